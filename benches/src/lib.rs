@@ -1,0 +1,1 @@
+//! Benchmarks and storage measurements of annals.

@@ -1,0 +1,2 @@
+//! annals: an embedded key-value storage engine whose log is the database.
+pub mod io;
