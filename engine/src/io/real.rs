@@ -65,7 +65,7 @@ impl Io for RealIo {
     }
 
     fn stat(&self, path: &Path) -> Result<Option<Stat>> {
-        match fs::metadata(path) {
+        match fs::metadata(here(path)) {
             Ok(facts) => Ok(Some(Stat { len: facts.len(), is_dir: facts.is_dir() })),
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
             Err(e) => Err(IoError::new("stat", path, e)),
@@ -73,7 +73,7 @@ impl Io for RealIo {
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<String>> {
-        let entries = fs::read_dir(dir).map_err(|e| IoError::new("list", dir, e))?;
+        let entries = fs::read_dir(here(dir)).map_err(|e| IoError::new("list", dir, e))?;
         let mut names = entries
             .map(|entry| entry.map(|found| found.file_name().to_string_lossy().into_owned()))
             .collect::<std::io::Result<Vec<_>>>()
@@ -93,14 +93,7 @@ impl Io for RealIo {
             missing.push(ancestor);
         }
         DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(fail)?;
-        for made in missing {
-            match made.parent() {
-                Some(parent) if !parent.as_os_str().is_empty() => self.sync_dir(parent)?,
-                Some(_) => self.sync_dir(Path::new("."))?,
-                None => {}
-            }
-        }
-        Ok(())
+        missing.iter().filter_map(|made| made.parent()).try_for_each(|parent| self.sync_dir(parent))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
@@ -113,7 +106,7 @@ impl Io for RealIo {
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
-        let opened = fs::File::open(dir).map_err(|e| IoError::new("open", dir, e))?;
+        let opened = fs::File::open(here(dir)).map_err(|e| IoError::new("open", dir, e))?;
         opened.sync_all().map_err(|e| IoError::new("sync directory", dir, e))
     }
 
@@ -133,6 +126,11 @@ impl Io for RealIo {
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> Result<JoinHandle<()>> {
         start_thread(name, body)
     }
+}
+
+/// The empty path is the working directory: it is what `parent` makes of a bare name.
+fn here(dir: &Path) -> &Path {
+    if dir.as_os_str().is_empty() { Path::new(".") } else { dir }
 }
 
 /// Starts a thread of the system, for the simulation too.

@@ -134,6 +134,10 @@ fn facts_of_a_path() {
         assert_eq!(io.stat(&dir.join("a")).unwrap(), Some(Stat { len: 3, is_dir: false }));
         assert!(io.stat(dir).unwrap().unwrap().is_dir);
         assert_eq!(io.stat(&dir.join("b")).unwrap(), None);
+        let here = Path::new("");
+        assert!(io.stat(here).unwrap().unwrap().is_dir, "the empty path is the working directory");
+        io.list(here).unwrap();
+        io.sync_dir(here).unwrap();
         assert_eq!(io.stat(&dir.join("a/b")).unwrap(), None);
     });
 }

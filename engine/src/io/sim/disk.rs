@@ -149,7 +149,8 @@ impl SimIo {
         paths
     }
 
-    /// Changes a file's bytes behind the program's back, durably: flips, cuts, garbage.
+    /// Changes a file's bytes behind the program's back, durably: flips, cuts, garbage. The disk waits
+    /// while `change` runs, which must not touch it.
     ///
     /// # Errors
     /// `NotFound` where no file is.
