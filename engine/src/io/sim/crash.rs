@@ -24,7 +24,7 @@ pub enum Crash {
     Hollow,
     /// Everything, but the last write stops at the sector boundary at or before its middle; its length too.
     Torn,
-    /// Each change by chance. The seed also sets how likely data, lengths and names each are to be kept, from
+    /// Each change by chance. The seed and the point also set how likely data, lengths and names each are to be kept, from
     /// never to always.
     Seed(u64),
     /// The change numbered i is kept where bit i is set; those past 64 are lost. With [`Walk::choices`] it
@@ -111,7 +111,7 @@ impl<'a> Walk<'a> {
     /// its own, and clocks that go on where the first life's stood when the history was taken.
     #[must_use]
     pub fn crash(&self, how: Crash) -> SimIo {
-        let tree = survivors(&self.state, &mut Chooser::new(how, &self.state));
+        let tree = survivors(&self.state, &mut Chooser::new(how, self.at, &self.state));
         let mut mix = SplitMix64::new(self.history.seed ^ (self.at as u64).rotate_left(32));
         let salt = match how {
             Crash::Seed(n) | Crash::Mask(n) => n,
@@ -139,14 +139,15 @@ enum Chooser {
 }
 
 impl Chooser {
-    fn new(how: Crash, state: &Replay) -> Self {
+    fn new(how: Crash, at: usize, state: &Replay) -> Self {
         match how {
             Crash::Nothing => Self::All { data: false, rest: false },
             Crash::Everything => Self::All { data: true, rest: true },
             Crash::Hollow => Self::All { data: false, rest: true },
             Crash::Torn => Self::Torn { write: last_write(state) },
             Crash::Seed(seed) => {
-                let mut rng = SplitMix64::new(seed);
+                // The point goes in too, so that a few seeds at many points make many different choices.
+                let mut rng = SplitMix64::new(seed ^ SplitMix64::new(at as u64).next());
                 let mut odds = || [0, 32, 128, 128, 224, 256][(rng.next() % 6) as usize];
                 let (names, data, lengths) = (odds(), odds(), odds());
                 Self::Random { rng, names, data, lengths }
