@@ -1,0 +1,2 @@
+//! Versioned keyspaces over the log.
+pub mod table;

@@ -1,0 +1,3 @@
+//! Bytes with right checksums and wrong contents.
+
+use super::*;
