@@ -12,6 +12,8 @@ use super::layout::{BLOCK_ENTRIES_MAX, Footer, HEADER_LEN, KEY_LEN_MAX};
 /// Bytes of an index entry without its separator.
 const FIXED_LEN: usize = 12;
 
+const SEPARATOR: What = "a separator is cut short or too long";
+
 /// Collects the index while blocks are written.
 #[derive(Debug, Default)]
 pub(super) struct IndexBuilder {
@@ -100,7 +102,7 @@ impl<'a> Index<'a> {
             if range.0 >= range.1 {
                 return Err("the index names blocks out of order");
             }
-            let separator = self.separator(block).ok_or("a separator is cut short or too long")?;
+            let separator = self.separator(block).ok_or(SEPARATOR)?;
             if block == 0 && separator != Spot::first(&[]) {
                 return Err("the first separator is not the least");
             }
@@ -150,16 +152,16 @@ impl<'a> Index<'a> {
 
     /// The last block whose separator is not after `spot`: all entries before the next block's separator and
     /// not before `spot` are in it. `None` where the table is empty.
-    pub(super) fn locate(&self, spot: Spot<'_>) -> Option<usize> {
+    pub(super) fn locate(&self, spot: Spot<'_>) -> Result<Option<usize>, What> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
             let middle = low + (high - low) / 2;
-            if self.separator(middle)? <= spot {
+            if self.separator(middle).ok_or(SEPARATOR)? <= spot {
                 low = middle + 1;
             } else {
                 high = middle;
             }
         }
-        low.checked_sub(1)
+        Ok(low.checked_sub(1))
     }
 }

