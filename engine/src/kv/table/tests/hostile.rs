@@ -135,6 +135,15 @@ fn bad_blocks_are_refused() {
     }
 }
 
+/// Few bytes that would unfold to 280 MB of keys are refused before they do.
+#[test]
+fn keys_that_unfold_without_end_are_refused() {
+    let shares: Vec<u8> = (1..4000).flat_map(|_| varint(70_000)).collect();
+    let shared = [&[3, 0][..], &varint(shares.len() as u64), &shares].concat();
+    let refused = decode(&prefixed(4000, &shared, &same(70_000), &[b'k'; 70_000]));
+    assert_eq!(refused.err(), Some("a block's keys are too long together"));
+}
+
 #[test]
 fn bad_indexes_are_refused() {
     let good = tailed(2, 2, 1, b"k", &rising(1));

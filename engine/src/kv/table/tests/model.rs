@@ -153,7 +153,7 @@ fn versions_may_fill_many_blocks() {
     all.extend((0..5000u64).rev().map(|seqno| entry(b"k", seqno * 2, seqno, 1)));
     all.push(entry(b"k\0", 1, 0, 0));
     let table = open(&write(&all, Filter::Always)).unwrap();
-    for at in (0..10_100).step_by(3).chain([u64::MAX]) {
+    for at in (0..10_100).chain([u64::MAX]) {
         let wanted = (at / 2 * 2).min(9998);
         assert_eq!(table.get(b"k", at).unwrap().map(|found| found.0), Some(wanted));
     }
