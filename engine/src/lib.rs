@@ -1,2 +1,3 @@
 //! annals: an embedded key-value storage engine whose log is the database.
+pub mod import;
 pub mod io;
