@@ -1,0 +1,107 @@
+//! Comparing a body with the one before it: where bytes are the same, by comparing and never hashing.
+//!
+//! The common front and tail come first. Where the middle differs (a time in the head, a marker that
+//! moved), both bodies are taken up again a little later: short probes of the one just past the
+//! mismatch are looked for in the other. What this misses is left to anchors.
+
+use memchr::memmem;
+
+/// The same `len` bytes at `new` and at `old`, counted from each body's start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Same {
+    pub(super) new: usize,
+    pub(super) old: usize,
+    pub(super) len: usize,
+}
+
+/// Bytes of a probe.
+const PROBE: usize = 32;
+/// How far past a mismatch a probe is looked for.
+const REACH: usize = 8 * 1024;
+/// How far past the mismatch probes are taken.
+const PROBE_AT: [usize; 10] = [0, 8, 24, 56, 120, 248, 504, 1016, 2040, 4088];
+
+/// Length of the common front.
+pub(super) fn common_front(a: &[u8], b: &[u8]) -> usize {
+    const STRIDE: usize = 1024;
+    let most = a.len().min(b.len());
+    let mut at = 0;
+    while at + STRIDE <= most && a[at..at + STRIDE] == b[at..at + STRIDE] {
+        at += STRIDE;
+    }
+    let words = a[at..most].chunks_exact(8).zip(b[at..most].chunks_exact(8));
+    at += 8 * words.take_while(|(x, y)| x == y).count();
+    at + a[at..most].iter().zip(&b[at..most]).take_while(|(x, y)| x == y).count()
+}
+
+/// Length of the common tail.
+pub(super) fn common_tail(a: &[u8], b: &[u8]) -> usize {
+    const STRIDE: usize = 1024;
+    let most = a.len().min(b.len());
+    let (a, b) = (&a[a.len() - most..], &b[b.len() - most..]);
+    let mut left = most;
+    while left >= STRIDE && a[left - STRIDE..left] == b[left - STRIDE..left] {
+        left -= STRIDE;
+    }
+    let words = a[..left].rchunks_exact(8).zip(b[..left].rchunks_exact(8));
+    left -= 8 * words.take_while(|(x, y)| x == y).count();
+    let bytes = a[..left].iter().rev().zip(b[..left].iter().rev());
+    most - left + bytes.take_while(|(x, y)| x == y).count()
+}
+
+/// The same ranges of both bodies, each at least `least` long, in ascending order in both.
+pub(super) fn compare(new: &[u8], old: &[u8], least: usize) -> Vec<Same> {
+    let mut out = Vec::new();
+    let front = common_front(new, old);
+    let tail = common_tail(&new[front..], &old[front..]);
+    let (new_end, old_end) = (new.len() - tail, old.len() - tail);
+    let mut keep = |same: Same| {
+        if same.len >= least {
+            out.push(same);
+        }
+    };
+    keep(Same { new: 0, old: 0, len: front });
+    let (mut at_new, mut at_old) = (front, front);
+    // Searching is bounded by the bodies' size whatever they hold.
+    let mut budget = 256 * 1024 + 8 * (new.len() + old.len());
+    while let Some(found) = resync(&new[at_new..new_end], &old[at_old..old_end], least, &mut budget) {
+        let same = Same { new: at_new + found.new, old: at_old + found.old, len: found.len };
+        keep(same);
+        (at_new, at_old) = (same.new + same.len, same.old + same.len);
+    }
+    keep(Same { new: new_end, old: old_end, len: tail });
+    out
+}
+
+/// The first range, after a mismatch at the front of both, that is the same and long enough.
+fn resync(new: &[u8], old: &[u8], least: usize, budget: &mut usize) -> Option<Same> {
+    for at in PROBE_AT {
+        let in_new = look(old, at, new, budget).map(|found| (found, at));
+        let in_old = look(new, at, old, budget).map(|found| (at, found));
+        let mut best: Option<Same> = None;
+        for (n, o) in in_new.into_iter().chain(in_old) {
+            let back = common_tail(&new[..n], &old[..o]);
+            let (n, o) = (n - back, o - back);
+            let same = Same { new: n, old: o, len: common_front(&new[n..], &old[o..]) };
+            let nearer = best.is_none_or(|b| n + o < b.new + b.old);
+            if same.len >= least && nearer {
+                best = Some(same);
+            }
+        }
+        if best.is_some() {
+            return best;
+        }
+    }
+    None
+}
+
+/// Where the probe of `from` at `at` first stands in the front of `within`.
+fn look(from: &[u8], at: usize, within: &[u8], budget: &mut usize) -> Option<usize> {
+    let probe = from.get(at..at + PROBE)?;
+    let within = &within[..within.len().min(REACH)];
+    if *budget < within.len() {
+        return None;
+    }
+    *budget -= within.len();
+    memmem::find(within, probe)
+}

@@ -1,0 +1,79 @@
+//! Which earlier body of a lane a recipe is coded against.
+//!
+//! Body i is coded against body i & (i - 1): the index with its lowest set bit cleared. Reading body
+//! i then takes as many recipes as i has set bits, at most log2 N, and a lane of N bodies that each
+//! add a few extents costs N log N of them.
+//!
+//! Invariant: after body i is pushed, the stack holds just the bodies that a later one may name: i
+//! itself and i with its low bits cleared one after the other.
+
+use std::sync::Arc;
+
+use super::Extent;
+
+/// The recipes of one lane (all LLM inputs of a run, say) that later bodies may be coded against.
+///
+/// `T` is the caller's name for where a recipe is stored.
+#[derive(Clone, Debug)]
+pub struct DeltaStack<T> {
+    kept: Vec<Kept<T>>,
+}
+
+#[derive(Clone, Debug)]
+struct Kept<T> {
+    index: u64,
+    tag: T,
+    extents: Arc<Vec<Extent>>,
+}
+
+impl<T> Default for DeltaStack<T> {
+    fn default() -> Self {
+        Self { kept: Vec::new() }
+    }
+}
+
+impl<T> DeltaStack<T> {
+    /// An empty lane.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The index of the body that body `index` is coded against; `None` for the first.
+    #[must_use]
+    pub fn base_index(index: u64) -> Option<u64> {
+        index.checked_sub(1).map(|before| index & before)
+    }
+
+    /// How many recipes are held: at most one more than the last index has set bits.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// The recipe that body `index` is coded against.
+    ///
+    /// `None` for the first of the lane, and where the lane was not pushed in order: the body is
+    /// then stored without a base, which is dearer and never wrong.
+    #[must_use]
+    pub fn base_for(&self, index: u64) -> Option<(&T, &Arc<Vec<Extent>>)> {
+        let wanted = Self::base_index(index)?;
+        self.kept.iter().rev().find(|kept| kept.index == wanted).map(|kept| (&kept.tag, &kept.extents))
+    }
+
+    /// Adds body `index` and drops what no later body can name.
+    ///
+    /// Indices go up by one. A lane is taken up again by pushing the chain of its last body, first to
+    /// last: that index with its low bits cleared one after the other.
+    pub fn push(&mut self, index: u64, tag: T, extents: Arc<Vec<Extent>>) {
+        self.kept.retain(|kept| kept.index != index && is_prefix(kept.index, index));
+        self.kept.push(Kept { index, tag, extents });
+    }
+}
+
+/// Whether clearing low bits of `index` can give `earlier`.
+fn is_prefix(earlier: u64, index: u64) -> bool {
+    let differing = earlier ^ index;
+    // `earlier` lacks only bits that lie below its own lowest one.
+    earlier & differing == 0 && (earlier == 0 || differing < (earlier & earlier.wrapping_neg()))
+}

@@ -1,0 +1,190 @@
+//! Writing one group: raw bytes gathered, then flushed as parts of one Zstandard frame.
+//!
+//! Invariant: the parts in order decode to the raw bytes flushed so far, after each flush. The
+//! frame is never ended: a group may be left at any flush, and a reader stops at the recorded length.
+
+use std::sync::Arc;
+
+use zstd::stream::raw::{CParameter, Encoder, InBuffer, Operation, OutBuffer};
+
+use super::anchor::{self, Scanner};
+use super::{ANCHOR_WINDOW_BYTES, Anchor, AnchorSeed, BlobError, Codec, Extent, GROUP_BYTES_MAX, GroupId};
+
+/// Zstandard level of a group.
+const LEVEL: i32 = 3;
+/// Window as large as a group, so that each part sees all before it, and no larger.
+pub(super) const WINDOW_LOG: u32 = 18;
+const _: () = assert!(GROUP_BYTES_MAX == 1 << WINDOW_LOG);
+
+/// What one flush added to a group: the unit that is stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// The group.
+    pub group: GroupId,
+    /// How `encoded` stands for the raw bytes; the same for all parts of a group.
+    pub codec: Codec,
+    /// Where the part begins in the group's raw bytes.
+    pub raw_start: u32,
+    /// Raw bytes in the part, never 0.
+    pub raw_len: u32,
+    /// The encoded bytes.
+    pub encoded: Vec<u8>,
+}
+
+/// One open group. Dropping it is safe at any time; unflushed bytes are gone.
+pub struct GroupWriter {
+    id: GroupId,
+    raw: Arc<Vec<u8>>,
+    flushed: usize,
+    seed: AnchorSeed,
+    scanner: Scanner,
+    /// `None`: the group is stored raw.
+    encoder: Option<Encoder<'static>>,
+}
+
+impl GroupWriter {
+    /// Opens an empty group.
+    ///
+    /// # Errors
+    /// [`BlobError::Zstd`] if no compression context is to be had.
+    pub fn new(id: GroupId, codec: Codec, seed: AnchorSeed) -> Result<Self, BlobError> {
+        let encoder = match codec {
+            Codec::Raw => None,
+            Codec::Zstd => Some(new_encoder()?),
+        };
+        Ok(Self { id, raw: Arc::default(), flushed: 0, seed, scanner: Scanner::default(), encoder })
+    }
+
+    /// The group's id.
+    #[must_use]
+    pub fn id(&self) -> GroupId {
+        self.id
+    }
+
+    /// How the group is stored.
+    #[must_use]
+    pub fn codec(&self) -> Codec {
+        if self.encoder.is_some() { Codec::Zstd } else { Codec::Raw }
+    }
+
+    /// Raw bytes so far, flushed or not.
+    #[must_use]
+    pub fn raw_len(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// Raw bytes that still fit.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        GROUP_BYTES_MAX.saturating_sub(self.raw.len())
+    }
+
+    /// The raw bytes so far, shared. Holding it makes the next append copy the group once.
+    #[must_use]
+    pub fn raw(&self) -> Arc<Vec<u8>> {
+        Arc::clone(&self.raw)
+    }
+
+    /// Appends raw bytes; the anchors that became complete go to `anchors`.
+    ///
+    /// # Errors
+    /// [`BlobError::NoRoom`] if they are more than [`Self::room`]; nothing is appended then.
+    pub fn append(&mut self, bytes: &[u8], anchors: &mut Vec<Anchor>) -> Result<Extent, BlobError> {
+        let no_room = BlobError::NoRoom { asked: bytes.len(), room: self.room() };
+        if bytes.len() > self.room() {
+            return Err(no_room);
+        }
+        let (Ok(offset), Ok(len)) = (u32::try_from(self.raw.len()), u32::try_from(bytes.len())) else {
+            return Err(no_room);
+        };
+        let raw = Arc::make_mut(&mut self.raw);
+        raw.extend_from_slice(bytes);
+        let (group, seed, flushed) = (self.id, self.seed, self.flushed);
+        self.scanner.scan(bytes, |start| {
+            let start = flushed + start;
+            if let (Some(window), Ok(offset)) =
+                (raw.get(start..start + ANCHOR_WINDOW_BYTES), u32::try_from(start))
+            {
+                anchors.push(Anchor { key: anchor::key_of(window, seed), group, offset });
+            }
+        });
+        Ok(Extent { group: self.id, offset, len })
+    }
+
+    /// Encodes what was appended since the last flush; `None` if nothing was.
+    ///
+    /// # Errors
+    /// [`BlobError::Zstd`]; the group must then be dropped, its frame has lost its thread.
+    pub fn flush(&mut self) -> Result<Option<Part>, BlobError> {
+        let pending = self.raw.get(self.flushed..).unwrap_or_default();
+        let (Ok(raw_start), Ok(raw_len)) = (u32::try_from(self.flushed), u32::try_from(pending.len())) else {
+            return Err(BlobError::NoRoom { asked: pending.len(), room: 0 });
+        };
+        if raw_len == 0 {
+            return Ok(None);
+        }
+        let encoded = match &mut self.encoder {
+            None => pending.to_vec(),
+            Some(encoder) => compress(encoder, pending)?,
+        };
+        self.flushed = self.raw.len();
+        self.scanner = Scanner::default();
+        Ok(Some(Part { group: self.id, codec: self.codec(), raw_start, raw_len, encoded }))
+    }
+}
+
+fn zstd_error(what: &'static str) -> impl FnOnce(std::io::Error) -> BlobError {
+    move |source| BlobError::Zstd { what, source }
+}
+
+fn new_encoder() -> Result<Encoder<'static>, BlobError> {
+    let open = || {
+        let mut encoder = Encoder::new(LEVEL)?;
+        encoder.set_parameter(CParameter::WindowLog(WINDOW_LOG))?;
+        // The record around a part has its own checksum; sizes are recorded there too.
+        encoder.set_parameter(CParameter::ChecksumFlag(false))?;
+        encoder.set_parameter(CParameter::ContentSizeFlag(false))?;
+        encoder.set_parameter(CParameter::DictIdFlag(false))?;
+        Ok(encoder)
+    };
+    open().map_err(zstd_error("open a frame"))
+}
+
+/// Feeds `pending` to the frame and flushes it: what comes out decodes without what follows.
+fn compress(encoder: &mut Encoder<'static>, pending: &[u8]) -> Result<Vec<u8>, BlobError> {
+    let mut out = vec![0; zstd::compress_bound(pending.len()).saturating_add(64)];
+    let mut written = 0;
+    let mut input = InBuffer::around(pending);
+    loop {
+        let room = out.get_mut(written..).unwrap_or_default();
+        let mut output = OutBuffer::around(room);
+        let left = if input.pos() < pending.len() {
+            encoder.run(&mut input, &mut output).map_err(zstd_error("compress"))?;
+            1
+        } else {
+            encoder.flush(&mut output).map_err(zstd_error("flush"))?
+        };
+        written += output.pos();
+        if left == 0 {
+            break;
+        }
+        if written == out.len() {
+            out.resize(out.len() + 1024, 0);
+        }
+    }
+    out.truncate(written);
+    out.shrink_to_fit();
+    Ok(out)
+}
+
+/// Whether Zstandard would not help: tried on a sample at the fastest level.
+pub(super) fn is_incompressible(bytes: &[u8]) -> bool {
+    const SAMPLE: usize = 4096;
+    if bytes.len() < SAMPLE {
+        return false;
+    }
+    let start = (bytes.len() - SAMPLE) / 2;
+    let sample = bytes.get(start..start + SAMPLE).unwrap_or_default();
+    // Base64 leaves three quarters and belongs to the compressed side; images leave all.
+    zstd::bulk::compress(sample, 1).is_ok_and(|out| out.len() > SAMPLE / 20 * 19)
+}

@@ -1,0 +1,44 @@
+//! Bodies of bytes as pieces of earlier bytes plus what is new.
+//!
+//! An agent's request holds the request before it almost whole. This module finds what a body
+//! repeats ([`plan`]), packs the rest in bounded compressed groups ([`Packer`]), and codes the
+//! list of ranges that make the body ([`encode_recipe`]). It is pure: no file, clock or thread.
+//!
+//! - A **group** is a virtual space of at most [`GROUP_BYTES_MAX`] raw bytes, written as **parts**
+//!   that one streaming decoder reads in order ([`decode_group`]).
+//! - An **extent** is a range of a group's raw bytes; a **recipe** is a list of extents.
+//! - An **anchor** maps the hash of a short window of raw bytes to its place in a group. Anchors are
+//!   a cache: [`anchors_of`] makes them again from a part's raw bytes alone. A hit is always
+//!   verified by comparing bytes, so a stale or colliding anchor costs a look, never a wrong byte.
+//!
+//! Left out on purpose: blob ids and their checking. Zstandard frames here carry no checksum, so a
+//! flipped bit in a part may decode to wrong bytes of the right length; the caller hashes what it
+//! assembles and compares that with the blob's id. Storing anchors, parts and recipes is the
+//! caller's too.
+
+mod anchor;
+mod compare;
+mod decode;
+mod delta;
+mod error;
+mod group;
+mod packer;
+mod plan;
+mod recipe;
+#[cfg(test)]
+mod tests;
+mod types;
+mod varint;
+
+pub use anchor::{ANCHOR_SPACING_BYTES, ANCHOR_WINDOW_BYTES, anchors_of};
+pub use decode::decode_group;
+pub use delta::DeltaStack;
+pub use error::BlobError;
+pub use group::{GroupWriter, Part};
+pub use packer::{Packed, Packer};
+pub use plan::{Earlier, MATCH_BYTES_MIN, Step, plan};
+pub use recipe::{decode_recipe, encode_recipe};
+pub use types::{
+    Anchor, AnchorKey, AnchorSeed, BODY_BYTES_MAX, Body, Codec, EXTENTS_MAX, Extent, GROUP_BYTES_MAX,
+    GroupId, assemble,
+};

@@ -1,0 +1,148 @@
+//! Putting bodies into groups.
+//!
+//! A packer belongs to one namespace and one writing handle. It holds at most one open group of each
+//! codec. Its context advances when its batch is queued: if a batch fails or is dropped, drop the
+//! packer; what was flushed stays valid, what was not is gone, and its group ids are never used again.
+
+use std::sync::Arc;
+
+use super::group::{self, GroupWriter, Part};
+use super::recipe::push_extent;
+use super::{Anchor, AnchorSeed, BlobError, Codec, Extent, GROUP_BYTES_MAX, GroupId, Step};
+
+/// A group with less room than this is left rather than given another sliver of a region.
+const ROOM_MIN: usize = 256;
+
+/// What a body became.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Packed {
+    /// The extents that make the body.
+    pub extents: Vec<Extent>,
+    /// Anchors of what was new, to be added to the index once the parts are queued.
+    pub anchors: Vec<Anchor>,
+}
+
+/// The open groups of one handle.
+pub struct Packer {
+    seed: AnchorSeed,
+    zstd: Option<GroupWriter>,
+    raw: Option<GroupWriter>,
+    /// Parts of groups that were filled since the last flush.
+    done: Vec<Part>,
+    /// Raw bytes of those groups, until their parts are taken.
+    filled: Vec<(GroupId, Arc<Vec<u8>>)>,
+}
+
+impl Packer {
+    /// A packer without open groups.
+    #[must_use]
+    pub fn new(seed: AnchorSeed) -> Self {
+        Self { seed, zstd: None, raw: None, done: Vec::new(), filled: Vec::new() }
+    }
+
+    /// Puts a body's new ranges into groups and gives the extents of the whole.
+    ///
+    /// `steps` come from [`super::plan`] on the same bytes. `next_group` gives a fresh id each time.
+    ///
+    /// # Errors
+    /// [`BlobError::PlanMismatch`] before anything is changed; [`BlobError::Zstd`], after which the
+    /// packer must be dropped.
+    pub fn put(
+        &mut self,
+        body: &[u8],
+        steps: &[Step],
+        next_group: &mut dyn FnMut() -> GroupId,
+    ) -> Result<Packed, BlobError> {
+        check_cover(body.len(), steps)?;
+        let mut packed = Packed::default();
+        for step in steps {
+            match step {
+                Step::Old(extent) => push_extent(&mut packed.extents, *extent),
+                Step::New(range) => {
+                    let region = body.get(range.clone()).unwrap_or_default();
+                    self.put_region(region, next_group, &mut packed)?;
+                }
+            }
+        }
+        Ok(packed)
+    }
+
+    fn put_region(
+        &mut self,
+        mut region: &[u8],
+        next_group: &mut dyn FnMut() -> GroupId,
+        packed: &mut Packed,
+    ) -> Result<(), BlobError> {
+        let codec = if group::is_incompressible(region) { Codec::Raw } else { Codec::Zstd };
+        while !region.is_empty() {
+            let writer = self.open(codec, region.len(), next_group)?;
+            let (now, later) = region.split_at(region.len().min(writer.room()));
+            let extent = writer.append(now, &mut packed.anchors)?;
+            push_extent(&mut packed.extents, extent);
+            region = later;
+        }
+        Ok(())
+    }
+
+    /// The open group of a codec, after closing one that is too full for `len` bytes.
+    fn open(
+        &mut self,
+        codec: Codec,
+        len: usize,
+        next_group: &mut dyn FnMut() -> GroupId,
+    ) -> Result<&mut GroupWriter, BlobError> {
+        let slot = match codec {
+            Codec::Zstd => &mut self.zstd,
+            Codec::Raw => &mut self.raw,
+        };
+        if let Some(mut full) = slot.take_if(|w| w.room() < len.min(ROOM_MIN)) {
+            self.done.extend(full.flush()?);
+            self.filled.push((full.id(), full.raw()));
+        }
+        match slot {
+            Some(writer) => Ok(writer),
+            None => Ok(slot.insert(GroupWriter::new(next_group(), codec, self.seed)?)),
+        }
+    }
+
+    /// The raw bytes of a group that this packer holds open, or has filled and not yet handed out.
+    ///
+    /// [`super::Earlier::group`] asks here first. Drop the result before the next [`Self::put`], which
+    /// otherwise copies the group.
+    #[must_use]
+    pub fn group(&self, id: GroupId) -> Option<Arc<Vec<u8>>> {
+        let open = [&self.zstd, &self.raw].into_iter().flatten();
+        open.filter(|w| w.id() == id)
+            .map(GroupWriter::raw)
+            .next()
+            .or_else(|| self.filled.iter().find(|(filled, _)| *filled == id).map(|(_, raw)| Arc::clone(raw)))
+    }
+
+    /// Encodes all that is pending: the parts to store with the batch, in the order of their groups' raw bytes.
+    ///
+    /// # Errors
+    /// [`BlobError::Zstd`], after which the packer must be dropped.
+    pub fn flush(&mut self) -> Result<Vec<Part>, BlobError> {
+        let mut parts = std::mem::take(&mut self.done);
+        for writer in [&mut self.zstd, &mut self.raw].into_iter().flatten() {
+            parts.extend(writer.flush()?);
+        }
+        self.filled.clear();
+        Ok(parts)
+    }
+}
+
+/// Checks that the steps cover `len` bytes in order.
+fn check_cover(len: usize, steps: &[Step]) -> Result<(), BlobError> {
+    let mut at = 0usize;
+    for step in steps {
+        at = match step {
+            Step::Old(e) if e.len > 0 && e.end() as usize <= GROUP_BYTES_MAX => {
+                at.saturating_add(e.len as usize)
+            }
+            Step::New(range) if range.start == at && range.end > at && range.end <= len => range.end,
+            _ => return Err(BlobError::PlanMismatch { expected: len, found: at }),
+        };
+    }
+    if at == len { Ok(()) } else { Err(BlobError::PlanMismatch { expected: len, found: at }) }
+}

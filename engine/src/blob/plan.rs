@@ -1,0 +1,180 @@
+//! Splitting a body into what earlier bytes hold already and what is new.
+//!
+//! First the run's previous body is compared with it ([`super::compare`]), then the rest is looked up
+//! by anchors; each hit is checked against the group's raw bytes and extended both ways. Nothing is
+//! hashed that the comparison covers.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::anchor::{self, Scanner};
+use super::compare::{self, Same};
+use super::{ANCHOR_WINDOW_BYTES, AnchorKey, AnchorSeed, Body, Extent, GroupId};
+
+/// Shortest repeat that becomes an extent of its own, in bytes.
+///
+/// Within one group Zstandard's own context holds shorter ones for less than a recipe would pay.
+pub const MATCH_BYTES_MIN: usize = 48;
+
+/// Most old ranges that one plan finds; what follows is taken as new.
+const OLD_STEPS_MAX: usize = 1 << 20;
+
+/// Where earlier bytes come from while planning; the store implements it.
+pub trait Earlier {
+    /// Keys the anchors of the namespace at hand.
+    fn seed(&self) -> AnchorSeed;
+
+    /// Where the window with this key was seen; may be stale or wrong, since each hit is verified.
+    fn anchor(&self, key: AnchorKey) -> Option<(GroupId, u32)>;
+
+    /// The decoded raw bytes of a group so far; `None` where they are not to be had, taken as a miss.
+    fn group(&self, id: GroupId) -> Option<Arc<Vec<u8>>>;
+}
+
+/// A piece of a plan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Earlier bytes.
+    Old(Extent),
+    /// A range of the body that nothing earlier holds.
+    New(Range<usize>),
+}
+
+/// Splits `new` into old ranges and new ones, in order, covering it exactly.
+///
+/// `previous` is the body before it in the same lane of the run. No two `New` steps are neighbours.
+#[must_use]
+pub fn plan(new: &[u8], previous: Option<&Body>, earlier: &dyn Earlier) -> Vec<Step> {
+    let mut planner =
+        Planner { new, earlier, steps: Vec::new(), groups: HashMap::new(), looks: looks_max(new) };
+    let mut at = 0;
+    if let Some(previous) = previous {
+        let sliced = Slices::new(&previous.extents, previous.bytes.len());
+        for same in compare::compare(new, &previous.bytes, MATCH_BYTES_MIN) {
+            if !sliced.holds(&same) || planner.steps.len() > OLD_STEPS_MAX {
+                continue;
+            }
+            planner.rest(at..same.new);
+            sliced.push(&same, &mut planner.steps);
+            at = same.new + same.len;
+        }
+    }
+    planner.rest(at..new.len());
+    planner.steps
+}
+
+/// How many groups one plan may ask for: each may have to be decoded.
+fn looks_max(new: &[u8]) -> usize {
+    8 + new.len() / 4096
+}
+
+struct Planner<'a> {
+    new: &'a [u8],
+    earlier: &'a dyn Earlier,
+    steps: Vec<Step>,
+    /// Groups asked for so far; `None`: not to be had.
+    groups: HashMap<GroupId, Option<Arc<Vec<u8>>>>,
+    looks: usize,
+}
+
+impl Planner<'_> {
+    /// Plans a range that the previous body does not hold.
+    fn rest(&mut self, range: Range<usize>) {
+        let mut done = range.start;
+        if range.len() >= ANCHOR_WINDOW_BYTES {
+            let mut windows = Vec::new();
+            Scanner::default().scan(&self.new[range.clone()], |start| windows.push(range.start + start));
+            for start in windows {
+                if start < done || self.steps.len() > OLD_STEPS_MAX {
+                    continue;
+                }
+                if let Some((at, extent)) = self.look(start, done..range.end) {
+                    self.push_new(done..at);
+                    self.steps.push(Step::Old(extent));
+                    done = at + extent.len as usize;
+                }
+            }
+        }
+        self.push_new(done..range.end);
+    }
+
+    fn push_new(&mut self, range: Range<usize>) {
+        match self.steps.last_mut() {
+            Some(Step::New(last)) if last.end == range.start => last.end = range.end,
+            _ if !range.is_empty() => self.steps.push(Step::New(range)),
+            _ => {}
+        }
+    }
+
+    /// Looks up the window at `start`; a verified hit is extended within `bounds` of the body.
+    fn look(&mut self, start: usize, bounds: Range<usize>) -> Option<(usize, Extent)> {
+        let new = self.new;
+        let window = new.get(start..start + ANCHOR_WINDOW_BYTES)?;
+        let (id, offset) = self.earlier.anchor(anchor::key_of(window, self.earlier.seed()))?;
+        let group = self.group(id)?;
+        let offset = offset as usize;
+        if group.get(offset..offset + ANCHOR_WINDOW_BYTES)? != window {
+            return None;
+        }
+        let back = compare::common_tail(&new[bounds.start..start], &group[..offset]);
+        let ahead = compare::common_front(&new[start..bounds.end], &group[offset..]);
+        let len = back + ahead;
+        if len < MATCH_BYTES_MIN {
+            return None;
+        }
+        let (offset, len) = (u32::try_from(offset - back).ok()?, u32::try_from(len).ok()?);
+        Some((start - back, Extent { group: id, offset, len }))
+    }
+
+    fn group(&mut self, id: GroupId) -> Option<Arc<Vec<u8>>> {
+        if let Some(known) = self.groups.get(&id) {
+            return known.clone();
+        }
+        self.looks = self.looks.checked_sub(1)?;
+        let found = self.earlier.group(id);
+        self.groups.insert(id, found.clone());
+        found
+    }
+}
+
+/// Cuts byte ranges out of a body's extents.
+struct Slices<'a> {
+    extents: &'a [Extent],
+    starts: Vec<usize>,
+    total: usize,
+}
+
+impl<'a> Slices<'a> {
+    /// Extents that do not make `expected` bytes hold nothing: a wrong previous body costs space only.
+    fn new(extents: &'a [Extent], expected: usize) -> Self {
+        let mut at = 0usize;
+        let mut starts = Vec::with_capacity(extents.len());
+        for e in extents {
+            starts.push(at);
+            at = at.saturating_add(e.len as usize);
+        }
+        Self { extents, starts, total: if at == expected { at } else { 0 } }
+    }
+
+    fn holds(&self, same: &Same) -> bool {
+        same.len > 0 && same.old + same.len <= self.total
+    }
+
+    fn push(&self, same: &Same, steps: &mut Vec<Step>) {
+        let mut index = self.starts.partition_point(|&start| start <= same.old).saturating_sub(1);
+        let (mut at, end) = (same.old, same.old + same.len);
+        while at < end {
+            let (Some(e), Some(start)) = (self.extents.get(index), self.starts.get(index)) else { break };
+            let skip = at - start;
+            let len = (e.len as usize - skip).min(end - at);
+            // Both are at most the extent's own 32-bit length.
+            let (skip, len32) = (skip as u32, len as u32);
+            if len > 0 {
+                steps.push(Step::Old(Extent { group: e.group, offset: e.offset + skip, len: len32 }));
+            }
+            at += len;
+            index += 1;
+        }
+    }
+}

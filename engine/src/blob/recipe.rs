@@ -1,0 +1,271 @@
+//! Recipes as bytes.
+//!
+//! A recipe is a row of operations; each begins with a number `len * 4 + kind` and makes `len` bytes:
+//!
+//! | kind | then | stands for |
+//! |---|---|---|
+//! | 0 copy | signed: source - cursor | that byte range of the base body; the cursor moves to its end |
+//! | 1 next | nothing | the extent at the frontier |
+//! | 2 near | signed: offset - frontier's offset | an extent in the frontier's group |
+//! | 3 far | signed: group - frontier's group (never 0); signed: offset - end of the last far extent of that group, else 0 | an extent elsewhere |
+//!
+//! The cursor begins at 0. The frontier is the greatest end (group first, then offset) among the
+//! base's extents, group 0 offset 0 without one, and moves with each explicit extent that ends
+//! past it: new text lies there. Numbers are LEB128, signed ones folded (zigzag).
+//!
+//! Invariants of what decodes: no empty extent, none past [`GROUP_BYTES_MAX`], neighbours that meet
+//! are one extent, at most [`EXTENTS_MAX`] of them and [`BODY_BYTES_MAX`] bytes.
+
+use super::varint::{self, Reader};
+use super::{BODY_BYTES_MAX, BlobError, EXTENTS_MAX, Extent, GROUP_BYTES_MAX, GroupId};
+
+const COPY: u64 = 0;
+const NEXT: u64 = 1;
+const NEAR: u64 = 2;
+const FAR: u64 = 3;
+
+/// Where explicit extents are counted from; coder and decoder keep the same one.
+#[derive(Clone, Copy)]
+struct Marks {
+    /// Greatest end so far: group and offset.
+    frontier: (u64, u32),
+    /// End of the last far extent.
+    far: (u64, u32),
+}
+
+impl Marks {
+    fn new(base: &[Extent]) -> Self {
+        let frontier = base.iter().map(|e| (e.group.0, e.end())).max().unwrap_or((0, 0));
+        Self { frontier, far: (0, 0) }
+    }
+
+    fn passed(&mut self, e: &Extent) {
+        self.frontier = self.frontier.max((e.group.0, e.end()));
+    }
+
+    fn far_origin(&self, group: u64) -> u32 {
+        if self.far.0 == group { self.far.1 } else { 0 }
+    }
+}
+
+/// Appends an extent, as one with the last where they meet.
+pub(super) fn push_extent(out: &mut Vec<Extent>, e: Extent) {
+    match out.last_mut() {
+        Some(last) if last.meets(&e) && last.len.checked_add(e.len).is_some() => last.len += e.len,
+        _ if e.len > 0 => out.push(e),
+        _ => {}
+    }
+}
+
+/// Codes a recipe, against the recipe of an earlier body where there is one.
+///
+/// Any base is right; a base that shares much makes it short.
+#[must_use]
+pub fn encode_recipe(extents: &[Extent], base: Option<&[Extent]>) -> Vec<u8> {
+    let base = Base::new(base.unwrap_or_default());
+    let mut out = Vec::new();
+    let mut marks = Marks::new(base.extents);
+    let mut cursor = 0u64;
+    // A copy not yet written: source and length in the base body.
+    let mut copy: Option<(u64, u64)> = None;
+    for whole in extents {
+        let mut e = *whole;
+        while e.len > 0 {
+            let wanted = copy.map_or(cursor, |(from, len)| from + len);
+            let (from, len) = match base.find(&e, wanted) {
+                Found::At { from, len } => (from, len),
+                Found::NotBefore { skip } => {
+                    end_copy(&mut out, &mut copy, &mut cursor);
+                    let part = Extent { len: skip, ..e };
+                    explicit(&mut out, &mut marks, &part);
+                    e = Extent { offset: e.offset + skip, len: e.len - skip, ..e };
+                    continue;
+                }
+            };
+            match &mut copy {
+                Some((start, so_far)) if *start + *so_far == from => *so_far += u64::from(len),
+                _ => {
+                    end_copy(&mut out, &mut copy, &mut cursor);
+                    copy = Some((from, u64::from(len)));
+                }
+            }
+            e = Extent { offset: e.offset + len, len: e.len - len, ..e };
+        }
+    }
+    end_copy(&mut out, &mut copy, &mut cursor);
+    out
+}
+
+fn end_copy(out: &mut Vec<u8>, copy: &mut Option<(u64, u64)>, cursor: &mut u64) {
+    if let Some((from, len)) = copy.take() {
+        varint::put(out, len << 2 | COPY);
+        varint::put(out, varint::fold(from.wrapping_sub(*cursor) as i64));
+        *cursor = from + len;
+    }
+}
+
+fn explicit(out: &mut Vec<u8>, marks: &mut Marks, e: &Extent) {
+    let (group, offset) = marks.frontier;
+    let len = u64::from(e.len) << 2;
+    if e.group.0 != group {
+        varint::put(out, len | FAR);
+        varint::put(out, varint::fold(e.group.0.wrapping_sub(group) as i64));
+        varint::put(out, varint::fold(i64::from(e.offset) - i64::from(marks.far_origin(e.group.0))));
+        marks.far = (e.group.0, e.end());
+    } else if e.offset == offset {
+        varint::put(out, len | NEXT);
+    } else {
+        varint::put(out, len | NEAR);
+        varint::put(out, varint::fold(i64::from(e.offset) - i64::from(offset)));
+    }
+    marks.passed(e);
+}
+
+/// A base body's extents, to be found by address.
+struct Base<'a> {
+    extents: &'a [Extent],
+    /// Start of each extent in the body.
+    starts: Vec<u64>,
+    /// Indices by (group, offset).
+    sorted: Vec<u32>,
+}
+
+enum Found {
+    /// The front of the extent stands at `from` in the base, for `len` bytes.
+    At { from: u64, len: u32 },
+    /// The base does not have the first `skip` bytes.
+    NotBefore { skip: u32 },
+}
+
+impl<'a> Base<'a> {
+    fn new(extents: &'a [Extent]) -> Self {
+        let mut sorted: Vec<u32> = (0..extents.len()).filter_map(|i| u32::try_from(i).ok()).collect();
+        sorted.sort_by_key(|&i| (extents[i as usize].group, extents[i as usize].offset, i));
+        Self { extents, starts: starts_of(extents), sorted }
+    }
+
+    /// Finds the front of `e`: at `wanted` in the base if it is there, so that copies stay whole; else anywhere.
+    fn find(&self, e: &Extent, wanted: u64) -> Found {
+        let index = self.starts.partition_point(|&start| start <= wanted);
+        if let Some(found) = index.checked_sub(1).and_then(|i| self.overlap(i, e)).filter(|f| f.0 == wanted) {
+            return Found::At { from: found.0, len: found.1 };
+        }
+        let after = self.sorted.partition_point(|&i| {
+            let b = &self.extents[i as usize];
+            (b.group, b.offset) <= (e.group, e.offset)
+        });
+        // Extents of the base may overlap; the last few that begin before `e` are looked at, no more.
+        for &i in self.sorted[..after].iter().rev().take(4) {
+            if let Some((from, len)) = self.overlap(i as usize, e) {
+                return Found::At { from, len };
+            }
+        }
+        let skip = match self.sorted.get(after).map(|&i| &self.extents[i as usize]) {
+            Some(b) if b.group == e.group && b.offset < e.end() => b.offset - e.offset,
+            _ => e.len,
+        };
+        Found::NotBefore { skip }
+    }
+
+    /// Where the front of `e` stands in extent `i`, and for how long.
+    fn overlap(&self, i: usize, e: &Extent) -> Option<(u64, u32)> {
+        let b = &self.extents[i];
+        if b.group != e.group || b.offset > e.offset || b.end() <= e.offset {
+            return None;
+        }
+        let inside = e.offset - b.offset;
+        Some((self.starts[i] + u64::from(inside), e.len.min(b.len - inside)))
+    }
+}
+
+/// Reads a recipe coded by [`encode_recipe`] against the same base.
+///
+/// # Errors
+/// A typed error for any bytes that are no recipe; memory stays bounded by [`EXTENTS_MAX`].
+pub fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>) -> Result<Vec<Extent>, BlobError> {
+    let base = base.unwrap_or_default();
+    let starts = starts_of(base);
+    let mut marks = Marks::new(base);
+    let mut out: Vec<Extent> = Vec::new();
+    let (mut cursor, mut total) = (0u64, 0u64);
+    let mut reader = Reader::new(bytes);
+    while !reader.is_done() {
+        let at = reader.at();
+        let wrong = |what| BlobError::RecipeOperation { at, what };
+        let head = reader.take()?;
+        let len = head >> 2;
+        if len == 0 {
+            return Err(wrong("it makes no bytes"));
+        }
+        total = total.saturating_add(len);
+        if total > BODY_BYTES_MAX {
+            return Err(BlobError::BodyTooLong { found: total, most: BODY_BYTES_MAX });
+        }
+        if head & 3 == COPY {
+            let from = cursor
+                .checked_add_signed(reader.take_signed()?)
+                .ok_or(wrong("it copies from before the base"))?;
+            cursor = from.checked_add(len).ok_or(wrong("it copies past the base"))?;
+            copy(&mut out, base, &starts, from, len).ok_or(wrong("it copies past the base"))?;
+        } else {
+            let (frontier_group, frontier) = marks.frontier;
+            let (group, offset) = match head & 3 {
+                NEXT => (frontier_group, i64::from(frontier)),
+                NEAR => (frontier_group, i64::from(frontier).saturating_add(reader.take_signed()?)),
+                _ => {
+                    let group = frontier_group.wrapping_add_signed(reader.take_signed()?);
+                    (group, i64::from(marks.far_origin(group)).saturating_add(reader.take_signed()?))
+                }
+            };
+            let e = bounded(group, offset, len).ok_or(wrong("its extent lies outside a group"))?;
+            if head & 3 == FAR {
+                marks.far = (group, e.end());
+            }
+            marks.passed(&e);
+            push_extent(&mut out, e);
+        }
+        if out.len() > EXTENTS_MAX {
+            return Err(BlobError::TooManyExtents { most: EXTENTS_MAX });
+        }
+    }
+    Ok(out)
+}
+
+/// The extent, if it lies in a group's bounds.
+fn bounded(group: u64, offset: i64, len: u64) -> Option<Extent> {
+    let offset = u32::try_from(offset).ok()?;
+    let len = u32::try_from(len).ok()?;
+    let inside = offset.checked_add(len)? as usize <= GROUP_BYTES_MAX;
+    inside.then_some(Extent { group: GroupId(group), offset, len })
+}
+
+/// Start of each extent in the body they make.
+fn starts_of(extents: &[Extent]) -> Vec<u64> {
+    let mut at = 0u64;
+    let mut starts = Vec::with_capacity(extents.len());
+    for e in extents {
+        starts.push(at);
+        at = at.saturating_add(u64::from(e.len));
+    }
+    starts
+}
+
+/// Appends a byte range of the base; `None` if the base ends before it, or too many extents come of it.
+fn copy(out: &mut Vec<Extent>, base: &[Extent], starts: &[u64], from: u64, len: u64) -> Option<()> {
+    let mut index = starts.partition_point(|&start| start <= from).checked_sub(1)?;
+    let mut skip = u32::try_from(from - starts.get(index)?).ok()?;
+    let mut left = len;
+    while left > 0 {
+        let e = base.get(index)?;
+        let have = e.len.checked_sub(skip).filter(|have| *have > 0)?;
+        let take = u32::try_from(left.min(u64::from(have))).ok()?;
+        push_extent(out, Extent { group: e.group, offset: e.offset.checked_add(skip)?, len: take });
+        if out.len() > EXTENTS_MAX {
+            return Some(());
+        }
+        left -= u64::from(take);
+        skip = 0;
+        index += 1;
+    }
+    Some(())
+}

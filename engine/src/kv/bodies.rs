@@ -1,0 +1,265 @@
+//! Bodies in the log: decoding groups, putting bodies together, checking them against their ids.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use crate::blob::{BODY_BYTES_MAX, Codec, Extent, GROUP_BYTES_MAX, GroupId, anchors_of, assemble, decode_group, decode_recipe};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{BlobId, NamespaceId, Place, Seqno, StoreId};
+use crate::kv::core::Core;
+use crate::kv::keys;
+use crate::kv::table::{Entry, Value};
+use crate::log::cursor::for_each_record;
+use crate::log::record::{GroupPart, Kind, RecipeRef};
+use crate::log::segments::{Segment, lock};
+
+/// Decoded groups, the least recently used dropped first.
+#[derive(Debug)]
+pub(crate) struct GroupCache {
+    bytes_max: usize,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    groups: HashMap<u64, (Arc<Vec<u8>>, u64)>,
+    bytes: usize,
+    clock: u64,
+}
+
+impl GroupCache {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self { bytes_max, held: Mutex::default() }
+    }
+
+    fn get(&self, id: GroupId, len_min: usize) -> Option<Arc<Vec<u8>>> {
+        let mut held = lock(&self.held);
+        held.clock += 1;
+        let now = held.clock;
+        let (raw, used) = held.groups.get_mut(&id.0)?;
+        *used = now;
+        (raw.len() >= len_min).then(|| raw.clone())
+    }
+
+    fn put(&self, id: GroupId, raw: &Arc<Vec<u8>>) {
+        let mut held = lock(&self.held);
+        held.clock += 1;
+        let now = held.clock;
+        held.bytes += raw.len();
+        if let Some((old, _)) = held.groups.insert(id.0, (raw.clone(), now)) {
+            held.bytes -= old.len();
+        }
+        while held.bytes > self.bytes_max && held.groups.len() > 1 {
+            let Some(oldest) = held.groups.iter().min_by_key(|(_, (_, used))| *used).map(|(id, _)| *id) else {
+                break;
+            };
+            if let Some((raw, _)) = held.groups.remove(&oldest) {
+                held.bytes -= raw.len();
+            }
+        }
+    }
+
+    /// Forgets everything, so that the next read is cold.
+    pub(crate) fn clear(&self) {
+        *lock(&self.held) = Held::default();
+    }
+}
+
+/// The raw bytes of a group of a namespace, at least `len_min` of them.
+///
+/// # Errors
+/// `Damaged` where the group is missing, shorter, another namespace's, or does not decode.
+pub(crate) fn group(core: &Core, namespace: NamespaceId, id: GroupId, len_min: usize) -> Result<Arc<Vec<u8>>> {
+    if let Some(raw) = core.groups.get(id, len_min) {
+        return Ok(raw);
+    }
+    let missing = || Error::new(ErrorKind::Damaged, format!("group {} is named by a recipe and is not in the log", id.0));
+    let value = core.index.newest(&keys::group(id.0))?.ok_or_else(missing)?;
+    let mut place = keys::place(value);
+    let segment = core.segment(place.segment)?;
+    let mut parts: Vec<(Codec, u32, u32, Vec<u8>)> = Vec::new();
+    loop {
+        let before = segment.record(place, |record| {
+            let wrong = |what: String| Error::damaged(&segment.path, u64::from(place.offset), what);
+            if Kind::parse(record.kind, record.layout).map_err(|e| wrong(e.to_string()))? != Some(Kind::GroupPart) {
+                return Err(wrong("a group part is expected here".into()));
+            }
+            let part = GroupPart::parse(record.body).map_err(|e| wrong(e.to_string()))?;
+            if part.group != id.0 || part.namespace != namespace {
+                return Err(wrong(format!("this part belongs to group {}, not {}", part.group, id.0)));
+            }
+            let codec = Codec::from_code(part.codec).map_err(|e| wrong(e.to_string()))?;
+            let follows = parts.last().is_none_or(|(_, start, _, _)| part.raw_start.checked_add(part.raw_len) == Some(*start));
+            if !follows || part.before_offset >= place.offset || (part.before_offset == 0) != (part.raw_start == 0) {
+                return Err(wrong("the parts of a group do not follow each other".into()));
+            }
+            parts.push((codec, part.raw_start, part.raw_len, part.encoded.to_vec()));
+            Ok((part.before_offset, part.before_len))
+        })?;
+        if before.0 == 0 {
+            break;
+        }
+        place = Place { offset: before.0, len: before.1, ..place };
+    }
+    let encoded = parts.iter().rev().map(|(codec, _, raw_len, bytes)| (*codec, *raw_len, bytes.as_slice()));
+    let raw = decode_group(encoded).map_err(|e| Error::damaged(&segment.path, u64::from(place.offset), e))?;
+    if raw.len() < len_min {
+        return Err(missing());
+    }
+    let raw = Arc::new(raw);
+    core.groups.put(id, &raw);
+    Ok(raw)
+}
+
+/// A body from its extents, checked against its length and id.
+///
+/// # Errors
+/// `Damaged` where the bytes are not the ones that were stored.
+pub(crate) fn body(core: &Core, namespace: NamespaceId, extents: &[Extent], len: u64, id: BlobId) -> Result<Vec<u8>> {
+    let total: u64 = extents.iter().map(|extent| u64::from(extent.len)).sum();
+    if total != len || len > BODY_BYTES_MAX {
+        return Err(Error::new(
+            ErrorKind::Damaged,
+            format!("blob {id} has {len} bytes, its recipe gives {total}"),
+        ));
+    }
+    let mut failed = None;
+    let bytes = assemble(extents, |wanted| match group(core, namespace, wanted, reach(extents, wanted)) {
+        Ok(raw) => Some(raw),
+        Err(error) => {
+            failed = Some(error);
+            None
+        }
+    });
+    match (bytes, failed) {
+        (_, Some(error)) => Err(error),
+        (Err(error), None) => {
+            Err(Error::with_source(ErrorKind::Damaged, format!("blob {id} cannot be put together: {error}"), error))
+        }
+        (Ok(bytes), None) if BlobId::of(&bytes) == id => Ok(bytes),
+        (Ok(_), None) => Err(mismatch(id)),
+    }
+}
+
+/// What a reader is told when bytes do not hash to their id.
+pub(crate) fn mismatch(id: BlobId) -> Error {
+    Error::new(ErrorKind::Damaged, format!("the bytes stored for blob {id} do not hash to it"))
+}
+
+/// How much of a group these extents need.
+fn reach(extents: &[Extent], group: GroupId) -> usize {
+    extents.iter().filter(|e| e.group == group).map(|e| e.end() as usize).max().unwrap_or(0).min(GROUP_BYTES_MAX)
+}
+
+/// The extents that a recipe codes; `base` gives those of the body it is coded against.
+pub(crate) fn extents(
+    recipe: RecipeRef<'_>,
+    base: impl FnOnce(u32) -> Result<Arc<Vec<Extent>>>,
+) -> Result<Arc<Vec<Extent>>> {
+    let base = match recipe.base_back {
+        0 => None,
+        back => Some(base(back)?),
+    };
+    let decoded = decode_recipe(recipe.recipe, base.as_deref().map(Vec::as_slice));
+    decoded.map(Arc::new).map_err(|e| {
+        Error::with_source(ErrorKind::Damaged, format!("a recipe is not what was written: {e}"), e)
+    })
+}
+
+/// Makes anchors again while the log is read without tables. A group's parts are kept until no more can follow, or
+/// too many groups are open.
+#[derive(Debug, Default)]
+pub(crate) struct AnchorRebuild {
+    open: VecDeque<OpenGroup>,
+}
+
+#[derive(Debug)]
+struct OpenGroup {
+    id: u64,
+    namespace: NamespaceId,
+    parts: Vec<(Codec, u32, Vec<u8>, Seqno)>,
+    raw_len: usize,
+}
+
+/// Groups whose parts are held while reading the log.
+const REBUILD_GROUPS_MAX: usize = 32;
+
+impl AnchorRebuild {
+    /// Takes in the group parts of a batch; adds the anchors of groups that are done.
+    pub(crate) fn batch(
+        &mut self,
+        seed: impl Fn(NamespaceId) -> crate::blob::AnchorSeed,
+        whole: &[u8],
+        offset: u64,
+        segment: &Segment,
+        entries: &mut Vec<Entry>,
+    ) -> Result<()> {
+        for_each_record(whole, offset, segment.salt, |_, seqno, record| {
+            if Kind::parse(record.kind, record.layout)? == Some(Kind::GroupPart) {
+                let part = GroupPart::parse(record.body)?;
+                self.part(&part, seqno);
+            }
+            Ok(())
+        })
+        .map_err(|e| Error::damaged(&segment.path, offset, e))?;
+        while self.open.len() > REBUILD_GROUPS_MAX {
+            if let Some(group) = self.open.pop_front() {
+                group.anchors(seed(group.namespace), entries);
+            }
+        }
+        Ok(())
+    }
+
+    fn part(&mut self, part: &GroupPart<'_>, seqno: Seqno) {
+        let Ok(codec) = Codec::from_code(part.codec) else { return };
+        let held = self.open.iter().position(|group| group.id == part.group);
+        let mut group = match held.and_then(|index| self.open.remove(index)) {
+            Some(group) => group,
+            None if part.raw_start == 0 => {
+                OpenGroup { id: part.group, namespace: part.namespace, parts: Vec::new(), raw_len: 0 }
+            }
+            // Its first parts were not seen: its anchors stay unknown, which costs room and nothing else.
+            None => return,
+        };
+        if group.raw_len == part.raw_start as usize {
+            group.raw_len += part.raw_len as usize;
+            group.parts.push((codec, part.raw_len, part.encoded.to_vec(), seqno));
+            self.open.push_back(group);
+        }
+    }
+
+    /// Adds the anchors of what is still held.
+    pub(crate) fn finish(self, seed: impl Fn(NamespaceId) -> crate::blob::AnchorSeed, entries: &mut Vec<Entry>) {
+        for group in &self.open {
+            group.anchors(seed(group.namespace), entries);
+        }
+    }
+}
+
+impl OpenGroup {
+    fn anchors(&self, seed: crate::blob::AnchorSeed, entries: &mut Vec<Entry>) {
+        let parts = self.parts.iter().map(|(codec, raw_len, encoded, _)| (*codec, *raw_len, encoded.as_slice()));
+        // A group that does not decode is met, and reported, by whoever reads it.
+        let Ok(raw) = decode_group(parts) else { return };
+        let mut start = 0;
+        for (_, raw_len, _, seqno) in &self.parts {
+            let end = start + *raw_len as usize;
+            for (key, at) in anchors_of(raw.get(start..end).unwrap_or(&[]), seed) {
+                let offset = u32::try_from(start + at).unwrap_or(u32::MAX);
+                let value = Value { kind: keys::ANCHOR, a: self.id, b: offset, c: 0 };
+                entries.push(Entry { key: keys::anchor(self.namespace, key), seqno: seqno.0, value });
+            }
+            start = end;
+        }
+    }
+}
+
+/// The anchor seed of a namespace of a store.
+pub(crate) fn anchor_seed(store: StoreId, namespace: NamespaceId) -> crate::blob::AnchorSeed {
+    let mut hasher = blake3::Hasher::new_derive_key("annals anchors of a namespace");
+    hasher.update(&store.0);
+    hasher.update(&namespace.0.to_le_bytes());
+    let mut seed = [0; 8];
+    hasher.finalize_xof().fill(&mut seed);
+    crate::blob::AnchorSeed(u64::from_le_bytes(seed))
+}

@@ -1,0 +1,313 @@
+//! The engine room that `kv`, `trace` and `replay` share: the log, its index, and the cache of decoded groups.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::blob::GroupId;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{NamespaceId, Place, RunUid, SegmentId, Seqno, StoreId};
+use crate::io::{File, Io};
+use crate::kv::bodies::{AnchorRebuild, GroupCache, anchor_seed};
+use crate::kv::index::Index;
+use crate::kv::keys;
+use crate::kv::table::Entry;
+use crate::log::cursor::for_each_record;
+use crate::log::layout::{LogState, RawRecord};
+use crate::log::manifest::State;
+use crate::log::open::{Damage, Found, OpenLog, Sizes, find, scan, start};
+use crate::log::paths::Paths;
+use crate::log::queue::Durability;
+use crate::log::record::{Kind, Logical, SpaceHead};
+use crate::log::segments::{Segments, lock};
+use crate::log::writer::Sink;
+
+/// How a store is opened.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Files, clock, randomness and threads. Default: the real ones.
+    pub io: Arc<dyn Io>,
+    /// What a commit waits for unless it says otherwise. Default: [`Durability::Disk`].
+    pub durability: Durability,
+    /// A segment is sealed once it has about this many bytes. Default: 256 MiB. At most 2 GiB.
+    pub segment_bytes_max: u64,
+    /// Bytes that may wait for the writer before callers wait, too. Default: 64 MiB.
+    pub queue_bytes_max: usize,
+    /// Zeros are kept written this far ahead of the log's end, so that syncs are cheap. Default: 1 MiB; 0: none.
+    pub zero_ahead_bytes: u64,
+    /// The greatest body. Default: 1 GiB.
+    pub body_bytes_max: u64,
+    /// Decoded groups kept in memory. Default: 32 MiB.
+    pub group_cache_bytes: usize,
+    /// Previous bodies of runs kept in memory for comparing. Default: 64 MiB.
+    pub previous_bytes_max: usize,
+    /// Whether opening for writing creates a store where there is none. Default: true.
+    pub create: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            io: Arc::new(crate::io::RealIo::new()),
+            durability: Durability::default(),
+            segment_bytes_max: 256 << 20,
+            queue_bytes_max: 64 << 20,
+            zero_ahead_bytes: 1 << 20,
+            body_bytes_max: 1 << 30,
+            group_cache_bytes: 32 << 20,
+            previous_bytes_max: 64 << 20,
+            create: true,
+        }
+    }
+}
+
+/// What follows the log's end when reading beside a writer.
+#[derive(Debug)]
+struct Followed {
+    generation: State,
+    end: (SegmentId, u64),
+    state: LogState,
+    _lock: Option<Arc<dyn File>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) io: Arc<dyn Io>,
+    pub(crate) options: Options,
+    pub(crate) paths: Paths,
+    pub(crate) store: StoreId,
+    pub(crate) index: Arc<Index>,
+    pub(crate) segments: std::sync::RwLock<Arc<Segments>>,
+    /// `None`: open for reading only.
+    log: Option<OpenLog>,
+    followed: Mutex<Option<Followed>>,
+    pub(crate) groups: GroupCache,
+    next_group: AtomicU64,
+    next_run: AtomicU64,
+    next_space: AtomicU32,
+    /// Serialises what must look before it writes: names of spaces.
+    pub(crate) spaces: Mutex<()>,
+    /// Bytes on disk that were not what had been written, met while opening.
+    pub(crate) damage: Mutex<Vec<Damage>>,
+    /// The last opening for writing followed a crash.
+    pub(crate) recovered: bool,
+    closed: AtomicBool,
+    /// Log totals as of opening, advanced by scanning where statistics ask.
+    pub(crate) open_runs: Mutex<std::collections::BTreeMap<(NamespaceId, RunUid), ()>>,
+}
+
+impl Core {
+    pub(crate) fn open(root: &std::path::Path, options: Options, for_writing: bool) -> Result<Arc<Self>> {
+        let io = options.io.clone();
+        let paths = Paths::new(root);
+        if options.segment_bytes_max > 2 << 30 {
+            return Err(Error::invalid("segment_bytes_max is over 2 GiB"));
+        }
+        let found = find(&*io, &paths, for_writing, options.create)?;
+        let store = found.state.store;
+        let (index, end) = read_log(&io, &paths, &found)?;
+        let index = Arc::new(index);
+        let segments = found.segments.clone();
+        let recovered = end.torn || found.state.clean.is_none();
+        let damage: Vec<Damage> = end.damage.iter().cloned().collect();
+        let state = end.state.clone();
+        let (log, followed) = if for_writing {
+            let sizes = Sizes {
+                segment_bytes_max: options.segment_bytes_max,
+                queue_bytes_max: options.queue_bytes_max,
+                zero_ahead_bytes: options.zero_ahead_bytes,
+            };
+            let log = start(&io, &paths, found, end, sizes, index.clone())?;
+            index.persisted()?;
+            (Some(log), None)
+        } else {
+            let (generation, _, generation_lock) = found.into_reader();
+            let end = (end.segment, end.tail);
+            let followed = Followed { generation, end, state: state.clone(), _lock: generation_lock };
+            (None, Some(followed))
+        };
+        let core = Arc::new(Self {
+            groups: GroupCache::new(options.group_cache_bytes),
+            io,
+            options,
+            paths,
+            store,
+            index,
+            segments: std::sync::RwLock::new(segments),
+            log,
+            followed: Mutex::new(followed),
+            next_group: AtomicU64::new(state.next_group),
+            next_run: AtomicU64::new(state.next_run),
+            next_space: AtomicU32::new(state.next_space),
+            spaces: Mutex::new(()),
+            damage: Mutex::new(damage),
+            recovered,
+            closed: AtomicBool::new(false),
+            open_runs: Mutex::default(),
+        });
+        core.load_policies()?;
+        Ok(core)
+    }
+
+    fn load_policies(&self) -> Result<()> {
+        for head in self.spaces_known()? {
+            if let SpaceHead::Keyspace { id, history, .. } = head {
+                crate::log::segments::write(&self.index.policies).insert(id, history);
+            }
+        }
+        Ok(())
+    }
+
+    /// Every namespace and keyspace.
+    pub(crate) fn spaces_known(&self) -> Result<Vec<SpaceHead>> {
+        let mut heads = Vec::new();
+        for hit in self.index.prefix(&keys::spaces(), Seqno(u64::MAX))? {
+            let head = self.logical(keys::place(hit.value), Kind::Space, |logical| {
+                crate::codec::decode(logical.head)
+            })?;
+            heads.push(head);
+        }
+        Ok(heads)
+    }
+
+    /// The writing side of the log.
+    ///
+    /// # Errors
+    /// `Invalid` where the store is open for reading only, `Unavailable` once it is closed.
+    pub(crate) fn log(&self) -> Result<&OpenLog> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
+        }
+        self.log.as_ref().ok_or_else(|| {
+            Error::invalid("this store is open for reading only: open it for writing to change it")
+        })
+    }
+
+    pub(crate) fn is_writer(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// Calls `then` with the parts of the logical record at a place, which must be of this kind.
+    pub(crate) fn logical<T>(
+        &self,
+        place: Place,
+        expected: Kind,
+        then: impl FnOnce(Logical<'_>) -> std::result::Result<T, crate::codec::CodecError>,
+    ) -> Result<T> {
+        let segment = crate::log::segments::read(&self.segments).get(place.segment)?;
+        segment.record(place, |record: RawRecord<'_>| {
+            let wrong = |what: String| Error::damaged(&segment.path, u64::from(place.offset), what);
+            match Kind::parse(record.kind, record.layout).map_err(|e| wrong(e.to_string()))? {
+                Some(kind) if kind == expected => {}
+                other => return Err(wrong(format!("the index expects a {expected:?} record here, found {other:?}"))),
+            }
+            Logical::parse(record.body).and_then(then).map_err(|e| wrong(e.to_string()))
+        })
+    }
+
+    pub(crate) fn segment(&self, id: SegmentId) -> Result<Arc<crate::log::segments::Segment>> {
+        crate::log::segments::read(&self.segments).get(id)
+    }
+
+    pub(crate) fn new_group(&self) -> GroupId {
+        GroupId(self.next_group.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn new_run(&self) -> RunUid {
+        RunUid(self.next_run.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn new_space(&self) -> u32 {
+        self.next_space.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn salt(&self) -> Result<[u8; 16]> {
+        let mut salt = [0; 16];
+        self.io.random(&mut salt)?;
+        Ok(salt)
+    }
+
+    /// What the log says up to its end now: counts, bytes by kind, the ledger. A pass over the part of the active
+    /// segment that no sealed footer or clean close covers.
+    pub(crate) fn log_state(&self) -> Result<LogState> {
+        let found = find(&*self.io, &self.paths, false, false)?;
+        let from = found.state.covers;
+        let state = found.state.covers_state.clone();
+        Ok(scan(&found, from, state, &mut |_, _| Ok(()))?.state)
+    }
+
+    /// Reads on from where the last look ended. Only for stores open for reading.
+    pub(crate) fn refresh(&self) -> Result<()> {
+        let mut guard = lock(&self.followed);
+        let Some(followed) = guard.as_mut() else { return Ok(()) };
+        let found = find(&*self.io, &self.paths, false, false)?;
+        let mut entries = Vec::new();
+        let end = scan(&found, followed.end, followed.state.clone(), &mut |batch, segment| {
+            collect(batch.whole, batch.offset, segment, &mut entries)
+        })?;
+        *crate::log::segments::write(&self.segments) = found.segments.clone();
+        self.index.insert(entries);
+        self.index.show(Seqno(end.state.next_seqno.0 - 1));
+        let (generation, _, generation_lock) = found.into_reader();
+        *followed =
+            Followed { generation, end: (end.segment, end.tail), state: end.state, _lock: generation_lock };
+        *lock(&self.damage) = end.damage.into_iter().collect();
+        drop(guard);
+        self.load_policies()
+    }
+
+    pub(crate) fn close(&self) -> Result<()> {
+        self.closed.store(true, Ordering::Release);
+        match &self.log {
+            Some(log) => log.close(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // Best effort: whoever wants to know calls `Store::close`.
+        let _ = self.close();
+    }
+}
+
+/// Index entries of a batch.
+pub(crate) fn collect(
+    whole: &[u8],
+    offset: u64,
+    segment: &crate::log::segments::Segment,
+    entries: &mut Vec<Entry>,
+) -> Result<()> {
+    for_each_record(whole, offset, segment.salt, |at, seqno, record| {
+        let place = Place { segment: segment.id, offset: at as u32, len: record.bytes };
+        keys::derive(&record, seqno, place, entries)
+    })
+    .map_err(|e| Error::damaged(&segment.path, offset, e))
+}
+
+/// The index of a log that has just been found: from its tables, and from the log after them.
+fn read_log(io: &Arc<dyn Io>, paths: &Paths, found: &Found) -> Result<(Index, crate::log::open::End)> {
+    let state = &found.state;
+    let (index, whole) = Index::open(io, paths, state.store, &state.tables, state.next_table);
+    let first = state.segments.first().map_or(SegmentId(1), |segment| segment.id);
+    let (from, at_from) = match whole {
+        true => (state.covers, state.covers_state.clone()),
+        false => ((first, crate::log::layout::SEGMENT_HEADER_BYTES), LogState::empty()),
+    };
+    let mut entries = Vec::new();
+    let mut anchors = AnchorRebuild::default();
+    let seed = |namespace| anchor_seed(state.store, namespace);
+    let end = scan(found, from, at_from, &mut |batch, segment| {
+        collect(batch.whole, batch.offset, segment, &mut entries)?;
+        anchors.batch(seed, batch.whole, batch.offset, segment, &mut entries)?;
+        if entries.len() > 4096 {
+            index.insert(entries.drain(..));
+        }
+        Ok(())
+    })?;
+    anchors.finish(seed, &mut entries);
+    index.insert(entries);
+    index.show(Seqno(end.state.next_seqno.0 - 1));
+    Ok((index, end))
+}

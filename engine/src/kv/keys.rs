@@ -1,0 +1,220 @@
+//! Keys of the index: a keyspace number, then what orders the entries in it, all big-endian so that byte order is
+//! the order wanted. The first numbers are the engine's own keyspaces; users' start at [`FIRST_FREE_SPACE`].
+
+use crate::blob::AnchorKey;
+use crate::codec::{self, CodecError};
+use crate::ids::{NamespaceId, Place, RunUid, SegmentId, Seqno};
+use crate::kv::table::{Entry, Value};
+use crate::log::layout::RawRecord;
+use crate::log::record::{
+    FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead,
+};
+
+const SPACES: u32 = 1;
+const RUNS: u32 = 2;
+const RUN_NAMES: u32 = 3;
+const FRAMES: u32 = 4;
+const PARTS: u32 = 5;
+const SNAPSHOTS: u32 = 6;
+const GROUPS: u32 = 7;
+const ANCHORS: u32 = 8;
+
+/// The first number for namespaces and users' keyspaces.
+pub(crate) const FIRST_FREE_SPACE: u32 = 16;
+/// Greatest length of a user's key, in bytes.
+pub const KEY_BYTES_MAX: usize = 64 << 10;
+
+/// The value is a record at a place.
+pub(crate) const AT: u8 = 1;
+/// The key ended with the record at a place.
+pub(crate) const ENDED: u8 = 2;
+/// The value is an anchor's place in a group: `a` the group, `b` the offset.
+pub(crate) const ANCHOR: u8 = 3;
+
+fn key(space: u32, room: usize) -> Vec<u8> {
+    let mut key = Vec::with_capacity(4 + room);
+    key.extend_from_slice(&space.to_be_bytes());
+    key
+}
+
+/// A namespace or keyspace definition.
+pub(crate) fn space(id: u32) -> Vec<u8> {
+    let mut key = key(SPACES, 4);
+    key.extend_from_slice(&id.to_be_bytes());
+    key
+}
+
+/// The prefix of all definitions.
+pub(crate) fn spaces() -> Vec<u8> {
+    key(SPACES, 0)
+}
+
+/// A run's record.
+pub(crate) fn run(namespace: NamespaceId, uid: RunUid) -> Vec<u8> {
+    let mut key = runs(namespace);
+    key.extend_from_slice(&uid.0.to_be_bytes());
+    key
+}
+
+/// The prefix of a namespace's runs.
+pub(crate) fn runs(namespace: NamespaceId) -> Vec<u8> {
+    let mut key = key(RUNS, 12);
+    key.extend_from_slice(&namespace.0.to_be_bytes());
+    key
+}
+
+/// The uid at the end of a key from [`run`].
+pub(crate) fn run_uid(key: &[u8]) -> Option<RunUid> {
+    Some(RunUid(u64::from_be_bytes(key.get(8..16)?.try_into().ok()?)))
+}
+
+/// A living run's name.
+pub(crate) fn run_name(namespace: NamespaceId, name: &str) -> Vec<u8> {
+    let mut key = key(RUN_NAMES, 4 + name.len());
+    key.extend_from_slice(&namespace.0.to_be_bytes());
+    key.extend_from_slice(name.as_bytes());
+    key
+}
+
+/// A frame.
+pub(crate) fn frame(run: RunUid, seq: u32) -> Vec<u8> {
+    let mut key = frames(run);
+    key.extend_from_slice(&seq.to_be_bytes());
+    key
+}
+
+/// The prefix of a run's own frames.
+pub(crate) fn frames(run: RunUid) -> Vec<u8> {
+    let mut key = key(FRAMES, 12);
+    key.extend_from_slice(&run.0.to_be_bytes());
+    key
+}
+
+/// The prefix of a frame's parts.
+pub(crate) fn parts(run: RunUid, seq: u32) -> Vec<u8> {
+    let mut key = key(PARTS, 16);
+    key.extend_from_slice(&run.0.to_be_bytes());
+    key.extend_from_slice(&seq.to_be_bytes());
+    key
+}
+
+fn part(run: RunUid, seq: u32, part: u32) -> Vec<u8> {
+    let mut key = parts(run, seq);
+    key.extend_from_slice(&part.to_be_bytes());
+    key
+}
+
+/// A snapshot.
+pub(crate) fn snapshot(run: RunUid, seq: u32) -> Vec<u8> {
+    let mut key = snapshots(run);
+    key.extend_from_slice(&seq.to_be_bytes());
+    key
+}
+
+/// The prefix of a run's own snapshots.
+pub(crate) fn snapshots(run: RunUid) -> Vec<u8> {
+    let mut key = key(SNAPSHOTS, 12);
+    key.extend_from_slice(&run.0.to_be_bytes());
+    key
+}
+
+/// The number at the end of a key from [`frame`] or [`snapshot`].
+pub(crate) fn last_number(key: &[u8]) -> Option<u32> {
+    Some(u32::from_be_bytes(*key.last_chunk::<4>()?))
+}
+
+/// The last part of a group.
+pub(crate) fn group(group: u64) -> Vec<u8> {
+    let mut key = key(GROUPS, 8);
+    key.extend_from_slice(&group.to_be_bytes());
+    key
+}
+
+/// A piece of content. Only 48 bits of the key are kept: a hit is verified by its bytes.
+pub(crate) fn anchor(namespace: NamespaceId, anchor: AnchorKey) -> Vec<u8> {
+    let mut key = key(ANCHORS, 10);
+    key.extend_from_slice(&namespace.0.to_be_bytes());
+    key.extend_from_slice(&anchor.0.to_be_bytes()[2..]);
+    key
+}
+
+/// A user's key.
+pub(crate) fn user(space: u32, user: &[u8]) -> Vec<u8> {
+    let mut key = key(space, user.len());
+    key.extend_from_slice(user);
+    key
+}
+
+/// The user's part of a key from [`user`].
+pub(crate) fn user_part(key: &[u8]) -> &[u8] {
+    key.get(4..).unwrap_or(&[])
+}
+
+/// The keyspace a key belongs to.
+pub(crate) fn space_of(key: &[u8]) -> u32 {
+    key.first_chunk::<4>().map_or(0, |bytes| u32::from_be_bytes(*bytes))
+}
+
+/// Whether only the newest version of such a key means anything.
+pub(crate) fn newest_only(space: u32) -> bool {
+    matches!(space, GROUPS | ANCHORS | SPACES | RUNS | RUN_NAMES | FRAMES | PARTS | SNAPSHOTS)
+}
+
+/// The value of a record at a place.
+pub(crate) fn at(kind: u8, place: Place) -> Value {
+    Value { kind, a: u64::from(place.segment.0), b: place.offset, c: place.len }
+}
+
+/// The place in a value of kind [`AT`] or [`ENDED`].
+pub(crate) fn place(value: Value) -> Place {
+    Place { segment: SegmentId(u32::try_from(value.a).unwrap_or(u32::MAX)), offset: value.b, len: value.c }
+}
+
+/// The index entries that follow from a record. Writing and recovery both go through here, so that tables can be
+/// made again from the log alone.
+pub(crate) fn derive(
+    record: &RawRecord<'_>,
+    seqno: Seqno,
+    place: Place,
+    entries: &mut Vec<Entry>,
+) -> Result<(), CodecError> {
+    let Some(kind) = Kind::parse(record.kind, record.layout)? else { return Ok(()) };
+    let mut add = |key: Vec<u8>, kind: u8| entries.push(Entry { key, seqno: seqno.0, value: at(kind, place) });
+    if kind == Kind::GroupPart {
+        add(group(GroupPart::parse(record.body)?.group), AT);
+        return Ok(());
+    }
+    let head = Logical::parse(record.body)?.head;
+    match kind {
+        Kind::Put | Kind::Delete => {
+            let kv = KvHead::parse(kind, head)?;
+            add(user(kv.space, &kv.key), if kind == Kind::Put { AT } else { ENDED });
+        }
+        Kind::Space => add(
+            space(match codec::decode(head)? {
+                SpaceHead::Namespace { id, .. } => id.0,
+                SpaceHead::Keyspace { id, .. } => id,
+            }),
+            AT,
+        ),
+        Kind::Run => {
+            let fields = RunHead::parse(head)?.fields;
+            add(run(fields.namespace, fields.uid), if fields.gone { ENDED } else { AT });
+            add(run_name(fields.namespace, &fields.name), if fields.gone { ENDED } else { AT });
+        }
+        Kind::Frame => {
+            let frame_head = FrameHead::parse(head)?;
+            add(frame(frame_head.run, frame_head.seq), AT);
+        }
+        Kind::FramePart => {
+            let p = PartHead::parse(head)?;
+            add(part(p.run, p.seq, p.part), AT);
+        }
+        Kind::Snapshot => {
+            let s = SnapshotHead::parse(head)?;
+            add(snapshot(s.run, s.seq), AT);
+        }
+        Kind::GroupPart => {}
+    }
+    Ok(())
+}

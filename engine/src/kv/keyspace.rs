@@ -1,0 +1,395 @@
+//! Keyspaces: versioned keys with a history policy.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{NamespaceId, Seqno};
+use crate::kv::bodies;
+use crate::kv::core::Core;
+use crate::kv::index::{Hit, as_slice, prefix_end};
+use crate::kv::keys::{self, KEY_BYTES_MAX};
+use crate::kv::stored::Content;
+use crate::kv::table::Value;
+use crate::kv::write::BatchWriter;
+use crate::log::queue::Durability;
+use crate::log::record::{BodyRef, HistoryCode, KV_INLINE_BYTES_MAX, Kind, KvHead, RecipeRef};
+use crate::log::ticket::Ticket;
+
+/// How much of a key's past a keyspace keeps. What is past it reads as `Gone`, and compaction may drop it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum History {
+    /// The newest version.
+    #[default]
+    Latest,
+    /// The newest versions, that many (at least one).
+    Newest(u32),
+    /// Versions not older than this, and the newest.
+    Age(Duration),
+    /// Every version.
+    All,
+}
+
+impl History {
+    pub(crate) fn code(self) -> HistoryCode {
+        match self {
+            Self::Latest => HistoryCode::Latest,
+            Self::Newest(count) => HistoryCode::Newest(count.max(1)),
+            Self::Age(age) => HistoryCode::AgeNs(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)),
+            Self::All => HistoryCode::All,
+        }
+    }
+
+    pub(crate) fn from_code(code: HistoryCode) -> Self {
+        match code {
+            HistoryCode::Latest => Self::Latest,
+            HistoryCode::Newest(count) => Self::Newest(count),
+            HistoryCode::AgeNs(ns) => Self::Age(Duration::from_nanos(ns)),
+            HistoryCode::All => Self::All,
+        }
+    }
+}
+
+/// One version of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version {
+    /// The record that wrote it.
+    pub seqno: Seqno,
+    /// When, in nanoseconds since 1970-01-01 UTC by the writer's clock.
+    pub time_ns: u64,
+    /// The value; `None` where the key was deleted.
+    pub value: Option<Vec<u8>>,
+}
+
+/// A set of keys in a namespace. Cheap to clone; may be used from several threads.
+#[derive(Debug, Clone)]
+pub struct Keyspace {
+    pub(crate) core: Arc<Core>,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) id: u32,
+    pub(crate) history: History,
+}
+
+impl Keyspace {
+    /// The history policy.
+    #[must_use]
+    pub fn history_policy(&self) -> History {
+        self.history
+    }
+
+    /// Sets a key; durable as the store's options say. Keys have at most 64 KiB; values of 4 KiB and more become
+    /// blobs.
+    ///
+    /// # Errors
+    /// `Invalid`, `Unavailable`, `Poisoned`.
+    pub fn put(&self, key: &[u8], value: impl Into<Content>) -> Result<Seqno> {
+        let mut batch = KvBatch::new(&self.core, self.namespace);
+        batch.put(self, key, value);
+        batch.commit()
+    }
+
+    /// Ends a key, whether it exists or not.
+    ///
+    /// # Errors
+    /// `Invalid`, `Unavailable`, `Poisoned`.
+    pub fn delete(&self, key: &[u8]) -> Result<Seqno> {
+        let mut batch = KvBatch::new(&self.core, self.namespace);
+        batch.delete(self, key);
+        batch.commit()
+    }
+
+    /// A key's value now.
+    ///
+    /// # Errors
+    /// `Invalid`, `Damaged`, `Unavailable`.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(self.version_in(self.core.index.visible(), key)?.and_then(|version| version.value))
+    }
+
+    /// A key's value as it was after record `seqno`.
+    ///
+    /// # Errors
+    /// `Gone` where the history policy no longer keeps it; else as [`Keyspace::get`].
+    pub fn get_at(&self, key: &[u8], seqno: Seqno) -> Result<Option<Vec<u8>>> {
+        let all = self.all_versions(key)?;
+        let kept = self.kept(&all);
+        match all.iter().position(|version| version.seqno <= seqno) {
+            Some(index) if index < kept => Ok(all.into_iter().nth(index).and_then(|version| version.value)),
+            None if self.history == History::All || all.is_empty() || kept < self.limit() => Ok(None),
+            _ => Err(Error::new(
+                ErrorKind::Gone,
+                format!("the value after record {seqno} is past this keyspace's history ({:?})", self.history),
+            )),
+        }
+    }
+
+    /// A key's versions that the policy keeps, the newest first.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn history(&self, key: &[u8]) -> Result<Vec<Version>> {
+        let mut all = self.all_versions(key)?;
+        all.truncate(self.kept(&all));
+        Ok(all)
+    }
+
+    /// Keys and values, in key order or its reverse. Sees what was committed when it was called.
+    #[must_use]
+    pub fn scan(&self, range: ScanRange) -> Scan {
+        Scan::new(self.clone(), range, self.core.index.visible())
+    }
+
+    fn all_versions(&self, key: &[u8]) -> Result<Vec<Version>> {
+        check_key(key)?;
+        let found = self.core.index.versions(&keys::user(self.id, key), self.core.index.visible())?;
+        found.into_iter().map(|(seqno, value)| self.read(seqno, value)).collect()
+    }
+
+    /// How many of these versions the policy keeps.
+    fn kept(&self, versions: &[Version]) -> usize {
+        match self.history {
+            History::Age(age) => {
+                let horizon = self.core.io.now_ns().saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
+                let young = versions.iter().take_while(|version| version.time_ns >= horizon).count();
+                young.max(1).min(versions.len())
+            }
+            _ => self.limit().min(versions.len()),
+        }
+    }
+
+    fn limit(&self) -> usize {
+        match self.history {
+            History::Latest => 1,
+            History::Newest(count) => count as usize,
+            History::Age(_) | History::All => usize::MAX,
+        }
+    }
+
+    pub(crate) fn version_in(&self, at: Seqno, key: &[u8]) -> Result<Option<Version>> {
+        check_key(key)?;
+        match self.core.index.get(&keys::user(self.id, key), at)? {
+            Some((seqno, value)) => self.read(seqno, value).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn read(&self, seqno: Seqno, value: Value) -> Result<Version> {
+        let kind = if value.kind == keys::ENDED { Kind::Delete } else { Kind::Put };
+        let (head, recipe) = self.core.logical(keys::place(value), kind, |logical| {
+            let head = KvHead::parse(kind, logical.head)?;
+            let mut tail = crate::codec::Reader::new(logical.tail, "key-value tail");
+            let recipe = match head.value {
+                Some(BodyRef::Blob { .. }) => Some(RecipeRef::take(&mut tail)?.recipe.to_vec()),
+                _ => None,
+            };
+            Ok((head, recipe))
+        })?;
+        let value = match (head.value, recipe) {
+            (Some(BodyRef::Inline(bytes)), _) => Some(bytes),
+            (Some(BodyRef::Blob { len, id }), Some(recipe)) => {
+                let alone = RecipeRef { base_back: 0, recipe: &recipe };
+                let extents = bodies::extents(alone, |_| Err(Error::bug("a value's recipe stands alone")))?;
+                Some(bodies::body(&self.core, self.namespace, &extents, len, id)?)
+            }
+            (None, _) => None,
+            _ => return Err(Error::new(ErrorKind::Damaged, "a value's record has no recipe")),
+        };
+        Ok(Version { seqno, time_ns: head.time_ns, value })
+    }
+}
+
+fn check_key(key: &[u8]) -> Result<()> {
+    if key.len() > KEY_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "a key of {} bytes is over the limit of {KEY_BYTES_MAX}: use its hash as the key and keep it in the value",
+            key.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Several changes that happen together or not at all.
+#[derive(Debug)]
+#[must_use = "nothing happens before commit or submit"]
+pub struct KvBatch {
+    core: Arc<Core>,
+    namespace: NamespaceId,
+    operations: Vec<(u32, Vec<u8>, Option<Content>)>,
+    wrong: Option<Error>,
+}
+
+impl KvBatch {
+    pub(crate) fn new(core: &Arc<Core>, namespace: NamespaceId) -> Self {
+        Self { core: core.clone(), namespace, operations: Vec::new(), wrong: None }
+    }
+
+    /// Sets a key.
+    pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: impl Into<Content>) -> &mut Self {
+        self.add(keyspace, key, Some(value.into()))
+    }
+
+    /// Ends a key.
+    pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) -> &mut Self {
+        self.add(keyspace, key, None)
+    }
+
+    fn add(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<Content>) -> &mut Self {
+        if keyspace.namespace != self.namespace || keyspace.core.store != self.core.store {
+            self.wrong.get_or_insert_with(|| Error::invalid("a batch holds keyspaces of one namespace only"));
+        }
+        if let Err(error) = check_key(key) {
+            self.wrong.get_or_insert(error);
+        }
+        self.operations.push((keyspace.id, key.to_vec(), value));
+        self
+    }
+
+    /// Writes it and waits until it is as durable as the store's options say; gives the last record's seqno.
+    ///
+    /// # Errors
+    /// `Invalid` for an empty batch, a key that is too long or another namespace's keyspace; `Unavailable`,
+    /// `Poisoned`.
+    pub fn commit(self) -> Result<Seqno> {
+        self.submit()?.wait()
+    }
+
+    /// Hands it to the writer without waiting.
+    ///
+    /// # Errors
+    /// As [`KvBatch::commit`].
+    pub fn submit(self) -> Result<Ticket> {
+        let durability = self.core.options.durability;
+        self.submit_with(durability)
+    }
+
+    /// The same with a durability of its own.
+    ///
+    /// # Errors
+    /// As [`KvBatch::commit`].
+    pub fn submit_with(self, durability: Durability) -> Result<Ticket> {
+        if let Some(error) = self.wrong {
+            return Err(error);
+        }
+        let mut writer = BatchWriter::new(&self.core, self.namespace)?;
+        let time_ns = self.core.io.now_ns();
+        for (space, key, value) in self.operations {
+            let mut tail = Vec::new();
+            let (kind, value) = match value {
+                None => (Kind::Delete, None),
+                Some(content) => {
+                    let packed = writer.content(&content, None, KV_INLINE_BYTES_MAX)?;
+                    packed.put_recipe(None, &mut tail);
+                    (Kind::Put, Some(packed.reference))
+                }
+            };
+            writer.record(kind, &KvHead { space, time_ns, key, value }.encode(), &tail)?;
+        }
+        let submitted = writer.submit(durability)?;
+        submitted.map(|(_, ticket)| ticket).ok_or_else(|| Error::invalid("an empty batch cannot be committed"))
+    }
+}
+
+/// Which keys a scan gives, and in which order.
+#[derive(Debug, Clone)]
+pub struct ScanRange {
+    from: Bound<Vec<u8>>,
+    to: Bound<Vec<u8>>,
+    reverse: bool,
+}
+
+impl ScanRange {
+    /// Every key.
+    #[must_use]
+    pub fn all() -> Self {
+        Self { from: Bound::Unbounded, to: Bound::Unbounded, reverse: false }
+    }
+
+    /// Keys that begin so.
+    #[must_use]
+    pub fn prefix(prefix: &[u8]) -> Self {
+        let to = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
+        Self { from: Bound::Included(prefix.to_vec()), to, reverse: false }
+    }
+
+    /// Keys within bounds.
+    #[must_use]
+    pub fn between(from: Bound<&[u8]>, to: Bound<&[u8]>) -> Self {
+        Self { from: from.map(<[u8]>::to_vec), to: to.map(<[u8]>::to_vec), reverse: false }
+    }
+
+    /// The same, last key first.
+    #[must_use]
+    pub fn reverse(mut self) -> Self {
+        self.reverse = !self.reverse;
+        self
+    }
+}
+
+/// Keys fetched at once.
+const PAGE: usize = 256;
+
+/// Keys and values in order.
+#[derive(Debug)]
+pub struct Scan {
+    keyspace: Keyspace,
+    from: Bound<Vec<u8>>,
+    to: Bound<Vec<u8>>,
+    reverse: bool,
+    at: Seqno,
+    page: std::vec::IntoIter<Hit>,
+    done: bool,
+}
+
+impl Scan {
+    pub(crate) fn new(keyspace: Keyspace, range: ScanRange, at: Seqno) -> Self {
+        let user = |bound: Bound<Vec<u8>>| bound.map(|key| keys::user(keyspace.id, &key));
+        let from = match user(range.from) {
+            Bound::Unbounded => Bound::Included(keys::user(keyspace.id, b"")),
+            bound => bound,
+        };
+        let to = match user(range.to) {
+            Bound::Unbounded => {
+                prefix_end(&keys::user(keyspace.id, b"")).map_or(Bound::Unbounded, Bound::Excluded)
+            }
+            bound => bound,
+        };
+        Self { keyspace, from, to, reverse: range.reverse, at, page: Vec::new().into_iter(), done: false }
+    }
+}
+
+impl Iterator for Scan {
+    type Item = Result<(Vec<u8>, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(hit) = self.page.next() {
+                let key = keys::user_part(&hit.key).to_vec();
+                // The place alone says which version: the seqno is the reader's own bound.
+                return match self.keyspace.read(self.at, hit.value) {
+                    Ok(Version { value: Some(value), .. }) => Some(Ok((key, value))),
+                    Ok(_) => continue,
+                    Err(error) => Some(Err(error)),
+                };
+            }
+            if self.done {
+                return None;
+            }
+            let index = &self.keyspace.core.index;
+            match index.page(as_slice(&self.from), as_slice(&self.to), self.at, self.reverse, PAGE) {
+                Ok((hits, more)) => {
+                    self.page = hits.into_iter();
+                    match more {
+                        Some(last) if self.reverse => self.to = Bound::Excluded(last),
+                        Some(last) => self.from = Bound::Excluded(last),
+                        None => self.done = true,
+                    }
+                }
+                Err(error) => {
+                    self.done = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Key-value: the index from keys to log places, bodies in the log, and keyspaces with history on top of both.
+
+pub(crate) mod bodies;
+pub(crate) mod core;
+pub(crate) mod index;
+pub(crate) mod keys;
+pub(crate) mod keyspace;
+pub(crate) mod stored;
+pub mod table;
+pub(crate) mod view;
+pub(crate) mod write;
+
+pub(crate) use keys::FIRST_FREE_SPACE;
+pub use keys::KEY_BYTES_MAX;
+pub use keyspace::{History, Keyspace, KvBatch, ScanRange, Version};
+pub use stored::{Content, StoredBlob};
+pub use view::View;

@@ -1,0 +1,218 @@
+//! Building one batch: bodies packed into leased groups, records that name them, and the hand-over to the writer.
+
+use std::sync::Arc;
+
+use crate::blob::{AnchorKey, AnchorSeed, Body, Earlier, Extent, GroupId, Packer, encode_recipe, plan};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{BlobId, NamespaceId, Seqno};
+use crate::kv::bodies::{self, anchor_seed};
+use crate::kv::core::Core;
+use crate::kv::keys;
+use crate::kv::stored::{Content, StoredBlob};
+use crate::kv::table::{Entry, Value};
+use crate::log::batch::BatchBuf;
+use crate::log::queue::{Durability, Lease};
+use crate::log::record::{BodyRef, GroupPart, Kind, RecipeRef};
+use crate::log::ticket::Ticket;
+
+/// Bytes of a streamed body that go to the log together.
+const STREAM_BYTES: usize = 1 << 20;
+
+/// See the module. Dropped before [`BatchWriter::submit`], nothing of it is ever seen.
+#[derive(Debug)]
+pub(crate) struct BatchWriter {
+    core: Arc<Core>,
+    pub(crate) namespace: NamespaceId,
+    batch: BatchBuf,
+    lease: Option<Lease>,
+}
+
+/// A body that is in the batch, or inline.
+#[derive(Debug, Clone)]
+pub(crate) struct Packed {
+    pub(crate) reference: BodyRef,
+    pub(crate) id: BlobId,
+    /// `None`: inline.
+    pub(crate) extents: Option<Arc<Vec<Extent>>>,
+}
+
+impl Packed {
+    /// Appends the recipe of a blob to a record's tail. `base` is how far back the body it is coded against is.
+    pub(crate) fn put_recipe(&self, base: Option<(u32, &[Extent])>, tail: &mut Vec<u8>) {
+        let Some(extents) = &self.extents else { return };
+        let alone = encode_recipe(extents, None);
+        let coded = base.map(|(back, base)| (back, encode_recipe(extents, Some(base))));
+        let (base_back, recipe) = match coded {
+            Some((back, coded)) if coded.len() < alone.len() => (back, coded),
+            _ => (0, alone),
+        };
+        RecipeRef { base_back, recipe: &recipe }.put(tail);
+    }
+}
+
+impl BatchWriter {
+    pub(crate) fn new(core: &Arc<Core>, namespace: NamespaceId) -> Result<Self> {
+        core.log()?.queue.check()?;
+        Ok(Self { core: core.clone(), namespace, batch: BatchBuf::default(), lease: None })
+    }
+
+    /// Takes a body in: inline where it is at most `inline_max` bytes, else as a blob.
+    pub(crate) fn content(&mut self, content: &Content, previous: Option<&Body>, inline_max: usize) -> Result<Packed> {
+        let limit = self.core.options.body_bytes_max;
+        if content.len() > limit {
+            return Err(Error::invalid(format!(
+                "a body of {} bytes is over the limit of {limit}; raise body_bytes_max or split it",
+                content.len()
+            )));
+        }
+        match content {
+            Content::Bytes(bytes) if bytes.len() <= inline_max => Ok(Packed {
+                reference: BodyRef::Inline(bytes.to_vec()),
+                id: BlobId::of(bytes),
+                extents: None,
+            }),
+            Content::Bytes(bytes) => {
+                let id = BlobId::of(bytes);
+                let extents = Arc::new(self.pack(bytes, previous)?);
+                Ok(Packed { reference: BodyRef::Blob { len: bytes.len() as u64, id }, id, extents: Some(extents) })
+            }
+            Content::Stored(blob) if blob.namespace != self.namespace => {
+                Err(Error::invalid("a stored blob belongs to another namespace than what is to hold it"))
+            }
+            Content::Stored(blob) => Ok(Packed {
+                reference: BodyRef::Blob { len: blob.len, id: blob.id },
+                id: blob.id,
+                extents: Some(blob.extents.clone()),
+            }),
+        }
+    }
+
+    fn pack(&mut self, bytes: &[u8], previous: Option<&Body>) -> Result<Vec<Extent>> {
+        let (core, namespace) = (self.core.clone(), self.namespace);
+        let seed = anchor_seed(core.store, namespace);
+        let queue = &core.log()?.queue;
+        let lease = self.lease.get_or_insert_with(|| queue.lease(namespace, || Packer::new(seed)));
+        let packer = &mut lease.groups()?.packer;
+        let steps = plan(bytes, previous, &Look { core: &core, namespace, seed, packer });
+        let packed = packer
+            .put(bytes, &steps, &mut || core.new_group())
+            .map_err(|e| Error::with_source(ErrorKind::Bug, format!("a body cannot be packed: {e}"), e))?;
+        self.batch.anchors.extend(packed.anchors.iter().map(|anchor| Entry {
+            key: keys::anchor(namespace, anchor.key),
+            seqno: 0,
+            value: Value { kind: keys::ANCHOR, a: anchor.group.0, b: anchor.offset, c: 0 },
+        }));
+        Ok(packed.extents)
+    }
+
+    /// Appends a logical record.
+    pub(crate) fn record(&mut self, kind: Kind, head: &[u8], tail: &[u8]) -> Result<()> {
+        self.batch.logical(kind, self.core.salt()?, head, tail)
+    }
+
+    /// Encodes what was packed into records of the batch.
+    fn flush_groups(&mut self) -> Result<Vec<(u64, u32, u32)>> {
+        let mut places = Vec::new();
+        let Some(lease) = &mut self.lease else { return Ok(places) };
+        let groups = lease.groups()?;
+        let parts = groups
+            .packer
+            .flush()
+            .map_err(|e| Error::with_source(ErrorKind::Bug, format!("a group cannot be coded: {e}"), e))?;
+        for part in parts {
+            let (before_offset, before_len) = groups.last_parts.get(&part.group.0).copied().unwrap_or((0, 0));
+            let (start, len) = self.batch.group_part(&GroupPart {
+                group: part.group.0,
+                namespace: self.namespace,
+                raw_start: part.raw_start,
+                raw_len: part.raw_len,
+                codec: part.codec.code(),
+                before_offset,
+                before_len,
+                encoded: &part.encoded,
+            })?;
+            places.push((part.group.0, start, len));
+        }
+        Ok(places)
+    }
+
+    /// Hands the batch to the writer. Gives the seqno of its first record, and `None` where it holds nothing.
+    pub(crate) fn submit(mut self, durability: Durability) -> Result<Option<(Seqno, Ticket)>> {
+        let places = self.flush_groups()?;
+        if self.batch.is_empty() {
+            return Ok(None);
+        }
+        let now = self.core.io.now_ns();
+        let lease = self.lease.take();
+        let (position, ticket) = self.core.log()?.queue.submit(self.batch, &places, lease, durability, now)?;
+        Ok(Some((position.first_seqno, ticket)))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batch.is_empty()
+    }
+}
+
+/// Streams a body into the log, a part at a time; nothing names it yet.
+pub(crate) fn store_stream(
+    core: &Arc<Core>,
+    namespace: NamespaceId,
+    from: &mut dyn std::io::Read,
+) -> Result<StoredBlob> {
+    let limit = core.options.body_bytes_max;
+    let mut hasher = blake3::Hasher::new();
+    let mut extents: Vec<Extent> = Vec::new();
+    let mut len = 0u64;
+    let mut piece = Vec::with_capacity(STREAM_BYTES);
+    loop {
+        piece.clear();
+        let read = std::io::Read::take(&mut *from, STREAM_BYTES as u64);
+        let got = std::io::Read::read_to_end(&mut { read }, &mut piece)
+            .map_err(|e| Error::with_source(ErrorKind::Unavailable, format!("the source cannot be read: {e}"), e))?;
+        if got == 0 {
+            break;
+        }
+        len += got as u64;
+        if len > limit {
+            return Err(Error::invalid(format!(
+                "a body is over the limit of {limit} bytes; raise body_bytes_max or split it"
+            )));
+        }
+        hasher.update(&piece);
+        let mut writer = BatchWriter::new(core, namespace)?;
+        for extent in writer.pack(&piece, None)? {
+            match extents.last_mut() {
+                Some(last) if last.meets(&extent) => last.len += extent.len,
+                _ => extents.push(extent),
+            }
+        }
+        if let Some((_, ticket)) = writer.submit(Durability::Process)? {
+            ticket.wait()?;
+        }
+    }
+    Ok(StoredBlob { namespace, id: BlobId(*hasher.finalize().as_bytes()), len, extents: Arc::new(extents) })
+}
+
+/// What the planner may look at: open groups, the index, the log.
+struct Look<'a> {
+    core: &'a Core,
+    namespace: NamespaceId,
+    seed: AnchorSeed,
+    packer: &'a Packer,
+}
+
+impl Earlier for Look<'_> {
+    fn seed(&self) -> AnchorSeed {
+        self.seed
+    }
+
+    fn anchor(&self, key: AnchorKey) -> Option<(GroupId, u32)> {
+        // The index is a cache here: one that cannot be read costs room, not correctness.
+        let value = self.core.index.newest(&keys::anchor(self.namespace, key)).ok()??;
+        (value.kind == keys::ANCHOR).then_some((GroupId(value.a), value.b))
+    }
+
+    fn group(&self, id: GroupId) -> Option<Arc<Vec<u8>>> {
+        self.packer.group(id).or_else(|| bodies::group(self.core, self.namespace, id, 0).ok())
+    }
+}

@@ -1,0 +1,265 @@
+//! Walking a segment: batches in order, the records in them, and what they add up to.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::codec::{self, CodecError, Reader};
+use crate::error::Result;
+use crate::ids::{SegmentId, Seqno};
+use crate::io::File;
+use crate::log::layout::{
+    BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, LogState, RawRecord, Salt, chain_digest,
+};
+use crate::log::ledger::{Frontier, leaf_hash, record_hash};
+use crate::log::record::{
+    BodyRef, FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead,
+};
+
+/// Bytes read at once.
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// Reads whole batches, one after the other, through a bounded window.
+#[derive(Debug)]
+pub(crate) struct Cursor {
+    file: Arc<dyn File>,
+    pub(crate) path: PathBuf,
+    pub(crate) segment: SegmentId,
+    salt: Salt,
+    /// Where to stop reading.
+    end: u64,
+    pub(crate) at: u64,
+    window: Vec<u8>,
+    window_at: u64,
+}
+
+/// A batch that checks.
+#[derive(Debug)]
+pub(crate) struct Batch<'a> {
+    pub(crate) offset: u64,
+    pub(crate) header: BatchHeader,
+    pub(crate) whole: &'a [u8],
+}
+
+impl Cursor {
+    pub(crate) fn new(
+        file: Arc<dyn File>,
+        path: PathBuf,
+        segment: SegmentId,
+        salt: Salt,
+        at: u64,
+        end: u64,
+    ) -> Self {
+        Self { file, path, segment, salt, end, at, window: Vec::new(), window_at: at }
+    }
+
+    /// The next batch if it checks and follows `state`; else why not. The cursor then stands where it stood.
+    pub(crate) fn next(&mut self, state: &LogState) -> Result<std::result::Result<Batch<'_>, CodecError>> {
+        let offset = self.at;
+        self.fill(offset, BATCH_HEADER_BYTES)?;
+        let bytes = self.window_from(offset);
+        let header = match BatchHeader::peek(bytes) {
+            Ok((_, header)) => header,
+            Err(error) => return Ok(Err(error)),
+        };
+        let len = header.bytes as usize;
+        if len < BATCH_HEADER_BYTES || len > BATCH_BYTES_MAX || offset + len as u64 > self.end {
+            return Ok(Err(CodecError::Limit {
+                what: "batch length",
+                found: len as u64,
+                limit: self.end.saturating_sub(offset),
+            }));
+        }
+        self.fill(offset, len)?;
+        if let Err(error) = BatchHeader::check(self.window_from(offset), self.salt, offset) {
+            return Ok(Err(error));
+        }
+        if header.first_seqno != state.next_seqno || header.prev != state.chain {
+            return Ok(Err(CodecError::Header("the batch does not follow the one before it".into())));
+        }
+        self.at = offset + len as u64;
+        let start = (offset - self.window_at) as usize;
+        Ok(Ok(Batch { offset, header, whole: &self.window[start..start + len] }))
+    }
+
+    /// Looks for any later batch that checks, wherever it stands, and gives the greatest synced position that
+    /// they name. Only needed where [`Cursor::next`] stopped at bytes that are not zeros.
+    pub(crate) fn greatest_synced_after(&mut self, from: u64, state: &LogState) -> Result<u64> {
+        let mut greatest = 0;
+        let mut at = from;
+        while at + BATCH_HEADER_BYTES as u64 <= self.end {
+            self.fill(at, BATCH_HEADER_BYTES)?;
+            let Ok((_, header)) = BatchHeader::peek(self.window_from(at)) else { break };
+            let len = header.bytes as usize;
+            // Cheap tests first: the bytes are arbitrary, and hardly any pass.
+            let plausible = len >= BATCH_HEADER_BYTES
+                && len <= BATCH_BYTES_MAX
+                && at + len as u64 <= self.end
+                && u64::from(header.synced) <= at
+                && header.first_seqno >= state.next_seqno
+                && header.first_seqno.0 - state.next_seqno.0 <= self.end;
+            if plausible {
+                self.fill(at, len)?;
+                if BatchHeader::check(self.window_from(at), self.salt, at).is_ok() {
+                    greatest = greatest.max(u64::from(header.synced));
+                    at += len as u64;
+                    continue;
+                }
+            }
+            at += 1;
+        }
+        Ok(greatest)
+    }
+
+    /// Whether everything from `from` to the end is zero.
+    pub(crate) fn only_zeros_after(&mut self, from: u64) -> Result<bool> {
+        let mut at = from;
+        while at < self.end {
+            let want = WINDOW_BYTES.min((self.end - at) as usize);
+            self.fill(at, want)?;
+            let bytes = self.window_from(at);
+            let got = bytes.len().min(want);
+            if got == 0 {
+                break;
+            }
+            if bytes[..got].iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+            at += got as u64;
+        }
+        Ok(true)
+    }
+
+    fn window_from(&self, at: u64) -> &[u8] {
+        self.window.get((at - self.window_at) as usize..).unwrap_or(&[])
+    }
+
+    /// Makes the window hold `[at, at + len)` as far as the file goes.
+    fn fill(&mut self, at: u64, len: usize) -> Result<()> {
+        let held = self.window_at + self.window.len() as u64;
+        if at >= self.window_at && at + len as u64 <= held {
+            return Ok(());
+        }
+        if at >= self.window_at && at <= held {
+            self.window.drain(..(at - self.window_at) as usize);
+        } else {
+            self.window.clear();
+        }
+        self.window_at = at;
+        let want = len.max(WINDOW_BYTES).min((self.end.saturating_sub(at)) as usize);
+        let have = self.window.len();
+        if want > have {
+            self.window.resize(want, 0);
+            let got = self.file.read_at(&mut self.window[have..], at + have as u64)?;
+            self.window.truncate(have + got);
+        }
+        Ok(())
+    }
+}
+
+/// Calls `each` with the offset, seqno and content of every record of a batch.
+pub(crate) fn for_each_record<'a>(
+    whole: &'a [u8],
+    offset: u64,
+    salt: Salt,
+    mut each: impl FnMut(u64, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
+) -> std::result::Result<(), CodecError> {
+    let (_, header) = BatchHeader::peek(whole)?;
+    let mut at = BATCH_HEADER_BYTES;
+    for index in 0..u64::from(header.records) {
+        let rest = whole.get(at..).unwrap_or(&[]);
+        let record = RawRecord::check(rest, salt, offset + at as u64)?;
+        each(offset + at as u64, Seqno(header.first_seqno.0 + index), record)?;
+        at += record.bytes as usize;
+    }
+    Reader::new(whole.get(at..).unwrap_or(&[]), "batch").finish()
+}
+
+/// Advances `state` over a checked batch.
+pub(crate) fn account(
+    state: &mut LogState,
+    whole: &[u8],
+    offset: u64,
+    salt: Salt,
+) -> std::result::Result<(), CodecError> {
+    let (_, header) = BatchHeader::peek(whole)?;
+    let mut small = Frontier::default();
+    let mut next = state.clone();
+    for_each_record(whole, offset, salt, |_, seqno, record| {
+        let Some(kind) = Kind::parse(record.kind, record.layout)? else { return Ok(()) };
+        if kind == Kind::GroupPart {
+            next.totals.piece_bytes += u64::from(record.bytes);
+            next.next_group = next.next_group.max(GroupPart::parse(record.body)?.group.saturating_add(1));
+            return Ok(());
+        }
+        let logical = Logical::parse(record.body)?;
+        small.push(record_hash(&logical.salt, record.kind, record.layout, seqno.0, logical.head));
+        measure(kind, u64::from(record.bytes), &logical, &mut next)
+    })?;
+    next.totals.batches += 1;
+    next.totals.records += u64::from(header.records);
+    next.totals.chain_bytes += BATCH_HEADER_BYTES as u64;
+    *state = next;
+    if small.leaves > 0 {
+        state.ledger.push(leaf_hash(&small.root()));
+    }
+    state.next_seqno = Seqno(header.first_seqno.0 + u64::from(header.records));
+    state.chain = chain_digest(whole);
+    state.newest_ns = state.newest_ns.max(header.time_ns);
+    Ok(())
+}
+
+/// Adds a logical record's bytes to the kind that they serve, and notes the ids that it uses.
+fn measure(
+    kind: Kind,
+    bytes: u64,
+    logical: &Logical<'_>,
+    state: &mut LogState,
+) -> std::result::Result<(), CodecError> {
+    let totals = &mut state.totals;
+    let mut recipes = logical.tail.len() as u64;
+    let mut chain = logical.salt.len() as u64;
+    let refs = |refs: &[&BodyRef]| refs.iter().map(|r| r.recipe_bytes()).sum::<u64>();
+    let own = match kind {
+        Kind::Frame => {
+            let head = FrameHead::parse(logical.head)?;
+            recipes += refs(&[&head.input, &head.output, &head.metadata]);
+            chain += if head.link.is_some() { 32 } else { 0 };
+            totals.frames += u64::from(!head.open);
+            &mut totals.frame_bytes
+        }
+        Kind::FramePart => {
+            recipes += refs(&[&PartHead::parse(logical.head)?.body]);
+            &mut totals.frame_bytes
+        }
+        Kind::Snapshot => {
+            let head = SnapshotHead::parse(logical.head)?;
+            recipes += refs(&[&head.state]) + head.embeddings.iter().map(|e| e.1.recipe_bytes()).sum::<u64>();
+            &mut totals.run_bytes
+        }
+        Kind::Put | Kind::Delete => {
+            if let Some(value) = KvHead::parse(kind, logical.head)?.value {
+                recipes += value.recipe_bytes();
+            }
+            &mut totals.kv_bytes
+        }
+        Kind::Run => {
+            let head = RunHead::parse(logical.head)?;
+            recipes += refs(&[&head.metadata]);
+            state.next_run = state.next_run.max(head.fields.uid.0.saturating_add(1));
+            &mut totals.run_bytes
+        }
+        Kind::Space => {
+            let id = match codec::decode(logical.head)? {
+                SpaceHead::Namespace { id, .. } => id.0,
+                SpaceHead::Keyspace { id, .. } => id,
+            };
+            state.next_space = state.next_space.max(id.saturating_add(1));
+            &mut totals.run_bytes
+        }
+        Kind::GroupPart => return Ok(()),
+    };
+    *own += bytes.saturating_sub(recipes + chain);
+    totals.recipe_bytes += recipes;
+    totals.chain_bytes += chain;
+    Ok(())
+}

@@ -1,0 +1,235 @@
+//! The manifest: which files make the store, and what is known of the log's end.
+//!
+//! ```text
+//! CURRENT        "MANIFEST-0007 <crc32 of that name, hex>\n"
+//! MANIFEST-0007  magic [8] | store uuid [16] | crc32 u32 | edit*
+//! edit           crc32 u32 | bytes u32 | bincode(State)
+//! ```
+//! Each edit says the whole state, so the last whole one is the truth and nothing has to be replayed. An edit is
+//! synced before anything relies on it. Each opening for writing starts a new generation: write new, sync, sync
+//! the directory, rename CURRENT, sync the directory.
+
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::codec::{self, Reader};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{SegmentId, Seqno, StoreId};
+use crate::io::{File, Io, Open};
+use crate::log::layout::{FORMAT_VERSION, LogState};
+use crate::log::paths::{Paths, manifest_name, parse_manifest};
+
+const MAGIC: [u8; 8] = *b"annalman";
+const HEADER_BYTES: u64 = 28;
+const EDIT_HEADER_BYTES: u64 = 8;
+/// A manifest larger than this is not one of ours.
+const MANIFEST_BYTES_MAX: u64 = 256 << 20;
+
+/// One log file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SegmentEntry {
+    pub(crate) id: SegmentId,
+    pub(crate) first_seqno: Seqno,
+    /// The whole file's length once sealed.
+    pub(crate) sealed_bytes: Option<u64>,
+}
+
+/// One table file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TableEntry {
+    pub(crate) id: u64,
+    pub(crate) bytes: u64,
+}
+
+/// The log's end as a clean close left it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Clean {
+    pub(crate) tail: u64,
+    pub(crate) state: LogState,
+}
+
+/// Everything the manifest says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct State {
+    pub(crate) format: u16,
+    pub(crate) store: StoreId,
+    pub(crate) created_ns: u64,
+    /// In order; the last one is active.
+    pub(crate) segments: Vec<SegmentEntry>,
+    /// In order of age. Together they hold the index up to `covers`.
+    pub(crate) tables: Vec<TableEntry>,
+    /// Where a reader with these tables goes on in the log.
+    pub(crate) covers: (SegmentId, u64),
+    /// The log up to `covers`.
+    pub(crate) covers_state: LogState,
+    /// Greatest position of the active segment known to be durable.
+    pub(crate) synced: u64,
+    /// Only after a clean close.
+    pub(crate) clean: Option<Clean>,
+    pub(crate) next_table: u64,
+}
+
+impl State {
+    /// The segment being written.
+    pub(crate) fn active(&self) -> Result<&SegmentEntry> {
+        self.segments.last().ok_or_else(|| Error::new(ErrorKind::Damaged, "the manifest lists no segment"))
+    }
+}
+
+/// A manifest file open for appending edits.
+#[derive(Debug)]
+pub(crate) struct Manifest {
+    file: Arc<dyn File>,
+    end: u64,
+    pub(crate) state: State,
+}
+
+impl Manifest {
+    /// Starts a new generation with `state` and makes it the current one.
+    pub(crate) fn create(io: &dyn Io, paths: &Paths, generation: u64, state: State) -> Result<Self> {
+        let path = paths.manifest(generation);
+        if io.stat(&path)?.is_some() {
+            io.remove(&path)?;
+        }
+        let file = io.open(&path, Open::CreateNew)?;
+        let mut header = Vec::with_capacity(HEADER_BYTES as usize);
+        header.extend_from_slice(&MAGIC);
+        header.extend_from_slice(&state.store.0);
+        header.extend_from_slice(&crc32fast::hash(&header).to_le_bytes());
+        file.write_at(&[IoSlice::new(&header)], 0)?;
+        let mut manifest = Self { file, end: HEADER_BYTES, state };
+        manifest.append()?;
+        io.sync_dir(paths.root())?;
+        let name = manifest_name(generation);
+        let line = format!("{name} {:08x}\n", crc32fast::hash(name.as_bytes()));
+        let next = paths.current_next();
+        if io.stat(&next)?.is_some() {
+            io.remove(&next)?;
+        }
+        let current = io.open(&next, Open::CreateNew)?;
+        current.write_at(&[IoSlice::new(line.as_bytes())], 0)?;
+        current.sync()?;
+        io.rename(&next, &paths.current())?;
+        io.sync_dir(paths.root())?;
+        Ok(manifest)
+    }
+
+    /// Writes and syncs the state as it now is.
+    pub(crate) fn append(&mut self) -> Result<()> {
+        let body = codec::encode(&self.state).map_err(|e| Error::bug(e.to_string()))?;
+        let mut edit = Vec::with_capacity(body.len() + 8);
+        edit.extend_from_slice(&[0; 4]);
+        edit.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        edit.extend_from_slice(&body);
+        let crc = edit_crc(&self.state.store, self.end, &edit[4..]);
+        edit[..4].copy_from_slice(&crc.to_le_bytes());
+        self.file.write_at(&[IoSlice::new(&edit)], self.end)?;
+        self.file.sync()?;
+        self.end += edit.len() as u64;
+        Ok(())
+    }
+}
+
+fn edit_crc(store: &StoreId, offset: u64, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&store.0);
+    hasher.update(&offset.to_le_bytes());
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+/// A manifest as read.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) generation: u64,
+    pub(crate) state: State,
+    /// The open file, on which readers hold a shared lock.
+    pub(crate) file: Arc<dyn File>,
+}
+
+/// Reads the current manifest; `None` where the directory has none.
+///
+/// # Errors
+/// `Damaged` where CURRENT or the manifest is not what was written; `Invalid` for a newer format.
+pub(crate) fn load(io: &dyn Io, paths: &Paths) -> Result<Option<Loaded>> {
+    let current_path = paths.current();
+    if io.stat(&current_path)?.is_none() {
+        return Ok(None);
+    }
+    let current = io.open(&current_path, Open::Read)?;
+    let line = read_whole(&*current, &current_path, 256)?;
+    let generation = parse_current(&line)
+        .ok_or_else(|| Error::damaged(&current_path, 0, "it does not name a manifest (its checksum fails)"))?;
+    let path = paths.manifest(generation);
+    let file = io.open(&path, Open::Read).map_err(|e| {
+        Error::with_source(
+            ErrorKind::Damaged,
+            format!("CURRENT names {}, which cannot be opened", path.display()),
+            e,
+        )
+    })?;
+    let bytes = read_whole(&*file, &path, MANIFEST_BYTES_MAX)?;
+    let state = parse(&bytes, &path)?;
+    Ok(Some(Loaded { generation, state, file }))
+}
+
+fn parse_current(line: &[u8]) -> Option<u64> {
+    let (name, crc) = std::str::from_utf8(line).ok()?.strip_suffix('\n')?.split_once(' ')?;
+    (format!("{:08x}", crc32fast::hash(name.as_bytes())) == crc).then(|| parse_manifest(name))?
+}
+
+fn parse(bytes: &[u8], path: &Path) -> Result<State> {
+    let damaged = |offset: u64, what: String| Error::damaged(path, offset, what);
+    let mut r = Reader::new(bytes, "manifest");
+    let header = r.take(HEADER_BYTES as usize - 4).map_err(|e| damaged(0, e.to_string()))?;
+    let crc = r.u32().map_err(|e| damaged(0, e.to_string()))?;
+    if header[..8] != MAGIC || crc32fast::hash(header) != crc {
+        return Err(damaged(0, "its header's checksum does not match".into()));
+    }
+    let mut store = StoreId::default();
+    store.0.copy_from_slice(&header[8..]);
+    let mut end = HEADER_BYTES;
+    let mut last: Option<State> = None;
+    // A later edit is only written once the one before it is durable: so only the last may be torn.
+    while let Some(body) = edit_at(bytes, end, &store) {
+        let state: State = codec::decode(body).map_err(|e| damaged(end, e.to_string()))?;
+        end += EDIT_HEADER_BYTES + body.len() as u64;
+        last = Some(state);
+    }
+    if let Some(next) = (end + 1..bytes.len() as u64).find(|at| edit_at(bytes, *at, &store).is_some()) {
+        return Err(damaged(end, format!("an edit is not whole, yet another one follows at byte {next}")));
+    }
+    let state = last.ok_or_else(|| damaged(end, "it holds no whole edit".into()))?;
+    if state.format != FORMAT_VERSION {
+        return Err(Error::invalid(format!(
+            "{} has format {}; this program knows format {FORMAT_VERSION}: use a newer annals",
+            path.display(),
+            state.format
+        )));
+    }
+    Ok(state)
+}
+
+fn edit_at<'a>(bytes: &'a [u8], at: u64, store: &StoreId) -> Option<&'a [u8]> {
+    let rest = bytes.get(usize::try_from(at).ok()?..)?;
+    let mut r = Reader::new(rest, "edit");
+    let crc = r.u32().ok()?;
+    let len = r.u32().ok()? as usize;
+    let body = r.take(len).ok().filter(|b| !b.is_empty())?;
+    (edit_crc(store, at, &rest[4..8 + len]) == crc).then_some(body)
+}
+
+/// A whole small file.
+pub(crate) fn read_whole(file: &dyn File, path: &Path, limit: u64) -> Result<Vec<u8>> {
+    let len = file.len()?;
+    if len > limit {
+        return Err(Error::damaged(path, limit, format!("it has {len} bytes, over the limit of {limit}")));
+    }
+    let mut bytes = vec![0; len as usize];
+    let got = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(got);
+    Ok(bytes)
+}

@@ -1,0 +1,22 @@
+//! The log: segments, manifest, writer thread, recovery, chains and ledger.
+//!
+//! Invariants: a batch is applied whole or not at all; seqnos have no gaps; what was acknowledged with
+//! [`Durability::Disk`] is synced; bytes that were synced are never cut; a sealed segment never changes.
+
+pub(crate) mod batch;
+pub(crate) mod cursor;
+pub(crate) mod layout;
+pub(crate) mod ledger;
+pub(crate) mod manifest;
+pub(crate) mod open;
+pub(crate) mod paths;
+pub(crate) mod queue;
+pub(crate) mod record;
+pub(crate) mod segments;
+pub(crate) mod ticket;
+pub(crate) mod totals;
+pub(crate) mod writer;
+
+pub use open::Damage;
+pub use queue::Durability;
+pub use ticket::Ticket;

@@ -1,0 +1,406 @@
+//! Opening a log: creating it, taking the lock, finding the end, mending what a crash left.
+//!
+//! Bytes after the last whole batch are *torn* if they stand at or after the greatest position known to be synced:
+//! they were never promised, and a writer cuts them, seals the segment and starts the next. Before that position
+//! they are *damage*: reported, never cut.
+
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use crossbeam_channel::{Receiver, unbounded};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{SegmentId, Seqno, StoreId};
+use crate::io::{File, Io, Lock, Open};
+use crate::log::cursor::{Batch, Cursor, account};
+use crate::log::layout::{FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, Salt, SegmentHeader};
+use crate::log::manifest::{self, Manifest, SegmentEntry, State};
+use crate::log::paths::{Paths, parse_manifest, parse_segment};
+use crate::log::queue::Queue;
+use crate::log::segments::{Segment, Segments, lock};
+use crate::log::writer::{Sink, Writer, create_segment, seal};
+
+/// Sizes that a store is opened with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) segment_bytes_max: u64,
+    pub(crate) queue_bytes_max: usize,
+    pub(crate) zero_ahead_bytes: u64,
+}
+
+/// A place in the log where bytes are not what was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// The file.
+    pub file: std::path::PathBuf,
+    /// Byte offset in it.
+    pub offset: u64,
+    /// What is wrong there.
+    pub what: String,
+}
+
+impl Damage {
+    pub(crate) fn error(&self) -> Error {
+        Error::damaged(&self.file, self.offset, &self.what)
+    }
+}
+
+/// A log whose files are known and locked as asked, its unsealed end not yet read.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) state: State,
+    generation: u64,
+    /// Held by a writer for as long as it lives.
+    writer_lock: Option<Arc<dyn File>>,
+    /// Held shared by a reader.
+    generation_lock: Option<Arc<dyn File>>,
+    pub(crate) segments: Arc<Segments>,
+}
+
+/// The end of the log as a scan found it.
+#[derive(Debug, Clone)]
+pub(crate) struct End {
+    pub(crate) segment: SegmentId,
+    pub(crate) tail: u64,
+    pub(crate) state: LogState,
+    /// Bytes of the active segment after the tail are not zeros, or not the length a clean close left.
+    pub(crate) torn: bool,
+    pub(crate) damage: Option<Damage>,
+}
+
+/// Finds the store in a directory; a writer creates one in an empty directory.
+///
+/// # Errors
+/// `NotFound` without a store, `Locked` with the holder's pid, `Damaged`, `Invalid` for a directory of something
+/// else, `Unavailable`.
+pub(crate) fn find(io: &dyn Io, paths: &Paths, write: bool, create: bool) -> Result<Found> {
+    let root = paths.root();
+    match io.stat(root)? {
+        Some(stat) if !stat.is_dir => {
+            return Err(Error::invalid(format!("{} is a file, not a directory", root.display())));
+        }
+        None if !(write && create) => return Err(no_store(root)),
+        None => io.create_dir_all(root)?,
+        Some(_) => {}
+    }
+    let writer_lock = if write { Some(take_lock(io, paths, create)?) } else { None };
+    let loaded = match manifest::load(io, paths)? {
+        Some(loaded) => loaded,
+        None if write && create => {
+            create_store(io, paths)?;
+            manifest::load(io, paths)?.ok_or_else(|| Error::bug("a new store has no manifest"))?
+        }
+        None => return Err(no_store(root)),
+    };
+    let generation_lock = if write { None } else { loaded.file.try_lock(Lock::Shared)?.then(|| loaded.file.clone()) };
+    let segments = Arc::new(Segments::default());
+    for entry in &loaded.state.segments {
+        open_segment(io, paths, &loaded.state, entry, write, &segments)?;
+    }
+    refuse_stray_segment(io, paths, &loaded.state)?;
+    Ok(Found { state: loaded.state, generation: loaded.generation, writer_lock, generation_lock, segments })
+}
+
+fn no_store(root: &Path) -> Error {
+    Error::not_found(format!("there is no annals store in {}", root.display()))
+}
+
+fn open_segment(
+    io: &dyn Io,
+    paths: &Paths,
+    state: &State,
+    entry: &SegmentEntry,
+    write: bool,
+    segments: &Segments,
+) -> Result<()> {
+    let how = if write && entry.sealed_bytes.is_none() { Open::Write } else { Open::Read };
+    let segment = Segment::open(io, paths, state.store, entry.id, how)?;
+    if let Some(expected) = entry.sealed_bytes {
+        let found = segment.file.len()?;
+        if found != expected {
+            let what = format!("it has {found} bytes, and had {expected} when it was sealed");
+            return Err(Error::damaged(&segment.path, found.min(expected), what));
+        }
+        segment.mark_sealed();
+    }
+    segments.insert(Arc::new(segment));
+    Ok(())
+}
+
+/// A segment after the last one listed is left over from a crash while it was made, unless batches stand in it:
+/// they are only written once the manifest lists it, so then the manifest lost its end.
+fn refuse_stray_segment(io: &dyn Io, paths: &Paths, state: &State) -> Result<()> {
+    let next = SegmentId(state.active()?.id.0 + 1);
+    let path = paths.segment(next);
+    if io.stat(&path)?.is_none() {
+        return Ok(());
+    }
+    let file = io.open(&path, Open::Read)?;
+    let salt = Salt::new(state.store, next);
+    let mut header = [0; SEGMENT_HEADER_BYTES as usize];
+    let got = file.read_at(&mut header, 0)?;
+    let Ok(header) = SegmentHeader::decode(&header[..got], state.store, next) else { return Ok(()) };
+    let expected = LogState { next_seqno: header.first_seqno, chain: header.chain, ..LogState::default() };
+    let end = file.len()?;
+    let mut cursor = Cursor::new(file, path.clone(), next, salt, SEGMENT_HEADER_BYTES, end);
+    match cursor.next(&expected)? {
+        Ok(_) => Err(Error::damaged(
+            &path,
+            0,
+            "it holds batches, but the manifest does not list it: the manifest's last edit is lost",
+        )),
+        Err(_) => Ok(()),
+    }
+}
+
+fn take_lock(io: &dyn Io, paths: &Paths, create: bool) -> Result<Arc<dyn File>> {
+    let path = paths.lock();
+    if io.stat(&path)?.is_none() {
+        let root = paths.root();
+        let names = io.list(root)?;
+        let ours = names.iter().any(|n| n == "CURRENT" || n == "segments" || parse_manifest(n).is_some());
+        if !create && !ours {
+            return Err(no_store(root));
+        }
+        if !names.is_empty() && !ours {
+            return Err(Error::invalid(format!(
+                "{} holds other files and no annals store: name an empty or a new directory",
+                root.display()
+            )));
+        }
+    }
+    let file = io.open(&path, Open::CreateOrOpen)?;
+    if !file.try_lock(Lock::Exclusive)? {
+        let holder = manifest::read_whole(&*file, &path, 64).ok();
+        let holder = holder.and_then(|text| String::from_utf8(text).ok()).unwrap_or_default();
+        let holder = match holder.trim() {
+            "" => "another process".to_owned(),
+            pid => format!("process {pid}"),
+        };
+        return Err(Error::new(
+            ErrorKind::Locked,
+            format!("{holder} is writing to {}; wait for it or open read-only", paths.root().display()),
+        ));
+    }
+    let pid = format!("{}\n", std::process::id());
+    file.set_len(0)?;
+    file.write_at(&[IoSlice::new(pid.as_bytes())], 0)?;
+    Ok(file)
+}
+
+/// Makes an empty store. Leftovers of an interrupted attempt are replaced, unless they hold batches.
+fn create_store(io: &dyn Io, paths: &Paths) -> Result<()> {
+    io.create_dir_all(&paths.segments())?;
+    io.create_dir_all(&paths.tables())?;
+    for name in io.list(&paths.segments())? {
+        let Some(id) = parse_segment(&name) else { continue };
+        let len = io.stat(&paths.segment(id))?.map_or(0, |stat| stat.len);
+        if id.0 > 1 || len > SEGMENT_HEADER_BYTES {
+            return Err(Error::new(
+                ErrorKind::Damaged,
+                format!("{} has log segments but no CURRENT: the file was lost", paths.root().display()),
+            ));
+        }
+    }
+    let mut uuid = [0; 16];
+    io.random(&mut uuid)?;
+    let store = StoreId(uuid);
+    let base = LogState::empty();
+    let first = SegmentId(1);
+    create_segment(io, paths, &store, first, &base)?;
+    let state = State {
+        format: FORMAT_VERSION,
+        store,
+        created_ns: io.now_ns(),
+        segments: vec![SegmentEntry { id: first, first_seqno: Seqno(1), sealed_bytes: None }],
+        tables: Vec::new(),
+        covers: (first, SEGMENT_HEADER_BYTES),
+        covers_state: base,
+        synced: SEGMENT_HEADER_BYTES,
+        clean: None,
+        next_table: 1,
+    };
+    Manifest::create(io, paths, 1, state)?;
+    Ok(())
+}
+
+/// Reads the log from `from` (whose state is `state`) to its end, calling `visit` for each batch.
+pub(crate) fn scan(
+    found: &Found,
+    from: (SegmentId, u64),
+    mut state: LogState,
+    visit: &mut dyn FnMut(&Batch<'_>, &Segment) -> Result<()>,
+) -> Result<End> {
+    let active = found.state.active()?.id;
+    let mut at = from.1;
+    for segment in found.segments.all().iter().filter(|segment| segment.id >= from.0) {
+        let sealed = segment.id != active;
+        let len = segment.file.len()?;
+        let end = if sealed { sealed_tail(segment, len)? } else { len };
+        let mut cursor =
+            Cursor::new(segment.file.clone(), segment.path.clone(), segment.id, segment.salt, at, end);
+        let stopped = scan_segment(&mut cursor, segment, &mut state, visit)?;
+        let tail = cursor.at;
+        if sealed {
+            if tail != end {
+                return Err(Error::damaged(&segment.path, tail, stopped));
+            }
+            at = SEGMENT_HEADER_BYTES;
+            continue;
+        }
+        let mut torn = !cursor.only_zeros_after(tail)?;
+        let mut damage = None;
+        if let Some(clean) = &found.state.clean {
+            torn |= len != clean.tail;
+        }
+        let synced = match torn {
+            true => found.state.synced.max(cursor.greatest_synced_after(tail, &state)?),
+            false => found.state.synced,
+        };
+        if tail < synced {
+            damage = Some(Damage { file: segment.path.clone(), offset: tail, what: stopped });
+        }
+        return Ok(End { segment: segment.id, tail, state, torn, damage });
+    }
+    Err(Error::bug("the log has no active segment"))
+}
+
+fn scan_segment(
+    cursor: &mut Cursor,
+    segment: &Segment,
+    state: &mut LogState,
+    visit: &mut dyn FnMut(&Batch<'_>, &Segment) -> Result<()>,
+) -> Result<String> {
+    loop {
+        match cursor.next(state)? {
+            Ok(batch) => {
+                account(state, batch.whole, batch.offset, segment.salt)
+                    .map_err(|e| Error::damaged(&segment.path, batch.offset, e))?;
+                visit(&batch, segment)?;
+            }
+            Err(stopped) => return Ok(stopped.to_string()),
+        }
+    }
+}
+
+/// Where the batches of a sealed segment end, by its footer.
+pub(crate) fn sealed_tail(segment: &Segment, len: u64) -> Result<u64> {
+    Ok(sealed_footer(segment, len)?.tail)
+}
+
+/// A sealed segment's footer.
+pub(crate) fn sealed_footer(segment: &Segment, len: u64) -> Result<Footer> {
+    let start = len.saturating_sub(64 << 10);
+    let mut bytes = vec![0; (len - start) as usize];
+    let got = segment.file.read_at(&mut bytes, start)?;
+    bytes.truncate(got);
+    Footer::decode_end(&bytes, start, segment.salt).map_err(|e| Error::damaged(&segment.path, start, e))
+}
+
+/// A log open for writing.
+#[derive(Debug)]
+pub(crate) struct OpenLog {
+    pub(crate) queue: Arc<Queue>,
+    ended: Receiver<Result<()>>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// Released when this is dropped.
+    _lock: Option<Arc<dyn File>>,
+}
+
+/// Starts writing after `end`: cuts what is torn, starts a new manifest generation and the writer thread.
+///
+/// # Errors
+/// `Damaged` where acknowledged bytes are not what was written; `Unavailable`.
+pub(crate) fn start(
+    io: &Arc<dyn Io>,
+    paths: &Paths,
+    found: Found,
+    end: End,
+    sizes: Sizes,
+    sink: Arc<dyn Sink>,
+) -> Result<OpenLog> {
+    if let Some(damage) = &end.damage {
+        return Err(damage.error());
+    }
+    let mut state = found.state;
+    let mut active = found.segments.get(end.segment)?;
+    let mut tail = end.tail;
+    let was_clean = state.clean.as_ref().is_some_and(|clean| !end.torn && clean.tail == tail);
+    state.clean = None;
+    state.synced = tail;
+    if !was_clean {
+        // What follows the tail was never promised. The cut must be durable before anything builds on it.
+        let sealed_bytes = seal(&active, tail, &end.state)?;
+        let next = SegmentId(active.id.0 + 1);
+        let segment = Arc::new(create_segment(&**io, paths, &state.store, next, &end.state)?);
+        if let Some(entry) = state.segments.last_mut() {
+            entry.sealed_bytes = Some(sealed_bytes);
+        }
+        state.segments.push(SegmentEntry { id: next, first_seqno: end.state.next_seqno, sealed_bytes: None });
+        state.synced = SEGMENT_HEADER_BYTES;
+        active.mark_sealed();
+        found.segments.insert(segment.clone());
+        active = segment;
+        tail = SEGMENT_HEADER_BYTES;
+    }
+    let manifest = Manifest::create(&**io, paths, found.generation + 1, state)?;
+    remove_old_manifests(&**io, paths, found.generation + 1)?;
+    let (sender, jobs) = unbounded();
+    let queue = Arc::new(Queue::new(
+        sender,
+        active.id,
+        tail,
+        end.state.next_seqno,
+        sizes.queue_bytes_max,
+        sizes.segment_bytes_max,
+    ));
+    let writer = Writer {
+        io: io.clone(),
+        paths: paths.clone(),
+        jobs,
+        queue: queue.clone(),
+        segments: found.segments,
+        sink,
+        manifest,
+        active,
+        state: end.state,
+        tail,
+        synced: tail,
+        zeroed: tail,
+        zero_ahead_bytes: sizes.zero_ahead_bytes,
+    };
+    let (ended_in, ended) = crossbeam_channel::bounded(1);
+    let thread = io.spawn("annals-writer", Box::new(move || writer.run(&ended_in)))?;
+    Ok(OpenLog { queue, ended, thread: Mutex::new(Some(thread)), _lock: found.writer_lock })
+}
+
+fn remove_old_manifests(io: &dyn Io, paths: &Paths, current: u64) -> Result<()> {
+    for name in io.list(paths.root())? {
+        if let Some(generation) = parse_manifest(&name).filter(|generation| *generation != current) {
+            io.remove(&paths.manifest(generation))?;
+        }
+    }
+    Ok(())
+}
+
+impl OpenLog {
+    /// Writes and syncs all that is queued and closes cleanly. A second call does nothing.
+    pub(crate) fn close(&self) -> Result<()> {
+        let Some(thread) = lock(&self.thread).take() else { return Ok(()) };
+        self.queue.close();
+        let ended = self.ended.recv();
+        let joined = thread.join();
+        match (ended, joined) {
+            (Ok(done), Ok(())) => done,
+            _ => Err(Error::bug("the writer thread panicked")),
+        }
+    }
+}
+
+impl Found {
+    /// Keeps a reader's lock on this generation for as long as the result lives.
+    pub(crate) fn into_reader(self) -> (State, Arc<Segments>, Option<Arc<dyn File>>) {
+        (self.state, self.segments, self.generation_lock)
+    }
+}

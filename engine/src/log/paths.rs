@@ -1,0 +1,76 @@
+//! Builds and parses every file name of a store.
+
+use std::path::{Path, PathBuf};
+
+use crate::ids::SegmentId;
+
+/// Where the files of a store stand.
+#[derive(Debug, Clone)]
+pub(crate) struct Paths {
+    root: PathBuf,
+}
+
+impl Paths {
+    pub(crate) fn new(root: &Path) -> Self {
+        Self { root: root.to_path_buf() }
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.root.join("LOCK")
+    }
+
+    pub(crate) fn current(&self) -> PathBuf {
+        self.root.join("CURRENT")
+    }
+
+    pub(crate) fn current_next(&self) -> PathBuf {
+        self.root.join("CURRENT.next")
+    }
+
+    pub(crate) fn manifest(&self, generation: u64) -> PathBuf {
+        self.root.join(manifest_name(generation))
+    }
+
+    pub(crate) fn segments(&self) -> PathBuf {
+        self.root.join("segments")
+    }
+
+    pub(crate) fn segment(&self, id: SegmentId) -> PathBuf {
+        self.segments().join(format!("{:08}.seg", id.0))
+    }
+
+    pub(crate) fn tables(&self) -> PathBuf {
+        self.root.join("tables")
+    }
+
+    pub(crate) fn table(&self, id: u64) -> PathBuf {
+        self.tables().join(format!("{id:08}.tbl"))
+    }
+}
+
+/// `MANIFEST-0007`.
+pub(crate) fn manifest_name(generation: u64) -> String {
+    format!("MANIFEST-{generation:04}")
+}
+
+/// The generation in `MANIFEST-0007`.
+pub(crate) fn parse_manifest(name: &str) -> Option<u64> {
+    let generation = name.strip_prefix("MANIFEST-")?.parse().ok()?;
+    (manifest_name(generation) == name).then_some(generation)
+}
+
+/// The id in `00000001.seg`.
+pub(crate) fn parse_segment(name: &str) -> Option<SegmentId> {
+    let id: u32 = name.strip_suffix(".seg")?.parse().ok()?;
+    (format!("{id:08}.seg") == name).then_some(SegmentId(id))
+}
+
+/// The id in `00000001.tbl`.
+pub(crate) fn parse_table(name: &str) -> Option<u64> {
+    let id: u64 = name.strip_suffix(".tbl")?.parse().ok()?;
+    (format!("{id:08}.tbl") == name).then_some(id)
+}

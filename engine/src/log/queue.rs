@@ -1,0 +1,287 @@
+//! The queue in front of the writer: it fixes the order.
+//!
+//! A batch gets its seqno and its place the moment it is queued, under one lock, and the queue hands batches on
+//! in that order. So a caller knows where its bytes will stand before they are written, and a group's next part
+//! can point back at the one before. Groups never span segments: while a new segment is wanted, no group that
+//! already has parts is handed out, and the segment changes at the first batch that leaves none of them behind.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+
+use crossbeam_channel::Sender;
+
+use crate::blob::Packer;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{NamespaceId, SegmentId, Seqno};
+use crate::log::batch::BatchBuf;
+use crate::log::layout::SEGMENT_HEADER_BYTES;
+use crate::log::segments::lock;
+use crate::log::ticket::{Completer, Failure, Ticket, ticket};
+
+/// When a commit counts as done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Written and synced: survives power loss.
+    #[default]
+    Disk,
+    /// Written: survives the end of the process, not of the machine.
+    Process,
+}
+
+/// Open groups kept ready, for all namespaces together.
+const IDLE_GROUPS_MAX: usize = 8;
+
+/// What the writer receives.
+#[derive(Debug)]
+pub(crate) enum Job {
+    Batch(Queued),
+    /// Seal the active segment and start the next.
+    Rotate,
+    /// Write and sync all, close cleanly where `clean`, and end.
+    Close,
+}
+
+/// A batch whose place is fixed.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) batch: BatchBuf,
+    pub(crate) segment: SegmentId,
+    pub(crate) offset: u64,
+    pub(crate) first_seqno: Seqno,
+    pub(crate) time_ns: u64,
+    pub(crate) durability: Durability,
+    pub(crate) completer: Completer,
+}
+
+/// The groups that one batch writes into, and where their last parts stand.
+#[derive(Debug)]
+pub(crate) struct OpenGroups {
+    pub(crate) packer: Packer,
+    /// Place of each group's last part: offset in the segment, bytes.
+    pub(crate) last_parts: HashMap<u64, (u32, u32)>,
+    /// The segment that holds their parts.
+    segment: Option<SegmentId>,
+    namespace: NamespaceId,
+}
+
+/// Open groups on loan to one batch. Dropped without being queued, they are closed for good: what was packed
+/// into them never reaches the log.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    groups: Option<OpenGroups>,
+    /// They have parts in the log already.
+    continuing: bool,
+    queue: Arc<Queue>,
+}
+
+impl Lease {
+    /// The groups themselves.
+    pub(crate) fn groups(&mut self) -> Result<&mut OpenGroups> {
+        self.groups.as_mut().ok_or_else(|| Error::bug("a lease was used after it was queued"))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.groups.is_some() && self.continuing {
+            lock(&self.queue.order).continuing -= 1;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Order {
+    segment: SegmentId,
+    offset: u64,
+    next_seqno: Seqno,
+    /// A new segment is wanted.
+    rotate: bool,
+    /// Groups with parts in the active segment that are on loan.
+    continuing: usize,
+    idle: Vec<OpenGroups>,
+    closed: bool,
+}
+
+/// Bytes on their way to the writer, bounded.
+#[derive(Debug)]
+struct Budget {
+    limit: usize,
+    used: Mutex<usize>,
+    freed: Condvar,
+}
+
+impl Budget {
+    fn take(&self, bytes: usize) {
+        let mut used = lock(&self.used);
+        // A batch larger than the whole budget goes alone.
+        while *used > 0 && *used + bytes > self.limit {
+            used = self.freed.wait(used).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+        *used += bytes;
+    }
+
+    fn give(&self, bytes: usize) {
+        *lock(&self.used) -= bytes;
+        self.freed.notify_all();
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    order: Mutex<Order>,
+    jobs: Sender<Job>,
+    budget: Budget,
+    failure: OnceLock<Failure>,
+    segment_bytes_max: u64,
+}
+
+/// Where a batch will stand.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Position {
+    pub(crate) first_seqno: Seqno,
+}
+
+impl Queue {
+    pub(crate) fn new(
+        jobs: Sender<Job>,
+        segment: SegmentId,
+        offset: u64,
+        next_seqno: Seqno,
+        queue_bytes_max: usize,
+        segment_bytes_max: u64,
+    ) -> Self {
+        Self {
+            order: Mutex::new(Order {
+                segment,
+                offset,
+                next_seqno,
+                rotate: false,
+                continuing: 0,
+                idle: Vec::new(),
+                closed: false,
+            }),
+            jobs,
+            budget: Budget { limit: queue_bytes_max, used: Mutex::new(0), freed: Condvar::new() },
+            failure: OnceLock::new(),
+            segment_bytes_max,
+        }
+    }
+
+    /// Lends open groups of a namespace; `fresh` makes new ones.
+    pub(crate) fn lease(self: &Arc<Self>, namespace: NamespaceId, fresh: impl FnOnce() -> Packer) -> Lease {
+        let mut order = lock(&self.order);
+        let found = order.idle.iter().rposition(|groups| groups.namespace == namespace);
+        let groups = match found {
+            Some(index) => {
+                order.continuing += 1;
+                order.idle.remove(index)
+            }
+            None => {
+                drop(order);
+                OpenGroups { packer: fresh(), last_parts: HashMap::new(), segment: None, namespace }
+            }
+        };
+        Lease { groups: Some(groups), continuing: found.is_some(), queue: self.clone() }
+    }
+
+    /// Fixes the batch's place and hands it to the writer.
+    ///
+    /// # Errors
+    /// `Poisoned` after an earlier failure of the writer, `Unavailable` once the store is closed.
+    pub(crate) fn submit(
+        &self,
+        batch: BatchBuf,
+        part_places: &[(u64, u32, u32)],
+        mut lease: Option<Lease>,
+        durability: Durability,
+        time_ns: u64,
+    ) -> Result<(Position, Ticket)> {
+        self.check()?;
+        let bytes = batch.bytes.len();
+        self.budget.take(bytes);
+        let (completer, ticket) = ticket();
+        let mut guard = lock(&self.order);
+        let order = &mut *guard;
+        if order.closed {
+            drop(guard);
+            self.budget.give(bytes);
+            return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
+        }
+        let own = usize::from(lease.as_ref().is_some_and(|lease| lease.continuing));
+        if order.rotate && own == 0 && order.continuing == 0 {
+            order.segment = SegmentId(order.segment.0 + 1);
+            order.offset = SEGMENT_HEADER_BYTES;
+            order.rotate = false;
+            self.send(Job::Rotate);
+        }
+        let (segment, offset, first_seqno) = (order.segment, order.offset, order.next_seqno);
+        order.offset += bytes as u64;
+        order.next_seqno = Seqno(first_seqno.0 + batch.starts.len() as u64);
+        if order.offset >= self.segment_bytes_max && !order.rotate {
+            order.rotate = true;
+            order.idle.clear();
+        }
+        if let Some(mut groups) = lease.as_mut().and_then(|lease| lease.groups.take()) {
+            order.continuing -= own;
+            groups.segment = Some(segment);
+            for (group, start, len) in part_places {
+                groups.last_parts.insert(*group, ((offset + u64::from(*start)) as u32, *len));
+            }
+            let open = groups.packer.open_groups();
+            groups.last_parts.retain(|group, _| open.contains(group));
+            if !order.rotate {
+                if order.idle.len() >= IDLE_GROUPS_MAX {
+                    order.idle.remove(0);
+                }
+                order.idle.push(groups);
+            }
+        }
+        self.send(Job::Batch(Queued { batch, segment, offset, first_seqno, time_ns, durability, completer }));
+        drop(guard);
+        Ok((Position { first_seqno }, ticket))
+    }
+
+    /// Stops taking batches and tells the writer to finish.
+    pub(crate) fn close(&self) {
+        let mut order = lock(&self.order);
+        if !std::mem::replace(&mut order.closed, true) {
+            order.idle.clear();
+            self.send(Job::Close);
+        }
+    }
+
+    fn send(&self, job: Job) {
+        // The writer only goes away after `close` or a panic; then the job's completer answers by being dropped.
+        let _ = self.jobs.send(job);
+    }
+
+    /// The writer is done with these bytes.
+    pub(crate) fn give_back(&self, bytes: usize) {
+        self.budget.give(bytes);
+    }
+
+    /// Remembers why nothing can be written any more.
+    pub(crate) fn poison(&self, failure: Failure) -> Failure {
+        self.failure.get_or_init(|| failure).clone()
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.failure.get().is_some()
+    }
+
+    /// # Errors
+    /// `Poisoned` with the first cause.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.failure.get() {
+            Some(first) => Err(Self::poisoned(first).error()),
+            None => Ok(()),
+        }
+    }
+
+    /// What later callers are told of the first failure.
+    pub(crate) fn poisoned(first: &Failure) -> Failure {
+        let message = format!("nothing can be written since this failed: {}; reopen the store", first.message);
+        Failure { kind: ErrorKind::Poisoned, message: message.into() }
+    }
+}

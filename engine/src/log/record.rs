@@ -1,0 +1,488 @@
+//! Record kinds and their bodies. What a record means is one floor up (`kv`, `trace`); what its bytes are is here.
+//!
+//! ```text
+//! logical record   salt [16] | head length varint | head | tail
+//! group part       see GroupPart
+//! ```
+//! The *head* is what the ledger covers: fields, raw small values, blob ids. The *tail* is how to find the bytes
+//! of those blobs in this store: one recipe for each blob of the head, in order.
+
+use crate::codec::{CodecError, Reader, put_bytes, put_signed, put_varint};
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{BlobId, Link, NamespaceId, RunUid};
+
+/// A record kind. The high bit of a kind byte means that a reader that does not know it may skip the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// A key's new value.
+    Put = 1,
+    /// A key's end.
+    Delete = 2,
+    /// A namespace or keyspace comes to be.
+    Space = 3,
+    /// A run begins, changes or ends.
+    Run = 4,
+    /// A frame, whole or just begun.
+    Frame = 5,
+    /// A part of a frame's output, as it arrived.
+    FramePart = 6,
+    /// An agent's state after a frame.
+    Snapshot = 7,
+    /// Compressed new bytes of a group.
+    GroupPart = 16,
+}
+
+/// Set in the kind byte of records that may be skipped by readers that do not know them.
+pub(crate) const SKIPPABLE: u8 = 0x80;
+/// The layout byte of every kind as written today.
+pub(crate) const LAYOUT: u8 = 1;
+/// A body as large as this or smaller stands in the head itself.
+pub(crate) const INLINE_BYTES_MAX: usize = 40;
+/// Key-value values under this stand in the head itself.
+pub(crate) const KV_INLINE_BYTES_MAX: usize = 4095;
+
+impl Kind {
+    /// The kind of a record, `None` where it may be skipped.
+    pub(crate) fn parse(kind: u8, layout: u8) -> Result<Option<Self>, CodecError> {
+        let known = match kind {
+            1 => Self::Put,
+            2 => Self::Delete,
+            3 => Self::Space,
+            4 => Self::Run,
+            5 => Self::Frame,
+            6 => Self::FramePart,
+            7 => Self::Snapshot,
+            16 => Self::GroupPart,
+            skippable if skippable & SKIPPABLE != 0 => return Ok(None),
+            other => return Err(CodecError::Unknown { what: "record kind", found: u64::from(other) }),
+        };
+        if layout != LAYOUT {
+            return Err(CodecError::Unknown { what: "record layout", found: u64::from(layout) });
+        }
+        Ok(Some(known))
+    }
+}
+
+/// The parts of a logical record's body.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Logical<'a> {
+    pub(crate) salt: [u8; 16],
+    pub(crate) head: &'a [u8],
+    pub(crate) tail: &'a [u8],
+}
+
+impl<'a> Logical<'a> {
+    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, CodecError> {
+        let mut r = Reader::new(body, "record body");
+        Ok(Self { salt: r.array()?, head: r.bytes(body.len())?, tail: r.rest() })
+    }
+}
+
+/// A body as a head names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum BodyRef {
+    /// The bytes themselves.
+    Inline(Vec<u8>),
+    /// A blob; its recipe stands in the tail.
+    Blob { len: u64, id: BlobId },
+    /// The same body as in the same place of an earlier frame of this run, that many frames before.
+    Same { back: u32 },
+}
+
+impl BodyRef {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Inline(bytes) => {
+                put_varint(out, (bytes.len() as u64) << 2);
+                out.extend_from_slice(bytes);
+            }
+            Self::Blob { len, id } => {
+                put_varint(out, len << 2 | 1);
+                out.extend_from_slice(&id.0);
+            }
+            Self::Same { back } => put_varint(out, u64::from(*back) << 2 | 2),
+        }
+    }
+
+    pub(crate) fn take(r: &mut Reader<'_>) -> Result<Self, CodecError> {
+        let first = r.varint()?;
+        let number = first >> 2;
+        match first & 3 {
+            0 if number <= KV_INLINE_BYTES_MAX as u64 => Ok(Self::Inline(r.take(number as usize)?.to_vec())),
+            1 => Ok(Self::Blob { len: number, id: BlobId(r.array()?) }),
+            2 if number >= 1 && number <= u64::from(u32::MAX) => Ok(Self::Same { back: number as u32 }),
+            _ => Err(CodecError::Unknown { what: "body reference", found: first }),
+        }
+    }
+
+    /// Bytes of this reference that count as recipe: length and id of a blob.
+    pub(crate) fn recipe_bytes(&self) -> u64 {
+        match self {
+            Self::Blob { len, .. } => 32 + u64::from((64 - (len << 2 | 1).leading_zeros()).div_ceil(7)),
+            _ => 0,
+        }
+    }
+}
+
+/// A recipe in a tail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RecipeRef<'a> {
+    /// 0: stands alone. Else: coded against the body in the same place of the frame (or snapshot) that many
+    /// sequence numbers before.
+    pub(crate) base_back: u32,
+    pub(crate) recipe: &'a [u8],
+}
+
+impl<'a> RecipeRef<'a> {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        put_varint(out, u64::from(self.base_back));
+        put_bytes(out, self.recipe);
+    }
+
+    pub(crate) fn take(r: &mut Reader<'a>) -> Result<Self, CodecError> {
+        Ok(Self { base_back: r.varint32()?, recipe: r.bytes(usize::MAX)? })
+    }
+}
+
+/// Compressed new bytes of a group: `group | namespace | raw start | raw bytes | codec u8 | back | before bytes |
+/// encoded`, all varints but for the codec and the last. `back` leads to the part before it in the same segment
+/// (0: this is the first), `before bytes` is that record's length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GroupPart<'a> {
+    pub(crate) group: u64,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) raw_start: u32,
+    pub(crate) raw_len: u32,
+    pub(crate) codec: u8,
+    /// Offset in the segment of the part before, 0 for none.
+    pub(crate) before_offset: u32,
+    pub(crate) before_len: u32,
+    pub(crate) encoded: &'a [u8],
+}
+
+impl<'a> GroupPart<'a> {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.group);
+        put_varint(out, u64::from(self.namespace.0));
+        put_varint(out, u64::from(self.raw_start));
+        put_varint(out, u64::from(self.raw_len));
+        out.push(self.codec);
+        put_varint(out, u64::from(self.before_offset));
+        put_varint(out, u64::from(self.before_len));
+        out.extend_from_slice(self.encoded);
+    }
+
+    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, CodecError> {
+        let mut r = Reader::new(body, "group part");
+        Ok(Self {
+            group: r.varint()?,
+            namespace: NamespaceId(r.varint32()?),
+            raw_start: r.varint32()?,
+            raw_len: r.varint32()?,
+            codec: r.u8()?,
+            before_offset: r.varint32()?,
+            before_len: r.varint32()?,
+            encoded: r.rest(),
+        })
+    }
+}
+
+/// A key's new value, or its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KvHead {
+    pub(crate) space: u32,
+    pub(crate) time_ns: u64,
+    pub(crate) key: Vec<u8>,
+    /// `None` in a delete.
+    pub(crate) value: Option<BodyRef>,
+}
+
+impl KvHead {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.key.len() + 32);
+        put_varint(&mut out, u64::from(self.space));
+        out.extend_from_slice(&self.time_ns.to_le_bytes());
+        put_bytes(&mut out, &self.key);
+        if let Some(value) = &self.value {
+            value.put(&mut out);
+        }
+        out
+    }
+
+    pub(crate) fn parse(kind: Kind, head: &[u8]) -> Result<Self, CodecError> {
+        let mut r = Reader::new(head, "key-value head");
+        let space = r.varint32()?;
+        let time_ns = r.u64()?;
+        let key = r.bytes(head.len())?.to_vec();
+        let value = if kind == Kind::Put { Some(BodyRef::take(&mut r)?) } else { None };
+        r.finish()?;
+        Ok(Self { space, time_ns, key, value })
+    }
+}
+
+/// A frame as its record's head says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FrameHead {
+    pub(crate) run: RunUid,
+    pub(crate) seq: u32,
+    /// 0: none.
+    pub(crate) parent: u32,
+    /// Code of the component; 15: `other` names it.
+    pub(crate) component: u8,
+    pub(crate) other: Option<String>,
+    pub(crate) severity: u8,
+    /// Begun, not finished: no output yet.
+    pub(crate) open: bool,
+    /// The component failed.
+    pub(crate) error: bool,
+    /// Nanoseconds after the run's start.
+    pub(crate) start_ns: i64,
+    pub(crate) duration_ns: u64,
+    /// The chain's link after frame `.0`; `None` while an earlier frame is not finished.
+    pub(crate) link: Option<(u32, Link)>,
+    pub(crate) input: BodyRef,
+    pub(crate) output: BodyRef,
+    pub(crate) metadata: BodyRef,
+}
+
+const FRAME_OPEN: u16 = 1 << 6;
+const FRAME_ERROR: u16 = 1 << 7;
+const FRAME_LINK: u16 = 1 << 8;
+const FRAME_LINK_OTHER: u16 = 1 << 9;
+/// Code of a component that has a name of its own.
+pub(crate) const COMPONENT_OTHER: u8 = 15;
+/// Greatest length of such a name, in bytes.
+pub(crate) const COMPONENT_BYTES_MAX: usize = 64;
+
+impl FrameHead {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(160);
+        let mut flags = u16::from(self.component & 15) | u16::from(self.severity & 3) << 4;
+        flags |= if self.open { FRAME_OPEN } else { 0 } | if self.error { FRAME_ERROR } else { 0 };
+        match self.link {
+            Some((seq, _)) if seq == self.seq => flags |= FRAME_LINK,
+            Some(_) => flags |= FRAME_LINK | FRAME_LINK_OTHER,
+            None => {}
+        }
+        put_varint(&mut out, self.run.0);
+        put_varint(&mut out, u64::from(self.seq));
+        out.extend_from_slice(&flags.to_le_bytes());
+        if self.component == COMPONENT_OTHER {
+            put_bytes(&mut out, self.other.as_deref().unwrap_or("").as_bytes());
+        }
+        put_varint(&mut out, if self.parent == 0 { 0 } else { u64::from(self.seq - self.parent) });
+        put_signed(&mut out, self.start_ns);
+        put_varint(&mut out, self.duration_ns);
+        if let Some((seq, link)) = &self.link {
+            if *seq != self.seq {
+                put_varint(&mut out, u64::from(*seq));
+            }
+            out.extend_from_slice(&link.0);
+        }
+        self.input.put(&mut out);
+        self.output.put(&mut out);
+        self.metadata.put(&mut out);
+        out
+    }
+
+    pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
+        let mut r = Reader::new(head, "frame head");
+        let run = RunUid(r.varint()?);
+        let seq = r.varint32()?;
+        let flags = r.u16()?;
+        if flags >> 10 != 0 {
+            return Err(CodecError::Unknown { what: "frame flags", found: u64::from(flags) });
+        }
+        let component = (flags & 15) as u8;
+        let other = match component {
+            COMPONENT_OTHER => Some(r.text(COMPONENT_BYTES_MAX)?.to_owned()),
+            _ => None,
+        };
+        let back = r.varint32()?;
+        let parent = if back == 0 { 0 } else { seq.checked_sub(back).unwrap_or(0) };
+        let start_ns = r.signed()?;
+        let duration_ns = r.varint()?;
+        let link = if flags & FRAME_LINK != 0 {
+            let at = if flags & FRAME_LINK_OTHER != 0 { r.varint32()? } else { seq };
+            Some((at, Link(r.array()?)))
+        } else {
+            None
+        };
+        let head = Self {
+            run,
+            seq,
+            parent,
+            component,
+            other,
+            severity: (flags >> 4 & 3) as u8,
+            open: flags & FRAME_OPEN != 0,
+            error: flags & FRAME_ERROR != 0,
+            start_ns,
+            duration_ns,
+            link,
+            input: BodyRef::take(&mut r)?,
+            output: BodyRef::take(&mut r)?,
+            metadata: BodyRef::take(&mut r)?,
+        };
+        r.finish()?;
+        Ok(head)
+    }
+}
+
+/// A part of a frame's output: its number from 1, nanoseconds after the frame's start, and its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PartHead {
+    pub(crate) run: RunUid,
+    pub(crate) seq: u32,
+    pub(crate) part: u32,
+    pub(crate) after_ns: u64,
+    pub(crate) body: BodyRef,
+}
+
+impl PartHead {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        put_varint(&mut out, self.run.0);
+        put_varint(&mut out, u64::from(self.seq));
+        put_varint(&mut out, u64::from(self.part));
+        put_varint(&mut out, self.after_ns);
+        self.body.put(&mut out);
+        out
+    }
+
+    pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
+        let mut r = Reader::new(head, "frame part head");
+        let head = Self {
+            run: RunUid(r.varint()?),
+            seq: r.varint32()?,
+            part: r.varint32()?,
+            after_ns: r.varint()?,
+            body: BodyRef::take(&mut r)?,
+        };
+        r.finish()?;
+        Ok(head)
+    }
+}
+
+/// An agent's state after frame `seq`, with its embeddings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SnapshotHead {
+    pub(crate) run: RunUid,
+    pub(crate) seq: u32,
+    pub(crate) state: BodyRef,
+    /// Embedder id and the vector's little-endian f32 bytes.
+    pub(crate) embeddings: Vec<(String, BodyRef)>,
+}
+
+/// Greatest number of embeddings of one snapshot.
+pub(crate) const EMBEDDINGS_MAX: usize = 16;
+/// Greatest length of an embedder id, in bytes.
+pub(crate) const EMBEDDER_BYTES_MAX: usize = 256;
+
+impl SnapshotHead {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        put_varint(&mut out, self.run.0);
+        put_varint(&mut out, u64::from(self.seq));
+        self.state.put(&mut out);
+        put_varint(&mut out, self.embeddings.len() as u64);
+        for (embedder, vector) in &self.embeddings {
+            put_bytes(&mut out, embedder.as_bytes());
+            vector.put(&mut out);
+        }
+        out
+    }
+
+    pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
+        let mut r = Reader::new(head, "snapshot head");
+        let run = RunUid(r.varint()?);
+        let seq = r.varint32()?;
+        let state = BodyRef::take(&mut r)?;
+        let count = r.varint()?;
+        if count > EMBEDDINGS_MAX as u64 {
+            return Err(CodecError::Limit { what: "embeddings", found: count, limit: EMBEDDINGS_MAX as u64 });
+        }
+        let mut embeddings = Vec::new();
+        for _ in 0..count {
+            let embedder = r.text(EMBEDDER_BYTES_MAX)?.to_owned();
+            embeddings.push((embedder, BodyRef::take(&mut r)?));
+        }
+        r.finish()?;
+        Ok(Self { run, seq, state, embeddings })
+    }
+}
+
+/// A namespace or keyspace comes to be. Bincode is the whole head.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum SpaceHead {
+    /// A tenant.
+    Namespace { id: NamespaceId, name: String },
+    /// A set of keys in a namespace.
+    Keyspace { id: u32, namespace: NamespaceId, name: String, history: HistoryCode },
+}
+
+/// How much history a keyspace keeps, as stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum HistoryCode {
+    /// The newest version.
+    Latest,
+    /// The newest N.
+    Newest(u32),
+    /// What is not older than this, and the newest.
+    AgeNs(u64),
+    /// Every version.
+    All,
+}
+
+/// What a run has come to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RunFields {
+    pub(crate) uid: RunUid,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) name: String,
+    pub(crate) agent: String,
+    pub(crate) model: String,
+    pub(crate) tags: Vec<(String, String)>,
+    pub(crate) status: u8,
+    pub(crate) severity: u8,
+    /// The run it was forked from, the last frame that it shares, and the frame it was forked at.
+    pub(crate) parent: Option<(RunUid, u32, u32)>,
+    pub(crate) started_ns: u64,
+    /// 0 while it is open.
+    pub(crate) ended_ns: u64,
+    /// The last frame's number, shared ones included. Only true once it has ended.
+    pub(crate) frames: u32,
+    /// Bytes of its own frames as their caller gave them. Only true once it has ended.
+    pub(crate) raw_bytes: u64,
+    /// The chain's last link. Only true once it has ended.
+    pub(crate) fingerprint: Link,
+    /// Replaced or dropped: its name is free.
+    pub(crate) gone: bool,
+}
+
+/// A run begins, changes or ends: the newest record says all of it. Head: length and bincode of the fields, then
+/// the metadata's body reference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RunHead {
+    pub(crate) fields: RunFields,
+    pub(crate) metadata: BodyRef,
+}
+
+impl RunHead {
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, CodecError> {
+        let mut out = Vec::with_capacity(256);
+        put_bytes(&mut out, &crate::codec::encode(&self.fields)?);
+        self.metadata.put(&mut out);
+        Ok(out)
+    }
+
+    pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
+        let mut r = Reader::new(head, "run head");
+        let fields = crate::codec::decode(r.bytes(head.len())?)?;
+        let metadata = BodyRef::take(&mut r)?;
+        r.finish()?;
+        Ok(Self { fields, metadata })
+    }
+}

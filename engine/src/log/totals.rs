@@ -1,0 +1,23 @@
+//! Counts and bytes by kind, kept cumulatively so that statistics need no pass over the log.
+
+use serde::{Deserialize, Serialize};
+
+/// What the log holds. Bytes are physical bytes of segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Totals {
+    pub(crate) batches: u64,
+    pub(crate) records: u64,
+    pub(crate) frames: u64,
+    /// Group parts: the compressed new bytes of bodies.
+    pub(crate) piece_bytes: u64,
+    /// Blob ids, lengths and extents.
+    pub(crate) recipe_bytes: u64,
+    /// Frame records but for the two above, their links and their salts.
+    pub(crate) frame_bytes: u64,
+    /// Run and snapshot records.
+    pub(crate) run_bytes: u64,
+    /// Key-value records.
+    pub(crate) kv_bytes: u64,
+    /// Batch headers, links and salts.
+    pub(crate) chain_bytes: u64,
+}

@@ -1,0 +1,279 @@
+//! The writer: one thread that stamps, appends, syncs and publishes what the queue hands it, in that order.
+//!
+//! All batches that wait are written by one call and, where one of them asked for the disk, made durable by one
+//! sync. Nothing is published or acknowledged before it is as durable as was asked. The first failure ends
+//! writing for good: what the disk holds then is for recovery to say.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use crossbeam_channel::Receiver;
+
+use crate::error::{Error, Result};
+use crate::ids::{SegmentId, Seqno};
+use crate::io::{Io, Open};
+use crate::log::cursor::account;
+use crate::log::layout::{
+    BATCH_HEADER_BYTES, BatchHeader, FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC,
+    SegmentHeader, stamp_record,
+};
+use crate::log::manifest::{Clean, Manifest, SegmentEntry, TableEntry};
+use crate::log::paths::Paths;
+use crate::log::queue::{Durability, Job, Queue, Queued};
+use crate::log::segments::{Segment, Segments};
+use crate::log::ticket::Failure;
+
+/// Batches written together have at most about this many bytes.
+const WRITE_BYTES_MAX: usize = 4 << 20;
+
+/// What lies above the log and follows it: the index.
+pub(crate) trait Sink: Send + Sync + std::fmt::Debug {
+    /// These batches are written. They become visible by this call, all at once.
+    fn publish(&self, batches: &[Queued]) -> Result<()>;
+    /// Writes the index down to files, all synced, and lists the tables that then make it up.
+    fn persist(&self, covers: (SegmentId, u64), next_seqno: Seqno) -> Result<Persisted>;
+    /// The manifest lists those tables now: others may go.
+    fn persisted(&self) -> Result<()>;
+}
+
+/// The tables that make up the index.
+#[derive(Debug)]
+pub(crate) struct Persisted {
+    pub(crate) tables: Vec<TableEntry>,
+    pub(crate) next_table: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(crate) io: Arc<dyn Io>,
+    pub(crate) paths: Paths,
+    pub(crate) jobs: Receiver<Job>,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) segments: Arc<Segments>,
+    pub(crate) sink: Arc<dyn Sink>,
+    pub(crate) manifest: Manifest,
+    pub(crate) active: Arc<Segment>,
+    /// The log as written so far.
+    pub(crate) state: LogState,
+    /// End of the last batch in the active segment.
+    pub(crate) tail: u64,
+    /// Position known to be durable.
+    pub(crate) synced: u64,
+    /// Zeros are written up to here.
+    pub(crate) zeroed: u64,
+    pub(crate) zero_ahead_bytes: u64,
+}
+
+impl Writer {
+    /// Works until told to close. `ended` receives what the close came to.
+    pub(crate) fn run(mut self, ended: &crossbeam_channel::Sender<Result<()>>) {
+        let mut waiting: Vec<Queued> = Vec::new();
+        while let Ok(first) = self.jobs.recv() {
+            let mut next = Some(first);
+            let mut bytes = 0;
+            while let Some(job) = next.take() {
+                match job {
+                    Job::Batch(queued) => {
+                        bytes += queued.batch.bytes.len();
+                        waiting.push(queued);
+                    }
+                    Job::Rotate => {
+                        self.write(std::mem::take(&mut waiting));
+                        self.rotate_or_poison();
+                    }
+                    Job::Close => {
+                        self.write(std::mem::take(&mut waiting));
+                        let _ = ended.send(self.close());
+                        return;
+                    }
+                }
+                if bytes < WRITE_BYTES_MAX {
+                    next = self.jobs.try_recv().ok();
+                }
+            }
+            self.write(std::mem::take(&mut waiting));
+        }
+    }
+
+    /// Writes, syncs, publishes and answers a group of batches.
+    fn write(&mut self, mut batches: Vec<Queued>) {
+        if batches.is_empty() {
+            return;
+        }
+        let bytes: usize = batches.iter().map(|queued| queued.batch.bytes.len()).sum();
+        let done = match self.queue.check() {
+            Ok(()) => self.try_write(&mut batches),
+            Err(poisoned) => Err(poisoned),
+        };
+        self.queue.give_back(bytes);
+        let failure = done.err().map(|error| {
+            let failure = Failure::of(&error);
+            self.queue.poison(failure.clone());
+            failure
+        });
+        for queued in batches {
+            let last = Seqno(queued.first_seqno.0 + queued.batch.starts.len() as u64 - 1);
+            queued.completer.complete(match &failure {
+                None => Ok(last),
+                Some(failure) => Err(failure.clone()),
+            });
+        }
+    }
+
+    fn try_write(&mut self, batches: &mut [Queued]) -> Result<()> {
+        let start = self.tail;
+        for queued in batches.iter_mut() {
+            self.stamp(queued)?;
+        }
+        let slices: Vec<IoSlice<'_>> = batches.iter().map(|queued| IoSlice::new(&queued.batch.bytes)).collect();
+        self.zero_ahead()?;
+        self.active.file.write_at(&slices, start)?;
+        if batches.iter().any(|queued| queued.durability == Durability::Disk) {
+            self.active.file.sync()?;
+            self.synced = self.tail;
+        }
+        self.sink.publish(batches)
+    }
+
+    /// Fills in what depends on a batch's place and on the batch before.
+    fn stamp(&mut self, queued: &mut Queued) -> Result<()> {
+        if queued.segment != self.active.id || queued.offset != self.tail || queued.first_seqno != self.state.next_seqno
+        {
+            return Err(Error::bug("a batch was queued for another place than the log's end"));
+        }
+        let salt = self.active.salt;
+        let batch = &mut queued.batch;
+        let len = batch.bytes.len();
+        for (index, start) in batch.starts.iter().enumerate() {
+            let end = batch.starts.get(index + 1).map_or(len, |next| *next as usize);
+            let start = *start as usize;
+            stamp_record(&mut batch.bytes[start..end], salt, queued.offset + start as u64);
+        }
+        let header = BatchHeader {
+            bytes: len as u32,
+            records: batch.starts.len() as u32,
+            synced: self.synced as u32,
+            first_seqno: queued.first_seqno,
+            time_ns: queued.time_ns,
+            prev: self.state.chain,
+        };
+        header.write(&mut batch.bytes, salt, queued.offset);
+        account(&mut self.state, &batch.bytes, queued.offset, salt)
+            .map_err(|e| Error::bug(format!("a batch of our own does not parse: {e}")))?;
+        debug_assert!(len >= BATCH_HEADER_BYTES);
+        self.tail += len as u64;
+        Ok(())
+    }
+
+    /// Keeps zeros written beyond the tail: a sync that need not change the file's length costs half.
+    fn zero_ahead(&mut self) -> Result<()> {
+        if self.tail <= self.zeroed || self.zero_ahead_bytes == 0 {
+            return Ok(());
+        }
+        let step = self.zero_ahead_bytes;
+        let target = (self.tail / step + 1) * step;
+        let zeros = vec![0; (target - self.zeroed) as usize];
+        self.active.file.write_at(&[IoSlice::new(&zeros)], self.zeroed)?;
+        self.zeroed = target;
+        Ok(())
+    }
+
+    fn rotate_or_poison(&mut self) {
+        if self.queue.is_poisoned() {
+            return;
+        }
+        if let Err(error) = self.rotate() {
+            self.queue.poison(Failure::of(&error));
+        }
+    }
+
+    /// Seals the active segment and starts the next.
+    fn rotate(&mut self) -> Result<()> {
+        let sealed_bytes = seal(&self.active, self.tail, &self.state)?;
+        let next = SegmentId(self.active.id.0 + 1);
+        let segment = create_segment(&*self.io, &self.paths, &self.manifest.state.store, next, &self.state)?;
+        let covers = (next, SEGMENT_HEADER_BYTES);
+        let persisted = self.sink.persist(covers, self.state.next_seqno)?;
+        let manifest = &mut self.manifest.state;
+        if let Some(active) = manifest.segments.last_mut() {
+            active.sealed_bytes = Some(sealed_bytes);
+        }
+        manifest.segments.push(SegmentEntry { id: next, first_seqno: self.state.next_seqno, sealed_bytes: None });
+        manifest.tables = persisted.tables;
+        manifest.next_table = persisted.next_table;
+        manifest.covers = covers;
+        manifest.covers_state = self.state.clone();
+        manifest.synced = SEGMENT_HEADER_BYTES;
+        self.manifest.append()?;
+        self.sink.persisted()?;
+        self.active.mark_sealed();
+        self.active = Arc::new(segment);
+        self.segments.insert(self.active.clone());
+        self.tail = SEGMENT_HEADER_BYTES;
+        self.synced = SEGMENT_HEADER_BYTES;
+        self.zeroed = SEGMENT_HEADER_BYTES;
+        Ok(())
+    }
+
+    /// Cuts the zeros off, writes the index down and says in the manifest that all is well.
+    fn close(&mut self) -> Result<()> {
+        self.queue.check()?;
+        let file = &self.active.file;
+        file.set_len(self.tail)?;
+        file.sync()?;
+        let covers = (self.active.id, self.tail);
+        let persisted = self.sink.persist(covers, self.state.next_seqno)?;
+        let manifest = &mut self.manifest.state;
+        manifest.tables = persisted.tables;
+        manifest.next_table = persisted.next_table;
+        manifest.covers = covers;
+        manifest.covers_state = self.state.clone();
+        manifest.synced = self.tail;
+        manifest.clean = Some(Clean { tail: self.tail, state: self.state.clone() });
+        self.manifest.append()?;
+        self.sink.persisted()
+    }
+}
+
+/// Cuts a segment at its tail, writes its footer and syncs it; gives its length.
+pub(crate) fn seal(segment: &Segment, tail: u64, state: &LogState) -> Result<u64> {
+    let footer = Footer { tail, state: state.clone(), root: state.ledger.root() };
+    let bytes = footer.encode(segment.salt).map_err(|e| Error::bug(e.to_string()))?;
+    segment.file.set_len(tail)?;
+    segment.file.write_at(&[IoSlice::new(&bytes)], tail)?;
+    segment.file.sync()?;
+    Ok(tail + bytes.len() as u64)
+}
+
+/// Creates and syncs an empty segment. One of the same name is left over from a crash before the manifest listed
+/// it: it is replaced.
+pub(crate) fn create_segment(
+    io: &dyn Io,
+    paths: &Paths,
+    store: &crate::ids::StoreId,
+    id: SegmentId,
+    state: &LogState,
+) -> Result<Segment> {
+    let path = paths.segment(id);
+    if io.stat(&path)?.is_some() {
+        io.remove(&path)?;
+    }
+    let file = io.open(&path, Open::CreateNew)?;
+    let header = SegmentHeader {
+        magic: SEGMENT_MAGIC,
+        format: FORMAT_VERSION,
+        cipher: 0,
+        key_id: 0,
+        store: *store,
+        segment: id,
+        first_seqno: state.next_seqno,
+        chain: state.chain,
+        created_ns: io.now_ns(),
+    };
+    let bytes = header.encode().map_err(|e| Error::bug(e.to_string()))?;
+    file.write_at(&[IoSlice::new(&bytes)], 0)?;
+    file.sync()?;
+    io.sync_dir(&paths.segments())?;
+    Ok(Segment::new(*store, id, path, file))
+}
