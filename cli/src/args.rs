@@ -15,7 +15,8 @@ pub(crate) struct Cli {
     pub(crate) verb: Verb,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 divergence or damage found, 4 no such thing.
+const EXIT_CODES: &str =
+    "Exit codes: 0 done, 1 failed, 2 usage, 3 divergence or damage found, 4 no such thing.
 The store is --store, else $ANNALS_STORE, else the nearest .annals directory upward, else ./.annals.";
 
 /// Options that every verb takes.

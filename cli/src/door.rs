@@ -95,7 +95,11 @@ fn unhex(text: &str) -> Vec<u8> {
 }
 
 fn no_run(id: &str) -> Failure {
-    Failure::new(Code::NoSuchThing, format!("no run named `{id}`"), "`annals runs` lists the runs of the namespace")
+    Failure::new(
+        Code::NoSuchThing,
+        format!("no run named `{id}`"),
+        "`annals runs` lists the runs of the namespace",
+    )
 }
 
 #[expect(clippy::disallowed_methods, reason = "stands in for the engine's store")]
@@ -144,7 +148,9 @@ impl Door {
 
     pub(crate) fn runs(&self) -> Result<Vec<RunRow>> {
         let mut ids = Vec::new();
-        for entry in std::fs::read_dir(self.root.join("runs").join(hex(self.namespace.as_bytes()))).map_err(io)? {
+        for entry in
+            std::fs::read_dir(self.root.join("runs").join(hex(self.namespace.as_bytes()))).map_err(io)?
+        {
             let name = entry.map_err(io)?.file_name();
             ids.push(String::from_utf8_lossy(&unhex(&name.to_string_lossy())).into_owned());
         }
@@ -276,7 +282,11 @@ impl Door {
     }
 
     fn key(&self, keyspace: &str, key: &[u8]) -> PathBuf {
-        self.root.join("kv").join(hex(self.namespace.as_bytes())).join(hex(keyspace.as_bytes())).join(hex(key))
+        self.root
+            .join("kv")
+            .join(hex(self.namespace.as_bytes()))
+            .join(hex(keyspace.as_bytes()))
+            .join(hex(key))
     }
 
     pub(crate) fn get(&self, keyspace: &str, key: &[u8], _at: Option<u64>) -> Result<Option<Vec<u8>>> {
@@ -302,8 +312,12 @@ impl Door {
     ) -> Result<impl Iterator<Item = Result<(Vec<u8>, Vec<u8>)>>> {
         let path = self.key(keyspace, b"x");
         let entries = std::fs::read_dir(path.parent().unwrap_or(&path));
-        let mut keys: Vec<Vec<u8>> =
-            entries.into_iter().flatten().flatten().map(|entry| unhex(&entry.file_name().to_string_lossy())).collect();
+        let mut keys: Vec<Vec<u8>> = entries
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| unhex(&entry.file_name().to_string_lossy()))
+            .collect();
         keys.retain(|key| key.starts_with(prefix));
         keys.sort();
         if reverse {
@@ -330,7 +344,8 @@ impl Door {
             costs.raw_bytes +=
                 frames.iter().map(|frame| (frame.input.len() + frame.output.len()) as u64).sum::<u64>();
         }
-        costs.by_kind = ["pieces", "recipes", "frame_records", "chains_and_ledger", "tables"].map(|k| (k, 0)).into();
+        costs.by_kind =
+            ["pieces", "recipes", "frame_records", "chains_and_ledger", "tables"].map(|k| (k, 0)).into();
         Ok(costs)
     }
 }

@@ -7,7 +7,7 @@
 use std::io::{self, BufWriter, IsTerminal, Write};
 
 use annals::import::base64;
-use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, Table};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -67,10 +67,7 @@ impl Out {
     pub(crate) fn table(&mut self, headers: &[&str], rows: Vec<Vec<String>>) -> Result<()> {
         let mut table = Table::new();
         table.load_style(comfy_table::presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-        table.set_header(headers.iter().map(|header| {
-            let cell = Cell::new(header.trim_start_matches('>'));
-            if self.colour { cell.add_attribute(Attribute::Bold) } else { cell }
-        }));
+        table.set_header(headers.iter().map(|header| Cell::new(header.trim_start_matches('>'))));
         for row in rows {
             table.add_row(row.iter().map(|text| printable(text)));
         }
@@ -82,8 +79,13 @@ impl Out {
                 }
             }
         }
-        for line in table.to_string().lines() {
-            self.line(line.trim_end())?;
+        let bold = if self.colour { anstyle::Style::new().bold() } else { anstyle::Style::new() };
+        for (index, line) in table.to_string().lines().map(str::trim_end).enumerate() {
+            if index == 0 {
+                self.line(format_args!("{bold}{line}{bold:#}"))?;
+            } else {
+                self.line(line)?;
+            }
         }
         Ok(())
     }

@@ -68,7 +68,8 @@ impl Done {
     fn tell(&self, whole: bool, out: &mut Out) -> Result<()> {
         if out.json {
             let (runs, frames, raw_bytes) = (self.runs, self.frames, self.raw_bytes);
-            return out.object(&json!({ "runs": runs, "frames": frames, "raw_bytes": raw_bytes, "whole": whole }));
+            return out
+                .object(&json!({ "runs": runs, "frames": frames, "raw_bytes": raw_bytes, "whole": whole }));
         }
         let so_far = if whole { "" } else { " before the error" };
         let (runs, frames, raw) = (count(self.runs), count(self.frames), bytes(self.raw_bytes));

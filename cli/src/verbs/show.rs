@@ -94,7 +94,11 @@ fn show_frame(run: &str, frame: &FrameRow, args: &ShowArgs, out: &mut Out) -> Re
     if let Some(parent) = frame.parent {
         out.line(format_args!("parent {run}@{parent}"))?;
     }
-    out.line(format_args!("began {}, took {:.3} ms", time(frame.started_ns), frame.duration_ns as f64 / 1e6))?;
+    out.line(format_args!(
+        "began {}, took {:.3} ms",
+        time(frame.started_ns),
+        frame.duration_ns as f64 / 1e6
+    ))?;
     out.line(format_args!("digest {}", frame.digest))?;
     for (name, _, part) in parts.into_iter().filter(|(_, _, part)| !part.is_empty()) {
         out.line(format_args!("\n{name}, {}:", bytes(part.len() as u64)))?;
