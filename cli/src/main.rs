@@ -1,1 +1,35 @@
-fn main() {}
+//! The `annals` command line: arguments, progress, tables. What it does is done by the engine.
+//!
+//! Layout: `args` (the command line), `verbs` (a file for each), `door` (the one way into the engine), `out`
+//! (everything printed), `failure` (errors and exit codes), `locate` (which store), `address` (`RUN@SEQ`),
+//! `input` and `progress` (reading what is imported).
+
+mod address;
+mod args;
+mod door;
+mod failure;
+mod input;
+mod locate;
+mod out;
+mod progress;
+mod verbs;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = match args::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(refused) => {
+            // Help and version go to standard output and are no failure; clap knows which is which.
+            let code = if refused.use_stderr() { failure::Code::Usage as u8 } else { 0 };
+            let _ = refused.print();
+            return ExitCode::from(code);
+        }
+    };
+    match verbs::run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.tell(),
+    }
+}

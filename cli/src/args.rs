@@ -1,0 +1,234 @@
+//! The command line: every verb and option.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+
+/// Record AI-agent runs bit-exactly, and replay them.
+#[derive(Debug, Parser)]
+#[command(name = "annals", version, about, propagate_version = true, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+const EXIT_CODES: &str =
+    "Exit codes: 0 done, 1 failed, 2 usage, 3 divergence or damage found, 4 no such thing.
+The store is --store, else $ANNALS_STORE, else the nearest .annals directory upward, else ./.annals.";
+
+/// Options that every verb takes.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// The store's directory
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) store: Option<PathBuf>,
+    /// The namespace to read and write
+    #[arg(long, global = true, value_name = "NAME", default_value = "default")]
+    pub(crate) namespace: String,
+    /// Print JSON instead of text: one object, or one object a line
+    #[arg(long, global = true, action = ArgAction::SetTrue)]
+    pub(crate) json: bool,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Create a store
+    Init,
+    /// Record runs from a file of transcripts or frames
+    Import(ImportArgs),
+    /// List runs
+    Runs(RunsArgs),
+    /// Show a run, or one of its frames
+    Show(ShowArgs),
+    /// Read runs back, every byte checked
+    Replay(ReplayArgs),
+    /// Check that what is stored is what was recorded
+    Verify(VerifyArgs),
+    /// Begin a new run that shares the frames of another up to one of them
+    Fork(ForkArgs),
+    /// Print the agent's state after a frame
+    State(StateArgs),
+    /// Print the value of a key
+    Get(GetArgs),
+    /// Set the value of a key
+    Put(PutArgs),
+    /// Delete a key
+    Del(DelArgs),
+    /// List keys and values in order
+    Scan(ScanArgs),
+    /// Say what the store holds and what it costs
+    Stats,
+    /// Record real runs, kill the recorder, reopen, and replay everything bit-exactly
+    Demo(DemoArgs),
+}
+
+/// What a file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Runs of messages in the OpenAI shape, as a JSON array or JSON Lines
+    Chat,
+    /// Frames, one JSON object each, as `replay --json` prints them
+    Frames,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// The file, or - for standard input; .xz and .zst are read as they are
+    pub(crate) file: PathBuf,
+    /// What the file holds
+    #[arg(long, value_enum)]
+    pub(crate) format: Format,
+    /// How runs are named, by their top-level keys: '{task_id}-{trial}' [default: their `id`, else by position]
+    #[arg(long, value_name = "TEMPLATE")]
+    pub(crate) id: Option<String>,
+    /// The model of runs that name none
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+    /// A top-level key that says how a run ended: true, a number of 1 or more, or a status name
+    #[arg(long, value_name = "KEY")]
+    pub(crate) status_from: Option<String>,
+    /// Replace runs that exist
+    #[arg(long)]
+    pub(crate) replace: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunsArgs {
+    /// Only runs of this status: open, ok, failed or abandoned
+    #[arg(long, value_name = "STATUS", value_parser = ["open", "ok", "failed", "abandoned"])]
+    pub(crate) status: Option<String>,
+    /// Only runs of this severity: debug, normal, flagged or escalated
+    #[arg(long, value_name = "SEVERITY", value_parser = ["debug", "normal", "flagged", "escalated"])]
+    pub(crate) severity: Option<String>,
+    /// At most this many
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// RUN, or RUN@SEQ for one frame
+    pub(crate) target: String,
+    /// Only the frame's input
+    #[arg(long, group = "part")]
+    pub(crate) input: bool,
+    /// Only the frame's output
+    #[arg(long, group = "part")]
+    pub(crate) output: bool,
+    /// Only the metadata
+    #[arg(long, group = "part")]
+    pub(crate) metadata: bool,
+    /// Write the exact bytes and nothing else
+    #[arg(long, requires = "part", conflicts_with = "json")]
+    pub(crate) raw: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true))]
+pub(crate) struct ReplayArgs {
+    /// The run
+    #[arg(group = "what")]
+    pub(crate) run: Option<String>,
+    /// Every run
+    #[arg(long, group = "what")]
+    pub(crate) all: bool,
+    /// Write the outputs' exact bytes and nothing else
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) raw: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(false))]
+pub(crate) struct VerifyArgs {
+    /// The run
+    #[arg(group = "what")]
+    pub(crate) run: Option<String>,
+    /// Every run, and the log under them; so too where nothing is named
+    #[arg(long, group = "what")]
+    pub(crate) all: bool,
+    /// So many runs, chosen evenly
+    #[arg(long, group = "what", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) sample: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ForkArgs {
+    /// RUN@SEQ: frames 1 to SEQ are shared
+    pub(crate) from: String,
+    /// The name of the new run
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StateArgs {
+    /// RUN for its last state, or RUN@SEQ for the state after that frame
+    pub(crate) target: String,
+    /// Write the exact bytes and nothing else
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) raw: bool,
+}
+
+/// Options of the verbs on keys.
+#[derive(Debug, Args)]
+pub(crate) struct Keyspace {
+    /// The keyspace
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub(crate) keyspace: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    pub(crate) key: OsString,
+    #[command(flatten)]
+    pub(crate) keyspace: Keyspace,
+    /// The value as it was at this sequence number
+    #[arg(long, value_name = "SEQNO")]
+    pub(crate) at: Option<u64>,
+    /// Write the exact bytes and nothing else
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) raw: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PutArgs {
+    pub(crate) key: OsString,
+    /// The value, or - for standard input
+    pub(crate) value: OsString,
+    #[command(flatten)]
+    pub(crate) keyspace: Keyspace,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DelArgs {
+    pub(crate) key: OsString,
+    #[command(flatten)]
+    pub(crate) keyspace: Keyspace,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ScanArgs {
+    /// Only keys that begin so
+    pub(crate) prefix: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) keyspace: Keyspace,
+    /// From the last key to the first
+    #[arg(long)]
+    pub(crate) reverse: bool,
+    /// At most this many
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Keep the store in this new directory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keep: Option<PathBuf>,
+    /// Record into this store until killed: the demonstration's own child process
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub(crate) record_into: Option<PathBuf>,
+}

@@ -1,0 +1,82 @@
+//! What a command that did not succeed says, and its exit code.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use annals::import::{ImportError, TemplateError};
+
+/// Exit codes: a contract, described in docs/cli.md.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Code {
+    /// It could not be done.
+    Failed = 1,
+    /// The command line makes no sense.
+    Usage = 2,
+    /// Divergence or damage was found.
+    Damage = 3,
+    /// There is no such thing.
+    NoSuchThing = 4,
+}
+
+/// Why a command ended early.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Something to tell the user.
+    Told { code: Code, message: String, hint: String },
+    /// Everything was told already; only the exit code is left.
+    Silent(Code),
+    /// The reader of our output went away: not a failure.
+    ClosedPipe,
+}
+
+/// Result of a command or a part of it.
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// A failure with its hint.
+    pub(crate) fn new(code: Code, message: impl fmt::Display, hint: impl fmt::Display) -> Self {
+        Self::Told { code, message: message.to_string(), hint: hint.to_string() }
+    }
+
+    /// The exit code, after the message has been told on standard error.
+    pub(crate) fn tell(self) -> ExitCode {
+        let code = match self {
+            Self::ClosedPipe => return ExitCode::SUCCESS,
+            Self::Silent(code) => code,
+            Self::Told { code, message, hint } => {
+                let error = anstyle::AnsiColor::Red.on_default().bold();
+                let help = anstyle::AnsiColor::Cyan.on_default();
+                let mut stderr = anstream::stderr().lock();
+                // Nothing is left to do where even this cannot be written.
+                let _ = io::Write::write_fmt(
+                    &mut stderr,
+                    format_args!("{error}error:{error:#} {message}\n{help}hint:{help:#} {hint}\n"),
+                );
+                code
+            }
+        };
+        ExitCode::from(code as u8)
+    }
+}
+
+/// Failures of our own output: a closed pipe ends a command quietly.
+pub(crate) fn output(error: io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        Failure::ClosedPipe
+    } else {
+        Failure::new(Code::Failed, format!("cannot write the output: {error}"), "check where the output goes")
+    }
+}
+
+impl From<ImportError> for Failure {
+    fn from(error: ImportError) -> Self {
+        Self::new(Code::Failed, &error, error.hint())
+    }
+}
+
+impl From<TemplateError> for Failure {
+    fn from(error: TemplateError) -> Self {
+        Self::new(Code::Usage, &error, "name runs by their own keys, for example --id '{task_id}-{trial}'")
+    }
+}

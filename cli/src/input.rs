@@ -1,0 +1,91 @@
+//! Opening what is imported: a file or standard input, compressed or not.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::failure::{Code, Failure, Result};
+
+const XZ_MAGIC: &[u8] = &[0xfd, b'7', b'z', b'X', b'Z', 0];
+const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+
+/// Memory that an xz file may ask for: a dictionary of `xz -9` takes 65 MiB.
+const XZ_MEMORY_MAX: u64 = 256 << 20;
+
+/// Bytes read ahead.
+const BUFFER: usize = 64 << 10;
+
+/// An open input.
+pub(crate) struct Input {
+    /// Its bytes, decompressed.
+    pub(crate) reader: Box<dyn BufRead>,
+    /// Length of the file, where it is one.
+    pub(crate) file_bytes: Option<u64>,
+    /// How many of the file's bytes have been read.
+    pub(crate) bytes_read: Arc<AtomicU64>,
+}
+
+/// Opens `path`, or standard input for `-`. What is compressed is known by its first bytes, not by its name.
+pub(crate) fn open(path: &Path) -> Result<Input> {
+    let failed = |error: io::Error| {
+        let code = if error.kind() == io::ErrorKind::NotFound { Code::NoSuchThing } else { Code::Failed };
+        let message = format!("cannot read {}: {error}", path.display());
+        Failure::new(code, message, "name a file that can be read, or - for standard input")
+    };
+    let (source, file_bytes): (Box<dyn Read>, _) = if path.as_os_str() == "-" {
+        (Box::new(io::stdin()), None)
+    } else {
+        let (file, len) = open_file(path).map_err(failed)?;
+        (Box::new(file), len)
+    };
+    let bytes_read = Arc::new(AtomicU64::new(0));
+    let counted = Counted { source, bytes_read: bytes_read.clone() };
+    let reader = decompressed(counted).map_err(failed)?;
+    Ok(Input { reader, file_bytes, bytes_read })
+}
+
+#[expect(clippy::disallowed_methods, reason = "the user's own file, which is no part of a store")]
+fn open_file(path: &Path) -> io::Result<(std::fs::File, Option<u64>)> {
+    let file = std::fs::File::open(path)?;
+    let facts = file.metadata()?;
+    if facts.is_dir() {
+        return Err(io::Error::from(io::ErrorKind::IsADirectory));
+    }
+    Ok((file, facts.is_file().then_some(facts.len())))
+}
+
+fn decompressed(mut source: Counted) -> io::Result<Box<dyn BufRead>> {
+    let mut head = Vec::new();
+    source.by_ref().take(XZ_MAGIC.len() as u64).read_to_end(&mut head)?;
+    let (xz, zstd) = (head.starts_with(XZ_MAGIC), head.starts_with(ZSTD_MAGIC));
+    let whole = BufReader::with_capacity(BUFFER, io::Cursor::new(head).chain(source));
+    Ok(if xz {
+        Box::new(BufReader::with_capacity(BUFFER, xz_reader(whole)?))
+    } else if zstd {
+        Box::new(BufReader::with_capacity(BUFFER, zstd::Decoder::with_buffer(whole)?))
+    } else {
+        Box::new(whole)
+    })
+}
+
+/// Decompresses xz, files of several streams too.
+pub(crate) fn xz_reader<R: BufRead>(source: R) -> io::Result<impl Read> {
+    const CONCATENATED: u32 = 0x08;
+    let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY_MAX, CONCATENATED)?;
+    Ok(liblzma::bufread::XzDecoder::new_stream(source, stream))
+}
+
+/// Counts what is read.
+struct Counted {
+    source: Box<dyn Read>,
+    bytes_read: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.source.read(buffer)?;
+        self.bytes_read.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}

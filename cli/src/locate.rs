@@ -1,0 +1,29 @@
+//! Which directory is the store.
+
+use std::path::{Path, PathBuf};
+
+/// The directory that a store is looked for in, upward from the working directory.
+const STORE_DIR: &str = ".annals";
+
+/// The environment variable that names the store.
+const STORE_VARIABLE: &str = "ANNALS_STORE";
+
+/// The store to use: the option, else the variable, else the nearest `.annals` upward, else `./.annals`.
+pub(crate) fn store(option: Option<&Path>) -> PathBuf {
+    named(option).or_else(nearest).unwrap_or_else(|| PathBuf::from(STORE_DIR))
+}
+
+/// The store to create: as [`store`], but never one that stands further up.
+pub(crate) fn new_store(option: Option<&Path>) -> PathBuf {
+    named(option).unwrap_or_else(|| PathBuf::from(STORE_DIR))
+}
+
+fn named(option: Option<&Path>) -> Option<PathBuf> {
+    let variable = || std::env::var_os(STORE_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+    option.map(Path::to_path_buf).or_else(variable)
+}
+
+fn nearest() -> Option<PathBuf> {
+    let here = std::env::current_dir().ok()?;
+    here.ancestors().map(|directory| directory.join(STORE_DIR)).find(|candidate| candidate.is_dir())
+}

@@ -1,0 +1,208 @@
+//! Everything that is printed on standard output: text, tables, JSON lines, exact bytes.
+//!
+//! Nothing filters what goes out: a filter that takes colour away again would also take a DEL or a control
+//! character out of recorded text. Colour goes out only to a terminal and not with NO_COLOR. What a program recorded is never sent to a terminal
+//! as it is, since it may hold control sequences, except with `--raw`.
+
+use std::io::{self, BufWriter, IsTerminal, Write};
+
+use annals::import::base64;
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use crate::failure::{Result, output};
+
+/// Standard output.
+pub(crate) struct Out {
+    to: BufWriter<io::Stdout>,
+    terminal: bool,
+    colour: bool,
+    pub(crate) json: bool,
+}
+
+impl Out {
+    pub(crate) fn new(json: bool) -> Self {
+        let stream = io::stdout();
+        let colour = anstream::AutoStream::choice(&stream) != anstream::ColorChoice::Never;
+        let terminal = stream.is_terminal();
+        Self { to: BufWriter::with_capacity(64 << 10, stream), terminal, colour, json }
+    }
+
+    /// A line of text.
+    pub(crate) fn line(&mut self, text: impl std::fmt::Display) -> Result<()> {
+        writeln!(self.to, "{text}").map_err(output)
+    }
+
+    /// A line of text with a word of it set off.
+    pub(crate) fn marked(&mut self, good: bool, word: &str, rest: impl std::fmt::Display) -> Result<()> {
+        if !self.colour {
+            return self.line(format_args!("{word}{rest}"));
+        }
+        let colour = if good { anstyle::AnsiColor::Green } else { anstyle::AnsiColor::Red };
+        let style = colour.on_default().bold();
+        self.line(format_args!("{style}{word}{style:#}{rest}"))
+    }
+
+    /// Exact bytes.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        self.to.write_all(bytes).map_err(output)
+    }
+
+    /// A value for a person or a pipe: exact, with a line's end added on a terminal.
+    pub(crate) fn value(&mut self, bytes: &[u8]) -> Result<()> {
+        if !self.terminal {
+            return self.bytes(bytes);
+        }
+        self.line(printable(&String::from_utf8_lossy(bytes)))
+    }
+
+    /// A JSON object on a line of its own.
+    pub(crate) fn object(&mut self, object: &impl serde::Serialize) -> Result<()> {
+        serde_json::to_writer(&mut self.to, object).map_err(|error| output(error.into()))?;
+        self.line("")
+    }
+
+    /// A table: headers (a leading `>` aligns to the right) and rows.
+    pub(crate) fn table(&mut self, headers: &[&str], rows: Vec<Vec<String>>) -> Result<()> {
+        let mut table = Table::new();
+        table.load_style(comfy_table::presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        table.set_header(headers.iter().map(|header| Cell::new(header.trim_start_matches('>'))));
+        for row in rows {
+            table.add_row(row.iter().map(|text| printable(text)));
+        }
+        for (index, header) in headers.iter().enumerate() {
+            if let Some(column) = table.column_mut(index) {
+                column.set_padding((0, 2));
+                if header.starts_with('>') {
+                    column.set_cell_alignment(CellAlignment::Right);
+                }
+            }
+        }
+        let bold = if self.colour { anstyle::Style::new().bold() } else { anstyle::Style::new() };
+        for (index, line) in table.to_string().lines().map(str::trim_end).enumerate() {
+            if index == 0 {
+                self.line(format_args!("{bold}{line}{bold:#}"))?;
+            } else {
+                self.line(line)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends everything on its way.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        self.to.flush().map_err(output)
+    }
+}
+
+/// Adds bytes to a JSON object: under `key` as text, or under `key_base64` where they are not UTF-8.
+pub(crate) fn put_bytes(object: &mut Map<String, Value>, key: &str, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => object.insert(key.to_owned(), Value::String(text.to_owned())),
+        Err(_) => object.insert(format!("{key}_base64"), Value::String(base64::encode(bytes))),
+    };
+}
+
+/// Metadata for a JSON line: the object itself where it is one on one line, else base64; none where it is empty.
+pub(crate) fn metadata(bytes: &[u8]) -> (Option<Box<RawValue>>, Option<String>) {
+    if bytes.is_empty() {
+        return (None, None);
+    }
+    let one_line = !bytes.iter().any(|byte| matches!(byte, b'\n' | b'\r'));
+    let exact = bytes.first() == Some(&b'{') && bytes.last() == Some(&b'}') && one_line;
+    let text = std::str::from_utf8(bytes).ok().filter(|_| exact);
+    match text.and_then(|text| RawValue::from_string(text.to_owned()).ok()) {
+        Some(raw) => (Some(raw), None),
+        None => (None, Some(base64::encode(bytes))),
+    }
+}
+
+/// Text that is safe on a terminal: control characters but line ends and tabs are written as escapes.
+pub(crate) fn printable(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for char in text.chars() {
+        if char.is_control() && !matches!(char, '\n' | '\t') {
+            safe.extend(char.escape_default());
+        } else {
+            safe.push(char);
+        }
+    }
+    safe
+}
+
+/// The beginning of a body on one line.
+pub(crate) fn preview(bytes: &[u8], chars_max: usize) -> String {
+    let head = bytes.get(..bytes.len().min(chars_max * 4)).unwrap_or_default();
+    let text = String::from_utf8_lossy(head);
+    let flat: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut short: String = flat.chars().take(chars_max).collect();
+    if short.len() < flat.len() || head.len() < bytes.len() {
+        short.push('…');
+    }
+    printable(&short)
+}
+
+/// A number with thousands set apart.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.char_indices() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number of bytes in the unit that suits it.
+pub(crate) fn bytes(number: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "KB")];
+    match UNITS.into_iter().find(|(unit, _)| number >= *unit) {
+        Some((unit, name)) => {
+            let tenths = number / (unit / 10);
+            format!("{}.{} {name}", count(tenths / 10), tenths % 10)
+        }
+        None => format!("{number} B"),
+    }
+}
+
+/// A time in nanoseconds since 1970, in UTC.
+pub(crate) fn time(ns: u64) -> String {
+    let stamp = jiff::Timestamp::from_nanosecond(i128::from(ns));
+    stamp.map_or_else(|_| format!("{ns} ns"), |stamp| format!("{stamp:.3}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bytes, count, metadata, preview, printable, time};
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!([0, 999, 1000, 1234567].map(count), ["0", "999", "1,000", "1,234,567"]);
+        let shown = [0, 999, 1000, 40_358, 31_000_000, 5_250_000_000].map(bytes);
+        assert_eq!(shown, ["0 B", "999 B", "1.0 KB", "40.3 KB", "31.0 MB", "5.2 GB"]);
+        assert_eq!(time(1_700_000_000_123_456_789), "2023-11-14T22:13:20.123Z");
+    }
+
+    #[test]
+    fn no_escape_sequence_reaches_a_terminal() {
+        assert_eq!(printable("a\u{1b}[31mb\tc\n\u{9b}2J\r"), "a\\u{1b}[31mb\tc\n\\u{9b}2J\\r");
+        assert_eq!(preview(b"a \n b\x1b", 80), "a b\\u{1b}");
+        assert_eq!(preview(b"abcdef", 3), "abc…");
+    }
+
+    #[test]
+    fn metadata_stands_in_json_only_where_that_keeps_its_bytes() {
+        let shown = |bytes: &[u8]| {
+            let (raw, base64) = metadata(bytes);
+            (raw.map(|raw| raw.get().to_owned()), base64)
+        };
+        assert_eq!(shown(b""), (None, None));
+        assert_eq!(shown(br#"{"a":  1e400}"#), (Some(r#"{"a":  1e400}"#.to_owned()), None));
+        for bytes in [&b"{\n}"[..], b"{} ", b"[]", b"x", b"\xff", b"{"] {
+            assert!(matches!(shown(bytes), (None, Some(_))), "{bytes:?}");
+        }
+    }
+}

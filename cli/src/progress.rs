@@ -1,0 +1,46 @@
+//! A progress bar on standard error, only where that is a terminal.
+
+use std::io::IsTerminal;
+use std::sync::atomic::Ordering;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::input::Input;
+use crate::out::count;
+
+/// The progress of an import.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    bytes_read: std::sync::Arc<std::sync::atomic::AtomicU64>,
+}
+
+impl Progress {
+    /// Shows the progress of reading `input`.
+    pub(crate) fn of(input: &Input) -> Self {
+        let target = if std::io::stderr().is_terminal() {
+            ProgressDrawTarget::stderr_with_hz(10)
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bar = ProgressBar::with_draw_target(input.file_bytes, target);
+        let template = match input.file_bytes {
+            Some(_) => "{wide_bar} {bytes}/{total_bytes} {msg}",
+            None => "{spinner} {bytes} {msg}",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        Self { bar, bytes_read: input.bytes_read.clone() }
+    }
+
+    /// So many runs and frames are recorded.
+    pub(crate) fn recorded(&self, runs: u64, frames: u64) {
+        self.bar.set_position(self.bytes_read.load(Ordering::Relaxed));
+        self.bar.set_message(format!("{} runs, {} frames", count(runs), count(frames)));
+    }
+
+    /// Takes the bar away, so that what is printed next stands alone.
+    pub(crate) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,269 @@
+//! `annals demo`: records real runs as an agent would, a commit at each step, in a child process that it kills
+//! in the middle; reopens the store; checks that every acknowledged frame is there; records what is missing; and
+//! compares every byte that comes back with the source.
+//!
+//! The runs are those that the tests carry; their provenance and licence stand beside them, in
+//! engine/tests/data/PROVENANCE.md.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use annals::import::{ChatOptions, ChatRuns, Frame, ImportedRun};
+use serde_json::json;
+
+use crate::args::DemoArgs;
+use crate::door::{Door, FrameRow};
+use crate::failure::{Code, Failure, Result};
+use crate::input::xz_reader;
+use crate::out::{Out, bytes, count};
+
+use super::stats::ratio;
+
+/// 12 real runs of a tool-calling agent: MIT, Copyright (c) 2024 Sierra.
+const RUNS_XZ: &[u8] = include_bytes!("../../../engine/tests/data/tau-airline-cut.json.xz");
+
+const NAMESPACE: &str = "default";
+
+pub(super) fn run(args: &DemoArgs, out: &mut Out) -> Result<()> {
+    if let Some(root) = &args.record_into {
+        return record_until_killed(root);
+    }
+    let runs = carried_runs()?;
+    let place = Place::new(args)?;
+    let root = place.path();
+    let acknowledged = killed_recording(&root, &runs)?;
+    let frames_before: usize = acknowledged.values().sum();
+    if !out.json {
+        let (frames, total) = (count(frames_before as u64), count(frame_count(&runs)));
+        out.line(format_args!("recorded {frames} of {total} frames, then killed the recorder (SIGKILL)"))?;
+        out.flush()?;
+    }
+    let door = Door::write(&root, NAMESPACE)?;
+    check_acknowledged(&door, &runs, &acknowledged)?;
+    let again = record_missing(&door, &runs)?;
+    if !out.json {
+        let frames = count(frames_before as u64);
+        out.line(format_args!(
+            "reopened: all {frames} acknowledged frames are there; recorded the other {again} runs"
+        ))?;
+        out.flush()?;
+    }
+    door.close()?;
+    let receipt = replay(&Door::read(&root, NAMESPACE)?, &runs)?;
+    receipt.tell(frames_before, out)?;
+    if let Some(kept) = &args.keep
+        && !out.json
+    {
+        out.line(format_args!("the store is in {0}: annals --store {0} runs", kept.display()))?;
+    }
+    if receipt.exact == receipt.frames { Ok(()) } else { Err(Failure::Silent(Code::Damage)) }
+}
+
+/// Where the demonstration records.
+enum Place {
+    Kept(PathBuf),
+    Temporary(tempfile::TempDir),
+}
+
+impl Place {
+    fn new(args: &DemoArgs) -> Result<Self> {
+        if let Some(kept) = &args.keep {
+            if kept.exists() {
+                let message = format!("{} exists", kept.display());
+                return Err(Failure::new(Code::Failed, message, "name a directory that does not exist yet"));
+            }
+            return Ok(Self::Kept(kept.clone()));
+        }
+        let temporary = tempfile::Builder::new().prefix("annals-demo-").tempdir().map_err(|error| {
+            let message = format!("cannot make a temporary directory: {error}");
+            Failure::new(Code::Failed, message, "set TMPDIR, or name a directory with --keep")
+        })?;
+        Ok(Self::Temporary(temporary))
+    }
+
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::Kept(path) => path.clone(),
+            Self::Temporary(directory) => directory.path().join("store"),
+        }
+    }
+}
+
+fn carried_runs() -> Result<Vec<ImportedRun>> {
+    let options = ChatOptions {
+        id: Some("{task_id}-{trial}".parse()?),
+        model: Some("gpt-4o".to_owned()),
+        status_from: Some("reward".to_owned()),
+        ..ChatOptions::default()
+    };
+    let reader = xz_reader(RUNS_XZ).map_err(|error| child_failed("unpack its runs", &error))?;
+    ChatRuns::new(BufReader::new(reader), options).map(|run| run.map_err(Failure::from)).collect()
+}
+
+fn frame_count(runs: &[ImportedRun]) -> u64 {
+    runs.iter().map(|run| run.frame_count() as u64).sum()
+}
+
+/// The child: records every run, a commit a frame, and says each frame that has been acknowledged.
+fn record_until_killed(root: &Path) -> Result<()> {
+    let door = Door::write(root, NAMESPACE)?;
+    let mut stdout = std::io::stdout().lock();
+    for run in carried_runs()? {
+        let mut live = door.begin(&run, false)?;
+        for frame in run.frames() {
+            live.record(frame)?;
+            writeln!(stdout, "{}", run.id).and_then(|()| stdout.flush()).map_err(crate::failure::output)?;
+        }
+        live.end(&run)?;
+    }
+    door.close()
+}
+
+/// Starts the child, kills it once half the frames are acknowledged, and says how many of each run were.
+fn killed_recording(root: &Path, runs: &[ImportedRun]) -> Result<HashMap<String, usize>> {
+    let program = std::env::current_exe().map_err(|error| child_failed("find this program", &error))?;
+    let mut child = Command::new(program)
+        .args(["demo", "--record-into"])
+        .arg(root)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| child_failed("start the recorder", &error))?;
+    let mut acknowledged: HashMap<String, usize> = HashMap::new();
+    let mut left = frame_count(runs) / 2;
+    if let Some(stdout) = child.stdout.take() {
+        for line in BufReader::new(stdout).lines() {
+            let line = line.map_err(|error| child_failed("hear from the recorder", &error))?;
+            *acknowledged.entry(line).or_default() += 1;
+            // What the child still says after it is killed was acknowledged too, and is read to the end.
+            if left == 1 {
+                child.kill().map_err(|error| child_failed("kill the recorder", &error))?;
+            }
+            left = left.saturating_sub(1);
+        }
+    }
+    let status = child.wait().map_err(|error| child_failed("wait for the recorder", &error))?;
+    if left > 0 {
+        return Err(child_failed("record", &status));
+    }
+    Ok(acknowledged)
+}
+
+fn child_failed(what: &str, why: &impl std::fmt::Display) -> Failure {
+    let message = format!("the demonstration could not {what}: {why}");
+    Failure::new(Code::Failed, message, "it needs to start itself a second time and to write to a directory")
+}
+
+/// Every frame that the child said was recorded must be there, with its bytes.
+fn check_acknowledged(
+    door: &Door,
+    runs: &[ImportedRun],
+    acknowledged: &HashMap<String, usize>,
+) -> Result<()> {
+    for run in runs {
+        let Some(promised) = acknowledged.get(&run.id) else { continue };
+        let mut stored = door.frames(&run.id)?;
+        for (expected, seq) in run.frames().zip(1..).take(*promised) {
+            match stored.next().transpose()? {
+                Some(frame) if same(&frame, &expected) => {}
+                _ => {
+                    let message = format!("frame {seq} of run {} was acknowledged and is not there", run.id);
+                    return Err(Failure::new(
+                        Code::Damage,
+                        message,
+                        "please report this: it must not happen",
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Records the runs that are not there whole, in place of what the kill left of them; says how many.
+fn record_missing(door: &Door, runs: &[ImportedRun]) -> Result<u64> {
+    let stored: HashMap<String, String> = door.runs()?.into_iter().map(|run| (run.id, run.status)).collect();
+    let mut recorded = 0;
+    for run in runs.iter().filter(|run| stored.get(&run.id).is_none_or(|status| status != run.status.name()))
+    {
+        door.record(run, true)?;
+        recorded += 1;
+    }
+    Ok(recorded)
+}
+
+fn same(frame: &FrameRow, expected: &Frame) -> bool {
+    frame.input == expected.input
+        && frame.output == expected.output
+        && frame.metadata == expected.metadata
+        && frame.component == expected.component.name()
+        && frame.parent == expected.parent
+}
+
+/// What the demonstration showed.
+struct Receipt {
+    runs: u64,
+    frames: u64,
+    exact: u64,
+    raw_bytes: u64,
+    disk_bytes: u64,
+    fingerprint: String,
+}
+
+/// Replays every run and compares it with the source.
+fn replay(door: &Door, runs: &[ImportedRun]) -> Result<Receipt> {
+    let mut all = blake3::Hasher::new();
+    let costs = door.stats()?;
+    let mut receipt = Receipt {
+        runs: 0,
+        frames: 0,
+        exact: 0,
+        raw_bytes: 0,
+        disk_bytes: costs.disk_bytes,
+        fingerprint: String::new(),
+    };
+    for run in runs {
+        receipt.runs += 1;
+        let mut stored = door.frames(&run.id)?;
+        for expected in run.frames() {
+            receipt.frames += 1;
+            receipt.raw_bytes += (expected.input.len() + expected.output.len()) as u64;
+            if stored.next().transpose()?.is_some_and(|frame| same(&frame, &expected)) {
+                receipt.exact += 1;
+            }
+        }
+        // A frame too many is as inexact as one too few.
+        if stored.next().is_some() {
+            receipt.frames += 1;
+        }
+        all.update(format!("{} {}\n", run.id, door.run(&run.id)?.fingerprint).as_bytes());
+    }
+    receipt.fingerprint = all.finalize().to_hex().to_string();
+    Ok(receipt)
+}
+
+impl Receipt {
+    fn tell(&self, frames_before: usize, out: &mut Out) -> Result<()> {
+        if out.json {
+            return out.object(&json!({
+                "runs": self.runs,
+                "frames": self.frames,
+                "frames_before_kill": frames_before,
+                "raw_bytes": self.raw_bytes,
+                "disk_bytes": self.disk_bytes,
+                "fingerprint": self.fingerprint,
+                "bit_exact": self.exact,
+            }));
+        }
+        out.line(format_args!("runs         {}", count(self.runs)))?;
+        out.line(format_args!("frames       {}", count(self.frames)))?;
+        out.line(format_args!("raw bytes    {} ({})", count(self.raw_bytes), bytes(self.raw_bytes)))?;
+        let share = ratio(self.raw_bytes, self.disk_bytes);
+        out.line(format_args!("on disk      {} ({share})", count(self.disk_bytes)))?;
+        out.line(format_args!("fingerprint  {}", self.fingerprint))?;
+        let (exact, frames) = (count(self.exact), count(self.frames));
+        out.marked(self.exact == self.frames, "bit-exact", format_args!(": {exact} of {frames}"))
+    }
+}

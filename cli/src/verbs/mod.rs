@@ -1,0 +1,59 @@
+//! The verbs, a file for each or for a few that belong together.
+
+mod demo;
+mod fork;
+mod import;
+mod init;
+mod kv;
+mod replay;
+mod runs;
+mod show;
+mod stats;
+mod verify;
+
+use crate::args::{Cli, Global, Verb};
+use crate::door::Door;
+use crate::failure::Result;
+use crate::locate;
+use crate::out::Out;
+
+/// Does what the command line says.
+pub(crate) fn run(cli: &Cli) -> Result<()> {
+    let (global, mut out) = (&cli.global, Out::new(cli.global.json));
+    let done = match &cli.verb {
+        Verb::Init => init::run(global, &mut out),
+        Verb::Import(args) => import::run(global, args, &mut out),
+        Verb::Runs(args) => runs::run(global, args, &mut out),
+        Verb::Show(args) => show::run(global, args, &mut out),
+        Verb::Replay(args) => replay::run(global, args, &mut out),
+        Verb::Verify(args) => verify::run(global, args, &mut out),
+        Verb::Fork(args) => fork::run(global, args, &mut out),
+        Verb::State(args) => show::state(global, args, &mut out),
+        Verb::Get(args) => kv::get(global, args, &mut out),
+        Verb::Put(args) => kv::put(global, args, &mut out),
+        Verb::Del(args) => kv::del(global, args, &mut out),
+        Verb::Scan(args) => kv::scan(global, args, &mut out),
+        Verb::Stats => stats::run(global, &mut out),
+        Verb::Demo(args) => demo::run(args, &mut out),
+    };
+    // What was printed before a failure goes out before the failure is told.
+    let flushed = out.flush();
+    done.and(flushed)
+}
+
+/// The store for reading.
+fn reading(global: &Global) -> Result<Door> {
+    Door::read(&locate::store(global.store.as_deref()), &global.namespace)
+}
+
+/// The store for writing; created where there is none.
+fn writing(global: &Global) -> Result<Door> {
+    Door::write(&locate::store(global.store.as_deref()), &global.namespace)
+}
+
+/// The store for writing, where it must be there already.
+fn writing_existing(global: &Global) -> Result<Door> {
+    let root = locate::store(global.store.as_deref());
+    Door::must_exist(&root)?;
+    Door::write(&root, &global.namespace)
+}

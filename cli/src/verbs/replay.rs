@@ -1,0 +1,142 @@
+//! `annals replay`: frames in order, every blob and every link of the chain checked by the engine.
+
+use std::borrow::Cow;
+
+use annals::import::base64;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::runs::short;
+use crate::args::{Global, ReplayArgs};
+use crate::door::{Door, FrameRow, RunRow};
+use crate::failure::Result;
+use crate::out::{Out, bytes, count, metadata, preview};
+
+pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<()> {
+    let door = super::reading(global)?;
+    let Some(run) = &args.run else {
+        return all(&door, args, out);
+    };
+    let run = door.run(run)?;
+    let many = !args.raw && !out.json;
+    let mut rows = Vec::new();
+    let replayed = one(&door, &run, args, out, |frame| {
+        if many {
+            rows.push(vec![
+                frame.seq.to_string(),
+                frame.component.clone(),
+                count(frame.input.len() as u64),
+                count(frame.output.len() as u64),
+                short(&frame.digest),
+                preview(&frame.output, 60),
+            ]);
+        }
+    })?;
+    if !many {
+        return Ok(());
+    }
+    out.table(&[">SEQ", "COMPONENT", ">INPUT", ">OUTPUT", "DIGEST", "WHAT CAME OUT"], rows)?;
+    let (frames, raw) = (count(replayed.frames), bytes(replayed.raw_bytes));
+    out.marked(true, "bit-exact", format_args!(": {frames} frames, {raw}, fingerprint {}", run.fingerprint))
+}
+
+fn all(door: &Door, args: &ReplayArgs, out: &mut Out) -> Result<()> {
+    let mut total = Replayed::default();
+    let mut rows = Vec::new();
+    for run in door.runs()? {
+        let replayed = one(door, &run, args, out, |_| ())?;
+        rows.push(vec![run.id, count(replayed.frames), bytes(replayed.raw_bytes), short(&run.fingerprint)]);
+        total.frames += replayed.frames;
+        total.raw_bytes += replayed.raw_bytes;
+    }
+    if args.raw || out.json {
+        return Ok(());
+    }
+    let runs = count(rows.len() as u64);
+    out.table(&["RUN", ">FRAMES", ">BYTES", "FINGERPRINT"], rows)?;
+    let (frames, raw) = (count(total.frames), bytes(total.raw_bytes));
+    out.marked(true, "bit-exact", format_args!(": {runs} runs, {frames} frames, {raw}"))
+}
+
+/// What came back.
+#[derive(Default)]
+struct Replayed {
+    frames: u64,
+    raw_bytes: u64,
+}
+
+/// Replays a run. As JSON or raw each frame goes out as soon as it is read and checked.
+fn one(
+    door: &Door,
+    run: &RunRow,
+    args: &ReplayArgs,
+    out: &mut Out,
+    mut seen: impl FnMut(&FrameRow),
+) -> Result<Replayed> {
+    let mut replayed = Replayed::default();
+    for frame in door.frames(&run.id)? {
+        let frame = frame?;
+        replayed.frames += 1;
+        replayed.raw_bytes += (frame.input.len() + frame.output.len()) as u64;
+        if args.raw {
+            out.bytes(&frame.output)?;
+        } else if out.json {
+            out.object(&FrameLine::of(&run.id, &frame))?;
+        }
+        seen(&frame);
+    }
+    Ok(replayed)
+}
+
+/// A frame as a line of JSON; `import --format frames` takes it back.
+#[derive(Serialize)]
+pub(super) struct FrameLine<'a> {
+    run: &'a str,
+    seq: u32,
+    component: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<u32>,
+    started_ns: u64,
+    duration_ns: u64,
+    severity: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata_base64: Option<String>,
+    digest: &'a str,
+}
+
+impl<'a> FrameLine<'a> {
+    pub(super) fn of(run: &'a str, frame: &'a FrameRow) -> Self {
+        let body = |body: &'a [u8]| match std::str::from_utf8(body) {
+            Ok(text) => (Some(Cow::Borrowed(text)), None),
+            Err(_) => (None, Some(base64::encode(body))),
+        };
+        let ((input, input_base64), (output, output_base64)) = (body(&frame.input), body(&frame.output));
+        let (metadata, metadata_base64) = metadata(&frame.metadata);
+        Self {
+            run,
+            seq: frame.seq,
+            component: &frame.component,
+            parent: frame.parent,
+            started_ns: frame.started_ns,
+            duration_ns: frame.duration_ns,
+            severity: &frame.severity,
+            input,
+            input_base64,
+            output,
+            output_base64,
+            metadata,
+            metadata_base64,
+            digest: &frame.digest,
+        }
+    }
+}

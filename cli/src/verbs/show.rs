@@ -1,0 +1,131 @@
+//! `annals show` and `annals state`: one run, one frame, one state.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::replay::FrameLine;
+use super::runs;
+use crate::address::Address;
+use crate::args::{Global, ShowArgs, StateArgs};
+use crate::door::{Door, FrameRow, RunRow};
+use crate::failure::{Code, Failure, Result};
+use crate::out::{Out, bytes, count, metadata, preview, printable, put_bytes, time};
+
+/// Bytes of a body that are shown to a person before `--raw` is pointed out.
+const SHOWN_MAX: usize = 4000;
+
+pub(super) fn run(global: &Global, args: &ShowArgs, out: &mut Out) -> Result<()> {
+    let door = super::reading(global)?;
+    let address = Address::parse(&args.target)?;
+    match address.seq {
+        Some(seq) => {
+            let frame = door.frame(&address.run, seq)?;
+            show_frame(&address.run, &frame, args, out)
+        }
+        None if args.input || args.output => Err(Failure::new(
+            Code::Usage,
+            "--input and --output are of a frame, and this names a run",
+            format!("name a frame of it, for example {}@1", address.run),
+        )),
+        None => show_run(&door, &door.run(&address.run)?, args, out),
+    }
+}
+
+pub(super) fn state(global: &Global, args: &StateArgs, out: &mut Out) -> Result<()> {
+    let door = super::reading(global)?;
+    let address = Address::parse(&args.target)?;
+    let (seq, state) = door.state(&address.run, address.seq)?;
+    if out.json {
+        let mut object = Map::new();
+        object.insert("run".to_owned(), json!(address.run));
+        object.insert("seq".to_owned(), json!(seq));
+        put_bytes(&mut object, "state", &state);
+        return out.object(&object);
+    }
+    if args.raw { out.bytes(&state) } else { out.value(&state) }
+}
+
+fn show_run(door: &Door, run: &RunRow, args: &ShowArgs, out: &mut Out) -> Result<()> {
+    if out.json {
+        return out.object(&RunObject::of(run));
+    }
+    if args.metadata {
+        return if args.raw { out.bytes(&run.metadata) } else { out.value(&run.metadata) };
+    }
+    let model = run.model.as_deref().map_or(String::new(), |model| format!(", {}", printable(model)));
+    out.line(format_args!("{}: {}, {}{model}", run.id, run.status, run.severity))?;
+    if let Some((from, at)) = &run.forked_from {
+        out.line(format_args!("forked from {from}@{at}"))?;
+    }
+    out.line(format_args!("fingerprint {}", run.fingerprint))?;
+    if !run.metadata.is_empty() {
+        out.line(format_args!("metadata {}", preview(&run.metadata, 80)))?;
+    }
+    let mut rows = Vec::new();
+    for frame in door.frames(&run.id)? {
+        let frame = frame?;
+        rows.push(vec![
+            frame.seq.to_string(),
+            frame.component,
+            frame.parent.map_or(String::new(), |parent| parent.to_string()),
+            count(frame.input.len() as u64),
+            count(frame.output.len() as u64),
+            preview(&frame.output, 60),
+        ]);
+    }
+    out.line("")?;
+    out.table(&[">SEQ", "COMPONENT", ">PARENT", ">INPUT", ">OUTPUT", "WHAT CAME OUT"], rows)
+}
+
+fn show_frame(run: &str, frame: &FrameRow, args: &ShowArgs, out: &mut Out) -> Result<()> {
+    let parts = [
+        ("input", args.input, &frame.input),
+        ("output", args.output, &frame.output),
+        ("metadata", args.metadata, &frame.metadata),
+    ];
+    if out.json {
+        return out.object(&FrameLine::of(run, frame));
+    }
+    if let Some((_, _, part)) = parts.iter().find(|(_, wanted, _)| *wanted) {
+        return if args.raw { out.bytes(part) } else { out.value(part) };
+    }
+    out.line(format_args!("{run}@{}: {}, {}", frame.seq, printable(&frame.component), frame.severity))?;
+    if let Some(parent) = frame.parent {
+        out.line(format_args!("parent {run}@{parent}"))?;
+    }
+    out.line(format_args!(
+        "began {}, took {:.3} ms",
+        time(frame.started_ns),
+        frame.duration_ns as f64 / 1e6
+    ))?;
+    out.line(format_args!("digest {}", frame.digest))?;
+    for (name, _, part) in parts.into_iter().filter(|(_, _, part)| !part.is_empty()) {
+        out.line(format_args!("\n{name}, {}:", bytes(part.len() as u64)))?;
+        let head = part.get(..part.len().min(SHOWN_MAX)).unwrap_or_default();
+        out.line(printable(&String::from_utf8_lossy(head)))?;
+        if head.len() < part.len() {
+            let more = count((part.len() - head.len()) as u64);
+            out.line(format_args!("… {more} bytes more: annals show {run}@{} --{name} --raw", frame.seq))?;
+        }
+    }
+    Ok(())
+}
+
+/// A run as JSON, with its metadata.
+#[derive(Serialize)]
+struct RunObject {
+    #[serde(flatten)]
+    run: Map<String, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata_base64: Option<String>,
+}
+
+impl RunObject {
+    fn of(run: &RunRow) -> Self {
+        let (metadata, metadata_base64) = metadata(&run.metadata);
+        Self { run: runs::object(run), metadata, metadata_base64 }
+    }
+}

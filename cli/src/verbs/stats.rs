@@ -1,0 +1,41 @@
+//! `annals stats`.
+
+use serde_json::{Map, Value, json};
+
+use crate::args::Global;
+use crate::failure::Result;
+use crate::out::{Out, bytes, count};
+
+pub(super) fn run(global: &Global, out: &mut Out) -> Result<()> {
+    let costs = super::reading(global)?.stats()?;
+    if out.json {
+        let kinds = costs.by_kind.iter().map(|(kind, bytes)| ((*kind).to_owned(), json!(bytes)));
+        let kinds: Map<String, Value> = kinds.collect();
+        return out.object(&json!({
+            "runs": costs.runs,
+            "frames": costs.frames,
+            "raw_bytes": costs.raw_bytes,
+            "disk_bytes": costs.disk_bytes,
+            "bytes": kinds,
+        }));
+    }
+    let mut rows = vec![
+        vec!["runs".to_owned(), count(costs.runs), String::new()],
+        vec!["frames".to_owned(), count(costs.frames), String::new()],
+        vec!["raw".to_owned(), count(costs.raw_bytes), bytes(costs.raw_bytes)],
+        vec!["on disk".to_owned(), count(costs.disk_bytes), ratio(costs.raw_bytes, costs.disk_bytes)],
+    ];
+    for (kind, number) in costs.by_kind {
+        rows.push(vec![format!("  {}", kind.replace('_', " ")), count(number), bytes(number)]);
+    }
+    out.table(&["", ">COUNT OR BYTES", ""], rows)
+}
+
+/// Bytes on disk and what part of the raw bytes they are.
+pub(super) fn ratio(raw: u64, disk: u64) -> String {
+    if disk == 0 || raw == 0 {
+        return bytes(disk);
+    }
+    let tenths = raw.saturating_mul(10) / disk;
+    format!("{}, 1/{}.{} of raw", bytes(disk), tenths / 10, tenths % 10)
+}

@@ -1,0 +1,148 @@
+//! What can be wrong with an import, always with the place in the source.
+
+use std::fmt;
+
+/// Where in the source something stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Line of the source, from 1.
+    pub line: u64,
+    /// Which object of the source, from 1.
+    pub item: u64,
+    /// What an object of this source is: "run" or "object".
+    pub noun: &'static str,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {} {}", self.line, self.noun, self.item)
+    }
+}
+
+/// Why an import stopped. Nothing of the run it names has been handed out.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// The reader failed: a broken disk, or a compressed file that is damaged or cut short.
+    #[error("{place}: cannot read the input: {source}")]
+    Read {
+        /// How far reading came.
+        place: Place,
+        /// The reader's own error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The text is not JSON.
+    #[error("{place}: expected {expected} at line {at_line}, column {column}, found {}", Found(*.found))]
+    Syntax {
+        /// The line to look at first: where the object began if each object has a line of its own.
+        place: Place,
+        /// What would have been right.
+        expected: &'static str,
+        /// Line of the first wrong byte, from 1.
+        at_line: u64,
+        /// Column of the first wrong byte, in bytes, from 1.
+        column: u64,
+        /// The wrong byte, or none where the input ended.
+        found: Option<u8>,
+    },
+    /// A string holds bytes that are not UTF-8.
+    #[error("{place}: the bytes at line {at_line} are not UTF-8")]
+    NotUtf8 {
+        /// The object.
+        place: Place,
+        /// Line of the first wrong byte.
+        at_line: u64,
+    },
+    /// Arrays and objects are nested too deeply.
+    #[error("{place}: nested deeper than {limit} levels")]
+    TooDeep {
+        /// Where the limit was passed.
+        place: Place,
+        /// The limit, in levels.
+        limit: usize,
+    },
+    /// The text of one run is too long.
+    #[error("{place}: the text of one run is over {limit} bytes")]
+    TooBig {
+        /// Where the run began.
+        place: Place,
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// JSON, but not of the shape that the format asks for.
+    #[error("{place}: {what}")]
+    Shape {
+        /// The object.
+        place: Place,
+        /// What is wrong, as a clause.
+        what: String,
+    },
+    /// A top-level key that the options name is missing.
+    #[error("{place}: no key `{key}`, which {wanted_by} asks for")]
+    MissingKey {
+        /// The run.
+        place: Place,
+        /// The key.
+        key: String,
+        /// Which option names it.
+        wanted_by: &'static str,
+    },
+    /// Two runs of one input have the same name.
+    #[error("{place}: a second run named `{id}` in this input")]
+    DuplicateRun {
+        /// The later of the two.
+        place: Place,
+        /// Their name.
+        id: String,
+    },
+}
+
+impl ImportError {
+    /// The place that the error names.
+    pub fn place(&self) -> Place {
+        match self {
+            Self::Read { place, .. }
+            | Self::Syntax { place, .. }
+            | Self::NotUtf8 { place, .. }
+            | Self::TooDeep { place, .. }
+            | Self::TooBig { place, .. }
+            | Self::Shape { place, .. }
+            | Self::MissingKey { place, .. }
+            | Self::DuplicateRun { place, .. } => *place,
+        }
+    }
+
+    /// What to do about it, as a sentence without a full stop.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Read { .. } => "check that the file is whole, for example with `xz -t` or `zstd -t`",
+            Self::Syntax { .. } => {
+                "the input is a JSON array or one JSON object after another; mend or remove this one"
+            }
+            Self::NotUtf8 { .. } => {
+                "JSON text is UTF-8; in frames, give other bytes as `input_base64` or `output_base64`"
+            }
+            Self::TooDeep { .. } => "keep deep structures as a string within the message",
+            Self::TooBig { .. } => "split the run, or record it through the engine, which streams bodies",
+            Self::Shape { .. } => "docs/cli.md describes what an import takes",
+            Self::MissingKey { .. } => "name a key that every run has at its top level",
+            Self::DuplicateRun { .. } => {
+                "name runs by keys that tell them apart, for example --id '{task_id}-{trial}'"
+            }
+        }
+    }
+}
+
+struct Found(Option<u8>);
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("the end of the input"),
+            Some(b'\n') => f.write_str("the end of the line"),
+            Some(byte) if byte.is_ascii_graphic() => write!(f, "`{}`", char::from(byte)),
+            Some(byte) => write!(f, "byte 0x{byte:02x}"),
+        }
+    }
+}

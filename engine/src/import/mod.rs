@@ -1,0 +1,32 @@
+//! Importing recordings made elsewhere: chat transcripts and frames, read as a stream, one run at a time.
+//!
+//! [`ChatRuns`] reads runs of messages in the OpenAI shape and expands them into the frames that an agent would
+//! have recorded; [`FrameRuns`] reads frames themselves, one JSON object each. Both hand out [`ImportedRun`]s.
+//! What a source says is kept as the exact bytes of its own JSON text: nothing is parsed and printed again.
+//!
+//! Layout: `scan` (is this byte JSON so far), `source` (one object after another from a stream), `span` (the
+//! members of an object as text), `template` (run names), `run` (what comes out), `chat` and `frames` (the two
+//! formats), `base64`, `error`.
+//!
+//! Left out on purpose: decompression and files (the caller hands in a reader), and writing to a store.
+
+pub mod base64;
+mod chat;
+mod error;
+mod frames;
+mod run;
+mod scan;
+mod source;
+mod span;
+mod template;
+
+pub use chat::{ChatOptions, ChatRuns};
+pub use error::{ImportError, Place};
+pub use frames::{FrameOptions, FrameRuns};
+pub use run::{Component, Frame, ImportedRun, Severity, Status};
+pub use scan::DEPTH_MAX;
+pub use source::RUN_BYTES_MAX;
+pub use template::{IdTemplate, TemplateError};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! One JSON object after another from a stream: the elements of an array, the lines of JSON Lines, or objects
+//! that just follow each other.
+//!
+//! Invariants: at most one object's text is held; what is handed out is valid JSON and UTF-8; after an error or
+//! the end, nothing more is read.
+
+use std::io::BufRead;
+
+use super::error::{ImportError, Place};
+use super::scan::{DEPTH_MAX, Scan, Step, Wrong};
+
+/// Bytes that the text of one run may have unless the caller says otherwise: 1 GiB.
+pub const RUN_BYTES_MAX: u64 = 1 << 30;
+
+/// One object of the source.
+#[derive(Debug)]
+pub(super) struct Object {
+    /// Its exact text.
+    pub(super) text: String,
+    /// Where it begins.
+    pub(super) place: Place,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Start,
+    /// Within the array, before its first element.
+    ArrayFirst,
+    /// Within the array, after an element.
+    ArrayNext,
+    /// Objects that follow each other.
+    Loose,
+    /// The array is closed: only white space may follow.
+    Closed,
+    /// Ended, or failed.
+    Over,
+}
+
+/// Reads the objects of a source.
+#[derive(Debug)]
+pub(super) struct Objects<R> {
+    reader: R,
+    mode: Mode,
+    noun: &'static str,
+    bytes_max: u64,
+    /// Line and column of the next byte, from 1.
+    line: u64,
+    column: u64,
+    /// Objects begun.
+    items: u64,
+    /// Every object so far stood on one line of its own.
+    one_a_line: bool,
+}
+
+impl<R: BufRead> Objects<R> {
+    pub(super) fn new(reader: R, noun: &'static str, bytes_max: u64) -> Self {
+        Self { reader, mode: Mode::Start, noun, bytes_max, line: 1, column: 1, items: 0, one_a_line: true }
+    }
+
+    /// The next object, or none at the end of the input.
+    pub(super) fn next(&mut self) -> Result<Option<Object>, ImportError> {
+        if self.mode == Mode::Over {
+            return Ok(None);
+        }
+        let before = std::mem::replace(&mut self.mode, Mode::Over);
+        let Some(after) = self.seek_object(before)? else { return Ok(None) };
+        let object = self.object(after)?;
+        self.mode = after;
+        Ok(Some(object))
+    }
+
+    /// Bytes that one run may have.
+    pub(super) fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// Reads up to the next `{` and says how the source goes on after that object; none at the end.
+    fn seek_object(&mut self, mut mode: Mode) -> Result<Option<Mode>, ImportError> {
+        if mode == Mode::Start {
+            self.skip_byte_order_mark()?;
+        }
+        loop {
+            let byte = self.peek()?;
+            if let Some(b' ' | b'\t' | b'\n' | b'\r') = byte {
+                self.advance(byte);
+                continue;
+            }
+            let (next, expected) = match (mode, byte) {
+                (Mode::Start | Mode::Loose, Some(b'{')) => return Ok(Some(Mode::Loose)),
+                (Mode::ArrayFirst, Some(b'{')) => return Ok(Some(Mode::ArrayNext)),
+                (Mode::Start, Some(b'[')) => (Some(Mode::ArrayFirst), ""),
+                (Mode::ArrayFirst | Mode::ArrayNext, Some(b']')) => (Some(Mode::Closed), ""),
+                (Mode::ArrayNext, Some(b',')) => {
+                    self.advance(byte);
+                    self.seek_element()?;
+                    return Ok(Some(Mode::ArrayNext));
+                }
+                (Mode::Start | Mode::Loose | Mode::Closed | Mode::Over, None) => return Ok(None),
+                (Mode::Start, _) => (None, "`[` or `{`"),
+                (Mode::Loose, _) => (None, "`{`"),
+                (Mode::ArrayFirst, _) => (None, "`{` or `]`"),
+                (Mode::ArrayNext, _) => (None, "`,` or `]`"),
+                (Mode::Closed | Mode::Over, _) => (None, "the end of the input after `]`"),
+            };
+            let Some(next) = next else { return Err(self.wrong_between(expected, byte)) };
+            self.advance(byte);
+            mode = next;
+        }
+    }
+
+    /// After a comma: white space and `{`.
+    fn seek_element(&mut self) -> Result<(), ImportError> {
+        loop {
+            match self.peek()? {
+                Some(b'{') => return Ok(()),
+                byte @ Some(b' ' | b'\t' | b'\n' | b'\r') => self.advance(byte),
+                byte => return Err(self.wrong_between("`{`", byte)),
+            }
+        }
+    }
+
+    /// Reads one object, whose `{` is the next byte.
+    fn object(&mut self, mode: Mode) -> Result<Object, ImportError> {
+        self.items += 1;
+        let place = self.place();
+        let mut scan = Scan::new();
+        let mut text = Vec::new();
+        loop {
+            let (line, column) = (&mut self.line, &mut self.column);
+            let buffer = fill(&mut self.reader, place)?;
+            if buffer.is_empty() {
+                return Err(self.wrong_within(scan.expected(), None, place, mode));
+            }
+            let mut taken = 0;
+            let mut outcome = Ok(Step::More);
+            for byte in buffer {
+                outcome = scan.push(*byte);
+                if outcome.is_err() {
+                    break;
+                }
+                taken += 1;
+                count(*byte, line, column);
+                if outcome == Ok(Step::Done) {
+                    break;
+                }
+            }
+            let found = buffer.get(taken).copied();
+            if text.len() as u64 + taken as u64 > self.bytes_max {
+                return Err(ImportError::TooBig { place, limit: self.bytes_max });
+            }
+            text.extend_from_slice(buffer.get(..taken).unwrap_or_default());
+            self.reader.consume(taken);
+            match outcome {
+                Ok(Step::More) => {}
+                Ok(Step::Done) => return self.whole(text, place),
+                Err(Wrong::TooDeep) => {
+                    return Err(ImportError::TooDeep { place: self.place(), limit: DEPTH_MAX });
+                }
+                Err(Wrong::Expected(what)) => return Err(self.wrong_within(what, found, place, mode)),
+            }
+        }
+    }
+
+    fn whole(&mut self, text: Vec<u8>, place: Place) -> Result<Object, ImportError> {
+        self.one_a_line &= self.line == place.line;
+        match String::from_utf8(text) {
+            Ok(text) => Ok(Object { text, place }),
+            Err(error) => {
+                let valid = error.utf8_error().valid_up_to();
+                let before = error.as_bytes().get(..valid).unwrap_or_default();
+                let at_line = place.line + before.iter().filter(|byte| **byte == b'\n').count() as u64;
+                Err(ImportError::NotUtf8 { place, at_line })
+            }
+        }
+    }
+
+    /// A wrong byte inside an object. Where each object has a line of its own, a line that was cut shows only at
+    /// the next one; then the line to look at is the one on which the object began.
+    fn wrong_within(
+        &self,
+        expected: &'static str,
+        found: Option<u8>,
+        began: Place,
+        mode: Mode,
+    ) -> ImportError {
+        let cut = mode == Mode::Loose
+            && (self.one_a_line && self.items > 1 || self.column == 1 && found == Some(b'{'));
+        let line = if cut || found.is_none() && self.one_a_line { began.line } else { self.line };
+        let place = Place { line, ..began };
+        ImportError::Syntax { place, expected, at_line: self.line, column: self.column, found }
+    }
+
+    /// A wrong byte between objects.
+    fn wrong_between(&self, expected: &'static str, found: Option<u8>) -> ImportError {
+        let place = Place { item: self.items + 1, ..self.place() };
+        ImportError::Syntax { place, expected, at_line: self.line, column: self.column, found }
+    }
+
+    fn place(&self) -> Place {
+        Place { line: self.line, item: self.items, noun: self.noun }
+    }
+
+    fn peek(&mut self) -> Result<Option<u8>, ImportError> {
+        let place = Place { item: self.items + 1, ..self.place() };
+        Ok(fill(&mut self.reader, place)?.first().copied())
+    }
+
+    fn advance(&mut self, byte: Option<u8>) {
+        if let Some(byte) = byte {
+            self.reader.consume(1);
+            count(byte, &mut self.line, &mut self.column);
+        }
+    }
+
+    /// Some tools write a byte order mark before JSON. Its three bytes are looked at one by one, since a reader
+    /// may hand out as few as one at a time.
+    fn skip_byte_order_mark(&mut self) -> Result<(), ImportError> {
+        if self.peek()? == Some(0xef) {
+            for expected in [0xef, 0xbb, 0xbf] {
+                let byte = self.peek()?;
+                if byte != Some(expected) {
+                    return Err(self.wrong_between("`[` or `{`", byte));
+                }
+                self.reader.consume(1);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The reader's next bytes, none at the end.
+fn fill<R: BufRead>(reader: &mut R, place: Place) -> Result<&[u8], ImportError> {
+    loop {
+        match reader.fill_buf() {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(source) => return Err(ImportError::Read { place, source }),
+            // Asked for again because the compiler cannot see that the first borrow ended; buffered, so free.
+            Ok(_) => break,
+        }
+    }
+    reader.fill_buf().map_err(|source| ImportError::Read { place, source })
+}
+
+fn count(byte: u8, line: &mut u64, column: &mut u64) {
+    if byte == b'\n' {
+        *line += 1;
+        *column = 1;
+    } else {
+        *column += 1;
+    }
+}

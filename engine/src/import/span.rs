@@ -1,0 +1,97 @@
+//! The members of an object and the elements of an array, each as the exact text that it has in the source.
+//!
+//! Uses serde_json's raw values: inner white space, escapes (lone surrogates too), duplicate keys and numbers of
+//! any size survive, because nothing is decoded. What must be read, such as a role, is decoded on its own.
+
+use std::fmt;
+use std::ops::Range;
+
+use serde::de::{Deserializer as _, Error as _, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// A part of a run's text. Offsets are 32 bits wide to halve what a long run of small messages costs: a text
+/// beyond that is refused before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    start: u32,
+    len: u32,
+}
+
+impl Span {
+    /// Where `part` lies in `whole`; none if it does not.
+    pub(super) fn of(part: &str, whole: &str) -> Option<Self> {
+        let start = (part.as_ptr() as usize).checked_sub(whole.as_ptr() as usize)?;
+        let span = Self { start: u32::try_from(start).ok()?, len: u32::try_from(part.len()).ok()? };
+        (span.get(whole).len() == part.len()).then_some(span)
+    }
+
+    /// The part's text.
+    pub(super) fn get(self, whole: &str) -> &str {
+        let start = self.start as usize;
+        let range: Range<usize> = start..start + self.len as usize;
+        whole.get(range).unwrap_or_default()
+    }
+}
+
+/// A member of an object: the texts of its key (with its quotes) and its value.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Member<'a> {
+    pub(super) key: &'a str,
+    pub(super) value: &'a str,
+}
+
+impl Member<'_> {
+    /// Whether the key, decoded, is `name`.
+    pub(super) fn is(&self, name: &str) -> bool {
+        string(self.key).is_some_and(|key| key == name)
+    }
+}
+
+/// The members of the object whose text is given, in source order; none if it is no object.
+pub(super) fn members(text: &str) -> Option<Vec<Member<'_>>> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let members = deserializer.deserialize_map(Members).ok()?;
+    deserializer.end().ok()?;
+    Some(members)
+}
+
+/// The elements of the array whose text is given; none if it is no array.
+pub(super) fn elements(text: &str) -> Option<Vec<&str>> {
+    let raw: Vec<&RawValue> = serde_json::from_str(text).ok()?;
+    Some(raw.into_iter().map(RawValue::get).collect())
+}
+
+/// The last member called `name`, as JSON parsers take it.
+pub(super) fn last<'a>(members: &[Member<'a>], name: &str) -> Option<&'a str> {
+    members.iter().rev().find(|member| member.is(name)).map(|member| member.value)
+}
+
+/// The string whose text is given; none if it is no string or has an escape that stands for no character.
+pub(super) fn string(text: &str) -> Option<String> {
+    if !text.starts_with('"') {
+        return None;
+    }
+    serde_json::from_str(text).ok()
+}
+
+struct Members;
+
+impl<'de> Visitor<'de> for Members {
+    type Value = Vec<Member<'de>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members = Vec::new();
+        while let Some(key) = map.next_key::<&'de RawValue>()? {
+            let value = map.next_value::<&'de RawValue>()?;
+            if !key.get().starts_with('"') {
+                return Err(A::Error::custom("a key that is no string"));
+            }
+            members.push(Member { key: key.get(), value: value.get() });
+        }
+        Ok(members)
+    }
+}

@@ -1,0 +1,95 @@
+//! Run names made of a run's own keys: `{task_id}-{trial}`.
+
+/// Why a template cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TemplateError {
+    /// A brace has no partner.
+    #[error(
+        "the template `{template}` has a brace without its partner; write {{{{ or }}}} for a brace itself"
+    )]
+    Unbalanced {
+        /// The template.
+        template: String,
+    },
+    /// `{}` names no key.
+    #[error("the template `{template}` has an empty pair of braces")]
+    EmptyKey {
+        /// The template.
+        template: String,
+    },
+    /// Nothing in it differs from run to run.
+    #[error("the template `{template}` names no key, so that every run would have the same name")]
+    NoKey {
+        /// The template.
+        template: String,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Key(String),
+}
+
+/// A parsed template: text, and keys in braces; `{{` and `}}` stand for braces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdTemplate {
+    parts: Vec<Part>,
+}
+
+impl std::str::FromStr for IdTemplate {
+    type Err = TemplateError;
+
+    fn from_str(template: &str) -> Result<Self, TemplateError> {
+        let unbalanced = || TemplateError::Unbalanced { template: template.to_owned() };
+        let mut parts = Vec::new();
+        let mut text = String::new();
+        let mut chars = template.chars().peekable();
+        while let Some(char) = chars.next() {
+            match char {
+                '{' | '}' if chars.next_if_eq(&char).is_some() => text.push(char),
+                '{' => {
+                    let mut key = String::new();
+                    loop {
+                        match chars.next() {
+                            Some('}') => break,
+                            Some('{') | None => return Err(unbalanced()),
+                            Some(char) => key.push(char),
+                        }
+                    }
+                    if key.is_empty() {
+                        return Err(TemplateError::EmptyKey { template: template.to_owned() });
+                    }
+                    if !text.is_empty() {
+                        parts.push(Part::Text(std::mem::take(&mut text)));
+                    }
+                    parts.push(Part::Key(key));
+                }
+                '}' => return Err(unbalanced()),
+                char => text.push(char),
+            }
+        }
+        if !text.is_empty() {
+            parts.push(Part::Text(text));
+        }
+        if !parts.iter().any(|part| matches!(part, Part::Key(_))) {
+            return Err(TemplateError::NoKey { template: template.to_owned() });
+        }
+        Ok(Self { parts })
+    }
+}
+
+impl IdTemplate {
+    /// Fills the template in. `lookup` gives a key's value as text; where it gives none, that key is the error.
+    pub(super) fn fill(&self, mut lookup: impl FnMut(&str) -> Option<String>) -> Result<String, &str> {
+        let mut id = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => id.push_str(text),
+                Part::Key(key) => id.push_str(&lookup(key).ok_or(key.as_str())?),
+            }
+        }
+        Ok(id)
+    }
+}
