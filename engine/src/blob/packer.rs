@@ -118,6 +118,12 @@ impl Packer {
             .or_else(|| self.filled.iter().find(|(filled, _)| *filled == id).map(|(_, raw)| Arc::clone(raw)))
     }
 
+    /// The ids of the groups that are open: only they can get further parts.
+    #[must_use]
+    pub fn open_groups(&self) -> Vec<u64> {
+        [&self.zstd, &self.raw].into_iter().flatten().map(|writer| writer.id().0).collect()
+    }
+
     /// Encodes all that is pending: the parts to store with the batch, in the order of their groups' raw bytes.
     ///
     /// # Errors
@@ -129,6 +135,12 @@ impl Packer {
         }
         self.filled.clear();
         Ok(parts)
+    }
+}
+
+impl std::fmt::Debug for Packer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Packer").field("open", &self.open_groups()).finish_non_exhaustive()
     }
 }
 
