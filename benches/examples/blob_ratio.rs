@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use annals::blob::{
-    AnchorKey, AnchorSeed, Body, DeltaStack, Earlier, Extent, GroupId, Packer, Part, Step, anchors_of, assemble,
-    decode_group, decode_recipe, encode_recipe, plan,
+    AnchorKey, AnchorSeed, Body, DeltaStack, Earlier, Extent, GroupId, Packer, Part, Step, anchors_of,
+    assemble, decode_group, decode_recipe, encode_recipe, plan,
 };
 use annals_benches::conversation::{Conversation, Form};
 use serde_json::value::RawValue;
@@ -40,6 +40,7 @@ struct Total {
     parts: usize,
     part_count: usize,
     recipes: usize,
+    lanes: [usize; 4],
     extents: usize,
     frames: usize,
     spent: Duration,
@@ -61,9 +62,14 @@ impl Earlier for Store {
 /// One kind of body of one run.
 #[derive(Default)]
 struct Lane {
+    name: usize,
     next: u64,
     previous: Option<Body>,
     stack: DeltaStack<usize>,
+}
+
+fn lanes() -> [Lane; 4] {
+    std::array::from_fn(|name| Lane { name, ..Lane::default() })
 }
 
 impl Store {
@@ -102,6 +108,7 @@ impl Store {
         self.total.raw += bytes.len();
         self.total.extents += extents.len();
         self.total.recipes += recipe.len();
+        self.total.lanes[lane.name] += recipe.len();
         self.total.new +=
             steps.iter().map(|s| if let Step::New(range) = s { range.len() } else { 0 }).sum::<usize>();
         self.bodies.push((base, recipe));
@@ -155,11 +162,23 @@ impl Store {
         let stored = t.parts + t.recipes + t.frames * FRAME_BYTES;
         println!(
             "{name}: raw {:.2} MB, new {:.0} KB, parts {} in {} ({} groups), recipes {}, extents/body {:.1}, anchors {}, groups asked {}, {:.0} MB/s",
-            t.raw as f64 / 1e6, t.new as f64 / 1e3, t.parts, t.part_count, self.parts.len(), t.recipes,
-            t.extents as f64 / self.bodies.len() as f64, self.anchors.len(), self.groups_asked.get(),
+            t.raw as f64 / 1e6,
+            t.new as f64 / 1e3,
+            t.parts,
+            t.part_count,
+            self.parts.len(),
+            t.recipes,
+            t.extents as f64 / self.bodies.len() as f64,
+            self.anchors.len(),
+            self.groups_asked.get(),
             t.raw as f64 / 1e6 / t.spent.as_secs_f64(),
         );
-        println!("    with {} frames of {FRAME_BYTES} bytes and 10% spare: 1/{:.1}", t.frames, t.raw as f64 / (stored as f64 * 1.1));
+        println!("    recipes of requests, responses, tool inputs, tool outputs: {:?}", t.lanes);
+        println!(
+            "    with {} frames of {FRAME_BYTES} bytes and 10% spare: 1/{:.1}",
+            t.frames,
+            t.raw as f64 / (stored as f64 * 1.1)
+        );
     }
 }
 
@@ -170,7 +189,7 @@ fn now() -> Instant {
 
 fn growing(form: Form, steps: usize) -> Result<(), Failure> {
     let mut store = Store::new();
-    let mut lanes: [Lane; 4] = Default::default();
+    let mut lanes = lanes();
     for step in Conversation::new(form, 42).take(steps) {
         let [request, response, input, output] = &mut lanes;
         store.put(request, step.request)?;
@@ -206,7 +225,7 @@ fn real(path: &str) -> Result<(), Failure> {
     let runs: Vec<Run> = serde_json::from_str(&text)?;
     let mut store = Store::new();
     for run in &runs {
-        let [mut request, mut response, mut input, mut output]: [Lane; 4] = Default::default();
+        let [mut request, mut response, mut input, mut output] = lanes();
         let mut calls: Vec<&str> = Vec::new();
         for (i, raw) in run.traj.iter().enumerate() {
             let message: Message = serde_json::from_str(raw.get())?;
@@ -233,10 +252,17 @@ fn real(path: &str) -> Result<(), Failure> {
     }
     store.check()?;
     store.report(&format!("real, {} runs", runs.len()));
-    let again: usize = store.parts.iter().map(|(id, parts)| {
-        let raw = &store.raw[id];
-        parts.iter().map(|p| anchors_of(&raw[p.raw_start as usize..][..p.raw_len as usize], AnchorSeed(1)).len()).sum::<usize>()
-    }).sum();
+    let again: usize = store
+        .parts
+        .iter()
+        .map(|(id, parts)| {
+            let raw = &store.raw[id];
+            parts
+                .iter()
+                .map(|p| anchors_of(&raw[p.raw_start as usize..][..p.raw_len as usize], AnchorSeed(1)).len())
+                .sum::<usize>()
+        })
+        .sum();
     assert!(again >= store.anchors.len(), "anchors made again");
     Ok(())
 }
@@ -244,7 +270,7 @@ fn real(path: &str) -> Result<(), Failure> {
 fn main() -> Result<(), Failure> {
     for steps in [200, 1_000] {
         for form in Form::ALL {
-            if std::env::var("ONLY_REAL").is_err() && (steps == 200 || std::env::var("SHORT").is_err()) { growing(form, steps)?; }
+            growing(form, steps)?;
         }
     }
     if let Some(path) = std::env::args().nth(1) {

@@ -87,7 +87,10 @@ impl Conversation {
         );
         if self.form == Form::ChangingHead {
             let (minute, second) = (self.step / 60 % 60, self.step % 60);
-            out += &format!("It is 2026-03-01T09:{minute:02}:{second:02}Z, request {:016x}. ", self.random.next());
+            out += &format!(
+                "It is 2026-03-01T09:{minute:02}:{second:02}Z, request {:016x}. ",
+                self.random.next()
+            );
         }
         out += &self.system;
         out += r#"","messages":["#;
@@ -122,7 +125,8 @@ impl Iterator for Conversation {
         let call = format!("call_{:016x}", self.random.next());
         let query = self.words.text(&mut self.random, 120);
         let found = self.words.text(&mut self.random, TOOL_OUTPUT_BYTES);
-        let tool_input = format!(r#"{{"id":"{call}","name":"search","arguments":{{"query":"{query}","limit":5}}}}"#);
+        let tool_input =
+            format!(r#"{{"id":"{call}","name":"search","arguments":{{"query":"{query}","limit":5}}}}"#);
         let tool_output = format!(r#"{{"tool_call_id":"{call}","content":"{found}"}}"#);
         let turn = self.words.text(&mut self.random, TURN_BYTES);
         self.messages.push(("assistant", answer));
@@ -170,7 +174,8 @@ impl Words {
 
     fn new(random: &mut Random) -> Self {
         const ONSETS: [&str; 20] = [
-            "b", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "st", "tr", "pl", "ch", "",
+            "b", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "st", "tr", "pl",
+            "ch", "",
         ];
         const CORES: [&str; 9] = ["a", "e", "i", "o", "u", "ai", "ea", "ou", "io"];
         const CODAS: [&str; 10] = ["", "", "", "n", "r", "s", "t", "l", "nd", "ck"];

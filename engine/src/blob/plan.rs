@@ -14,8 +14,9 @@ use super::{ANCHOR_WINDOW_BYTES, AnchorKey, AnchorSeed, Body, Extent, GroupId};
 
 /// Shortest repeat that becomes an extent of its own, in bytes.
 ///
-/// Within one group Zstandard's own context holds shorter ones for less than a recipe would pay.
-pub const MATCH_BYTES_MIN: usize = 48;
+/// Zstandard's own context holds shorter ones for less than the recipes of the bodies to come would pay:
+/// an extent is coded again each time a later body's base does not hold it.
+pub const MATCH_BYTES_MIN: usize = 192;
 
 /// Most old ranges that one plan finds; what follows is taken as new.
 const OLD_STEPS_MAX: usize = 1 << 20;
