@@ -181,7 +181,7 @@ impl Words {
         const CODAS: [&str; 10] = ["", "", "", "n", "r", "s", "t", "l", "nd", "ck"];
         let word = |random: &mut Random| {
             let mut word = String::new();
-            for _ in 0..1 + random.below(3) {
+            for _ in 0..1 + random.below(2) {
                 for set in [&ONSETS[..], &CORES[..], &CODAS[..]] {
                     word += set[random.below(set.len())];
                 }
