@@ -154,7 +154,7 @@ impl Random {
     }
 
     fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
+        usize::try_from(self.next() % bound as u64).unwrap_or(0)
     }
 
     /// Uniform in [0, 1).

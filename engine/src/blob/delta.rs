@@ -71,9 +71,7 @@ impl<T> DeltaStack<T> {
     }
 }
 
-/// Whether clearing low bits of `index` can give `earlier`.
+/// Whether clearing low bits of `index` can give `earlier`: they differ below its lowest set bit only.
 fn is_prefix(earlier: u64, index: u64) -> bool {
-    let differing = earlier ^ index;
-    // `earlier` lacks only bits that lie below its own lowest one.
-    earlier & differing == 0 && (earlier == 0 || differing < (earlier & earlier.wrapping_neg()))
+    earlier == 0 || (earlier ^ index) < (earlier & earlier.wrapping_neg())
 }
