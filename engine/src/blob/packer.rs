@@ -18,7 +18,8 @@ const ROOM_MIN: usize = 256;
 pub struct Packed {
     /// The extents that make the body.
     pub extents: Vec<Extent>,
-    /// Anchors of what was new, to be added to the index once the parts are queued.
+    /// Anchors of what was new. They may go to the index at once: those of a batch that is dropped name
+    /// bytes that no group has, and are misses.
     pub anchors: Vec<Anchor>,
 }
 

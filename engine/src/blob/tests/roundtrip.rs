@@ -33,8 +33,6 @@ fn apply(body: &mut Vec<u8>, edit: &Edit) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
     #[test]
     fn edited_bodies_come_back(
         first in prop_oneof![text(2_000), text(400_000)],
