@@ -35,6 +35,8 @@ const IDLE_GROUPS_MAX: usize = 8;
 #[derive(Debug)]
 pub(crate) enum Job {
     Batch(Queued),
+    /// Answer once everything queued before is published.
+    Barrier(Completer),
     /// Seal the active segment and start the next.
     Rotate,
     /// Write and sync all, close cleanly where `clean`, and end.
@@ -240,6 +242,23 @@ impl Queue {
         self.send(Job::Batch(Queued { batch, segment, offset, first_seqno, time_ns, durability, completer }));
         drop(guard);
         Ok((Position { first_seqno }, ticket))
+    }
+
+    /// Waits until everything queued so far is published; `visible` is what is published already.
+    ///
+    /// # Errors
+    /// `Poisoned` where it never will be.
+    pub(crate) fn barrier(&self, visible: Seqno) -> Result<()> {
+        let waiting = {
+            let order = lock(&self.order);
+            if order.closed || order.next_seqno.0 == visible.0 + 1 {
+                return Ok(());
+            }
+            let (completer, waiting) = ticket();
+            self.send(Job::Barrier(completer));
+            waiting
+        };
+        waiting.wait().map(drop)
     }
 
     /// Stops taking batches and tells the writer to finish.

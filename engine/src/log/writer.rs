@@ -78,6 +78,11 @@ impl Writer {
                         bytes += queued.batch.bytes.len();
                         waiting.push(queued);
                     }
+                    Job::Barrier(completer) => {
+                        self.write(std::mem::take(&mut waiting));
+                        let last = Seqno(self.state.next_seqno.0 - 1);
+                        completer.complete(self.queue.check().map(|()| last).map_err(|e| Failure::of(&e)));
+                    }
                     Job::Rotate => {
                         self.write(std::mem::take(&mut waiting));
                         self.rotate_or_poison();

@@ -106,6 +106,8 @@ impl Run {
         let uid = core.new_run();
         let replaces = {
             let mut names = lock(&recording.names);
+            // A run of this name may be on its way to the index.
+            core.log()?.queue.barrier(core.index.visible())?;
             let living = find_name(core, namespace, &spec.name)?;
             let key = (namespace, spec.name.clone());
             if names.contains_key(&key) || (living.is_some() && !spec.replace) {
@@ -253,6 +255,16 @@ impl Run {
         Ok(RunReader::open(&self.core, self.namespace, self.uid)?.info().clone())
     }
 
+    /// The run is over, here at least: its name is for the index to guard, its bodies need not be remembered.
+    fn release(&self) {
+        let mut names = lock(&self.recording.names);
+        let key = (self.namespace, self.name.clone());
+        if names.get(&key) == Some(&self.uid) {
+            names.remove(&key);
+        }
+        self.recording.previous.forget(self.uid);
+    }
+
     /// The last link so far: the fingerprint, if the run ended now. Frames that are not finished are not in it.
     #[must_use]
     pub fn link(&self) -> Link {
@@ -262,8 +274,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        lock(&self.recording.names).remove(&(self.namespace, std::mem::take(&mut self.name)));
-        self.recording.previous.forget(self.uid);
+        self.release();
     }
 }
 
@@ -576,6 +587,9 @@ impl RunBatch<'_> {
             run.recording.previous.put(run.uid, key, body, limit);
         }
         *self.guard = self.staged;
+        if self.guard.ended {
+            run.release();
+        }
         Ok(ticket)
     }
 }
