@@ -162,7 +162,9 @@ impl Door {
         let lines = self.lines(id)?;
         let frames = self.all_frames(id)?;
         let mut chain = blake3::Hasher::new();
-        frames.iter().for_each(|frame| drop(chain.update(frame.digest.as_bytes())));
+        for frame in &frames {
+            chain.update(frame.digest.as_bytes());
+        }
         let head = lines.first().cloned().unwrap_or_default();
         let end = lines.iter().find_map(|line| line["end"].as_str()).unwrap_or("abandoned");
         Ok(RunRow {
@@ -198,7 +200,11 @@ impl Door {
                 input: bytes(&line["input"]),
                 output: bytes(&line["output"]),
                 metadata: bytes(&line["metadata"]),
-                digest: blake3::hash(line.to_string().as_bytes()).to_hex().to_string(),
+                digest: {
+                    let mut line = line.clone();
+                    line["started_ns"] = Value::Null;
+                    blake3::hash(line.to_string().as_bytes()).to_hex().to_string()
+                },
             })
             .collect())
     }

@@ -94,7 +94,6 @@ impl Place {
 fn carried_runs() -> Result<Vec<ImportedRun>> {
     let options = ChatOptions {
         id: Some("{task_id}-{trial}".parse()?),
-        model: Some("gpt-4o".to_owned()),
         status_from: Some("reward".to_owned()),
         ..ChatOptions::default()
     };

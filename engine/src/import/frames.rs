@@ -174,7 +174,7 @@ struct RunLine {
 }
 
 fn run_line_of(members: &[Member<'_>]) -> Result<RunLine, String> {
-    known(members, &["run", "status", "severity", "model", "metadata", "end"])?;
+    known(members, &["run", "status", "severity", "model", "metadata", "metadata_base64", "end"])?;
     let end = match span::last(members, "end") {
         None | Some("false" | "null") => false,
         Some("true") => true,
@@ -205,6 +205,7 @@ fn frame_of(members: &[Member<'_>], next: u32) -> Result<Frame, String> {
             "output",
             "output_base64",
             "metadata",
+            "metadata_base64",
             "severity",
             "digest",
         ],
@@ -278,8 +279,15 @@ fn name_of<T>(
 }
 
 fn metadata_of(members: &[Member<'_>]) -> Result<Option<Vec<u8>>, String> {
+    let encoded = string_of(members, "metadata_base64")?;
     match value_of(members, "metadata") {
-        None => Ok(None),
+        Some(_) if encoded.is_some() => Err("both `metadata` and `metadata_base64`".to_owned()),
+        None => match encoded {
+            None => Ok(None),
+            Some(text) => {
+                base64::decode(&text).map(Some).ok_or_else(|| "`metadata_base64` is not base64".to_owned())
+            }
+        },
         Some(json) if json.starts_with('{') => Ok(Some(json.as_bytes().to_vec())),
         Some(_) => Err("`metadata` is not an object".to_owned()),
     }

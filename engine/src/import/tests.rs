@@ -413,7 +413,7 @@ fn our_reading_agrees_with_serde_json_on_every_changed_byte() {
 fn frames_are_read_line_by_line_and_runs_end_where_another_begins() {
     let source = r#"{"run":"a","model":"m","metadata":{"k":  1}}
 {"run":"a","seq":1,"component":"llm","input":"in\n","output_base64":"AP8=","metadata":{"x":1.50},"started_ns":5,"duration_ns":7,"severity":"flagged","digest":"00"}
-{"run":"a","component":"mine","parent":1}
+{"run":"a","component":"mine","parent":1,"metadata_base64":"ewp9"}
 {"run":"b","status":"failed","end":true}
 {"run":"c","component":"nondet"}
 {"run":"c","status":"abandoned","severity":"debug"}
@@ -455,6 +455,7 @@ fn frames_are_read_line_by_line_and_runs_end_where_another_begins() {
         }
     );
     assert_eq!((frames[1].component.name(), frames[1].parent), ("mine", Some(1)));
+    assert_eq!(frames[1].metadata, b"{\n}");
 }
 
 #[test]
@@ -478,6 +479,11 @@ fn bad_frames_are_errors_and_leave_nothing_of_their_run() {
             "`started_ns` is not a whole number from 0 to 18446744073709551615",
         ),
         (r#"{"run":"a","component":"llm","metadata":[]}"#, "`metadata` is not an object"),
+        (r#"{"run":"a","component":"llm","metadata_base64":"x"}"#, "`metadata_base64` is not base64"),
+        (
+            r#"{"run":"a","component":"llm","metadata":{},"metadata_base64":"e30="}"#,
+            "both `metadata` and `metadata_base64`",
+        ),
         (r#"{"run":"a","component":"llm","severity":"bad"}"#, "`severity` cannot be `bad`"),
         (r#"{"run":"a","status":"bad"}"#, "`status` cannot be `bad`"),
         (r#"{"run":"a","end":1}"#, "`end` is not true or false"),
