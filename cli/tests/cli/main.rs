@@ -1,4 +1,5 @@
 //! The `annals` binary as a user meets it: arguments in; output, errors and exit codes out.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod demo;
 mod errors;
