@@ -1,4 +1,49 @@
-//! annals: an embedded key-value storage engine whose log is the database.
-pub mod blob;
+//! annals: an embedded key-value storage engine whose log is the database. It records AI-agent runs bit-exactly and
+//! hands them back bit-exactly.
+//!
+//! ```
+//! use annals::{Component, Frame, RunSpec, Status, Store};
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("store");
+//! let store = Store::open(&path)?;
+//! let agent = store.namespace("default")?;
+//! let run = agent.begin_run(RunSpec::new("loan-42").model("gpt-4o-2024-08-06"))?;
+//! let call = run.record(Frame::new(Component::Llm, r#"{"messages":["approve?"]}"#, r#"{"tool":"score"}"#))?;
+//! run.record(Frame::new(Component::Tool, r#"{"id":42}"#, r#"{"score":580}"#).parent(call))?;
+//! let recorded = run.end(Status::Ok)?;
+//! for frame in agent.run("loan-42")?.frames() {
+//!     let frame = frame?; // its bytes hash to what was recorded, its link follows from the frame before
+//!     println!("{} {} {} bytes", frame.seq, frame.component, frame.output.len());
+//! }
+//! assert_eq!(agent.run("loan-42")?.info().fingerprint, recorded.fingerprint);
+//! store.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The engine prints nothing, reads no environment variable and starts no runtime. Floors, lowest first: [`io`],
+//! `blob`, `log`, `kv`, `trace`, `replay`; a module uses only those below it.
+
+mod blob;
+mod codec;
+mod error;
+mod ids;
 pub mod import;
 pub mod io;
+mod kv;
+mod log;
+mod replay;
+mod store;
+mod trace;
+
+pub use error::{Error, ErrorKind, Result};
+pub use ids::{BlobId, Link, RunUid, Seqno, StoreId};
+pub use kv::core::Options;
+pub use kv::{Content, History, KEY_BYTES_MAX, Keyspace, KvBatch, ScanRange, StoredBlob, Version, View};
+pub use kv::Scan;
+pub use log::{Damage, Durability, Ticket};
+pub use replay::{Problem, VerifyReport};
+pub use store::{BytesByKind, Namespace, Stats, Store};
+pub use trace::{
+    Component, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, RUN_NAME_BYTES_MAX, RecordedFrame, Run,
+    RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame, Verified,
+};

@@ -6,12 +6,12 @@ pub(crate) mod index;
 pub(crate) mod keys;
 pub(crate) mod keyspace;
 pub(crate) mod stored;
-pub mod table;
+pub(crate) mod table;
 pub(crate) mod view;
 pub(crate) mod write;
 
 pub(crate) use keys::FIRST_FREE_SPACE;
 pub use keys::KEY_BYTES_MAX;
-pub use keyspace::{History, Keyspace, KvBatch, ScanRange, Version};
+pub use keyspace::{History, Keyspace, KvBatch, Scan, ScanRange, Version};
 pub use stored::{Content, StoredBlob};
 pub use view::View;

@@ -32,6 +32,8 @@ pub(crate) struct BatchWriter {
 pub(crate) struct Packed {
     pub(crate) reference: BodyRef,
     pub(crate) id: BlobId,
+    /// Bytes.
+    pub(crate) len: u64,
     /// `None`: inline.
     pub(crate) extents: Option<Arc<Vec<Extent>>>,
 }
@@ -69,12 +71,14 @@ impl BatchWriter {
             Content::Bytes(bytes) if bytes.len() <= inline_max => Ok(Packed {
                 reference: BodyRef::Inline(bytes.to_vec()),
                 id: BlobId::of(bytes),
+                len: bytes.len() as u64,
                 extents: None,
             }),
             Content::Bytes(bytes) => {
                 let id = BlobId::of(bytes);
                 let extents = Arc::new(self.pack(bytes, previous)?);
-                Ok(Packed { reference: BodyRef::Blob { len: bytes.len() as u64, id }, id, extents: Some(extents) })
+                let len = bytes.len() as u64;
+                Ok(Packed { reference: BodyRef::Blob { len, id }, id, len, extents: Some(extents) })
             }
             Content::Stored(blob) if blob.namespace != self.namespace => {
                 Err(Error::invalid("a stored blob belongs to another namespace than what is to hold it"))
@@ -82,6 +86,7 @@ impl BatchWriter {
             Content::Stored(blob) => Ok(Packed {
                 reference: BodyRef::Blob { len: blob.len, id: blob.id },
                 id: blob.id,
+                len: blob.len,
                 extents: Some(blob.extents.clone()),
             }),
         }

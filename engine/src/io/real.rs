@@ -1,0 +1,219 @@
+//! The real disk, clock, randomness and threads.
+//!
+//! Invariants: files are opened close-on-exec (std's default) and created with mode 0600, directories with
+//! 0700; a signal never cuts a read or a write short; an operation that returned `Ok` did all of it.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "this is the module that the disallowed methods are to be reached through"
+)]
+
+use std::fs::{self, DirBuilder, OpenOptions, TryLockError};
+use std::io::{ErrorKind, IoSlice};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use super::seam::check_rename;
+use super::{Bytes, File, Io, IoError, Lock, Open, Result, Stat, map};
+
+/// Mode of files the engine creates: what agents did is private to who ran them.
+const FILE_MODE: u32 = 0o600;
+/// Mode of directories the engine creates.
+const DIR_MODE: u32 = 0o700;
+
+/// The system itself. Clones share one monotonic start.
+#[derive(Debug, Clone)]
+pub struct RealIo {
+    start: Instant,
+}
+
+/// One open file of the system.
+#[derive(Debug)]
+pub struct RealFile {
+    file: fs::File,
+    path: PathBuf,
+}
+
+impl RealIo {
+    /// A door to the system; its monotonic clock starts now.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { start: Instant::now() }
+    }
+}
+
+impl Default for RealIo {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Io for RealIo {
+    fn open(&self, path: &Path, how: Open) -> Result<Arc<dyn File>> {
+        let mut options = OpenOptions::new();
+        options.read(true).mode(FILE_MODE);
+        match how {
+            Open::Read => &mut options,
+            Open::Write => options.write(true),
+            Open::CreateNew => options.write(true).create_new(true),
+            Open::CreateOrOpen => options.write(true).create(true).truncate(false),
+        };
+        let file = options.open(path).map_err(|e| IoError::new("open", path, e))?;
+        Ok(Arc::new(RealFile { file, path: path.to_path_buf() }))
+    }
+
+    fn stat(&self, path: &Path) -> Result<Option<Stat>> {
+        match fs::metadata(here(path)) {
+            Ok(facts) => Ok(Some(Stat { len: facts.len(), is_dir: facts.is_dir() })),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+            Err(e) => Err(IoError::new("stat", path, e)),
+        }
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<String>> {
+        let entries = fs::read_dir(here(dir)).map_err(|e| IoError::new("list", dir, e))?;
+        let mut names = entries
+            .map(|entry| entry.map(|found| found.file_name().to_string_lossy().into_owned()))
+            .collect::<std::io::Result<Vec<_>>>()
+            .map_err(|e| IoError::new("list", dir, e))?;
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn create_dir_all(&self, dir: &Path) -> Result<()> {
+        let fail = |e| IoError::new("create directory", dir, e);
+        // Which ancestors are missing is asked first: their parents are the ones to sync.
+        let mut missing = Vec::new();
+        for ancestor in dir.ancestors().filter(|path| !path.as_os_str().is_empty()) {
+            if self.stat(ancestor)?.is_some() {
+                break;
+            }
+            missing.push(ancestor);
+        }
+        DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(fail)?;
+        missing.iter().filter_map(|made| made.parent()).try_for_each(|parent| self.sync_dir(parent))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        check_rename(from, to)?;
+        fs::rename(from, to).map_err(|e| IoError::new("rename", from, e))
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        fs::remove_file(path).map_err(|e| IoError::new("remove", path, e))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        let opened = fs::File::open(here(dir)).map_err(|e| IoError::new("open", dir, e))?;
+        opened.sync_all().map_err(|e| IoError::new("sync directory", dir, e))
+    }
+
+    fn now_ns(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn random(&self, buf: &mut [u8]) -> Result<()> {
+        getrandom::fill(buf).map_err(|e| IoError::new("get randomness", Path::new(""), e.into()))
+    }
+
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> Result<JoinHandle<()>> {
+        start_thread(name, body)
+    }
+}
+
+/// The empty path is the working directory: it is what `parent` makes of a bare name.
+fn here(dir: &Path) -> &Path {
+    if dir.as_os_str().is_empty() { Path::new(".") } else { dir }
+}
+
+/// Starts a thread of the system, for the simulation too.
+pub(super) fn start_thread(name: &str, body: Box<dyn FnOnce() + Send>) -> Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(body)
+        .map_err(|e| IoError::new("start thread", Path::new(name), e))
+}
+
+impl RealFile {
+    fn fail(&self, op: &'static str) -> impl FnOnce(std::io::Error) -> IoError {
+        move |e| IoError::new(op, &self.path, e)
+    }
+}
+
+impl File for RealFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.file.read_at(&mut buf[done..], offset.saturating_add(done as u64)) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.fail("read")(e)),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        match bufs {
+            [] => Ok(()),
+            [one] => self.file.write_all_at(one, offset).map_err(self.fail("write")),
+            many => write_all_vectored(&self.file, many, offset).map_err(self.fail("write")),
+        }
+    }
+
+    fn len(&self) -> Result<u64> {
+        Ok(self.file.metadata().map_err(self.fail("stat"))?.len())
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.file.set_len(len).map_err(self.fail("set the length of"))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(self.fail("sync"))
+    }
+
+    fn map(&self) -> Result<Bytes> {
+        map::whole_file(&self.file).map_err(self.fail("map"))
+    }
+
+    fn try_lock(&self, lock: Lock) -> Result<bool> {
+        let taken = match lock {
+            Lock::Exclusive => self.file.try_lock(),
+            Lock::Shared => self.file.try_lock_shared(),
+        };
+        match taken {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(e)) => Err(self.fail("lock")(e)),
+        }
+    }
+}
+
+/// Writes all of `bufs`, in as few calls as the system's limit of buffers in one (1024 on Linux) allows.
+fn write_all_vectored(file: &fs::File, bufs: &[IoSlice<'_>], offset: u64) -> std::io::Result<()> {
+    let mut owned = bufs.to_vec();
+    let mut left = owned.as_mut_slice();
+    let mut at = offset;
+    IoSlice::advance_slices(&mut left, 0);
+    while !left.is_empty() {
+        match rustix::io::pwritev(file, left, at) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                at = at.saturating_add(n as u64);
+                IoSlice::advance_slices(&mut left, n);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}

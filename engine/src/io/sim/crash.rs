@@ -1,0 +1,268 @@
+//! Chooses what a crash keeps, and builds the disk that is left.
+//!
+//! A choice is asked for in a fixed order (directories by path, then files by number, each change in order, a
+//! write's sectors before its length), so a way of choosing gives one disk at one point.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::history::History;
+use super::prng::SplitMix64;
+use super::replay::{DataChange, Fate, NameChange, Pending, Replay};
+use super::tree::{Ino, Tree, put};
+use super::{Op, SECTOR_BYTES, SimIo};
+
+/// What of the changes in doubt a crash keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crash {
+    /// Nothing: only what is durable.
+    Nothing,
+    /// Everything: what a killed process leaves on a machine that runs on.
+    Everything,
+    /// Every name and every length, no data: the files read as zeros where they were written.
+    Hollow,
+    /// Everything, but the last write stops at the sector boundary at or before its middle; its length too.
+    Torn,
+    /// Each change by chance. The seed and the point also set how likely data, lengths and names each are to be kept, from
+    /// never to always.
+    Seed(u64),
+    /// The change numbered i is kept where bit i is set; those past 64 are lost. With [`Walk::choices`] it
+    /// goes through every state of a small case.
+    Mask(u64),
+}
+
+/// Where and how a crash was made, for a test's message. `history.crash(point.at, point.how)` makes it again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CrashPoint {
+    /// Operations done.
+    pub at: usize,
+    /// What was kept of those in doubt.
+    pub how: Crash,
+    /// The last operation done, if any.
+    pub last: Option<Op>,
+}
+
+impl fmt::Display for CrashPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "crash({}, Crash::{:?})", self.at, self.how)?;
+        match &self.last {
+            Some(op) => write!(f, " after {op}"),
+            None => write!(f, " before anything"),
+        }
+    }
+}
+
+/// A cursor through a history that can crash where it stands.
+#[derive(Debug, Clone)]
+pub struct Walk<'a> {
+    history: &'a History,
+    at: usize,
+    state: Replay,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(history: &'a History) -> Self {
+        Self { history, at: 0, state: Replay::new(&history.base) }
+    }
+
+    /// Operations done.
+    #[must_use]
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// The operation that the next step does.
+    #[must_use]
+    pub fn next_op(&self) -> Option<&'a Op> {
+        self.history.ops.get(self.at)
+    }
+
+    /// Does the next operation; false at the end.
+    pub fn step(&mut self) -> bool {
+        let Some(op) = self.history.ops.get(self.at) else { return false };
+        self.state.apply(self.at, op);
+        self.at += 1;
+        true
+    }
+
+    /// Whether a crash here has more than one outcome.
+    #[must_use]
+    pub fn in_doubt(&self) -> bool {
+        self.state.in_doubt()
+    }
+
+    /// How many changes are in doubt, each sector and each length counted by itself.
+    #[must_use]
+    pub fn choices(&self) -> usize {
+        let mut chooser = Chooser::Count(0);
+        survivors(&self.state, &mut chooser);
+        if let Chooser::Count(n) = chooser { n } else { 0 }
+    }
+
+    /// Names a crash here.
+    #[must_use]
+    pub fn point(&self, how: Crash) -> CrashPoint {
+        let last = self.at.checked_sub(1).and_then(|i| self.history.ops.get(i)).cloned();
+        CrashPoint { at: self.at, how, last }
+    }
+
+    /// The disk after a crash here: no handles, no locks, no rules, no limit of capacity, an empty history of
+    /// its own, and clocks that go on where the first life's stood when the history was taken.
+    #[must_use]
+    pub fn crash(&self, how: Crash) -> SimIo {
+        let tree = survivors(&self.state, &mut Chooser::new(how, self.at, &self.state));
+        let mut mix = SplitMix64::new(self.history.seed ^ (self.at as u64).rotate_left(32));
+        let salt = match how {
+            Crash::Seed(n) | Crash::Mask(n) => n,
+            _ => 0,
+        };
+        let seed = mix.next() ^ SplitMix64::new(salt).next();
+        SimIo::with_tree(tree, seed, self.history.now_ns)
+    }
+}
+
+/// What a choice is about.
+#[derive(Clone, Copy)]
+enum About {
+    Name,
+    Data,
+    Length,
+}
+
+enum Chooser {
+    All { data: bool, rest: bool },
+    Torn { write: Option<usize> },
+    Random { rng: SplitMix64, names: u64, data: u64, lengths: u64 },
+    Mask { bits: u64, next: u32 },
+    Count(usize),
+}
+
+impl Chooser {
+    fn new(how: Crash, at: usize, state: &Replay) -> Self {
+        match how {
+            Crash::Nothing => Self::All { data: false, rest: false },
+            Crash::Everything => Self::All { data: true, rest: true },
+            Crash::Hollow => Self::All { data: false, rest: true },
+            Crash::Torn => Self::Torn { write: last_write(state) },
+            Crash::Seed(seed) => {
+                // The point goes in too, so that a few seeds at many points make many different choices.
+                let mut rng = SplitMix64::new(seed ^ SplitMix64::new(at as u64).next());
+                let mut odds = || [0, 32, 128, 128, 224, 256][(rng.next() % 6) as usize];
+                let (names, data, lengths) = (odds(), odds(), odds());
+                Self::Random { rng, names, data, lengths }
+            }
+            Crash::Mask(bits) => Self::Mask { bits, next: 0 },
+        }
+    }
+
+    fn keep(&mut self, fate: Fate, about: About) -> bool {
+        if fate == Fate::Durable {
+            return true;
+        }
+        match self {
+            Self::All { data, rest } => *if matches!(about, About::Data) { data } else { rest },
+            Self::Torn { .. } => true,
+            Self::Random { rng, names, data, lengths } => {
+                let odds = match about {
+                    About::Name => *names,
+                    About::Data => *data,
+                    About::Length => *lengths,
+                };
+                rng.next() >> 56 < odds
+            }
+            Self::Mask { bits, next } => {
+                let bit = bits.checked_shr(*next).unwrap_or(0) & 1;
+                *next += 1;
+                bit == 1
+            }
+            Self::Count(n) => {
+                *n += 1;
+                true
+            }
+        }
+    }
+
+    /// How much of a write came through at all.
+    fn cut(&self, at: usize, offset: usize, len: usize) -> usize {
+        if !matches!(self, Self::Torn { write } if *write == Some(at)) {
+            return len;
+        }
+        let middle = offset + len / 2;
+        (middle - middle % SECTOR_BYTES).saturating_sub(offset)
+    }
+}
+
+/// The last write in doubt, by operation.
+fn last_write(state: &Replay) -> Option<usize> {
+    let changes = state.data.values().flat_map(|file| &file.changes);
+    changes
+        .filter(|pending| pending.fate != Fate::Durable && matches!(pending.change, DataChange::Write { .. }))
+        .map(|pending| pending.at)
+        .max()
+}
+
+fn survivors(state: &Replay, chooser: &mut Chooser) -> Tree {
+    let mut dirs = state.durable.dirs.clone();
+    for (dir, pending) in state.names.iter().filter(|(_, pending)| !pending.is_empty()) {
+        if let Some(names) = dirs.get_mut(dir) {
+            keep_names(Arc::make_mut(names), pending, chooser);
+        }
+    }
+    // The choices of every file are asked for, named or not, so that their numbers do not depend on names.
+    let mut changed = BTreeMap::new();
+    for (ino, file) in &state.data {
+        changed.insert(*ino, keep_data(state.durable.bytes(*ino), &file.changes, chooser));
+    }
+    let mut files = BTreeMap::new();
+    for ino in dirs.values().flat_map(|names| names.values()) {
+        let bytes = match (changed.remove(ino), state.durable.files.get(ino)) {
+            (Some(bytes), _) => Arc::new(bytes),
+            (None, Some(bytes)) => Arc::clone(bytes),
+            (None, None) => Arc::default(),
+        };
+        files.insert(*ino, bytes);
+    }
+    Tree { dirs, files, ino_next: state.durable.ino_next }
+}
+
+fn keep_names(names: &mut BTreeMap<String, Ino>, pending: &[Pending<NameChange>], chooser: &mut Chooser) {
+    for one in pending {
+        if chooser.keep(one.fate, About::Name) {
+            one.change.apply(names);
+        }
+    }
+}
+
+fn keep_data(durable: &[u8], pending: &[Pending<DataChange>], chooser: &mut Chooser) -> Vec<u8> {
+    let mut bytes = durable.to_vec();
+    // The length is kept apart from the bytes: sectors may be there past it, to be dropped or uncovered.
+    let mut len = bytes.len();
+    for one in pending {
+        match &one.change {
+            DataChange::Write { offset, bytes: written, grew } => {
+                let written = &written[..chooser.cut(one.at, *offset, written.len())];
+                let end = offset + written.len();
+                let mut from = *offset;
+                while from < end {
+                    let to = end.min(from - from % SECTOR_BYTES + SECTOR_BYTES);
+                    if chooser.keep(one.fate, About::Data) {
+                        put(&mut bytes, from, &written[from - offset..to - offset]);
+                    }
+                    from = to;
+                }
+                if *grew && !written.is_empty() && chooser.keep(one.fate, About::Length) {
+                    len = end;
+                }
+            }
+            DataChange::SetLen { len: to } => {
+                if chooser.keep(one.fate, About::Length) {
+                    bytes.truncate(*to);
+                    len = *to;
+                }
+            }
+        }
+    }
+    bytes.resize(len, 0);
+    bytes
+}

@@ -1,0 +1,358 @@
+//! The simulated disk as the program on it sees it, and the handle that tests steer it by.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io::{Error, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use super::faults::Faults;
+use super::file::SimFile;
+use super::history::{History, Op, What};
+use super::prng::SplitMix64;
+use super::tree::{Ino, Tree, normal};
+use super::{Crash, FailRule, OpKind};
+use crate::io::real::start_thread;
+use crate::io::seam::check_rename;
+use crate::io::{File, Io, IoError, Lock, Open, Result, Stat};
+
+/// The first `now_ns` of a new disk: 2020-09-13 12:26:40 UTC.
+const NOW_NS: u64 = 1_600_000_000_000_000_000;
+/// How far each look at a clock moves it: a microsecond.
+const STEP_NS: u64 = 1_000;
+
+/// A simulated disk, clock and source of randomness; clones are the same disk.
+///
+/// The wall clock starts at 1.6e18 ns and the monotonic one at 0; each look moves the one looked at by 1000 ns.
+/// Random bytes come from SplitMix64 and the seed. Threads are real ones.
+#[derive(Clone)]
+pub struct SimIo(Arc<Mutex<State>>);
+
+pub(super) struct State {
+    /// What the program sees.
+    pub(super) tree: Tree,
+    /// What the disk held at the start of `ops`.
+    base: Tree,
+    ops: Vec<Op>,
+    pub(super) faults: Faults,
+    pub(super) capacity: Option<u64>,
+    handles: BTreeMap<Ino, usize>,
+    handle_next: u64,
+    pub(super) locks: BTreeMap<Ino, Vec<(u64, Lock)>>,
+    /// Files without a name, kept while somebody has them open.
+    unlinked: BTreeSet<Ino>,
+    now_ns: u64,
+    monotonic_ns: u64,
+    seed: u64,
+    rng: SplitMix64,
+}
+
+impl SimIo {
+    /// An empty disk with the directories `/` and the working one.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self::with_tree(Tree::new(), seed, NOW_NS)
+    }
+
+    pub(super) fn with_tree(tree: Tree, seed: u64, now_ns: u64) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            base: tree.clone(),
+            tree,
+            ops: Vec::new(),
+            faults: Faults::default(),
+            capacity: None,
+            handles: BTreeMap::new(),
+            handle_next: 0,
+            locks: BTreeMap::new(),
+            unlinked: BTreeSet::new(),
+            now_ns,
+            monotonic_ns: 0,
+            seed,
+            rng: SplitMix64::new(seed),
+        })))
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn history(&self) -> History {
+        let state = self.state();
+        History { base: state.base.clone(), ops: state.ops.clone(), now_ns: state.now_ns, seed: state.seed }
+    }
+
+    /// The number of operations in the history. What was acknowledged when it was n must survive a crash at
+    /// any point from n on.
+    #[must_use]
+    pub fn op_count(&self) -> usize {
+        self.state().ops.len()
+    }
+
+    /// BLAKE3 over the history's operations: equal for equal runs.
+    #[must_use]
+    pub fn trace_hash(&self) -> [u8; 32] {
+        self.history().trace_hash()
+    }
+
+    /// The disk after a crash now; this one goes on untouched.
+    #[must_use]
+    pub fn crash(&self, how: Crash) -> SimIo {
+        self.history().crash(usize::MAX, how)
+    }
+
+    /// Adds a failure. Every rule that matches counts an operation; the first that is due decides the error.
+    pub fn fail(&self, rule: FailRule) {
+        self.state().faults.add(rule);
+    }
+
+    /// Takes every failure away again.
+    pub fn heal(&self) {
+        self.state().faults.clear();
+    }
+
+    /// Bounds the bytes of all files together; a write past it stops where the space does and fails with
+    /// `StorageFull`. `None` for no bound, as at the start.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.state().capacity = bytes;
+    }
+
+    /// Sets the wall clock, forward or back.
+    pub fn set_now_ns(&self, now_ns: u64) {
+        self.state().now_ns = now_ns;
+    }
+
+    /// Moves both clocks forward.
+    pub fn advance_ns(&self, by: u64) {
+        let mut state = self.state();
+        state.now_ns = state.now_ns.saturating_add(by);
+        state.monotonic_ns = state.monotonic_ns.saturating_add(by);
+    }
+
+    /// A file's bytes, past all rules; `None` where no file is.
+    #[must_use]
+    pub fn read(&self, path: &Path) -> Option<Vec<u8>> {
+        let state = self.state();
+        let (_, ino) = state.tree.find(path).ok()?;
+        Some(state.tree.bytes(ino).to_vec())
+    }
+
+    /// The paths of all files, sorted.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        let state = self.state();
+        let mut paths: Vec<_> =
+            state.tree.dirs.iter().flat_map(|(dir, names)| names.keys().map(|n| dir.join(n))).collect();
+        paths.sort_unstable();
+        paths
+    }
+
+    /// Changes a file's bytes behind the program's back, durably: flips, cuts, garbage. The disk waits
+    /// while `change` runs, which must not touch it.
+    ///
+    /// # Errors
+    /// `NotFound` where no file is.
+    pub fn edit(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
+        let mut state = self.state();
+        let (_, ino) = state.tree.find(path).map_err(|e| IoError::new("edit", path, e))?;
+        let bytes = state.tree.bytes_mut(ino);
+        change(bytes);
+        let bytes = Arc::from(bytes.as_slice());
+        state.log(Arc::from(path), What::Edit { ino, bytes });
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SimIo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        f.debug_struct("SimIo")
+            .field("files", &state.tree.files.len())
+            .field("ops", &state.ops.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl State {
+    pub(super) fn log(&mut self, path: Arc<Path>, what: What) {
+        self.ops.push(Op { path, what });
+    }
+
+    fn take_handle(&mut self, ino: Ino) -> u64 {
+        *self.handles.entry(ino).or_default() += 1;
+        self.handle_next += 1;
+        self.handle_next
+    }
+
+    pub(super) fn drop_handle(&mut self, ino: Ino, handle: u64) {
+        if let Some(locks) = self.locks.get_mut(&ino) {
+            locks.retain(|(holder, _)| *holder != handle);
+        }
+        if let Some(count) = self.handles.get_mut(&ino) {
+            *count -= 1;
+            if *count == 0 {
+                self.handles.remove(&ino);
+                self.locks.remove(&ino);
+            }
+        }
+        self.reap(ino);
+    }
+
+    fn unlink(&mut self, ino: Ino) {
+        self.unlinked.insert(ino);
+        self.reap(ino);
+    }
+
+    fn reap(&mut self, ino: Ino) {
+        if !self.handles.contains_key(&ino) && self.unlinked.remove(&ino) {
+            self.tree.files.remove(&ino);
+        }
+    }
+
+    fn open(&mut self, path: &Path, how: Open) -> std::result::Result<(Ino, u64), Error> {
+        let place = self.tree.place(path)?;
+        let ino = match (self.tree.lookup(&place), how) {
+            (Some(_), Open::CreateNew) => return Err(ErrorKind::AlreadyExists.into()),
+            (None, Open::Read | Open::Write) => return Err(ErrorKind::NotFound.into()),
+            (Some(ino), _) => {
+                self.faults.check(OpKind::Open, path)?;
+                ino
+            }
+            (None, Open::CreateNew | Open::CreateOrOpen) => {
+                self.faults.check(OpKind::Create, path)?;
+                let ino = self.tree.ino_next;
+                self.tree.ino_next += 1;
+                self.tree.files.insert(ino, Arc::default());
+                if let Some(names) = self.tree.names_mut(&place.dir) {
+                    names.insert(place.name.clone(), ino);
+                }
+                self.log(Arc::from(path), What::Create { dir: place.dir, name: place.name, ino });
+                ino
+            }
+        };
+        Ok((ino, self.take_handle(ino)))
+    }
+
+    fn create_dir_all(&mut self, dir: &Path) -> std::result::Result<(), Error> {
+        let dir = normal(dir)?;
+        let mut missing: Vec<_> =
+            dir.ancestors().filter(|path| !self.tree.dirs.contains_key(*path)).collect();
+        missing.reverse();
+        for path in missing {
+            let place = self.tree.place(path)?;
+            if self.tree.lookup(&place).is_some() {
+                let deeper = path != dir;
+                return Err(if deeper { ErrorKind::NotADirectory } else { ErrorKind::AlreadyExists }.into());
+            }
+            self.faults.check(OpKind::MakeDir, path)?;
+            self.tree.dirs.insert(path.to_path_buf(), Arc::default());
+            self.log(Arc::from(path), What::MakeDir);
+        }
+        Ok(())
+    }
+
+    fn rename(&mut self, from: &Path, to: &Path) -> std::result::Result<(), Error> {
+        let (old, ino) = self.tree.find(from)?;
+        let new = self.tree.place(to)?;
+        self.faults.check(OpKind::Rename, from)?;
+        if old.name == new.name {
+            return Ok(());
+        }
+        if let Some(names) = self.tree.names_mut(&old.dir) {
+            names.remove(&old.name);
+            if let Some(replaced) = names.insert(new.name.clone(), ino) {
+                self.unlink(replaced);
+            }
+        }
+        self.log(Arc::from(from), What::Rename { dir: old.dir, from: old.name, to: new.name });
+        Ok(())
+    }
+
+    fn remove(&mut self, path: &Path) -> std::result::Result<(), Error> {
+        let (place, ino) = self.tree.find(path)?;
+        self.faults.check(OpKind::Remove, path)?;
+        if let Some(names) = self.tree.names_mut(&place.dir) {
+            names.remove(&place.name);
+        }
+        self.unlink(ino);
+        self.log(Arc::from(path), What::Remove { dir: place.dir, name: place.name });
+        Ok(())
+    }
+
+    fn sync_dir(&mut self, dir: &Path) -> std::result::Result<(), Error> {
+        let dir = self.tree.dir(dir)?;
+        let outcome = self.faults.check(OpKind::SyncDir, &dir);
+        self.log(Arc::from(dir), What::SyncDir { ok: outcome.is_ok() });
+        outcome
+    }
+}
+
+impl Io for SimIo {
+    fn open(&self, path: &Path, how: Open) -> Result<Arc<dyn File>> {
+        let (ino, handle) = self.state().open(path, how).map_err(|e| IoError::new("open", path, e))?;
+        Ok(Arc::new(SimFile::new(self.clone(), path, ino, handle, how != Open::Read)))
+    }
+
+    fn stat(&self, path: &Path) -> Result<Option<Stat>> {
+        let state = self.state();
+        if state.tree.dir(path).is_ok() {
+            return Ok(Some(Stat { len: 0, is_dir: true }));
+        }
+        match state.tree.find(path) {
+            Ok((_, ino)) => Ok(Some(Stat { len: state.tree.bytes(ino).len() as u64, is_dir: false })),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(IoError::new("stat", path, e)),
+        }
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<String>> {
+        let state = self.state();
+        let dir = state.tree.dir(dir).map_err(|e| IoError::new("list", dir, e))?;
+        let files = state.tree.dirs.get(&dir).into_iter().flat_map(|names| names.keys().cloned());
+        let inner = state.tree.dirs.keys().filter(|path| path.parent() == Some(&dir));
+        let inner = inner.filter_map(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
+        let mut names: Vec<_> = files.chain(inner).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn create_dir_all(&self, dir: &Path) -> Result<()> {
+        self.state().create_dir_all(dir).map_err(|e| IoError::new("create directory", dir, e))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        check_rename(from, to)?;
+        self.state().rename(from, to).map_err(|e| IoError::new("rename", from, e))
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.state().remove(path).map_err(|e| IoError::new("remove", path, e))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        self.state().sync_dir(dir).map_err(|e| IoError::new("sync directory", dir, e))
+    }
+
+    fn now_ns(&self) -> u64 {
+        let mut state = self.state();
+        state.now_ns = state.now_ns.saturating_add(STEP_NS);
+        state.now_ns
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        let mut state = self.state();
+        state.monotonic_ns = state.monotonic_ns.saturating_add(STEP_NS);
+        state.monotonic_ns
+    }
+
+    fn random(&self, buf: &mut [u8]) -> Result<()> {
+        self.state().rng.fill(buf);
+        Ok(())
+    }
+
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> Result<JoinHandle<()>> {
+        start_thread(name, body)
+    }
+}

@@ -1,0 +1,122 @@
+//! Injected failures: which operation fails, how, and how often.
+
+use std::path::Path;
+
+/// The error numbers of Linux, the same on every Unix.
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+
+/// What an operation does, for choosing which fail and for reading a history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OpKind {
+    /// `open` that makes a file.
+    Create,
+    /// `open` of a file that is there. Not in a history.
+    Open,
+    /// `read_at` or `map`. Not in a history.
+    Read,
+    /// `write_at`.
+    Write,
+    /// `set_len`.
+    SetLen,
+    /// `sync`.
+    Sync,
+    /// `sync_dir`.
+    SyncDir,
+    /// `rename`.
+    Rename,
+    /// `remove`.
+    Remove,
+    /// `create_dir_all`, once for each directory made.
+    MakeDir,
+    /// [`SimIo::edit`](super::SimIo::edit). Never fails.
+    Edit,
+}
+
+/// Makes operations of one kind fail.
+///
+/// A failed write has written the first half of its bytes; a failed sync leaves what it should have made
+/// durable in doubt for good; any other failed operation has done nothing.
+#[derive(Debug, Clone)]
+pub struct FailRule {
+    kind: OpKind,
+    errno: i32,
+    skip: u64,
+    left: u64,
+    on: Option<String>,
+}
+
+impl FailRule {
+    /// The next operation of `kind` fails with an input/output error (EIO).
+    #[must_use]
+    pub fn eio(kind: OpKind) -> Self {
+        Self { kind, errno: EIO, skip: 0, left: 1, on: None }
+    }
+
+    /// The next operation of `kind` fails for want of space (ENOSPC).
+    #[must_use]
+    pub fn enospc(kind: OpKind) -> Self {
+        Self { errno: ENOSPC, ..Self::eio(kind) }
+    }
+
+    /// Lets `n` matching operations through first.
+    #[must_use]
+    pub fn after(self, n: u64) -> Self {
+        Self { skip: n, ..self }
+    }
+
+    /// Fails `n` matching operations instead of one.
+    #[must_use]
+    pub fn times(self, n: u64) -> Self {
+        Self { left: n, ..self }
+    }
+
+    /// Fails every matching operation from there on.
+    #[must_use]
+    pub fn forever(self) -> Self {
+        self.times(u64::MAX)
+    }
+
+    /// Matches only paths that contain `part`.
+    #[must_use]
+    pub fn on(self, part: &str) -> Self {
+        Self { on: Some(part.to_owned()), ..self }
+    }
+
+    fn matches(&self, kind: OpKind, path: &Path) -> bool {
+        self.kind == kind && self.on.as_ref().is_none_or(|part| path.to_string_lossy().contains(part))
+    }
+}
+
+/// The rules in force. Every matching rule counts an operation; the first one due decides.
+#[derive(Debug, Default)]
+pub(super) struct Faults(Vec<FailRule>);
+
+impl Faults {
+    pub(super) fn add(&mut self, rule: FailRule) {
+        self.0.push(rule);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(super) fn check(&mut self, kind: OpKind, path: &Path) -> std::io::Result<()> {
+        let mut due = None;
+        for rule in self.0.iter_mut().filter(|rule| rule.matches(kind, path)) {
+            if rule.skip > 0 {
+                rule.skip -= 1;
+            } else if rule.left > 0 {
+                rule.left -= 1;
+                due = due.or(Some(rule.errno));
+            }
+        }
+        due.map_or(Ok(()), |errno| Err(std::io::Error::from_raw_os_error(errno)))
+    }
+}
+
+/// The disk's own refusal when its capacity is used up.
+pub(super) fn no_space() -> std::io::Error {
+    std::io::Error::from_raw_os_error(ENOSPC)
+}

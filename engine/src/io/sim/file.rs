@@ -1,0 +1,150 @@
+//! One open file of the simulated disk.
+
+use std::io::{Error, ErrorKind, IoSlice};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::faults::no_space;
+use super::history::What;
+use super::tree::{Ino, put};
+use super::{OpKind, SimIo};
+use crate::io::{Bytes, File, IoError, Lock, Result};
+
+/// The longest file of a simulated disk, 1 GiB: a wild offset fails instead of eating memory.
+pub const FILE_BYTES_MAX: u64 = 1 << 30;
+
+/// "Bad file descriptor": what a system says to a write through a handle opened for reading.
+const EBADF: i32 = 9;
+
+#[derive(Debug)]
+pub(super) struct SimFile {
+    io: SimIo,
+    path: Arc<Path>,
+    ino: Ino,
+    handle: u64,
+    writable: bool,
+}
+
+impl SimFile {
+    pub(super) fn new(io: SimIo, path: &Path, ino: Ino, handle: u64, writable: bool) -> Self {
+        Self { io, path: Arc::from(path), ino, handle, writable }
+    }
+
+    fn fail(&self, op: &'static str) -> impl FnOnce(Error) -> IoError {
+        move |e| IoError::new(op, &self.path, e)
+    }
+
+    fn check_writable(&self) -> std::result::Result<(), Error> {
+        if self.writable { Ok(()) } else { Err(Error::from_raw_os_error(EBADF)) }
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> std::result::Result<(), Error> {
+        self.check_writable()?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let from = span(offset, bytes.len() as u64)?;
+        let mut state = self.io.state();
+        let len = state.tree.bytes(self.ino).len();
+        let (mut bytes, mut outcome) = (bytes, Ok(()));
+        if let Err(e) = state.faults.check(OpKind::Write, &self.path) {
+            (bytes, outcome) = (&bytes[..bytes.len() / 2], Err(e));
+        }
+        let growth = (from + bytes.len()).saturating_sub(len) as u64;
+        let free = state.capacity.map_or(u64::MAX, |all| all.saturating_sub(state.tree.used_bytes()));
+        if growth > free {
+            // What fits is written, as a system's short write would; the gap before it takes space too.
+            let end = len + usize::try_from(free).unwrap_or(0);
+            bytes = &bytes[..end.saturating_sub(from).min(bytes.len())];
+            outcome = outcome.and(Err(no_space()));
+        }
+        if !bytes.is_empty() {
+            put(state.tree.bytes_mut(self.ino), from, bytes);
+            let what = What::Write { ino: self.ino, offset: from, bytes: Arc::from(bytes) };
+            state.log(Arc::clone(&self.path), what);
+        }
+        outcome
+    }
+
+    fn cut(&self, len: u64) -> std::result::Result<(), Error> {
+        self.check_writable()?;
+        let len = span(len, 0)?;
+        let mut state = self.io.state();
+        state.faults.check(OpKind::SetLen, &self.path)?;
+        let growth = len.saturating_sub(state.tree.bytes(self.ino).len()) as u64;
+        if state.capacity.is_some_and(|all| growth > all.saturating_sub(state.tree.used_bytes())) {
+            return Err(no_space());
+        }
+        state.tree.bytes_mut(self.ino).resize(len, 0);
+        state.log(Arc::clone(&self.path), What::SetLen { ino: self.ino, len });
+        Ok(())
+    }
+}
+
+/// The start of a range, where a simulated file may have it.
+fn span(offset: u64, len: u64) -> std::result::Result<usize, Error> {
+    match offset.checked_add(len) {
+        Some(end) if end <= FILE_BYTES_MAX => usize::try_from(offset).map_err(Error::other),
+        _ => Err(ErrorKind::FileTooLarge.into()),
+    }
+}
+
+impl File for SimFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let mut state = self.io.state();
+        state.faults.check(OpKind::Read, &self.path).map_err(self.fail("read"))?;
+        let bytes = state.tree.bytes(self.ino);
+        let rest = usize::try_from(offset).ok().and_then(|from| bytes.get(from..)).unwrap_or_default();
+        let n = rest.len().min(buf.len());
+        buf[..n].copy_from_slice(&rest[..n]);
+        Ok(n)
+    }
+
+    fn write_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        let written = match bufs {
+            [one] => self.write(one, offset),
+            many => self.write(&many.iter().flat_map(|buf| buf.iter().copied()).collect::<Vec<_>>(), offset),
+        };
+        written.map_err(self.fail("write"))
+    }
+
+    fn len(&self) -> Result<u64> {
+        Ok(self.io.state().tree.bytes(self.ino).len() as u64)
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.cut(len).map_err(self.fail("set the length of"))
+    }
+
+    fn sync(&self) -> Result<()> {
+        let mut state = self.io.state();
+        let outcome = state.faults.check(OpKind::Sync, &self.path);
+        state.log(Arc::clone(&self.path), What::Sync { ino: self.ino, ok: outcome.is_ok() });
+        outcome.map_err(self.fail("sync"))
+    }
+
+    fn map(&self) -> Result<Bytes> {
+        let mut state = self.io.state();
+        state.faults.check(OpKind::Read, &self.path).map_err(self.fail("map"))?;
+        Ok(Bytes::owned(Arc::from(state.tree.bytes(self.ino))))
+    }
+
+    fn try_lock(&self, lock: Lock) -> Result<bool> {
+        let mut state = self.io.state();
+        let locks = state.locks.entry(self.ino).or_default();
+        let held = locks.iter().any(|(holder, held)| {
+            *holder != self.handle && (lock == Lock::Exclusive || *held == Lock::Exclusive)
+        });
+        if !held {
+            locks.retain(|(holder, _)| *holder != self.handle);
+            locks.push((self.handle, lock));
+        }
+        Ok(!held)
+    }
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        self.io.state().drop_handle(self.ino, self.handle);
+    }
+}

@@ -1,0 +1,190 @@
+//! The log of everything that changed the disk, and ways to crash within it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::tree::{Ino, Tree};
+use super::{Crash, CrashPoint, OpKind, SimIo, Walk};
+
+/// One operation that changed the disk, or tried to sync it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Op {
+    pub(super) path: Arc<Path>,
+    pub(super) what: What,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum What {
+    MakeDir,
+    Create { dir: PathBuf, name: String, ino: Ino },
+    Rename { dir: PathBuf, from: String, to: String },
+    Remove { dir: PathBuf, name: String },
+    SyncDir { ok: bool },
+    Write { ino: Ino, offset: usize, bytes: Arc<[u8]> },
+    SetLen { ino: Ino, len: usize },
+    Sync { ino: Ino, ok: bool },
+    Edit { ino: Ino, bytes: Arc<[u8]> },
+}
+
+impl Op {
+    /// What it did.
+    #[must_use]
+    pub fn kind(&self) -> OpKind {
+        match self.what {
+            What::MakeDir => OpKind::MakeDir,
+            What::Create { .. } => OpKind::Create,
+            What::Rename { .. } => OpKind::Rename,
+            What::Remove { .. } => OpKind::Remove,
+            What::SyncDir { .. } => OpKind::SyncDir,
+            What::Write { .. } => OpKind::Write,
+            What::SetLen { .. } => OpKind::SetLen,
+            What::Sync { .. } => OpKind::Sync,
+            What::Edit { .. } => OpKind::Edit,
+        }
+    }
+
+    /// The file or directory, by the name it was opened or called with; for a rename the old name.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn hash(&self, hasher: &mut blake3::Hasher) {
+        let mut part = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
+        };
+        part(self.path.as_os_str().as_encoded_bytes());
+        let path = |dir: &PathBuf| dir.as_os_str().as_encoded_bytes().to_vec();
+        match &self.what {
+            What::MakeDir => part(b"make"),
+            What::Create { dir, name, ino } => {
+                for piece in [&b"create"[..], &path(dir), name.as_bytes(), &ino.to_le_bytes()] {
+                    part(piece);
+                }
+            }
+            What::Rename { dir, from, to } => {
+                for piece in [&b"rename"[..], &path(dir), from.as_bytes(), to.as_bytes()] {
+                    part(piece);
+                }
+            }
+            What::Remove { dir, name } => {
+                for piece in [&b"remove"[..], &path(dir), name.as_bytes()] {
+                    part(piece);
+                }
+            }
+            What::SyncDir { ok } => {
+                part(b"sync_dir");
+                part(&[u8::from(*ok)]);
+            }
+            What::Write { ino, offset, bytes } => {
+                for piece in [&b"write"[..], &ino.to_le_bytes(), &(*offset as u64).to_le_bytes(), bytes] {
+                    part(piece);
+                }
+            }
+            What::SetLen { ino, len } => {
+                for piece in [&b"set_len"[..], &ino.to_le_bytes(), &(*len as u64).to_le_bytes()] {
+                    part(piece);
+                }
+            }
+            What::Sync { ino, ok } => {
+                for piece in [&b"sync"[..], &ino.to_le_bytes(), &[u8::from(*ok)]] {
+                    part(piece);
+                }
+            }
+            What::Edit { ino, bytes } => {
+                for piece in [&b"edit"[..], &ino.to_le_bytes(), bytes] {
+                    part(piece);
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        let outcome = |ok: &bool| if *ok { "" } else { " (failed)" };
+        match &self.what {
+            What::MakeDir => write!(f, "make directory {path}"),
+            What::Create { .. } => write!(f, "create {path}"),
+            What::Rename { to, .. } => write!(f, "rename {path} to {to}"),
+            What::Remove { .. } => write!(f, "remove {path}"),
+            What::SyncDir { ok } => write!(f, "sync directory {path}{}", outcome(ok)),
+            What::Write { offset, bytes, .. } => write!(f, "write {path} at {offset}, {} bytes", bytes.len()),
+            What::SetLen { len, .. } => write!(f, "set the length of {path} to {len}"),
+            What::Sync { ok, .. } => write!(f, "sync {path}{}", outcome(ok)),
+            What::Edit { .. } => write!(f, "edit {path}"),
+        }
+    }
+}
+
+/// What a [`SimIo`] did so far, from the disk it started with. Cheap to take: contents are shared with it.
+#[derive(Debug, Clone)]
+pub struct History {
+    pub(super) base: Tree,
+    pub(super) ops: Vec<Op>,
+    /// Where the clocks and the random numbers of a disk that survives a crash go on.
+    pub(super) now_ns: u64,
+    pub(super) seed: u64,
+}
+
+impl History {
+    /// The operations, in order.
+    #[must_use]
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// A cursor at the start, to crash at every point of a long history at little cost each.
+    #[must_use]
+    pub fn walk(&self) -> Walk<'_> {
+        Walk::new(self)
+    }
+
+    /// The disk after a crash before operation `at`, which is operations `0..at` done and no other; past the
+    /// end it means the end. Costs a replay from the start; use [`walk`](Self::walk) for many.
+    #[must_use]
+    pub fn crash(&self, at: usize, how: Crash) -> SimIo {
+        let mut walk = self.walk();
+        while walk.at() < at && walk.step() {}
+        walk.crash(how)
+    }
+
+    /// Every crash point in order, each with the four extremes of [`Crash`] and `seeds` random choices; only
+    /// one where nothing is in doubt.
+    pub fn crashes(&self, seeds: u64) -> impl Iterator<Item = (CrashPoint, SimIo)> {
+        let mut walk = self.walk();
+        let mut turn = 0;
+        std::iter::from_fn(move || {
+            let all = if walk.in_doubt() { 4 + seeds } else { 1 };
+            if turn >= all {
+                turn = 0;
+                if !walk.step() {
+                    // A step past the end stays refused, so the iterator stays ended.
+                    turn = u64::MAX;
+                    return None;
+                }
+            }
+            let how = match turn {
+                0 => Crash::Nothing,
+                1 => Crash::Everything,
+                2 => Crash::Hollow,
+                3 => Crash::Torn,
+                random => Crash::Seed(random - 4),
+            };
+            turn += 1;
+            Some((walk.point(how), walk.crash(how)))
+        })
+    }
+
+    /// BLAKE3 over the operations: equal for equal runs.
+    #[must_use]
+    pub fn trace_hash(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        for op in &self.ops {
+            op.hash(&mut hasher);
+        }
+        hasher.finalize().into()
+    }
+}

@@ -1,0 +1,101 @@
+//! Names and bytes at one moment: what the program on a [`SimIo`](super::SimIo) sees, and in a replay what is
+//! durable. Cheap to clone: directories and file contents are shared until one side changes them.
+
+use std::collections::BTreeMap;
+use std::io::{Error, ErrorKind};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+/// Number of a file's content, apart from its names; never used twice in one history.
+pub(super) type Ino = u64;
+
+#[derive(Debug, Clone)]
+pub(super) struct Tree {
+    pub(super) dirs: BTreeMap<PathBuf, Arc<BTreeMap<String, Ino>>>,
+    pub(super) files: BTreeMap<Ino, Arc<Vec<u8>>>,
+    pub(super) ino_next: Ino,
+}
+
+/// A path taken apart, its directory known to exist.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) dir: PathBuf,
+    pub(super) name: String,
+}
+
+impl Tree {
+    /// Only the root and the working directory.
+    pub(super) fn new() -> Self {
+        let dirs = [PathBuf::new(), PathBuf::from("/")].map(|path| (path, Arc::default()));
+        Self { dirs: BTreeMap::from(dirs), files: BTreeMap::new(), ino_next: 1 }
+    }
+
+    /// Where a file of this path is or would be.
+    pub(super) fn place(&self, path: &Path) -> Result<Place, Error> {
+        let path = normal(path)?;
+        if self.dirs.contains_key(&path) {
+            return Err(ErrorKind::IsADirectory.into());
+        }
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+            return Err(ErrorKind::InvalidInput.into());
+        };
+        if !self.dirs.contains_key(dir) {
+            return Err(ErrorKind::NotFound.into());
+        }
+        Ok(Place { dir: dir.to_path_buf(), name: name.to_owned() })
+    }
+
+    pub(super) fn lookup(&self, place: &Place) -> Option<Ino> {
+        self.dirs.get(&place.dir)?.get(&place.name).copied()
+    }
+
+    pub(super) fn find(&self, path: &Path) -> Result<(Place, Ino), Error> {
+        let place = self.place(path)?;
+        let ino = self.lookup(&place).ok_or(ErrorKind::NotFound)?;
+        Ok((place, ino))
+    }
+
+    /// The normal form of a directory that exists.
+    pub(super) fn dir(&self, path: &Path) -> Result<PathBuf, Error> {
+        let path = normal(path)?;
+        if self.dirs.contains_key(&path) { Ok(path) } else { Err(ErrorKind::NotFound.into()) }
+    }
+
+    pub(super) fn names_mut(&mut self, dir: &Path) -> Option<&mut BTreeMap<String, Ino>> {
+        self.dirs.get_mut(dir).map(Arc::make_mut)
+    }
+
+    pub(super) fn bytes(&self, ino: Ino) -> &[u8] {
+        self.files.get(&ino).map_or(&[], |bytes| bytes.as_slice())
+    }
+
+    pub(super) fn bytes_mut(&mut self, ino: Ino) -> &mut Vec<u8> {
+        Arc::make_mut(self.files.entry(ino).or_default())
+    }
+
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.files.values().map(|bytes| bytes.len() as u64).sum()
+    }
+}
+
+/// Puts `bytes` at `offset`, with zeros in a gap before it. Offsets are within `FILE_BYTES_MAX` by now.
+pub(super) fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
+    let end = offset + bytes.len();
+    if file.len() < end {
+        file.resize(end, 0);
+    }
+    file[offset..end].copy_from_slice(bytes);
+}
+
+/// A path without `.` and doubled slashes. `..` is refused: no store needs it.
+pub(super) fn normal(path: &Path) -> Result<PathBuf, Error> {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => return Err(ErrorKind::InvalidInput.into()),
+            kept => out.push(kept),
+        }
+    }
+    Ok(out)
+}

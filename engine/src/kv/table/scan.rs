@@ -1,0 +1,163 @@
+//! Walks a table's entries between two keys, either way.
+//!
+//! A walk holds one decoded block. It reads a block only when it comes to it, so a damaged block stops the walk
+//! there and not before; after an error it ends. Walks do not push other readers' blocks out of the cache.
+
+use super::block::Block;
+use super::entry::{Entry, Spot};
+use super::error::Result;
+use super::reader::{Keep, Place, Table};
+use std::ops::{Bound, Deref};
+use std::sync::Arc;
+
+/// Entries in order. `T` is `&Table` or `Arc<Table>`.
+#[derive(Debug)]
+pub struct Scan<T> {
+    walk: Walk<T>,
+    to: Bound<Vec<u8>>,
+    /// Where the walk begins, until it has begun.
+    from: Option<Bound<Vec<u8>>>,
+}
+
+/// Entries in reverse order. `T` is `&Table` or `Arc<Table>`.
+#[derive(Debug)]
+pub struct ScanBack<T> {
+    walk: Walk<T>,
+    from: Bound<Vec<u8>>,
+    to: Option<Bound<Vec<u8>>>,
+}
+
+#[derive(Debug)]
+struct Walk<T> {
+    table: T,
+    /// The block at hand.
+    block: Option<(usize, Arc<Block>)>,
+    /// The place of the next entry (forward) or of the one after the next (backward).
+    place: Place,
+    done: bool,
+}
+
+impl<T: Deref<Target = Table>> Scan<T> {
+    /// Like [`Table::scan`], for a walk that owns a share of its table.
+    pub fn new(table: T, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Self {
+        Self { walk: Walk::new(table), to: to.map(<[u8]>::to_vec), from: Some(from.map(<[u8]>::to_vec)) }
+    }
+
+    fn step(&mut self) -> Result<Option<Entry>> {
+        if let Some(from) = self.from.take() {
+            self.walk.place = match &from {
+                Bound::Unbounded => Place { block: 0, at: 0 },
+                Bound::Included(key) => self.walk.table.seek(Spot::first(key), false)?,
+                Bound::Excluded(key) => self.walk.table.seek(Spot::last(key), true)?,
+            };
+        }
+        let Some(entry) = self.walk.forward()? else { return Ok(None) };
+        let inside = match &self.to {
+            Bound::Unbounded => true,
+            Bound::Included(key) => entry.key <= *key,
+            Bound::Excluded(key) => entry.key < *key,
+        };
+        Ok(inside.then_some(entry))
+    }
+}
+
+impl<T: Deref<Target = Table>> ScanBack<T> {
+    /// Like [`Table::scan_back`], for a walk that owns a share of its table.
+    pub fn new(table: T, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Self {
+        Self { walk: Walk::new(table), from: from.map(<[u8]>::to_vec), to: Some(to.map(<[u8]>::to_vec)) }
+    }
+
+    fn step(&mut self) -> Result<Option<Entry>> {
+        if let Some(to) = self.to.take() {
+            self.walk.place = match &to {
+                Bound::Unbounded => Place { block: self.walk.table.block_count()?, at: 0 },
+                Bound::Included(key) => self.walk.table.seek(Spot::last(key), true)?,
+                Bound::Excluded(key) => self.walk.table.seek(Spot::first(key), false)?,
+            };
+        }
+        let Some(entry) = self.walk.backward()? else { return Ok(None) };
+        let inside = match &self.from {
+            Bound::Unbounded => true,
+            Bound::Included(key) => entry.key >= *key,
+            Bound::Excluded(key) => entry.key > *key,
+        };
+        Ok(inside.then_some(entry))
+    }
+}
+
+impl<T: Deref<Target = Table>> Walk<T> {
+    fn new(table: T) -> Self {
+        Self { table, block: None, place: Place { block: 0, at: 0 }, done: false }
+    }
+
+    fn forward(&mut self) -> Result<Option<Entry>> {
+        loop {
+            let place = self.place;
+            if place.block >= self.table.block_count()? {
+                return Ok(None);
+            }
+            if let Some(entry) = self.load(place.block)?.entry(place.at) {
+                self.place.at += 1;
+                return Ok(Some(entry));
+            }
+            self.place = Place { block: place.block + 1, at: 0 };
+        }
+    }
+
+    fn backward(&mut self) -> Result<Option<Entry>> {
+        loop {
+            if let Some(at) = self.place.at.checked_sub(1) {
+                self.place.at = at;
+                return Ok(self.load(self.place.block)?.entry(at));
+            }
+            let Some(before) = self.place.block.checked_sub(1) else { return Ok(None) };
+            let at = self.load(before)?.len();
+            self.place = Place { block: before, at };
+        }
+    }
+
+    fn load(&mut self, number: usize) -> Result<&Block> {
+        if self.block.as_ref().is_none_or(|(held, _)| *held != number) {
+            self.block = None;
+        }
+        let (_, block) = match &mut self.block {
+            Some(held) => held,
+            empty => empty.insert((number, self.table.block(number, Keep::No)?)),
+        };
+        Ok(block)
+    }
+
+    /// Ends the walk at its first error or its end.
+    fn give(&mut self, step: Result<Option<Entry>>) -> Option<Result<Entry>> {
+        self.done = !matches!(step, Ok(Some(_)));
+        if self.done {
+            self.block = None;
+        }
+        step.transpose()
+    }
+}
+
+impl<T: Deref<Target = Table>> Iterator for Scan<T> {
+    type Item = Result<Entry>;
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.walk.done {
+            return None;
+        }
+        let step = self.step();
+        self.walk.give(step)
+    }
+}
+
+impl<T: Deref<Target = Table>> Iterator for ScanBack<T> {
+    type Item = Result<Entry>;
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.walk.done {
+            return None;
+        }
+        let step = self.step();
+        self.walk.give(step)
+    }
+}
+
+impl<T: Deref<Target = Table>> std::iter::FusedIterator for Scan<T> {}
+impl<T: Deref<Target = Table>> std::iter::FusedIterator for ScanBack<T> {}

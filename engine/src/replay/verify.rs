@@ -1,0 +1,161 @@
+//! Checking everything: files first, then every run.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::log::cursor::for_each_record;
+use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
+use crate::log::open::{find, scan, sealed_footer};
+use crate::log::segments::lock;
+use crate::store::Store;
+
+/// Something that is not what was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The namespace and run, where it was met while reading one.
+    pub run: Option<(String, String)>,
+    /// What is wrong, and where.
+    pub what: String,
+}
+
+/// What a verification read and found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct VerifyReport {
+    /// Runs read whole.
+    pub runs: u64,
+    /// Frames whose bytes and links were checked.
+    pub frames: u64,
+    /// Bodies re-hashed.
+    pub blobs: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Batches whose checksums, chain and ledger were checked; 0 where only runs were asked for.
+    pub batches: u64,
+    /// What is not as it was written: nothing, in a sound store.
+    pub damaged: Vec<Problem>,
+}
+
+impl VerifyReport {
+    fn note(&mut self, run: Option<(&str, &str)>, error: &Error) -> Result<()> {
+        match error.kind() {
+            // A failing disk is not a damaged store: that must not be mistaken for one.
+            ErrorKind::Unavailable | ErrorKind::Bug => Err(Error::new(error.kind(), error.to_string())),
+            _ => {
+                let run = run.map(|(namespace, run)| (namespace.to_owned(), run.to_owned()));
+                self.damaged.push(Problem { run, what: error.to_string() });
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Store {
+    /// Checks every file (checksums, chain of batches, ledger roots, tables) and every run of every namespace.
+    ///
+    /// # Errors
+    /// `Unavailable` where files cannot be read. Damage is reported, not an error.
+    pub fn verify(&self) -> Result<VerifyReport> {
+        let mut report = VerifyReport::default();
+        self.verify_files(&mut report)?;
+        for namespace in self.namespaces()? {
+            let runs: Vec<_> = self.namespace(&namespace)?.runs()?.collect();
+            for run in runs {
+                match run {
+                    Ok(info) => self.verify_one(&namespace, &info.name, &mut report)?,
+                    Err(error) => report.note(None, &error)?,
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    /// Checks some runs only.
+    ///
+    /// # Errors
+    /// `NotFound` for a run that does not exist; `Unavailable`.
+    pub fn verify_runs(&self, namespace: &str, runs: &[String]) -> Result<VerifyReport> {
+        let mut report = VerifyReport::default();
+        for run in runs {
+            self.verify_one(namespace, run, &mut report)?;
+        }
+        Ok(report)
+    }
+
+    fn verify_one(&self, namespace: &str, name: &str, report: &mut VerifyReport) -> Result<()> {
+        let checked = self.namespace(namespace)?.run(name);
+        let checked = match checked {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(error),
+            other => other.and_then(|reader| reader.verify()),
+        };
+        match checked {
+            Ok(verified) => {
+                report.runs += 1;
+                report.frames += verified.frames;
+                report.blobs += verified.blobs;
+                report.bytes += verified.bytes;
+                Ok(())
+            }
+            Err(error) => report.note(Some((namespace, name)), &error),
+        }
+    }
+
+    /// Reads the log from its first byte, trusting no table and no clean close.
+    fn verify_files(&self, report: &mut VerifyReport) -> Result<()> {
+        let core = self.core();
+        for damage in lock(&core.damage).iter() {
+            report.note(None, &damage.error())?;
+        }
+        for what in core.index.verify_tables() {
+            report.damaged.push(Problem { run: None, what });
+        }
+        let found = match find(&*core.io, &core.paths, false, false) {
+            Ok(found) => found,
+            Err(error) => return report.note(None, &error),
+        };
+        let first = found.state.segments.first().map(|segment| segment.id).unwrap_or_default();
+        let mut batches = 0;
+        let mut segment_at = first;
+        let mut state_at_end = LogState::empty();
+        let mut roots = Vec::new();
+        let scanned = scan(&found, (first, SEGMENT_HEADER_BYTES), LogState::empty(), &mut |batch, segment| {
+            batches += 1;
+            if segment.id != segment_at {
+                segment_at = segment.id;
+            }
+            for_each_record(batch.whole, batch.offset, segment.salt, |_, _, _| Ok(()))
+                .map_err(|e| Error::damaged(&segment.path, batch.offset, e))
+        });
+        report.batches = batches;
+        let end = match scanned {
+            Ok(end) => end,
+            Err(error) => return report.note(None, &error),
+        };
+        if let Some(damage) = &end.damage {
+            if !lock(&core.damage).contains(damage) {
+                report.note(None, &damage.error())?;
+            }
+        }
+        state_at_end.clone_from(&end.state);
+        if let Some(clean) = found.state.clean.as_ref().filter(|clean| !end.torn && clean.state != state_at_end) {
+            let what = format!(
+                "the log adds up to record {}, the manifest says {}: one of them is not what was written",
+                state_at_end.next_seqno.0 - 1,
+                clean.state.next_seqno.0 - 1
+            );
+            report.damaged.push(Problem { run: None, what });
+        }
+        for segment in found.segments.all() {
+            if segment.id < end.segment {
+                match segment.file.len().map_err(Error::from).and_then(|len| sealed_footer(&segment, len)) {
+                    Ok(footer) => roots.push((segment.path.clone(), footer)),
+                    Err(error) => report.note(None, &error)?,
+                }
+            }
+        }
+        for (path, footer) in roots {
+            if footer.root != footer.state.ledger.root() {
+                let error = Error::damaged(&path, footer.tail, "its footer's ledger root is not that of its ledger");
+                report.note(None, &error)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,445 @@
+//! The store as callers see it: opening, namespaces, statistics.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{Link, NamespaceId, RunUid, Seqno, StoreId};
+use crate::kv::core::{Core, Options};
+use crate::kv::keyspace::{History, Keyspace, KvBatch};
+use crate::kv::stored::StoredBlob;
+use crate::kv::view::View;
+use crate::kv::write::{BatchWriter, store_stream};
+use crate::kv::{index::Hit, keys};
+use crate::log::record::{Kind, SpaceHead};
+use crate::log::segments::lock;
+use crate::trace::model::{RunInfo, RunSpec, check_text};
+use crate::trace::reader::RunReader;
+use crate::trace::recorder::{Recording, Run, abandon};
+
+/// Greatest length of a namespace's or keyspace's name, in bytes.
+const SPACE_NAME_BYTES_MAX: usize = 512;
+
+/// An open store. Cheap to clone; the last clone to go closes it.
+///
+/// One process writes a store at a time; any number read it, also beside the writer.
+#[derive(Debug, Clone)]
+pub struct Store(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    core: Arc<Core>,
+    recording: Arc<Recording>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Best effort: whoever wants to know calls `Store::close`.
+        let _ = self.close();
+    }
+}
+
+impl Inner {
+    /// Runs still open become abandoned: nobody can go on with them.
+    fn close(&self) -> Result<()> {
+        if !self.core.is_writer() || self.core.is_closed() {
+            return Ok(());
+        }
+        let abandoned = self.core.log().and_then(|log| log.queue.check()).and_then(|()| abandon_open(&self.core));
+        let closed = self.core.close();
+        abandoned.and(closed)
+    }
+}
+
+/// Bytes of the log by what they serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BytesByKind {
+    /// Compressed new bytes of bodies.
+    pub pieces: u64,
+    /// Blob ids, lengths, and where the bytes are.
+    pub recipes: u64,
+    /// Frame records but for their recipes, links and salts.
+    pub frame_records: u64,
+    /// Run, snapshot and namespace records.
+    pub run_records: u64,
+    /// Key-value records.
+    pub kv_records: u64,
+    /// Batch headers, links, salts.
+    pub chains_and_ledger: u64,
+    /// Index tables.
+    pub tables: u64,
+    /// Everything else: segment headers and footers, room written ahead, manifest.
+    pub other: u64,
+}
+
+/// What a store holds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Living runs.
+    pub runs: u64,
+    /// Their frames; those that forks share are counted once.
+    pub frames: u64,
+    /// Bytes of their bodies and metadata as callers gave them.
+    pub raw_bytes: u64,
+    /// Every file of the store.
+    pub disk_bytes: u64,
+    /// The same by kind.
+    pub bytes: BytesByKind,
+    /// Log files.
+    pub segments: u64,
+    /// Batches in the log: commits.
+    pub batches: u64,
+    /// The last record.
+    pub seqno: Seqno,
+    /// Leaves of the ledger.
+    pub ledger_leaves: u64,
+    /// The ledger's root.
+    pub ledger_root: Option<Link>,
+}
+
+impl Store {
+    /// Opens a store for writing; creates one in an empty or missing directory.
+    ///
+    /// After a crash it opens by itself, to a prefix of whole batches that holds all that was acknowledged; runs
+    /// that were open become abandoned.
+    ///
+    /// # Errors
+    /// `Locked` with the pid of the process that writes it; `Invalid` for a directory of something else; `Damaged`;
+    /// `Unavailable`.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_with(path, Options::default())
+    }
+
+    /// The same with options.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self> {
+        let core = Core::open(path.as_ref(), options, true)?;
+        if core.recovered {
+            abandon_open(&core)?;
+        }
+        Ok(Self(Arc::new(Inner { core, recording: Arc::default() })))
+    }
+
+    /// Opens a store for reading, beside a writer or not. Sees what was in the log when it was opened and when
+    /// [`Store::refresh`] was last called.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no store; `Damaged`; `Unavailable`.
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_read_only_with(path, Options::default())
+    }
+
+    /// The same with options.
+    ///
+    /// # Errors
+    /// As [`Store::open_read_only`].
+    pub fn open_read_only_with(path: impl AsRef<Path>, options: Options) -> Result<Self> {
+        let core = Core::open(path.as_ref(), options, false)?;
+        Ok(Self(Arc::new(Inner { core, recording: Arc::default() })))
+    }
+
+    /// Reads on from the end of the log as it was last seen. Does nothing in the writing process.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn refresh(&self) -> Result<()> {
+        self.0.core.refresh()
+    }
+
+    /// Writes all that is queued, abandons runs still open, and closes. Every other handle on this store, run or
+    /// keyspace fails from then on.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Poisoned`.
+    pub fn close(self) -> Result<()> {
+        self.0.close()
+    }
+
+    /// A tenant: nothing is shared or compared across two. A writer makes it if there is none of this name.
+    ///
+    /// # Errors
+    /// `NotFound` in a store open for reading; `Invalid` for a name that is empty, over 512 bytes or has control
+    /// characters.
+    pub fn namespace(&self, name: &str) -> Result<Namespace> {
+        check_text("a namespace's name", name, 1, SPACE_NAME_BYTES_MAX)?;
+        let core = &self.0.core;
+        let _guard = lock(&core.spaces);
+        for space in core.spaces_known()? {
+            if let SpaceHead::Namespace { id, name: known } = space {
+                if known == name {
+                    return Ok(Namespace { store: self.clone(), id });
+                }
+            }
+        }
+        if !core.is_writer() {
+            return Err(Error::not_found(format!("there is no namespace {name:?}")));
+        }
+        let id = NamespaceId(core.new_space());
+        put_space(core, id, &SpaceHead::Namespace { id, name: name.to_owned() })?;
+        Ok(Namespace { store: self.clone(), id })
+    }
+
+    /// The names of all namespaces.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn namespaces(&self) -> Result<Vec<String>> {
+        let spaces = self.0.core.spaces_known()?;
+        Ok(spaces
+            .into_iter()
+            .filter_map(|space| match space {
+                SpaceHead::Namespace { name, .. } => Some(name),
+                SpaceHead::Keyspace { .. } => None,
+            })
+            .collect())
+    }
+
+    /// The store's random identity.
+    #[must_use]
+    pub fn id(&self) -> StoreId {
+        self.0.core.store
+    }
+
+    /// The last record that readers see.
+    #[must_use]
+    pub fn seqno(&self) -> Seqno {
+        self.0.core.index.visible()
+    }
+
+    /// Counts and bytes by kind. Costs a look at each run's record and at the unsealed end of the log.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn stats(&self) -> Result<Stats> {
+        let core = &self.0.core;
+        let state = core.log_state()?;
+        let mut stats = Stats {
+            disk_bytes: crate::store::disk_bytes(core)?,
+            segments: crate::log::segments::read(&core.segments).all().len() as u64,
+            batches: state.totals.batches,
+            seqno: Seqno(state.next_seqno.0 - 1),
+            ledger_leaves: state.ledger.leaves,
+            ledger_root: Some(Link(state.ledger.root())),
+            ..Stats::default()
+        };
+        for namespace in self.namespaces()? {
+            for run in self.namespace(&namespace)?.runs()? {
+                let info = run?;
+                let shared = info.parent.as_ref().map_or(0, |parent| parent.shared);
+                stats.runs += 1;
+                stats.frames += u64::from(info.frames - shared.min(info.frames));
+                stats.raw_bytes += info.raw_bytes;
+            }
+        }
+        let totals = &state.totals;
+        let tables = core.index.table_bytes();
+        stats.bytes = BytesByKind {
+            pieces: totals.piece_bytes,
+            recipes: totals.recipe_bytes,
+            frame_records: totals.frame_bytes,
+            run_records: totals.run_bytes,
+            kv_records: totals.kv_bytes,
+            chains_and_ledger: totals.chain_bytes,
+            tables,
+            other: 0,
+        };
+        let b = &stats.bytes;
+        let known = b.pieces + b.recipes + b.frame_records + b.run_records + b.kv_records + b.chains_and_ledger + b.tables;
+        stats.bytes.other = stats.disk_bytes.saturating_sub(known);
+        Ok(stats)
+    }
+
+    /// Forgets decoded groups, so that what is read next comes from the files. For measuring.
+    pub fn drop_caches(&self) {
+        self.0.core.groups.clear();
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.0.core
+    }
+}
+
+/// Bytes of every file of a store.
+fn disk_bytes(core: &Core) -> Result<u64> {
+    let mut total = 0;
+    for dir in [core.paths.root().to_path_buf(), core.paths.segments(), core.paths.tables()] {
+        for name in core.io.list(&dir)? {
+            match core.io.stat(&dir.join(name))? {
+                Some(stat) if !stat.is_dir => total += stat.len,
+                _ => {}
+            }
+        }
+    }
+    Ok(total)
+}
+
+fn put_space(core: &Arc<Core>, namespace: NamespaceId, head: &SpaceHead) -> Result<()> {
+    let bytes = crate::codec::encode(head).map_err(|e| Error::bug(e.to_string()))?;
+    let mut writer = BatchWriter::new(core, namespace)?;
+    writer.record(Kind::Space, &bytes, &[])?;
+    match writer.submit(core.options.durability)? {
+        Some((_, ticket)) => ticket.wait().map(drop),
+        None => Err(Error::bug("a definition was not written")),
+    }
+}
+
+/// Marks every open run as abandoned.
+fn abandon_open(core: &Arc<Core>) -> Result<()> {
+    for space in core.spaces_known()? {
+        let SpaceHead::Namespace { id, .. } = space else { continue };
+        for hit in core.index.prefix(&keys::runs(id), Seqno(u64::MAX))? {
+            if let Some(uid) = keys::run_uid(&hit.key) {
+                abandon(core, id, uid)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A tenant's part of a store.
+#[derive(Debug, Clone)]
+pub struct Namespace {
+    store: Store,
+    pub(crate) id: NamespaceId,
+}
+
+impl Namespace {
+    /// A set of keys. A writer makes it, with this history policy, if there is none of this name.
+    ///
+    /// # Errors
+    /// `Conflict` where it exists with another policy; `NotFound` in a store open for reading; `Invalid` for its name.
+    pub fn keyspace(&self, name: &str, history: History) -> Result<Keyspace> {
+        match self.find_keyspace(name)? {
+            Some(found) if found.history == History::from_code(history.code()) => Ok(found),
+            Some(found) => Err(Error::conflict(format!(
+                "keyspace {name:?} keeps {:?}, not {history:?}: name the policy that it has",
+                found.history
+            ))),
+            None if !self.core().is_writer() => Err(Error::not_found(format!("there is no keyspace {name:?}"))),
+            None => {
+                let core = self.core();
+                let _guard = lock(&core.spaces);
+                let id = core.new_space();
+                let head =
+                    SpaceHead::Keyspace { id, namespace: self.id, name: name.to_owned(), history: history.code() };
+                put_space(core, self.id, &head)?;
+                crate::log::segments::write(&core.index.policies).insert(id, history.code());
+                Ok(Keyspace { core: core.clone(), namespace: self.id, id, history })
+            }
+        }
+    }
+
+    /// The set of keys of this name, if there is one.
+    ///
+    /// # Errors
+    /// `Invalid` for its name; `Damaged`, `Unavailable`.
+    pub fn find_keyspace(&self, wanted: &str) -> Result<Option<Keyspace>> {
+        check_text("a keyspace's name", wanted, 1, SPACE_NAME_BYTES_MAX)?;
+        for space in self.core().spaces_known()? {
+            if let SpaceHead::Keyspace { id, namespace, name, history } = space {
+                if namespace == self.id && name == wanted {
+                    let history = History::from_code(history);
+                    return Ok(Some(Keyspace { core: self.core().clone(), namespace, id, history }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Changes to several keys that happen together.
+    pub fn batch(&self) -> KvBatch {
+        KvBatch::new(self.core(), self.id)
+    }
+
+    /// A consistent read of the keyspaces as they are now.
+    #[must_use]
+    pub fn view(&self) -> View {
+        View::new(self.core())
+    }
+
+    /// Begins a run: it is in the log, open, when this returns.
+    ///
+    /// # Errors
+    /// `Conflict` where a run of this name lives and is not to be replaced; `Invalid` for its name; `Unavailable`,
+    /// `Poisoned`.
+    pub fn begin_run(&self, spec: RunSpec) -> Result<Run> {
+        let run = self.prepare_run(spec)?;
+        run.batch()?.commit()?;
+        Ok(run)
+    }
+
+    /// A run of which nothing is in the log until its first batch is: so a whole run can be recorded in one.
+    ///
+    /// # Errors
+    /// As [`Namespace::begin_run`].
+    pub fn prepare_run(&self, spec: RunSpec) -> Result<Run> {
+        Run::prepare(self.core(), &self.store.0.recording, self.id, spec, None)
+    }
+
+    /// Begins a run that shares another one's frames up to `at`; with `edit`, only those before `at`, which the
+    /// fork is going to record otherwise. Costs one record, however long the run is; the run itself is untouched.
+    ///
+    /// # Errors
+    /// `NotFound` for the run or the frame; else as [`Namespace::begin_run`].
+    pub fn fork(&self, run: &str, at: u32, edit: bool, spec: RunSpec) -> Result<Run> {
+        let reader = self.run(run)?;
+        if at == 0 || at > reader.info().frames {
+            return Err(Error::not_found(format!("run {run:?} has no frame {at}: it has {}", reader.info().frames)));
+        }
+        if spec.replace && spec.name == run {
+            return Err(Error::invalid("a fork cannot replace the run that it is forked from"));
+        }
+        let shared = if edit { at - 1 } else { at };
+        let fork = Run::prepare(self.core(), &self.store.0.recording, self.id, spec, Some((&reader, at, shared)))?;
+        fork.batch()?.commit()?;
+        Ok(fork)
+    }
+
+    /// The living run of this name.
+    ///
+    /// # Errors
+    /// `NotFound`, `Damaged`, `Unavailable`.
+    pub fn run(&self, name: &str) -> Result<RunReader> {
+        RunReader::find(self.core(), self.id, name)
+    }
+
+    /// All living runs, oldest first.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`; each item may fail, too.
+    pub fn runs(&self) -> Result<impl Iterator<Item = Result<RunInfo>> + use<>> {
+        let hits: Vec<Hit> = self.core().index.prefix(&keys::runs(self.id), Seqno(u64::MAX))?;
+        let (core, namespace) = (self.core().clone(), self.id);
+        Ok(hits.into_iter().filter_map(move |hit| {
+            let uid: RunUid = keys::run_uid(&hit.key)?;
+            Some(RunReader::open(&core, namespace, uid).map(|reader| reader.info().clone()))
+        }))
+    }
+
+    /// The living run that began last.
+    ///
+    /// # Errors
+    /// `NotFound` where there is none.
+    pub fn last_run(&self) -> Result<RunReader> {
+        let (from, to) = (keys::runs(self.id), keys::run(self.id, RunUid(u64::MAX)));
+        let hit = self.core().index.last(&from, &to)?;
+        match hit.and_then(|hit| keys::run_uid(&hit.key)) {
+            Some(uid) => RunReader::open(self.core(), self.id, uid),
+            None => Err(Error::new(ErrorKind::NotFound, "there is no run yet")),
+        }
+    }
+
+    /// Streams a body into the log, to be named by a frame or value of this namespace afterwards.
+    ///
+    /// # Errors
+    /// `Invalid` over the limit for bodies; `Unavailable` where the source cannot be read; `Poisoned`.
+    pub fn store_blob(&self, mut from: impl std::io::Read) -> Result<StoredBlob> {
+        store_stream(self.core(), self.id, &mut from)
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        self.store.core()
+    }
+}

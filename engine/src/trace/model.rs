@@ -1,0 +1,375 @@
+//! The words of a trace: status, severity, component, frame, and what a run is begun with.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+use crate::ids::{Link, RunUid};
+use crate::kv::Content;
+use crate::log::record::{COMPONENT_BYTES_MAX, COMPONENT_OTHER};
+
+/// Greatest length of a run's name, in bytes.
+pub const RUN_NAME_BYTES_MAX: usize = 512;
+/// Greatest length of an agent's or model's name, and of a tag's key or value, in bytes.
+const FIELD_BYTES_MAX: usize = 4 << 10;
+/// Greatest number of a run's tags.
+const TAGS_MAX: usize = 256;
+
+/// Where a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// Being recorded.
+    Open,
+    /// Ended well.
+    Ok,
+    /// Ended badly.
+    Failed,
+    /// Its writer died or closed the store before ending it.
+    Abandoned,
+}
+
+/// How much a run or frame matters. Ordered: later ones matter more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Severity {
+    /// Kept for debugging.
+    Debug,
+    /// Nothing special.
+    #[default]
+    Normal,
+    /// Marked for review.
+    Flagged,
+    /// Handed to a person.
+    Escalated,
+}
+
+/// What made a frame.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Component {
+    /// Input of a user.
+    User,
+    /// A model call.
+    Llm,
+    /// A tool call.
+    Tool,
+    /// A planning step.
+    Planner,
+    /// The merging of parallel results.
+    Merge,
+    /// A drawn time, id or random number.
+    Nondet,
+    /// The caller's own: 1 to 64 bytes without control characters, and not one of the names above.
+    Other(String),
+}
+
+macro_rules! named {
+    ($type:ty, $what:literal, $($variant:path => $code:literal $name:literal),+) => {
+        impl $type {
+            pub(crate) fn code(self) -> u8 {
+                match self { $($variant => $code),+ }
+            }
+
+            pub(crate) fn from_code(code: u8) -> Result<Self> {
+                match code {
+                    $($code => Ok($variant),)+
+                    _ => Err(Error::new(crate::ErrorKind::Damaged, format!(concat!($what, " code {} is unknown"), code))),
+                }
+            }
+
+            /// Its name, lower case.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $($variant => $name),+ }
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = Error;
+            fn from_str(text: &str) -> Result<Self> {
+                match text {
+                    $($name => Ok($variant),)+
+                    _ => Err(Error::invalid(format!(
+                        concat!($what, " {:?} is unknown; there are: {}"), text, [$($name),+].join(", ")
+                    ))),
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+    };
+}
+
+named!(Status, "status", Status::Open => 0 "open", Status::Ok => 1 "ok", Status::Failed => 2 "failed",
+    Status::Abandoned => 3 "abandoned");
+named!(Severity, "severity", Severity::Debug => 0 "debug", Severity::Normal => 1 "normal",
+    Severity::Flagged => 2 "flagged", Severity::Escalated => 3 "escalated");
+
+impl Component {
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::User => 0,
+            Self::Llm => 1,
+            Self::Tool => 2,
+            Self::Planner => 3,
+            Self::Merge => 4,
+            Self::Nondet => 5,
+            Self::Other(_) => COMPONENT_OTHER,
+        }
+    }
+
+    pub(crate) fn from_code(code: u8, other: Option<String>) -> Result<Self> {
+        Ok(match (code, other) {
+            (0, _) => Self::User,
+            (1, _) => Self::Llm,
+            (2, _) => Self::Tool,
+            (3, _) => Self::Planner,
+            (4, _) => Self::Merge,
+            (5, _) => Self::Nondet,
+            (COMPONENT_OTHER, Some(name)) => Self::Other(name),
+            (code, _) => {
+                return Err(Error::new(crate::ErrorKind::Damaged, format!("component code {code} is unknown")));
+            }
+        })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::User => "user",
+            Self::Llm => "llm",
+            Self::Tool => "tool",
+            Self::Planner => "planner",
+            Self::Merge => "merge",
+            Self::Nondet => "nondet",
+            Self::Other(name) => name,
+        }
+    }
+}
+
+impl FromStr for Component {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(match text {
+            "user" => Self::User,
+            "llm" => Self::Llm,
+            "tool" => Self::Tool,
+            "planner" => Self::Planner,
+            "merge" => Self::Merge,
+            "nondet" => Self::Nondet,
+            other => {
+                check_text("a component's name", other, 1, COMPONENT_BYTES_MAX)?;
+                Self::Other(other.to_owned())
+            }
+        })
+    }
+}
+
+impl fmt::Display for Component {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// One decision point, as a caller hands it in.
+#[derive(Debug, Clone)]
+pub struct Frame {
+    /// What made it.
+    pub component: Component,
+    /// The frame that caused it.
+    pub parent: Option<u32>,
+    /// When it began, nanoseconds since 1970-01-01 UTC; the store's clock where not given.
+    pub started_ns: Option<u64>,
+    /// How long it took.
+    pub duration_ns: u64,
+    /// What went in, exactly.
+    pub input: Content,
+    /// What came out, exactly.
+    pub output: Content,
+    /// A JSON object (or nothing): model, sampling parameters, tool, usage, headers. What differs between two
+    /// recordings of the same thing (times, request ids) goes under the key `volatile`, which the fingerprint
+    /// leaves out.
+    pub metadata: Vec<u8>,
+    /// How much it matters.
+    pub severity: Severity,
+    /// The component failed.
+    pub error: bool,
+}
+
+impl Frame {
+    /// A frame of a component with its input and output.
+    #[must_use]
+    pub fn new(component: Component, input: impl Into<Content>, output: impl Into<Content>) -> Self {
+        Self {
+            component,
+            parent: None,
+            started_ns: None,
+            duration_ns: 0,
+            input: input.into(),
+            output: output.into(),
+            metadata: Vec::new(),
+            severity: Severity::Normal,
+            error: false,
+        }
+    }
+
+    /// The frame that caused it.
+    #[must_use]
+    pub fn parent(mut self, parent: u32) -> Self {
+        self.parent = Some(parent);
+        self
+    }
+
+    /// See [`Frame::metadata`].
+    #[must_use]
+    pub fn metadata(mut self, json: impl Into<Vec<u8>>) -> Self {
+        self.metadata = json.into();
+        self
+    }
+}
+
+/// What a run is begun with.
+#[derive(Debug, Clone, Default)]
+pub struct RunSpec {
+    pub(crate) name: String,
+    pub(crate) agent: String,
+    pub(crate) model: String,
+    pub(crate) tags: Vec<(String, String)>,
+    pub(crate) severity: Severity,
+    pub(crate) metadata: Content,
+    pub(crate) started_ns: Option<u64>,
+    pub(crate) replace: bool,
+}
+
+impl RunSpec {
+    /// A run of this name: 1 to 512 bytes without control characters, unique in its namespace while the run lives.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+
+    /// The agent's name.
+    #[must_use]
+    pub fn agent(mut self, agent: impl Into<String>) -> Self {
+        self.agent = agent.into();
+        self
+    }
+
+    /// The model's name and version.
+    #[must_use]
+    pub fn model(mut self, model: impl Into<String>) -> Self {
+        self.model = model.into();
+        self
+    }
+
+    /// A tag to find it by.
+    #[must_use]
+    pub fn tag(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.tags.push((key.into(), value.into()));
+        self
+    }
+
+    /// How much it matters.
+    #[must_use]
+    pub fn severity(mut self, severity: Severity) -> Self {
+        self.severity = severity;
+        self
+    }
+
+    /// Whatever else is known of it, as JSON.
+    #[must_use]
+    pub fn metadata(mut self, json: impl Into<Content>) -> Self {
+        self.metadata = json.into();
+        self
+    }
+
+    /// When it began, nanoseconds since 1970-01-01 UTC; the store's clock where not given.
+    #[must_use]
+    pub fn started_ns(mut self, ns: u64) -> Self {
+        self.started_ns = Some(ns);
+        self
+    }
+
+    /// Takes the place of a run of the same name, which is dropped in the same batch.
+    #[must_use]
+    pub fn replace(mut self, replace: bool) -> Self {
+        self.replace = replace;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        check_text("a run's name", &self.name, 1, RUN_NAME_BYTES_MAX)?;
+        check_text("an agent's name", &self.agent, 0, FIELD_BYTES_MAX)?;
+        check_text("a model's name", &self.model, 0, FIELD_BYTES_MAX)?;
+        if self.tags.len() > TAGS_MAX {
+            return Err(Error::invalid(format!("a run has at most {TAGS_MAX} tags, not {}", self.tags.len())));
+        }
+        for (key, value) in &self.tags {
+            check_text("a tag's key", key, 1, FIELD_BYTES_MAX)?;
+            check_text("a tag's value", value, 0, FIELD_BYTES_MAX)?;
+        }
+        Ok(())
+    }
+}
+
+/// Refuses text that is too short, too long, or has control characters.
+pub(crate) fn check_text(what: &str, text: &str, min: usize, max: usize) -> Result<()> {
+    if text.len() < min {
+        return Err(Error::invalid(format!("{what} must not be empty")));
+    }
+    if text.len() > max {
+        return Err(Error::invalid(format!("{what} has {} bytes; at most {max} are allowed", text.len())));
+    }
+    if let Some(bad) = text.chars().find(|c| c.is_control()) {
+        return Err(Error::invalid(format!("{what} has the control character {bad:?}: leave it out")));
+    }
+    Ok(())
+}
+
+/// Where a fork left its parent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForkPoint {
+    /// The parent's name, if it still lives.
+    pub run: Option<String>,
+    /// The parent's number.
+    pub uid: RunUid,
+    /// The frame it was forked at.
+    pub at: u32,
+    /// The last frame that both share: `at`, or the one before where the fork edits `at`.
+    pub shared: u32,
+}
+
+/// What is known of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunInfo {
+    /// Its number, never used again.
+    pub uid: RunUid,
+    /// Its name.
+    pub name: String,
+    /// The agent's name.
+    pub agent: String,
+    /// The model's name.
+    pub model: String,
+    /// Its tags.
+    pub tags: Vec<(String, String)>,
+    /// Where it stands.
+    pub status: Status,
+    /// How much it matters: the greatest of its own and its frames'.
+    pub severity: Severity,
+    /// Where it was forked.
+    pub parent: Option<ForkPoint>,
+    /// Nanoseconds since 1970-01-01 UTC.
+    pub started_ns: u64,
+    /// The same for its end; `None` while it is open.
+    pub ended_ns: Option<u64>,
+    /// Its frames, shared ones included.
+    pub frames: u32,
+    /// Bytes of its own frames (inputs, outputs, metadata) as their caller gave them.
+    pub raw_bytes: u64,
+    /// The last link of its chain; `None` while it is open.
+    pub fingerprint: Option<Link>,
+}

@@ -1,0 +1,159 @@
+//! Frames whose output arrives in parts.
+
+use std::sync::{Arc, Mutex};
+
+use crate::blob::Extent;
+use crate::error::{Error, Result};
+use crate::ids::BlobId;
+use crate::kv::stored::StoredBlob;
+use crate::kv::write::BatchWriter;
+use crate::log::queue::Durability;
+use crate::log::record::{Kind, PartHead};
+use crate::log::segments::lock;
+use crate::log::ticket::Ticket;
+use crate::trace::lanes::Slot;
+use crate::trace::model::Frame;
+use crate::trace::recorder::{Begun, Run};
+
+/// Bytes that are put together before they go to the log.
+const PART_BYTES: usize = 16 << 10;
+/// What arrives later than this after the last part goes to the log at once.
+const PART_NS: u64 = 50_000_000;
+
+/// A frame that has begun. Its parts survive a crash as they come: the frame is then read as incomplete, with the
+/// bytes that arrived.
+#[derive(Debug)]
+pub struct OpenFrame<'a> {
+    run: &'a Run,
+    begun: Begun,
+    state: Mutex<Arriving>,
+}
+
+#[derive(Debug)]
+struct Arriving {
+    pending: Vec<u8>,
+    extents: Vec<Extent>,
+    hasher: blake3::Hasher,
+    len: u64,
+    parts: u32,
+    last_part_ns: u64,
+}
+
+impl Run {
+    /// Begins a frame whose output is still to come; `frame.output` is left out. Durable when this returns, as far as
+    /// the store's options say.
+    ///
+    /// # Errors
+    /// As [`Run::record`].
+    pub fn begin_frame(&self, frame: &Frame) -> Result<OpenFrame<'_>> {
+        let mut batch = self.batch()?;
+        let begun = batch.start(frame)?;
+        batch.put_begun(&begun)?;
+        batch.commit()?;
+        let state = Arriving {
+            pending: Vec::new(),
+            extents: Vec::new(),
+            hasher: blake3::Hasher::new(),
+            len: 0,
+            parts: 0,
+            last_part_ns: self.core.io.monotonic_ns(),
+        };
+        Ok(OpenFrame { run: self, begun, state: Mutex::new(state) })
+    }
+}
+
+impl OpenFrame<'_> {
+    /// The frame's number.
+    #[must_use]
+    pub fn seq(&self) -> u32 {
+        self.begun.head.seq
+    }
+
+    /// Adds to the output. Bytes go to the log when 16 KiB have gathered, or 50 ms after the last that did; see
+    /// [`OpenFrame::flush`] to have them there at once.
+    ///
+    /// # Errors
+    /// `Invalid` over the limit for bodies; `Unavailable`, `Poisoned`.
+    pub fn append(&self, bytes: &[u8]) -> Result<()> {
+        let mut state = lock(&self.state);
+        let limit = self.run.core.options.body_bytes_max;
+        if state.len + bytes.len() as u64 > limit {
+            return Err(Error::invalid(format!("an output is over the limit of {limit} bytes for bodies")));
+        }
+        state.hasher.update(bytes);
+        state.len += bytes.len() as u64;
+        state.pending.extend_from_slice(bytes);
+        let now = self.run.core.io.monotonic_ns();
+        if state.pending.len() >= PART_BYTES || now.saturating_sub(state.last_part_ns) >= PART_NS {
+            self.write_part(&mut state, self.run.core.options.durability)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what has gathered to the log and waits until it is as durable as the store's options say.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Poisoned`.
+    pub fn flush(&self) -> Result<()> {
+        let mut state = lock(&self.state);
+        match self.write_part(&mut state, self.run.core.options.durability)? {
+            Some(ticket) => ticket.wait().map(drop),
+            None => Ok(()),
+        }
+    }
+
+    fn write_part(&self, state: &mut Arriving, durability: Durability) -> Result<Option<Ticket>> {
+        if state.pending.is_empty() {
+            return Ok(None);
+        }
+        let bytes = Arc::new(std::mem::take(&mut state.pending));
+        let mut writer = BatchWriter::new(&self.run.core, self.run.namespace())?;
+        let packed = writer.content(&bytes.into(), None, 0)?;
+        let now = self.run.core.io.now_ns();
+        state.parts += 1;
+        let head = PartHead {
+            run: self.run.uid(),
+            seq: self.seq(),
+            part: state.parts,
+            after_ns: now.saturating_sub(self.begun.started_ns),
+            body: packed.reference.clone(),
+        };
+        let mut tail = Vec::new();
+        packed.put_recipe(None, &mut tail);
+        writer.record(Kind::FramePart, &head.encode(), &tail)?;
+        let submitted = writer.submit(durability)?;
+        for extent in packed.extents.iter().flat_map(|extents| extents.iter()) {
+            match state.extents.last_mut() {
+                Some(last) if last.meets(extent) => last.len += extent.len,
+                _ => state.extents.push(*extent),
+            }
+        }
+        state.last_part_ns = self.run.core.io.monotonic_ns();
+        Ok(submitted.map(|(_, ticket)| ticket))
+    }
+
+    /// Ends the frame and waits until it is as durable as the store's options say; gives its number.
+    ///
+    /// # Errors
+    /// As [`Run::record`].
+    pub fn finish(self, error: bool) -> Result<u32> {
+        let mut state = lock(&self.state);
+        self.write_part(&mut state, Durability::Process)?;
+        let mut batch = self.run.batch()?;
+        let mut begun = self.begun.clone();
+        begun.head.error = error;
+        begun.head.duration_ns = self.run.core.io.now_ns().saturating_sub(self.begun.started_ns);
+        let output = StoredBlob {
+            namespace: self.run.namespace(),
+            id: BlobId(*state.hasher.finalize().as_bytes()),
+            len: state.len,
+            extents: Arc::new(std::mem::take(&mut state.extents)),
+        };
+        let seq = begun.head.seq;
+        let lane = (begun.component.clone(), Slot::Output);
+        let (output, base) = batch.body(&lane, seq, &output.into())?;
+        batch.finish(begun, output, base)?;
+        batch.commit()?;
+        Ok(seq)
+    }
+}
