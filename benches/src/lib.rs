@@ -1,1 +1,2 @@
 //! Benchmarks and storage measurements of annals.
+pub mod conversation;

@@ -23,7 +23,7 @@
 //! The engine prints nothing, reads no environment variable and starts no runtime. Floors, lowest first: [`io`],
 //! `blob`, `log`, `kv`, `trace`, `replay`; a module uses only those below it.
 
-mod blob;
+pub mod blob;
 mod codec;
 mod error;
 mod ids;

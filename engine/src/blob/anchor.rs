@@ -18,7 +18,7 @@ pub const ANCHOR_WINDOW_BYTES: usize = 32;
 /// Average distance of anchors in varied text, in bytes.
 pub const ANCHOR_SPACING_BYTES: usize = 1 << SELECT_BITS;
 
-const SELECT_BITS: u32 = 7;
+const SELECT_BITS: u32 = 8;
 /// The top bits below bit 32: they depend on the most of the window.
 const SELECT_MASK: u64 = ((1 << SELECT_BITS) - 1) << (32 - SELECT_BITS);
 /// Anchors stand at least this far apart, so that a run of one byte does not anchor each position.

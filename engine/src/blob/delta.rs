@@ -4,8 +4,8 @@
 //! i then takes as many recipes as i has set bits, at most log2 N, and a lane of N bodies that each
 //! add a few extents costs N log N of them.
 //!
-//! Invariant: after body i is pushed, the stack holds just the bodies that a later one may name: i
-//! itself and i with its low bits cleared one after the other.
+//! Invariant: after body i is pushed, the stack holds body i and those before it that a later body is
+//! coded against: some of those that clearing i's low bits gives.
 
 use std::sync::Arc;
 
@@ -66,14 +66,13 @@ impl<T> DeltaStack<T> {
     /// Indices go up by one. A lane is taken up again by pushing the chain of its last body, first to
     /// last: that index with its low bits cleared one after the other.
     pub fn push(&mut self, index: u64, tag: T, extents: Arc<Vec<Extent>>) {
-        self.kept.retain(|kept| kept.index != index && is_prefix(kept.index, index));
+        self.kept.retain(|kept| kept.index != index && is_named_after(kept.index, index));
         self.kept.push(Kept { index, tag, extents });
     }
 }
 
-/// Whether clearing low bits of `index` can give `earlier`.
-fn is_prefix(earlier: u64, index: u64) -> bool {
-    let differing = earlier ^ index;
-    // `earlier` lacks only bits that lie below its own lowest one.
-    earlier & differing == 0 && (earlier == 0 || differing < (earlier & earlier.wrapping_neg()))
+/// Whether a body after `index` is coded against `earlier`, a body before it: those are `earlier` plus one
+/// bit below its lowest, of which the greatest adds half of that lowest bit. Powers of two are coded against body 0.
+fn is_named_after(earlier: u64, index: u64) -> bool {
+    earlier == 0 || (earlier ^ index) < (earlier & earlier.wrapping_neg()) / 2
 }

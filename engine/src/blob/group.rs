@@ -10,8 +10,9 @@ use zstd::stream::raw::{CParameter, Encoder, InBuffer, Operation, OutBuffer};
 use super::anchor::{self, Scanner};
 use super::{ANCHOR_WINDOW_BYTES, Anchor, AnchorSeed, BlobError, Codec, Extent, GROUP_BYTES_MAX, GroupId};
 
-/// Zstandard level of a group.
-const LEVEL: i32 = 3;
+/// Zstandard level of a group: the first whose matcher is lazy and weighs the cost of new entropy tables,
+/// which counts in parts of a few hundred bytes.
+const LEVEL: i32 = 6;
 /// Window as large as a group, so that each part sees all before it, and no larger.
 pub(super) const WINDOW_LOG: u32 = 18;
 const _: () = assert!(GROUP_BYTES_MAX == 1 << WINDOW_LOG);

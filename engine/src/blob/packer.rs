@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::group::{self, GroupWriter, Part};
 use super::recipe::push_extent;
-use super::{Anchor, AnchorSeed, BlobError, Codec, Extent, GROUP_BYTES_MAX, GroupId, Step};
+use super::{Anchor, AnchorSeed, BODY_BYTES_MAX, BlobError, Codec, Extent, GROUP_BYTES_MAX, GroupId, Step};
 
 /// A group with less room than this is left rather than given another sliver of a region.
 const ROOM_MIN: usize = 256;
@@ -18,7 +18,8 @@ const ROOM_MIN: usize = 256;
 pub struct Packed {
     /// The extents that make the body.
     pub extents: Vec<Extent>,
-    /// Anchors of what was new, to be added to the index once the parts are queued.
+    /// Anchors of what was new. They may go to the index at once: those of a batch that is dropped name
+    /// bytes that no group has, and are misses.
     pub anchors: Vec<Anchor>,
 }
 
@@ -45,7 +46,7 @@ impl Packer {
     /// `steps` come from [`super::plan`] on the same bytes. `next_group` gives a fresh id each time.
     ///
     /// # Errors
-    /// [`BlobError::PlanMismatch`] before anything is changed; [`BlobError::Zstd`], after which the
+    /// [`BlobError::BodyTooLong`] and [`BlobError::PlanMismatch`] before anything is changed; [`BlobError::Zstd`], after which the
     /// packer must be dropped.
     pub fn put(
         &mut self,
@@ -53,6 +54,10 @@ impl Packer {
         steps: &[Step],
         next_group: &mut dyn FnMut() -> GroupId,
     ) -> Result<Packed, BlobError> {
+        let len = body.len() as u64;
+        if len > BODY_BYTES_MAX {
+            return Err(BlobError::BodyTooLong { found: len, most: BODY_BYTES_MAX });
+        }
         check_cover(body.len(), steps)?;
         let mut packed = Packed::default();
         for step in steps {
@@ -118,6 +123,12 @@ impl Packer {
             .or_else(|| self.filled.iter().find(|(filled, _)| *filled == id).map(|(_, raw)| Arc::clone(raw)))
     }
 
+    /// The ids of the groups that are open: only they can get further parts.
+    #[must_use]
+    pub fn open_groups(&self) -> Vec<u64> {
+        [&self.zstd, &self.raw].into_iter().flatten().map(|writer| writer.id().0).collect()
+    }
+
     /// Encodes all that is pending: the parts to store with the batch, in the order of their groups' raw bytes.
     ///
     /// # Errors
@@ -129,6 +140,12 @@ impl Packer {
         }
         self.filled.clear();
         Ok(parts)
+    }
+}
+
+impl std::fmt::Debug for Packer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Packer").field("open", &self.open_groups()).finish_non_exhaustive()
     }
 }
 

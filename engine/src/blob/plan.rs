@@ -10,15 +10,16 @@ use std::sync::Arc;
 
 use super::anchor::{self, Scanner};
 use super::compare::{self, Same};
-use super::{ANCHOR_WINDOW_BYTES, AnchorKey, AnchorSeed, Body, Extent, GroupId};
+use super::{ANCHOR_WINDOW_BYTES, AnchorKey, AnchorSeed, Body, EXTENTS_MAX, Extent, GroupId};
 
 /// Shortest repeat that becomes an extent of its own, in bytes.
 ///
-/// Within one group Zstandard's own context holds shorter ones for less than a recipe would pay.
-pub const MATCH_BYTES_MIN: usize = 48;
+/// Zstandard's own context holds shorter ones for less than the recipes of the bodies to come would pay:
+/// an extent is coded again each time a later body's base does not hold it.
+pub const MATCH_BYTES_MIN: usize = 192;
 
-/// Most old ranges that one plan finds; what follows is taken as new.
-const OLD_STEPS_MAX: usize = 1 << 20;
+/// Past this many steps a plan takes the rest as new, so that what is packed stays a recipe that decodes.
+const STEPS_MAX: usize = EXTENTS_MAX / 4;
 
 /// Where earlier bytes come from while planning; the store implements it.
 pub trait Earlier {
@@ -52,7 +53,7 @@ pub fn plan(new: &[u8], previous: Option<&Body>, earlier: &dyn Earlier) -> Vec<S
     if let Some(previous) = previous {
         let sliced = Slices::new(&previous.extents, previous.bytes.len());
         for same in compare::compare(new, &previous.bytes, MATCH_BYTES_MIN) {
-            if !sliced.holds(&same) || planner.steps.len() > OLD_STEPS_MAX {
+            if !sliced.holds(&same) || planner.steps.len() + sliced.count(&same) > STEPS_MAX {
                 continue;
             }
             planner.rest(at..same.new);
@@ -86,7 +87,7 @@ impl Planner<'_> {
             let mut windows = Vec::new();
             Scanner::default().scan(&self.new[range.clone()], |start| windows.push(range.start + start));
             for start in windows {
-                if start < done || self.steps.len() > OLD_STEPS_MAX {
+                if start < done || self.steps.len() > STEPS_MAX {
                     continue;
                 }
                 if let Some((at, extent)) = self.look(start, done..range.end) {
@@ -161,6 +162,12 @@ impl<'a> Slices<'a> {
         same.len > 0 && same.old + same.len <= self.total
     }
 
+    /// How many extents a range touches, at most.
+    fn count(&self, same: &Same) -> usize {
+        let before = |at: usize| self.starts.partition_point(|&start| start <= at);
+        before(same.old + same.len) - before(same.old) + 1
+    }
+
     fn push(&self, same: &Same, steps: &mut Vec<Step>) {
         let mut index = self.starts.partition_point(|&start| start <= same.old).saturating_sub(1);
         let (mut at, end) = (same.old, same.old + same.len);
@@ -168,10 +175,9 @@ impl<'a> Slices<'a> {
             let (Some(e), Some(start)) = (self.extents.get(index), self.starts.get(index)) else { break };
             let skip = at - start;
             let len = (e.len as usize - skip).min(end - at);
-            // Both are at most the extent's own 32-bit length.
-            let (skip, len32) = (skip as u32, len as u32);
-            if len > 0 {
-                steps.push(Step::Old(Extent { group: e.group, offset: e.offset + skip, len: len32 }));
+            let (Ok(skip), Ok(piece)) = (u32::try_from(skip), u32::try_from(len)) else { break };
+            if piece > 0 {
+                steps.push(Step::Old(Extent { group: e.group, offset: e.offset + skip, len: piece }));
             }
             at += len;
             index += 1;

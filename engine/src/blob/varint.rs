@@ -4,11 +4,14 @@ use super::BlobError;
 
 /// Appends `value`.
 pub(super) fn put(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push((value & 0x7f) as u8 | 0x80);
+    loop {
+        let [low, ..] = value.to_le_bytes();
         value >>= 7;
+        if value == 0 {
+            return out.push(low & 0x7f);
+        }
+        out.push(low | 0x80);
     }
-    out.push(value as u8);
 }
 
 /// Folds a signed number so that small ones of either sign stay short.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::blob::GroupId;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NamespaceId, Place, RunUid, SegmentId, Seqno, StoreId};
+use crate::ids::{Place, RunUid, SegmentId, Seqno, StoreId};
 use crate::io::{File, Io};
 use crate::kv::bodies::{AnchorRebuild, GroupCache, anchor_seed};
 use crate::kv::index::Index;
@@ -13,13 +13,12 @@ use crate::kv::keys;
 use crate::kv::table::Entry;
 use crate::log::cursor::for_each_record;
 use crate::log::layout::{LogState, RawRecord};
-use crate::log::manifest::State;
 use crate::log::open::{Damage, Found, OpenLog, Sizes, find, scan, start};
 use crate::log::paths::Paths;
 use crate::log::queue::Durability;
 use crate::log::record::{Kind, Logical, SpaceHead};
 use crate::log::segments::{Segments, lock};
-use crate::log::writer::Sink;
+use crate::log::writer::Sink as _;
 
 /// How a store is opened.
 #[derive(Debug, Clone)]
@@ -63,7 +62,6 @@ impl Default for Options {
 /// What follows the log's end when reading beside a writer.
 #[derive(Debug)]
 struct Followed {
-    generation: State,
     end: (SegmentId, u64),
     state: LogState,
     _lock: Option<Arc<dyn File>>,
@@ -92,8 +90,6 @@ pub(crate) struct Core {
     /// The last opening for writing followed a crash.
     pub(crate) recovered: bool,
     closed: AtomicBool,
-    /// Log totals as of opening, advanced by scanning where statistics ask.
-    pub(crate) open_runs: Mutex<std::collections::BTreeMap<(NamespaceId, RunUid), ()>>,
 }
 
 impl Core {
@@ -121,9 +117,9 @@ impl Core {
             index.persisted()?;
             (Some(log), None)
         } else {
-            let (generation, _, generation_lock) = found.into_reader();
+            let generation_lock = found.into_reader_lock();
             let end = (end.segment, end.tail);
-            let followed = Followed { generation, end, state: state.clone(), _lock: generation_lock };
+            let followed = Followed { end, state: state.clone(), _lock: generation_lock };
             (None, Some(followed))
         };
         let core = Arc::new(Self {
@@ -143,7 +139,6 @@ impl Core {
             damage: Mutex::new(damage),
             recovered,
             closed: AtomicBool::new(false),
-            open_runs: Mutex::default(),
         });
         core.load_policies()?;
         Ok(core)
@@ -181,6 +176,10 @@ impl Core {
         self.log.as_ref().ok_or_else(|| {
             Error::invalid("this store is open for reading only: open it for writing to change it")
         })
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_writer(&self) -> bool {
@@ -248,9 +247,9 @@ impl Core {
         *crate::log::segments::write(&self.segments) = found.segments.clone();
         self.index.insert(entries);
         self.index.show(Seqno(end.state.next_seqno.0 - 1));
-        let (generation, _, generation_lock) = found.into_reader();
+        let generation_lock = found.into_reader_lock();
         *followed =
-            Followed { generation, end: (end.segment, end.tail), state: end.state, _lock: generation_lock };
+            Followed { end: (end.segment, end.tail), state: end.state, _lock: generation_lock };
         *lock(&self.damage) = end.damage.into_iter().collect();
         drop(guard);
         self.load_policies()

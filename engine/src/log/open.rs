@@ -304,8 +304,8 @@ pub(crate) struct OpenLog {
     pub(crate) queue: Arc<Queue>,
     ended: Receiver<Result<()>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
-    /// Released when this is dropped.
-    _lock: Option<Arc<dyn File>>,
+    /// Released at the close.
+    lock: Mutex<Option<Arc<dyn File>>>,
 }
 
 /// Starts writing after `end`: cuts what is torn, starts a new manifest generation and the writer thread.
@@ -372,7 +372,7 @@ pub(crate) fn start(
     };
     let (ended_in, ended) = crossbeam_channel::bounded(1);
     let thread = io.spawn("annals-writer", Box::new(move || writer.run(&ended_in)))?;
-    Ok(OpenLog { queue, ended, thread: Mutex::new(Some(thread)), _lock: found.writer_lock })
+    Ok(OpenLog { queue, ended, thread: Mutex::new(Some(thread)), lock: Mutex::new(found.writer_lock) })
 }
 
 fn remove_old_manifests(io: &dyn Io, paths: &Paths, current: u64) -> Result<()> {
@@ -391,6 +391,7 @@ impl OpenLog {
         self.queue.close();
         let ended = self.ended.recv();
         let joined = thread.join();
+        drop(lock(&self.lock).take());
         match (ended, joined) {
             (Ok(done), Ok(())) => done,
             _ => Err(Error::bug("the writer thread panicked")),
@@ -399,8 +400,8 @@ impl OpenLog {
 }
 
 impl Found {
-    /// Keeps a reader's lock on this generation for as long as the result lives.
-    pub(crate) fn into_reader(self) -> (State, Arc<Segments>, Option<Arc<dyn File>>) {
-        (self.state, self.segments, self.generation_lock)
+    /// A reader's lock on this generation, held for as long as the result lives.
+    pub(crate) fn into_reader_lock(self) -> Option<Arc<dyn File>> {
+        self.generation_lock
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use crate::blob::Extent;
 use crate::error::{Error, Result};
 use crate::ids::BlobId;
-use crate::kv::stored::StoredBlob;
+use crate::kv::stored::{Content, StoredBlob};
 use crate::kv::write::BatchWriter;
 use crate::log::queue::Durability;
 use crate::log::record::{Kind, PartHead};
@@ -106,9 +106,9 @@ impl OpenFrame<'_> {
         if state.pending.is_empty() {
             return Ok(None);
         }
-        let bytes = Arc::new(std::mem::take(&mut state.pending));
+        let content = Content::from(std::mem::take(&mut state.pending));
         let mut writer = BatchWriter::new(&self.run.core, self.run.namespace())?;
-        let packed = writer.content(&bytes.into(), None, 0)?;
+        let packed = writer.content(&content, None, 0)?;
         let now = self.run.core.io.now_ns();
         state.parts += 1;
         let head = PartHead {

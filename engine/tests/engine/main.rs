@@ -1,0 +1,3 @@
+//! The engine's tests by behaviour, as one binary.
+
+mod recording;

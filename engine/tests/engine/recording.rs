@@ -1,0 +1,90 @@
+//! Recording runs and reading them back, on a real disk.
+
+use annals::{Component, Durability, ErrorKind, Frame, History, Options, RunSpec, ScanRange, Status, Store};
+
+fn options() -> Options {
+    Options { durability: Durability::Process, ..Options::default() }
+}
+
+/// A growing conversation: request n holds all before it.
+fn conversation(steps: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut messages = String::from(r#"{"role":"system","content":"You are an airline agent."}"#);
+    (0..steps)
+        .map(|step| {
+            let request = format!(r#"{{"model":"m","messages":[{messages}]}}"#);
+            let answer = format!(r#"{{"role":"assistant","content":"step {step}: {}"}}"#, "word ".repeat(step % 50));
+            messages.push(',');
+            messages.push_str(&answer);
+            (request.into_bytes(), answer.into_bytes())
+        })
+        .collect()
+}
+
+#[test]
+fn a_recorded_run_comes_back_bit_exactly_also_after_reopening() {
+    let dir = tempfile::tempdir().unwrap();
+    let steps = conversation(60);
+    let store = Store::open_with(dir.path().join("s"), options()).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    for (request, answer) in &steps {
+        run.record(Frame::new(Component::Llm, request.clone(), answer.clone())).unwrap();
+    }
+    let ended = run.end(Status::Ok).unwrap();
+    let check = |store: &Store| {
+        let reader = store.namespace("default").unwrap().run("r").unwrap();
+        assert_eq!(reader.info(), &ended);
+        let frames: Vec<_> = reader.frames().map(Result::unwrap).collect();
+        assert_eq!(frames.len(), steps.len());
+        for (frame, (request, answer)) in frames.iter().zip(&steps) {
+            assert_eq!((&frame.input, &frame.output), (request, answer));
+        }
+        assert_eq!(reader.frame(37).unwrap(), frames[36]);
+        assert_eq!(frames.last().unwrap().link, ended.fingerprint.unwrap());
+    };
+    check(&store);
+    let live = Store::open_read_only(dir.path().join("s")).unwrap();
+    check(&live);
+    store.close().unwrap();
+    check(&Store::open_read_only(dir.path().join("s")).unwrap());
+    std::fs::remove_dir_all(dir.path().join("s/tables")).unwrap();
+    std::fs::create_dir(dir.path().join("s/tables")).unwrap();
+    let store = Store::open(dir.path().join("s")).unwrap();
+    check(&store);
+    let report = store.verify().unwrap();
+    assert_eq!(report.damaged, []);
+    assert_eq!((report.runs, report.frames), (1, 60));
+}
+
+#[test]
+fn keys_have_versions() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open_with(dir.path().join("s"), options()).unwrap();
+    let space = store.namespace("default").unwrap();
+    let all = space.keyspace("all", History::All).unwrap();
+    let latest = space.keyspace("latest", History::Latest).unwrap();
+    let first = all.put(b"k", "1").unwrap();
+    latest.put(b"k", "1").unwrap();
+    let view = space.view();
+    all.put(b"k", vec![7; 10_000]).unwrap();
+    latest.put(b"k", "2").unwrap();
+    all.delete(b"k").unwrap();
+    assert_eq!(all.get(b"k").unwrap(), None);
+    assert_eq!(all.get_at(b"k", first).unwrap().unwrap(), b"1");
+    assert_eq!(all.history(b"k").unwrap().len(), 3);
+    assert_eq!(latest.get_at(b"k", first).unwrap_err().kind(), ErrorKind::Gone);
+    assert_eq!(view.get(&latest, b"k").unwrap().unwrap(), b"1");
+    for i in 0..1000u32 {
+        latest.put(format!("key{i:04}").as_bytes(), i.to_string()).unwrap();
+    }
+    let back: Vec<_> = latest.scan(ScanRange::prefix(b"key").reverse()).map(|r| r.unwrap().0).collect();
+    assert_eq!(back.len(), 1000);
+    assert!(back.windows(2).all(|pair| pair[0] > pair[1]));
+    drop(view);
+    store.close().unwrap();
+    let store = Store::open(dir.path().join("s")).unwrap();
+    let space = store.namespace("default").unwrap();
+    let all = space.keyspace("all", History::All).unwrap();
+    assert_eq!(all.get_at(b"k", first).unwrap().unwrap(), b"1");
+    assert_eq!(all.history(b"k").unwrap()[1].value.as_deref(), Some(&[7u8; 10_000][..]));
+}
