@@ -5,8 +5,8 @@ use std::path::Path;
 
 use annals::import::ImportedRun;
 use annals::{
-    Error, ErrorKind, Frame, History, Keyspace, Namespace, Options, RecordedFrame, Run, RunInfo, RunSpec, ScanRange,
-    Seqno, Status, Store,
+    Error, ErrorKind, Frame, History, Keyspace, Namespace, Options, RecordedFrame, Run, RunInfo, RunSpec,
+    ScanRange, Seqno, Status, Store,
 };
 
 use crate::failure::{Code, Failure, Result};
@@ -100,22 +100,26 @@ impl Door {
     /// Creates a store with the namespace; says whether there was none.
     pub(crate) fn create(root: &Path, namespace: &str) -> Result<bool> {
         let there = Store::open_read_only(root).is_ok();
-        let door = Self::write(root, namespace)?;
-        door.namespace()?;
-        door.close()?;
+        Self::write(root, namespace)?.close()?;
         Ok(!there)
     }
 
-    /// Opens a store for writing; creates it where there is none.
+    /// Opens a store for writing; creates it and the namespace where they are not there.
     pub(crate) fn write(root: &Path, namespace: &str) -> Result<Self> {
-        Ok(Self { store: Store::open(root).map_err(engine)?, namespace: namespace.to_owned() })
+        let store = Store::open(root).map_err(engine)?;
+        store.namespace(namespace).map_err(engine)?;
+        Ok(Self { store, namespace: namespace.to_owned() })
     }
 
-    /// Opens a store for writing, where there is one.
+    /// Opens a store for writing, where it and the namespace are there.
     pub(crate) fn write_existing(root: &Path, namespace: &str) -> Result<Self> {
         let options = Options { create: false, ..Options::default() };
         let store = Store::open_with(root, options).map_err(|error| opening(root, error))?;
-        Ok(Self { store, namespace: namespace.to_owned() })
+        let names = store.namespaces().map_err(engine)?;
+        if names.iter().any(|name| name == namespace) {
+            return Ok(Self { store, namespace: namespace.to_owned() });
+        }
+        Err(no_namespace(format!("there is no namespace {namespace:?}"), &names))
     }
 
     /// Opens a store for reading.
@@ -129,9 +133,9 @@ impl Door {
     }
 
     fn namespace(&self) -> Result<Namespace> {
-        self.store.namespace(&self.namespace).map_err(|error| match (error.kind(), self.store.namespaces()) {
-            (ErrorKind::NotFound, Ok(names)) if !names.is_empty() => {
-                Failure::new(Code::NoSuchThing, error, format!("--namespace names another one; there are: {}", names.join(", ")))
+        self.store.namespace(&self.namespace).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                no_namespace(error.to_string(), &self.store.namespaces().unwrap_or_default())
             }
             _ => engine(error),
         })
@@ -211,7 +215,11 @@ impl Door {
             None => {
                 let at = seq.map_or(String::new(), |seq| format!(" at or before frame {seq}"));
                 let message = format!("run `{id}` has no snapshot{at}");
-                Err(Failure::new(Code::NoSuchThing, message, "a program records snapshots through the engine"))
+                Err(Failure::new(
+                    Code::NoSuchThing,
+                    message,
+                    "a program records snapshots through the engine",
+                ))
             }
         }
     }
@@ -379,9 +387,22 @@ fn sample(names: &[String], wanted: u64) -> Vec<String> {
 fn opening(root: &Path, error: Error) -> Failure {
     if error.kind() == ErrorKind::NotFound {
         let message = format!("no store at {}", root.display());
-        return Failure::new(Code::NoSuchThing, message, "create one with `annals init`, or name one with --store");
+        return Failure::new(
+            Code::NoSuchThing,
+            message,
+            "create one with `annals init`, or name one with --store",
+        );
     }
     engine(error)
+}
+
+fn no_namespace(message: String, names: &[String]) -> Failure {
+    let hint = if names.is_empty() {
+        "this store has none yet: `annals import` makes the one it writes to".to_owned()
+    } else {
+        format!("--namespace names another one; there are: {}", names.join(", "))
+    };
+    Failure::new(Code::NoSuchThing, message, hint)
 }
 
 fn no_run(error: Error) -> Failure {
@@ -402,7 +423,9 @@ fn engine(error: Error) -> Failure {
         ErrorKind::Diverged => (Code::Damage, "compare the two with `annals show`"),
         ErrorKind::Gone => (Code::NoSuchThing, "its retention has dropped it"),
         ErrorKind::Unavailable => (Code::Failed, "mend what the system refuses, then try again"),
-        ErrorKind::Poisoned => (Code::Failed, "an earlier write failed; try again, what was acknowledged is kept"),
+        ErrorKind::Poisoned => {
+            (Code::Failed, "an earlier write failed; try again, what was acknowledged is kept")
+        }
         _ => (Code::Failed, "this is a fault of annals: please report it"),
     };
     Failure::new(code, error, hint)

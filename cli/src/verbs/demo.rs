@@ -184,7 +184,8 @@ fn check_acknowledged(
 
 /// Records the runs that are not there whole, in place of what the kill left of them; says how many.
 fn record_missing(door: &Door, runs: &[ImportedRun]) -> Result<u64> {
-    let stored = door.runs()?.map(|run| run.map(|run| (run.id, run.status))).collect::<Result<HashMap<_, _>>>()?;
+    let stored =
+        door.runs()?.map(|run| run.map(|run| (run.id, run.status))).collect::<Result<HashMap<_, _>>>()?;
     let mut recorded = 0;
     for run in runs.iter().filter(|run| stored.get(&run.id).is_none_or(|status| *status != run.status.name()))
     {

@@ -80,7 +80,8 @@ fn history(versions: &[VersionRow], key: &OsStr, out: &mut Out) -> Result<()> {
             }
             out.object(&object)?;
         } else {
-            let value = version.value.as_ref().map_or_else(|| "(deleted)".to_owned(), |value| preview(value, 200));
+            let value =
+                version.value.as_ref().map_or_else(|| "(deleted)".to_owned(), |value| preview(value, 200));
             out.line(format_args!("{}\t{}\t{value}", version.seqno, time(version.time_ns)))?;
         }
     }

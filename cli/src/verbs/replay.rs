@@ -47,7 +47,12 @@ fn all(door: &Door, args: &ReplayArgs, out: &mut Out) -> Result<()> {
     for run in door.runs()? {
         let run = run?;
         let replayed = one(door, &run, args, out, |_| ())?;
-        rows.push(vec![run.id, count(replayed.frames), bytes(replayed.raw_bytes), short(run.fingerprint.as_deref().unwrap_or_default())]);
+        rows.push(vec![
+            run.id,
+            count(replayed.frames),
+            bytes(replayed.raw_bytes),
+            short(run.fingerprint.as_deref().unwrap_or_default()),
+        ]);
         total.frames += replayed.frames;
         total.raw_bytes += replayed.raw_bytes;
     }

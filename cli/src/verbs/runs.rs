@@ -54,7 +54,9 @@ pub(super) fn object(run: &RunRow) -> Map<String, Value> {
     put("frames", json!(run.frames));
     put("fingerprint", json!(run.fingerprint));
     put("started_ns", json!(run.started_ns));
-    for (key, value) in [("agent", json!(run.agent)), ("model", json!(run.model)), ("ended_ns", json!(run.ended_ns))] {
+    for (key, value) in
+        [("agent", json!(run.agent)), ("model", json!(run.model)), ("ended_ns", json!(run.ended_ns))]
+    {
         if !value.is_null() {
             put(key, value);
         }

@@ -66,7 +66,7 @@ fn a_bad_line_stops_with_its_number_and_leaves_the_runs_before_it() {
     let source = format!("{}\n{}\n{}\n", lines[0], &lines[1][..40], lines[1]);
     let file = bench.write("runs.jsonl", source);
     let done = bench.run(&format!("import --format chat {file}"));
-    assert_eq!(String::from_utf8_lossy(&done.stdout), "imported 1 runs, 3 frames, 500 B before the error\n");
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "imported 1 runs, 3 frames, 550 B before the error\n");
     let error = done.failed(1);
     assert!(error.starts_with("line 2: run 2: expected"), "{error}");
     assert_eq!(listing(&bench), [("a".to_owned(), "ok".to_owned(), 3)]);
@@ -98,7 +98,7 @@ fn a_run_that_exists_is_refused_unless_replaced() {
     let shorter = r#"{"id":"a","status":"failed","messages":[{"role":"assistant"}]}"#;
     bench.pipe("import --format chat --replace -", shorter.as_bytes()).ok();
     let replaced = ("a".to_owned(), "failed".to_owned(), 1);
-    assert_eq!(listing(&bench), [replaced, ("b".to_owned(), "ok".to_owned(), 1)]);
+    assert_eq!(listing(&bench), [("b".to_owned(), "ok".to_owned(), 1), replaced]);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn names_come_from_a_template() {
     let bench = Bench::new();
     bench.run_args(["import", "--format", "chat", "--id", "r{reward}/{id}", &bench.write("x", LINES)]).ok();
     let ids: Vec<String> = listing(&bench).into_iter().map(|(id, _, _)| id).collect();
-    assert_eq!(ids, ["r0/b", "r1/a"]);
+    assert_eq!(ids, ["r1/a", "r0/b"]);
     let error = bench.run("import --format chat --id {nothing} x").failed(1);
     assert_eq!(error, "line 1: run 1: no key `nothing`, which the name of runs (--id) asks for");
     bench.run("import --format chat --id fixed x").failed(2);

@@ -72,7 +72,16 @@ fn stats_say_what_is_held_and_what_it_costs() {
     let raw: u64 = frames.iter().map(|frame| len(frame, "input") + len(frame, "output")).sum();
     assert!(stats["raw_bytes"].as_u64().unwrap() >= raw);
     assert!(stats["disk_bytes"].as_u64().unwrap() > 0);
-    for kind in ["pieces", "recipes", "frame_records", "run_records", "kv_records", "chains_and_ledger", "tables", "other"] {
+    for kind in [
+        "pieces",
+        "recipes",
+        "frame_records",
+        "run_records",
+        "kv_records",
+        "chains_and_ledger",
+        "tables",
+        "other",
+    ] {
         assert!(stats["bytes"][kind].is_u64(), "{kind}");
     }
     bench.run("stats").ok();

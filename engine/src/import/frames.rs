@@ -226,7 +226,8 @@ fn frame_of(members: &[Member<'_>], next: u32) -> Result<Frame, String> {
     };
     let component = string_of(members, "component")?.ok_or_else(|| "`component` is null".to_owned())?;
     let component: Component = component.parse().map_err(|error| format!("`component`: {error}"))?;
-    let (input, output) = (body_of(members, "input", "input_base64")?, body_of(members, "output", "output_base64")?);
+    let (input, output) =
+        (body_of(members, "input", "input_base64")?, body_of(members, "output", "output_base64")?);
     // A frame that was never finished comes in as one that failed with what it had.
     let failed = [flag_of(members, "error")?, flag_of(members, "incomplete")?].contains(&true);
     Ok(Frame {

@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader, Read};
 
 use super::*;
-use crate::trace::{Component, Frame, Severity, Status};
 use crate::Content;
+use crate::trace::{Component, Frame, Severity, Status};
 
 const TWO_RUNS: &str = r#"[
   {
@@ -398,7 +398,10 @@ fn a_source_cut_anywhere_gives_whole_runs_and_then_an_error() {
         assert!(last.is_err(), "cut at {cut}");
         for (run, expected) in before.iter().zip(&whole) {
             let (run, expected) = (run.as_ref().unwrap(), expected.as_ref().unwrap());
-            assert!(run.frames().map(|frame| facts(&frame)).eq(expected.frames().map(|frame| facts(&frame))), "cut at {cut}");
+            assert!(
+                run.frames().map(|frame| facts(&frame)).eq(expected.frames().map(|frame| facts(&frame))),
+                "cut at {cut}"
+            );
         }
     }
 }
