@@ -39,6 +39,16 @@ impl Failure {
         Self::Told { code, message: message.to_string(), hint: hint.to_string() }
     }
 
+    /// The same failure, with where it happened before its message.
+    pub(crate) fn at(self, place: impl fmt::Display) -> Self {
+        match self {
+            Self::Told { code, message, hint } => {
+                Self::Told { code, message: format!("{place}: {message}"), hint }
+            }
+            other => other,
+        }
+    }
+
     /// The exit code, after the message has been told on standard error.
     pub(crate) fn tell(self) -> ExitCode {
         let code = match self {

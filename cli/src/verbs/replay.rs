@@ -41,28 +41,37 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
     out.marked(true, "bit-exact", format_args!(": {frames} frames, {raw}, fingerprint {fingerprint}"))
 }
 
+/// Replays every run. A damaged one does not keep the others from being replayed; it is told at the end.
 fn all(door: &Door, args: &ReplayArgs, out: &mut Out) -> Result<()> {
     let mut total = Replayed::default();
     let mut rows = Vec::new();
+    let mut damage = None;
     for run in door.runs()? {
         let run = run?;
-        let replayed = one(door, &run, args, out, |_| ())?;
-        rows.push(vec![
-            run.id,
-            count(replayed.frames),
-            bytes(replayed.raw_bytes),
-            short(run.fingerprint.as_deref().unwrap_or_default()),
-        ]);
-        total.frames += replayed.frames;
-        total.raw_bytes += replayed.raw_bytes;
+        match one(door, &run, args, out, |_| ()) {
+            Ok(replayed) => {
+                let fingerprint = short(run.fingerprint.as_deref().unwrap_or_default());
+                rows.push(vec![run.id, count(replayed.frames), bytes(replayed.raw_bytes), fingerprint]);
+                total.frames += replayed.frames;
+                total.raw_bytes += replayed.raw_bytes;
+            }
+            Err(failure @ Failure::Told { code: Code::Damage, .. }) => {
+                let first = failure.at(format_args!("run {}", run.id));
+                damage.get_or_insert(first);
+                rows.push(vec![run.id, String::new(), String::new(), "damaged".to_owned()]);
+            }
+            Err(failure) => return Err(failure),
+        }
     }
-    if args.raw || out.json {
-        return Ok(());
+    if !args.raw && !out.json {
+        let runs = count(rows.len() as u64);
+        out.table(&["RUN", ">FRAMES", ">BYTES", "FINGERPRINT"], rows)?;
+        if damage.is_none() {
+            let (frames, raw) = (count(total.frames), bytes(total.raw_bytes));
+            out.marked(true, "bit-exact", format_args!(": {runs} runs, {frames} frames, {raw}"))?;
+        }
     }
-    let runs = count(rows.len() as u64);
-    out.table(&["RUN", ">FRAMES", ">BYTES", "FINGERPRINT"], rows)?;
-    let (frames, raw) = (count(total.frames), bytes(total.raw_bytes));
-    out.marked(true, "bit-exact", format_args!(": {runs} runs, {frames} frames, {raw}"))
+    damage.map_or(Ok(()), Err)
 }
 
 /// What came back.

@@ -52,3 +52,17 @@ fn a_scan_goes_both_ways() {
     assert_eq!(keys("scan a --json --reverse --limit 1"), ["a2"]);
     assert_eq!(bench.run("scan b").text(), "b\tv-b\n");
 }
+
+#[test]
+fn older_versions_can_be_read() {
+    let bench = Bench::new();
+    let put = |value: &str| bench.run(&format!("put k {value} --json")).json()[0]["seqno"].as_u64().unwrap();
+    let (first, second) = (put("v1"), put("v2"));
+    bench.run("del k").ok();
+    assert_eq!(bench.run(&format!("get k --at {first}")).ok(), b"v1");
+    assert_eq!(bench.run(&format!("get k --at {second}")).ok(), b"v2");
+    let versions = bench.run("get k --history --json").json();
+    assert_eq!(versions.len(), 3);
+    assert_eq!(versions.iter().filter(|version| version["deleted"] == true).count(), 1);
+    assert!(versions.iter().any(|version| version["seqno"] == first && version["value"] == "v1"));
+}
