@@ -26,7 +26,9 @@ fn what_makes_no_sense_exits_with_2() {
     for line in
         ["", "nonsense", "replay", "replay a --all", "import x", "verify --sample 0", "show a@1 --raw"]
     {
-        assert_eq!(bench.run(line).code, 2, "{line}");
+        let done = bench.run(line);
+        assert_eq!((done.code, done.stdout.as_slice()), (2, &b""[..]), "{line}");
+        assert!(done.stderr.lines().any(|line| line.starts_with("hint: ")), "{line}: {}", done.stderr);
     }
     for line in ["fork a x", "show a --input", "show a@0"] {
         bench.run(line).failed(2);
