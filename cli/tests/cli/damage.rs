@@ -104,22 +104,25 @@ fn a_store_whose_writer_is_killed_keeps_what_was_acknowledged() {
 #[test]
 fn an_import_that_is_killed_leaves_whole_runs_only() {
     let bench = Bench::new();
-    let mut command = bench.command(["import", "--format", "chat", "--id", "{n}", "-"]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let message = r#"{"role":"assistant","content":"x"}"#;
-    let messages = vec![message; 30].join(",");
-    for number in 0..200 {
-        stdin.write_all(format!("{{\"n\":{number},\"messages\":[{messages}]}}\n").as_bytes()).unwrap();
-    }
-    stdin.write_all(b"{\"n\":200,\"messages\":[").unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    // The kill may have come before the store was there.
-    let done = bench.run("runs --json");
-    for line in done.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        let run: serde_json::Value = serde_json::from_slice(line).unwrap();
-        assert_eq!((&run["frames"], &run["status"]), (&30.into(), &"ok".into()));
+    let messages = vec![r#"{"role":"assistant","content":"x"}"#; 300].join(",");
+    let lines: Vec<String> = (0..60).map(|id| format!("{{\"id\":{id},\"messages\":[{messages}]}}")).collect();
+    let file = bench.write("runs.jsonl", lines.join("\n"));
+    for round in 0..3 {
+        let store = format!("store-{round}");
+        let mut command = bench.command(["--store", &store, "import", "--format", "chat", &file]);
+        let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+        let listing = || bench.run(&format!("--store {store} runs --json")).stdout;
+        // Killed as soon as a run can be seen, which is in the middle of a later one.
+        while listing().is_empty() && child.try_wait().unwrap().is_none() {}
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let listed = listing();
+        assert!(!listed.is_empty());
+        for line in listed.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let run: serde_json::Value = serde_json::from_slice(line).unwrap();
+            assert_eq!((&run["frames"], &run["status"]), (&300.into(), &"ok".into()));
+        }
+        bench.run(&format!("--store {store} verify")).ok();
     }
 }
 

@@ -546,3 +546,55 @@ fn a_source_is_read_no_further_than_the_run_that_is_handed_out() {
     }
     assert!(runs.next().is_none());
 }
+
+/// Small and good enough to choose places and bytes: Marsaglia's xorshift.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % end as u64).unwrap()
+    }
+}
+
+#[test]
+fn whatever_the_bytes_there_are_whole_runs_and_at_most_one_error() {
+    let seed = std::env::var("ANNALS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_u64);
+    println!("ANNALS_SEED={seed} cargo test -p annals --lib import::tests::whatever -- --nocapture");
+    let mut random = Random(seed | 1);
+    let lines = r#"{"run":"a","component":"llm","parent":null,"input":"x","output_base64":"AP8=","metadata":{"a":[1]}}
+{"run":"a","component":"tool","parent":1,"started_ns":7,"severity":"debug"}
+{"run":"b","status":"failed","end":true}"#;
+    let pieces: [&[u8]; 12] =
+        [b"{", b"}", b"[", b"]", b"\"", b",", b":", b"\\u", b"\n", b"\xff", b"null", b"\"messages\":[]"];
+    for _ in 0..30_000 {
+        let mut bytes = if random.below(2) == 0 { TWO_RUNS } else { lines }.as_bytes().to_vec();
+        for _ in 0..1 + random.below(4) {
+            let (from, to) = (random.below(bytes.len() + 1), random.below(bytes.len() + 1));
+            let (from, to) = (from.min(to), from.max(to));
+            match random.below(4) {
+                0 => drop(bytes.drain(from..to.min(from + 8))),
+                1 => {
+                    let copy = bytes[from..to].to_vec();
+                    bytes.splice(to..to, copy);
+                }
+                _ => drop(bytes.splice(from..from, pieces[random.below(pieces.len())].iter().copied())),
+            }
+        }
+        let options = ChatOptions { status_from: Some("reward".to_owned()), ..ChatOptions::default() };
+        let chat = ChatRuns::new(&bytes[..], options).collect::<Vec<_>>();
+        let frames = FrameRuns::new(&bytes[..], FrameOptions::default()).collect::<Vec<_>>();
+        for runs in [chat, frames] {
+            let errors = runs.iter().filter(|run| run.is_err()).count();
+            assert!(errors == 0 || errors == 1 && runs.last().is_some_and(Result::is_err));
+            for run in runs.iter().flatten() {
+                assert_eq!(run.frames().count(), run.frame_count());
+                assert!(
+                    run.frames().zip(1..).all(|(frame, seq)| frame.parent.is_none_or(|parent| parent < seq))
+                );
+            }
+        }
+    }
+}
