@@ -327,6 +327,9 @@ impl Index {
                 }
             };
             let space = keys::space_of(&entry.key);
+            if !keys::kept_in_tables(&entry.key) {
+                continue;
+            }
             if self.is_superseded(space, newer) && (keys::newest_only(space) || !keep_all) {
                 continue;
             }

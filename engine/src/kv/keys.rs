@@ -155,6 +155,12 @@ pub(crate) fn space_of(key: &[u8]) -> u32 {
     key.first_chunk::<4>().map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
+/// Whether an entry is worth its bytes in a table. Of the anchors one in four is: a long repeat still meets one, and
+/// all of them would cost more than frames do.
+pub(crate) fn kept_in_tables(key: &[u8]) -> bool {
+    space_of(key) != ANCHORS || key.last().is_some_and(|byte| byte & 3 == 0)
+}
+
 /// Whether only the newest version of such a key means anything.
 pub(crate) fn newest_only(space: u32) -> bool {
     matches!(space, GROUPS | ANCHORS | SPACES | RUNS | RUN_NAMES | FRAMES | PARTS | SNAPSHOTS)

@@ -54,14 +54,15 @@ impl Lane {
     pub(crate) fn push(&mut self, seq: u32, id: BlobId, extents: Arc<Vec<Extent>>) {
         self.stack.push(self.count, seq, extents);
         self.count += 1;
+        self.note(seq, id);
+    }
+
+    /// Takes in frame `seq`'s body, which stands in its record: no recipe can be coded against it.
+    pub(crate) fn note(&mut self, seq: u32, id: BlobId) {
         if self.recent.len() == RECENT_MAX {
             self.recent.remove(0);
         }
         self.recent.push((seq, id));
-    }
-
-    pub(crate) fn is_new(&self) -> bool {
-        self.count == 0
     }
 }
 

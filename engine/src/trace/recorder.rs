@@ -26,6 +26,9 @@ use crate::trace::reader::{RunReader, find_name, run_record};
 /// Earlier frames of a fork's lineage that are looked through for one of the same component.
 const FORK_LOOK_BACK: u32 = 16;
 
+/// A body no longer than this is never coded as the same as an earlier one: that would save nothing.
+const SAME_BYTES_MIN: u64 = 4;
+
 /// Names that runs not yet in the index have taken, and previous bodies: shared by all recorders of a store.
 #[derive(Debug, Default)]
 pub(crate) struct Recording {
@@ -432,7 +435,7 @@ impl RunBatch<'_> {
         seq: u32,
         content: &Content,
     ) -> Result<(Packed, Base)> {
-        if content.len() <= INLINE_BYTES_MAX as u64 && matches!(content, Content::Bytes(_)) {
+        if content.len() <= SAME_BYTES_MIN {
             return Ok((self.writer.content(content, None, INLINE_BYTES_MAX)?, None));
         }
         if !self.staged.lanes.contains_key(key) {
@@ -450,7 +453,10 @@ impl RunBatch<'_> {
             }
         }
         let packed = self.writer.content(content, previous.as_ref(), INLINE_BYTES_MAX)?;
-        let Some(extents) = packed.extents.clone() else { return Ok((packed, None)) };
+        let Some(extents) = packed.extents.clone() else {
+            lane.note(seq, packed.id);
+            return Ok((packed, None));
+        };
         let base = lane.base().map(|(at, extents)| (seq - at, extents));
         lane.push(seq, packed.id, extents.clone());
         if let Content::Bytes(bytes) = content {

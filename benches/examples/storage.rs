@@ -1,0 +1,120 @@
+//! What a store costs on disk: the growing conversation in its three forms with one commit a frame, runs of real
+//! input, and forks. Every file is counted after a clean close.
+//!
+//! `cargo run --release -p annals-benches --example storage -- [STEPS] [--csv FILE] [--chat FILE.json]`
+
+use std::io::Write;
+use std::path::Path;
+
+use annals::{Component, Durability, Frame, Options, RunSpec, Stats, Status, Store};
+use annals_benches::conversation::{Conversation, Form};
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+fn options() -> Options {
+    Options { durability: Durability::Process, ..Options::default() }
+}
+
+fn print(what: &str, raw: u64, stats: &Stats) {
+    let frames = stats.frames;
+    let beyond = stats.disk_bytes - stats.bytes.pieces - stats.bytes.recipes;
+    println!(
+        "{what}: {raw} raw bytes, {} on disk, 1/{:.1}; {frames} frames, {:.1} bytes a frame beyond pieces and recipes",
+        stats.disk_bytes,
+        raw as f64 / stats.disk_bytes as f64,
+        beyond as f64 / frames as f64,
+    );
+    println!("  {:?}", stats.bytes);
+}
+
+fn stats(path: &Path) -> Outcome<Stats> {
+    Ok(Store::open_read_only(path)?.stats()?)
+}
+
+fn growing(form: Form, steps: usize, csv: &mut Option<std::fs::File>) -> Outcome<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("store");
+    let store = Store::open_with(&path, options())?;
+    let space = store.namespace("default")?;
+    let run = space.begin_run(RunSpec::new("conversation").model("gpt-4o"))?;
+    let mut raw = 0;
+    for (number, step) in Conversation::new(form, 1).take(steps).enumerate() {
+        raw += step.raw_len() as u64;
+        let llm = run.record(Frame::new(Component::Llm, step.request, step.response))?;
+        run.record(Frame::new(Component::Tool, step.tool_input, step.tool_output).parent(llm))?;
+        if let Some(csv) = csv.as_mut().filter(|_| (number + 1) % 10 == 0) {
+            let bytes = store.stats()?.bytes;
+            let stored = bytes.pieces + bytes.recipes + bytes.frame_records + bytes.chains_and_ledger;
+            writeln!(csv, "{},{},{stored},{raw}", form.name(), number + 1)?;
+        }
+    }
+    run.end(Status::Ok)?;
+    store.close()?;
+    let before = stats(&path)?;
+    print(&format!("{} {steps}", form.name()), raw, &before);
+    let store = Store::open_with(&path, options())?;
+    let space = store.namespace("default")?;
+    let frames = before.frames as u32;
+    for number in 0..100u32 {
+        let fork = RunSpec::new(format!("fork-{number}"));
+        space.fork("conversation", (number * 7) % frames + 1, number % 2 == 0, fork)?.end(Status::Ok)?;
+    }
+    store.close()?;
+    println!("  100 forks: {} bytes more", stats(&path)?.disk_bytes - before.disk_bytes);
+    Ok(())
+}
+
+fn chat(file: &str) -> Outcome<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("store");
+    let store = Store::open_with(&path, options())?;
+    let space = store.namespace("default")?;
+    let source = std::io::BufReader::new(std::fs::File::open(file)?);
+    let options = annals::import::ChatOptions { id: Some("{task_id}-{trial}".parse()?), ..Default::default() };
+    let mut requests = 0;
+    for imported in annals::import::ChatRuns::new(source, options) {
+        let imported = imported?;
+        let spec = RunSpec::new(imported.id.clone()).metadata(imported.metadata.clone());
+        let run = space.prepare_run(spec)?;
+        let mut batch = run.batch()?;
+        for frame in imported.frames() {
+            let component: Component = frame.component.name().parse()?;
+            if component == Component::Llm {
+                requests += frame.input.len() as u64;
+            }
+            let mut recorded = Frame::new(component, frame.input, frame.output).metadata(frame.metadata);
+            recorded.parent = frame.parent;
+            batch.frame(recorded)?;
+        }
+        batch.end(Status::Ok)?;
+        batch.commit()?;
+    }
+    store.close()?;
+    print("real input (requests)", requests, &stats(&path)?);
+    Ok(())
+}
+
+fn main() -> Outcome<()> {
+    let mut steps = 200;
+    let mut csv = None;
+    let mut transcript = None;
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--csv" => csv = arguments.next(),
+            "--chat" => transcript = arguments.next(),
+            number => steps = number.parse()?,
+        }
+    }
+    if let Some(file) = transcript {
+        return chat(&file);
+    }
+    let mut csv = csv.map(std::fs::File::create).transpose()?;
+    if let Some(csv) = &mut csv {
+        writeln!(csv, "form,step,stored_bytes,raw_bytes")?;
+    }
+    for form in [Form::Plain, Form::MovingMarker, Form::ChangingHead] {
+        growing(form, steps, &mut csv)?;
+    }
+    Ok(())
+}
