@@ -188,6 +188,9 @@ pub(crate) struct GetArgs {
     /// The value as it was at this sequence number
     #[arg(long, value_name = "SEQNO")]
     pub(crate) at: Option<u64>,
+    /// Every version that is kept
+    #[arg(long, conflicts_with_all = ["at", "raw"])]
+    pub(crate) history: bool,
     /// Write the exact bytes and nothing else
     #[arg(long, conflicts_with = "json")]
     pub(crate) raw: bool,

@@ -1,27 +1,35 @@
 //! The command line's one way into the engine: opens a store, and turns what the engine says into what the
-//! verbs print. No other file of this crate names the engine's store.
+//! verbs print. No other file of this crate opens a store.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use annals::import::{Frame, ImportedRun, Severity, base64};
-use serde_json::{Value, json};
+use annals::import::ImportedRun;
+use annals::{
+    Error, ErrorKind, Frame, History, Keyspace, Namespace, Options, RecordedFrame, Run, RunInfo, RunSpec,
+    ScanRange, Seqno, Status, Store,
+};
 
 use crate::failure::{Code, Failure, Result};
+
+/// Raw bytes of frames that are committed together. One run is one commit up to this size, so that an import
+/// leaves whole runs only; a larger one goes in parts and is open, then abandoned, if it is stopped between them.
+const COMMIT_RAW_BYTES_MAX: u64 = 256 << 20;
 
 /// A run, as listings show it.
 #[derive(Debug, Clone)]
 pub(crate) struct RunRow {
     pub(crate) id: String,
-    pub(crate) status: String,
-    pub(crate) severity: String,
+    pub(crate) status: &'static str,
+    pub(crate) severity: &'static str,
     pub(crate) frames: u64,
-    /// Hexadecimal.
-    pub(crate) fingerprint: String,
+    /// Hexadecimal; none while the run is open.
+    pub(crate) fingerprint: Option<String>,
+    pub(crate) agent: Option<String>,
     pub(crate) model: Option<String>,
-    /// The run and frame that this one was forked from.
-    pub(crate) forked_from: Option<(String, u32)>,
-    pub(crate) metadata: Vec<u8>,
+    pub(crate) started_ns: u64,
+    pub(crate) ended_ns: Option<u64>,
+    /// The run, if it still lives, and the last frame shared with it.
+    pub(crate) forked_from: Option<(Option<String>, u32)>,
 }
 
 /// A frame that has been read and checked.
@@ -32,11 +40,15 @@ pub(crate) struct FrameRow {
     pub(crate) parent: Option<u32>,
     pub(crate) started_ns: u64,
     pub(crate) duration_ns: u64,
-    pub(crate) severity: String,
+    pub(crate) severity: &'static str,
+    /// It was begun and never finished: the output is what had arrived.
+    pub(crate) incomplete: bool,
+    /// The component failed.
+    pub(crate) error: bool,
     pub(crate) input: Vec<u8>,
     pub(crate) output: Vec<u8>,
     pub(crate) metadata: Vec<u8>,
-    /// Hexadecimal.
+    /// The chain's link after this frame, hexadecimal.
     pub(crate) digest: String,
 }
 
@@ -68,239 +80,237 @@ pub(crate) enum Scope<'a> {
     Sample(u64),
 }
 
-/// An open store and one of its namespaces.
+/// A version of a key: when it was written, and the value, none where it was deleted.
+pub(crate) struct VersionRow {
+    pub(crate) seqno: u64,
+    pub(crate) time_ns: u64,
+    pub(crate) value: Option<Vec<u8>>,
+}
+
+/// An open store and the name of the namespace to use.
 pub(crate) struct Door {
-    root: PathBuf,
+    store: Store,
     namespace: String,
 }
 
 /// A run being recorded, a commit a frame.
-pub(crate) struct Live {
-    file: std::fs::File,
-}
+pub(crate) struct Live(Run);
 
-fn io(error: std::io::Error) -> Failure {
-    Failure::new(Code::Failed, error, "check the store's directory")
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Vec<u8> {
-    text.as_bytes()
-        .chunks(2)
-        .filter_map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
-        .collect()
-}
-
-fn no_run(id: &str) -> Failure {
-    Failure::new(
-        Code::NoSuchThing,
-        format!("no run named `{id}`"),
-        "`annals runs` lists the runs of the namespace",
-    )
-}
-
-#[expect(clippy::disallowed_methods, reason = "stands in for the engine's store")]
 impl Door {
-    pub(crate) fn create(root: &Path) -> Result<bool> {
-        let fresh = !root.join("LOCK").exists();
-        std::fs::create_dir_all(root.join("runs")).map_err(io)?;
-        std::fs::write(root.join("LOCK"), b"").map_err(io)?;
-        Ok(fresh)
+    /// Creates a store with the namespace; says whether there was none.
+    pub(crate) fn create(root: &Path, namespace: &str) -> Result<bool> {
+        let there = Store::open_read_only(root).is_ok();
+        Self::write(root, namespace)?.close()?;
+        Ok(!there)
     }
 
+    /// Opens a store for writing; creates it and the namespace where they are not there.
     pub(crate) fn write(root: &Path, namespace: &str) -> Result<Self> {
-        Self::create(root)?;
-        std::fs::create_dir_all(root.join("runs").join(hex(namespace.as_bytes()))).map_err(io)?;
-        Ok(Self { root: root.to_path_buf(), namespace: namespace.to_owned() })
+        let store = Store::open(root).map_err(engine)?;
+        store.namespace(namespace).map_err(engine)?;
+        Ok(Self { store, namespace: namespace.to_owned() })
     }
 
-    pub(crate) fn must_exist(root: &Path) -> Result<()> {
-        if root.join("LOCK").exists() {
-            return Ok(());
+    /// Opens a store for writing, where it and the namespace are there.
+    pub(crate) fn write_existing(root: &Path, namespace: &str) -> Result<Self> {
+        let options = Options { create: false, ..Options::default() };
+        let store = Store::open_with(root, options).map_err(|error| opening(root, error))?;
+        let names = store.namespaces().map_err(engine)?;
+        if names.iter().any(|name| name == namespace) {
+            return Ok(Self { store, namespace: namespace.to_owned() });
         }
-        Err(Failure::new(
-            Code::NoSuchThing,
-            format!("no store at {}", root.display()),
-            "create one with `annals init`, or name one with --store",
-        ))
+        Err(no_namespace(format!("there is no namespace {namespace:?}"), &names))
     }
 
+    /// Opens a store for reading.
     pub(crate) fn read(root: &Path, namespace: &str) -> Result<Self> {
-        Self::must_exist(root)?;
-        Self::write(root, namespace)
+        let store = Store::open_read_only(root).map_err(|error| opening(root, error))?;
+        Ok(Self { store, namespace: namespace.to_owned() })
     }
 
     pub(crate) fn close(self) -> Result<()> {
-        Ok(())
+        self.store.close().map_err(engine)
     }
 
-    fn file(&self, id: &str) -> PathBuf {
-        self.root.join("runs").join(hex(self.namespace.as_bytes())).join(hex(id.as_bytes()))
+    fn namespace(&self) -> Result<Namespace> {
+        self.store.namespace(&self.namespace).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                no_namespace(error.to_string(), &self.store.namespaces().unwrap_or_default())
+            }
+            _ => engine(error),
+        })
     }
 
-    fn lines(&self, id: &str) -> Result<Vec<Value>> {
-        let text = std::fs::read_to_string(self.file(id)).map_err(|_| no_run(id))?;
-        Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
-    }
-
-    pub(crate) fn runs(&self) -> Result<Vec<RunRow>> {
-        let mut ids = Vec::new();
-        for entry in
-            std::fs::read_dir(self.root.join("runs").join(hex(self.namespace.as_bytes()))).map_err(io)?
-        {
-            let name = entry.map_err(io)?.file_name();
-            ids.push(String::from_utf8_lossy(&unhex(&name.to_string_lossy())).into_owned());
-        }
-        ids.sort();
-        ids.iter().map(|id| self.run(id)).collect()
+    pub(crate) fn runs(&self) -> Result<impl Iterator<Item = Result<RunRow>>> {
+        let runs = self.namespace()?.runs().map_err(engine)?;
+        Ok(runs.map(|run| run.map(|info| row(&info)).map_err(engine)))
     }
 
     pub(crate) fn run(&self, id: &str) -> Result<RunRow> {
-        let lines = self.lines(id)?;
-        let frames = self.all_frames(id)?;
-        let mut chain = blake3::Hasher::new();
-        frames.iter().for_each(|frame| drop(chain.update(frame.digest.as_bytes())));
-        let head = lines.first().cloned().unwrap_or_default();
-        let end = lines.iter().find_map(|line| line["end"].as_str()).unwrap_or("abandoned");
-        Ok(RunRow {
-            id: id.to_owned(),
-            status: end.to_owned(),
-            severity: head["severity"].as_str().unwrap_or_default().to_owned(),
-            frames: frames.len() as u64,
-            fingerprint: chain.finalize().to_hex().to_string(),
-            model: head["model"].as_str().map(str::to_owned),
-            forked_from: head["from"]
-                .as_str()
-                .map(|from| (from.to_owned(), u32::try_from(head["at"].as_u64().unwrap_or(0)).unwrap_or(0))),
-            metadata: base64::decode(head["metadata"].as_str().unwrap_or_default()).unwrap_or_default(),
-        })
+        Ok(row(self.namespace()?.run(id).map_err(no_run)?.info()))
     }
 
+    pub(crate) fn metadata(&self, id: &str) -> Result<Vec<u8>> {
+        self.namespace()?.run(id).map_err(no_run)?.metadata().map_err(engine)
+    }
+
+    /// A run's frames in order, every blob and link checked, and its fingerprint after the last.
     pub(crate) fn frames(&self, id: &str) -> Result<impl Iterator<Item = Result<FrameRow>>> {
-        Ok(self.all_frames(id)?.into_iter().map(Ok))
-    }
-
-    fn all_frames(&self, id: &str) -> Result<Vec<FrameRow>> {
-        let lines = self.lines(id)?;
-        let bytes = |value: &Value| base64::decode(value.as_str().unwrap_or_default()).unwrap_or_default();
-        let frames = lines.iter().filter(|line| line["component"].is_string()).enumerate();
-        Ok(frames
-            .map(|(index, line)| FrameRow {
-                seq: u32::try_from(index + 1).unwrap_or(0),
-                component: line["component"].as_str().unwrap_or_default().to_owned(),
-                parent: line["parent"].as_u64().and_then(|parent| u32::try_from(parent).ok()),
-                started_ns: line["started_ns"].as_u64().unwrap_or(0),
-                duration_ns: line["duration_ns"].as_u64().unwrap_or(0),
-                severity: line["severity"].as_str().unwrap_or_default().to_owned(),
-                input: bytes(&line["input"]),
-                output: bytes(&line["output"]),
-                metadata: bytes(&line["metadata"]),
-                digest: blake3::hash(line.to_string().as_bytes()).to_hex().to_string(),
-            })
-            .collect())
+        let reader = self.namespace()?.run(id).map_err(no_run)?;
+        Ok(reader.frames().map(|frame| frame.map(frame_row).map_err(engine)))
     }
 
     pub(crate) fn frame(&self, id: &str, seq: u32) -> Result<FrameRow> {
-        let frames = self.all_frames(id)?;
-        let count = frames.len();
-        frames.into_iter().find(|frame| frame.seq == seq).ok_or_else(|| {
-            let message = format!("run `{id}` has no frame {seq}");
-            Failure::new(Code::NoSuchThing, message, format!("its frames are numbered from 1 to {count}"))
-        })
+        let reader = self.namespace()?.run(id).map_err(no_run)?;
+        reader.frame(seq).map(frame_row).map_err(engine)
     }
 
-    pub(crate) fn begin(&self, run: &ImportedRun, replace: bool) -> Result<Live> {
-        let path = self.file(&run.id);
-        if path.exists() && !replace {
-            return Err(Failure::new(
-                Code::Failed,
-                format!("the run `{}` exists", run.id),
-                "--replace takes the new one instead",
-            ));
-        }
-        let mut file = std::fs::File::create(path).map_err(io)?;
-        let head = json!({
-            "severity": run.severity.name(), "model": run.model, "metadata": base64::encode(&run.metadata)
-        });
-        writeln!(file, "{head}").map_err(io)?;
-        Ok(Live { file })
+    /// Begins a run that is recorded frame by frame.
+    pub(crate) fn begin(&self, run: &ImportedRun) -> Result<Live> {
+        self.namespace()?.begin_run(spec(run, false)).map(Live).map_err(engine)
     }
 
+    /// Records a whole run in one commit; says how many frames and raw bytes it has.
     pub(crate) fn record(&self, run: &ImportedRun, replace: bool) -> Result<(u64, u64)> {
-        let mut live = self.begin(run, replace)?;
-        let (mut frames, mut raw_bytes) = (0, 0);
+        let recording = self.namespace()?.prepare_run(spec(run, replace)).map_err(engine)?;
+        let (mut frames, mut raw_bytes, mut uncommitted) = (0, 0, 0);
+        let mut batch = recording.batch().map_err(engine)?;
         for frame in run.frames() {
+            let bytes = frame.input.len() + frame.output.len() + frame.metadata.len() as u64;
+            if uncommitted > 0 && uncommitted + bytes > COMMIT_RAW_BYTES_MAX {
+                batch.commit().map_err(engine)?;
+                batch = recording.batch().map_err(engine)?;
+                uncommitted = 0;
+            }
+            batch.frame(frame).map_err(engine)?;
             frames += 1;
-            raw_bytes += (frame.input.len() + frame.output.len()) as u64;
-            live.record(frame)?;
+            raw_bytes += bytes;
+            uncommitted += bytes;
         }
-        live.end(run)?;
+        batch.end(run.status).map_err(engine)?;
+        batch.commit().map_err(engine)?;
         Ok((frames, raw_bytes))
     }
 
+    /// Forks a run. The fork is ended at once, since nobody goes on with it from here.
     pub(crate) fn fork(&self, from: &str, at: u32, name: &str) -> Result<RunRow> {
-        self.frame(from, at)?;
-        let mut lines = self.lines(from)?;
-        lines.truncate(at as usize + 1);
-        let mut text = String::new();
-        for (index, mut line) in lines.into_iter().enumerate() {
-            if index == 0 {
-                line["from"] = from.into();
-                line["at"] = at.into();
-            }
-            text.push_str(&format!("{line}\n"));
-        }
-        text.push_str("{\"end\":\"open\"}\n");
-        std::fs::write(self.file(name), text).map_err(io)?;
-        self.run(name)
+        let namespace = self.namespace()?;
+        let parent = namespace.run(from).map_err(no_run)?;
+        let of = parent.info();
+        let spec = RunSpec::new(name).agent(&of.agent).model(&of.model).severity(of.severity);
+        let fork = namespace.fork(from, at, false, spec).map_err(engine)?;
+        fork.end(Status::Ok).map(|info| row(&info)).map_err(engine)
     }
 
+    /// The state after a frame (none: the last), and the frame that it was taken after.
     pub(crate) fn state(&self, id: &str, seq: Option<u32>) -> Result<(u32, Vec<u8>)> {
-        self.run(id)?;
-        let at = seq.map_or(String::new(), |seq| format!(" at or before frame {seq}"));
-        Err(Failure::new(
-            Code::NoSuchThing,
-            format!("run `{id}` has no snapshot{at}"),
-            "programs record snapshots through the engine",
-        ))
+        let reader = self.namespace()?.run(id).map_err(no_run)?;
+        let last = reader.info().frames;
+        if let Some(seq) = seq.filter(|seq| *seq > last) {
+            let message = format!("run `{id}` has no frame {seq}");
+            return Err(Failure::new(Code::NoSuchThing, message, format!("its last frame is {last}")));
+        }
+        match reader.snapshot_at(seq.unwrap_or(last)).map_err(engine)? {
+            Some(snapshot) => Ok((snapshot.seq, snapshot.state)),
+            None => {
+                let at = seq.map_or(String::new(), |seq| format!(" at or before frame {seq}"));
+                let message = format!("run `{id}` has no snapshot{at}");
+                Err(Failure::new(
+                    Code::NoSuchThing,
+                    message,
+                    "a program records snapshots through the engine",
+                ))
+            }
+        }
     }
 
     pub(crate) fn verify(&self, scope: Scope<'_>) -> Result<Checked> {
-        let runs = match scope {
-            Scope::Run(id) => vec![self.run(id)?],
-            Scope::All => self.runs()?,
-            Scope::Sample(count) => {
-                let runs = self.runs()?;
-                runs.into_iter().take(usize::try_from(count).unwrap_or(usize::MAX)).collect()
+        let report = match scope {
+            Scope::All => self.store.verify(),
+            Scope::Run(id) => {
+                self.namespace()?;
+                self.store.verify_runs(&self.namespace, &[id.to_owned()])
+            }
+            Scope::Sample(wanted) => {
+                let names = self.runs()?.map(|run| run.map(|run| run.id)).collect::<Result<Vec<_>>>()?;
+                self.store.verify_runs(&self.namespace, &sample(&names, wanted))
             }
         };
-        let frames = runs.iter().map(|run| run.frames).sum::<u64>();
-        Ok(Checked { runs: runs.len() as u64, frames, blobs: frames * 2, damaged: Vec::new() })
+        let report = report.map_err(no_run)?;
+        let damaged = report.damaged.into_iter().map(|problem| match problem.run {
+            Some((namespace, run)) => format!("run {run} of namespace {namespace}: {}", problem.what),
+            None => problem.what,
+        });
+        Ok(Checked {
+            runs: report.runs,
+            frames: report.frames,
+            blobs: report.blobs,
+            damaged: damaged.collect(),
+        })
     }
 
-    fn key(&self, keyspace: &str, key: &[u8]) -> PathBuf {
-        self.root
-            .join("kv")
-            .join(hex(self.namespace.as_bytes()))
-            .join(hex(keyspace.as_bytes()))
-            .join(hex(key))
+    pub(crate) fn stats(&self) -> Result<Costs> {
+        let stats = self.store.stats().map_err(engine)?;
+        let bytes = stats.bytes;
+        Ok(Costs {
+            runs: stats.runs,
+            frames: stats.frames,
+            raw_bytes: stats.raw_bytes,
+            disk_bytes: stats.disk_bytes,
+            by_kind: vec![
+                ("pieces", bytes.pieces),
+                ("recipes", bytes.recipes),
+                ("frame_records", bytes.frame_records),
+                ("run_records", bytes.run_records),
+                ("kv_records", bytes.kv_records),
+                ("chains_and_ledger", bytes.chains_and_ledger),
+                ("tables", bytes.tables),
+                ("other", bytes.other),
+            ],
+        })
     }
 
-    pub(crate) fn get(&self, keyspace: &str, key: &[u8], _at: Option<u64>) -> Result<Option<Vec<u8>>> {
-        Ok(std::fs::read(self.key(keyspace, key)).ok())
+    fn keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
+        self.namespace()?.find_keyspace(name).map_err(engine)
     }
 
-    pub(crate) fn put(&self, keyspace: &str, key: &[u8], value: &[u8]) -> Result<()> {
-        let path = self.key(keyspace, key);
-        std::fs::create_dir_all(path.parent().unwrap_or(&path)).map_err(io)?;
-        std::fs::write(path, value).map_err(io)
+    pub(crate) fn get(&self, keyspace: &str, key: &[u8], at: Option<u64>) -> Result<Option<Vec<u8>>> {
+        let Some(keyspace) = self.keyspace(keyspace)? else { return Ok(None) };
+        let value = match at {
+            Some(seqno) => keyspace.get_at(key, Seqno(seqno)),
+            None => keyspace.get(key),
+        };
+        value.map_err(engine)
     }
 
+    /// Every version of a key that is kept, in the engine's order.
+    pub(crate) fn versions(&self, keyspace: &str, key: &[u8]) -> Result<Vec<VersionRow>> {
+        let Some(keyspace) = self.keyspace(keyspace)? else { return Ok(Vec::new()) };
+        let versions = keyspace.history(key).map_err(engine)?;
+        let row = |version: annals::Version| VersionRow {
+            seqno: version.seqno.0,
+            time_ns: version.time_ns,
+            value: version.value,
+        };
+        Ok(versions.into_iter().map(row).collect())
+    }
+
+    /// Sets a value; a keyspace that is not there is made to keep every version. Gives the sequence number.
+    pub(crate) fn put(&self, keyspace: &str, key: &[u8], value: Vec<u8>) -> Result<u64> {
+        let keyspace = match self.keyspace(keyspace)? {
+            Some(keyspace) => keyspace,
+            None => self.namespace()?.keyspace(keyspace, History::All).map_err(engine)?,
+        };
+        keyspace.put(key, value).map(|seqno| seqno.0).map_err(engine)
+    }
+
+    /// Deletes a key; says whether it was there.
     pub(crate) fn del(&self, keyspace: &str, key: &[u8]) -> Result<bool> {
-        Ok(std::fs::remove_file(self.key(keyspace, key)).is_ok())
+        let Some(keyspace) = self.keyspace(keyspace)? else { return Ok(false) };
+        if keyspace.get(key).map_err(engine)?.is_none() {
+            return Ok(false);
+        }
+        keyspace.delete(key).map(|_| true).map_err(engine)
     }
 
     pub(crate) fn scan(
@@ -308,63 +318,128 @@ impl Door {
         keyspace: &str,
         prefix: &[u8],
         reverse: bool,
-        limit: usize,
     ) -> Result<impl Iterator<Item = Result<(Vec<u8>, Vec<u8>)>>> {
-        let path = self.key(keyspace, b"x");
-        let entries = std::fs::read_dir(path.parent().unwrap_or(&path));
-        let mut keys: Vec<Vec<u8>> = entries
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| unhex(&entry.file_name().to_string_lossy()))
-            .collect();
-        keys.retain(|key| key.starts_with(prefix));
-        keys.sort();
-        if reverse {
-            keys.reverse();
-        }
-        keys.truncate(limit);
-        Ok(keys
-            .into_iter()
-            .map(|key| {
-                let value = std::fs::read(self.key(keyspace, &key)).unwrap_or_default();
-                Ok((key, value))
-            })
-            .collect::<Vec<_>>()
-            .into_iter())
-    }
-
-    pub(crate) fn stats(&self) -> Result<Costs> {
-        let mut costs = Costs::default();
-        for run in self.runs()? {
-            costs.runs += 1;
-            costs.frames += run.frames;
-            costs.disk_bytes += std::fs::metadata(self.file(&run.id)).map_or(0, |facts| facts.len());
-            let frames = self.all_frames(&run.id)?;
-            costs.raw_bytes +=
-                frames.iter().map(|frame| (frame.input.len() + frame.output.len()) as u64).sum::<u64>();
-        }
-        costs.by_kind =
-            ["pieces", "recipes", "frame_records", "chains_and_ledger", "tables"].map(|k| (k, 0)).into();
-        Ok(costs)
+        let range = ScanRange::prefix(prefix);
+        let range = if reverse { range.reverse() } else { range };
+        let scan = self.keyspace(keyspace)?.map(|keyspace| keyspace.scan(range));
+        Ok(scan.into_iter().flatten().map(|pair| pair.map_err(engine)))
     }
 }
 
 impl Live {
-    pub(crate) fn record(&mut self, frame: Frame) -> Result<u32> {
-        let line = json!({
-            "component": frame.component.name(), "parent": frame.parent, "started_ns": frame.started_ns,
-            "duration_ns": frame.duration_ns, "severity": frame.severity.name(),
-            "input": base64::encode(&frame.input), "output": base64::encode(&frame.output),
-            "metadata": base64::encode(&frame.metadata)
-        });
-        self.file.write_all(format!("{line}\n").as_bytes()).map_err(io)?;
-        let _ = Severity::Normal;
-        self.file.sync_data().map_err(io)?;
-        Ok(0)
+    /// Records a frame, and waits until it is on disk.
+    pub(crate) fn record(&self, frame: Frame) -> Result<u32> {
+        self.0.record(frame).map_err(engine)
     }
 
-    pub(crate) fn end(mut self, run: &ImportedRun) -> Result<()> {
-        self.file.write_all(format!("{}\n", json!({"end": run.status.name()})).as_bytes()).map_err(io)
+    pub(crate) fn end(&self, status: Status) -> Result<()> {
+        self.0.end(status).map(drop).map_err(engine)
+    }
+}
+
+fn spec(run: &ImportedRun, replace: bool) -> RunSpec {
+    let spec = RunSpec::new(&run.id).severity(run.severity).metadata(run.metadata.clone()).replace(replace);
+    match &run.model {
+        Some(model) => spec.model(model),
+        None => spec,
+    }
+}
+
+fn row(info: &RunInfo) -> RunRow {
+    let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    RunRow {
+        id: info.name.clone(),
+        status: info.status.name(),
+        severity: info.severity.name(),
+        frames: u64::from(info.frames),
+        fingerprint: info.fingerprint.map(|link| link.to_string()),
+        agent: given(&info.agent),
+        model: given(&info.model),
+        started_ns: info.started_ns,
+        ended_ns: info.ended_ns,
+        forked_from: info.parent.as_ref().map(|point| (point.run.clone(), point.shared)),
+    }
+}
+
+fn frame_row(frame: RecordedFrame) -> FrameRow {
+    FrameRow {
+        seq: frame.seq,
+        component: frame.component.name().to_owned(),
+        parent: frame.parent,
+        started_ns: frame.started_ns,
+        duration_ns: frame.duration_ns,
+        severity: frame.severity.name(),
+        incomplete: frame.incomplete,
+        error: frame.error,
+        input: frame.input,
+        output: frame.output,
+        metadata: frame.metadata,
+        digest: frame.link.to_string(),
+    }
+}
+
+/// So many of the names, evenly spread.
+fn sample(names: &[String], wanted: u64) -> Vec<String> {
+    let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).min(names.len());
+    (0..wanted).filter_map(|index| names.get(index * names.len() / wanted)).cloned().collect()
+}
+
+fn opening(root: &Path, error: Error) -> Failure {
+    if error.kind() == ErrorKind::NotFound {
+        let message = format!("no store at {}", root.display());
+        return Failure::new(
+            Code::NoSuchThing,
+            message,
+            "create one with `annals init`, or name one with --store",
+        );
+    }
+    engine(error)
+}
+
+fn no_namespace(message: String, names: &[String]) -> Failure {
+    let hint = if names.is_empty() {
+        "this store has none yet: `annals import` makes the one it writes to".to_owned()
+    } else {
+        format!("--namespace names another one; there are: {}", names.join(", "))
+    };
+    Failure::new(Code::NoSuchThing, message, hint)
+}
+
+fn no_run(error: Error) -> Failure {
+    if error.kind() == ErrorKind::NotFound {
+        return Failure::new(Code::NoSuchThing, error, "`annals runs` lists the runs of the namespace");
+    }
+    engine(error)
+}
+
+/// What an engine error means for the exit code, and what to do about it.
+fn engine(error: Error) -> Failure {
+    let (code, hint) = match error.kind() {
+        ErrorKind::Invalid => (Code::Failed, "change what is named there"),
+        ErrorKind::NotFound => (Code::NoSuchThing, "`annals runs` and `annals scan` list what there is"),
+        ErrorKind::Conflict => (Code::Failed, "choose another name; an import takes --replace"),
+        ErrorKind::Locked => (Code::Failed, "wait until that process is done; reading verbs work beside it"),
+        ErrorKind::Damaged => (Code::Damage, "`annals verify` lists everything that is damaged"),
+        ErrorKind::Diverged => (Code::Damage, "compare the two with `annals show`"),
+        ErrorKind::Gone => (Code::NoSuchThing, "its retention has dropped it"),
+        ErrorKind::Unavailable => (Code::Failed, "mend what the system refuses, then try again"),
+        ErrorKind::Poisoned => {
+            (Code::Failed, "an earlier write failed; try again, what was acknowledged is kept")
+        }
+        _ => (Code::Failed, "this is a fault of annals: please report it"),
+    };
+    Failure::new(code, error, hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sample;
+
+    #[test]
+    fn a_sample_is_spread_evenly() {
+        let names: Vec<String> = (0..10).map(|number| number.to_string()).collect();
+        assert_eq!(sample(&names, 3), ["0", "3", "6"]);
+        assert_eq!(sample(&names, 99), names);
+        assert!(sample(&[], 3).is_empty());
     }
 }

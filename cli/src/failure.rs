@@ -39,6 +39,16 @@ impl Failure {
         Self::Told { code, message: message.to_string(), hint: hint.to_string() }
     }
 
+    /// The same failure, with where it happened before its message.
+    pub(crate) fn at(self, place: impl fmt::Display) -> Self {
+        match self {
+            Self::Told { code, message, hint } => {
+                Self::Told { code, message: format!("{place}: {message}"), hint }
+            }
+            other => other,
+        }
+    }
+
     /// The exit code, after the message has been told on standard error.
     pub(crate) fn tell(self) -> ExitCode {
         let code = match self {
@@ -67,6 +77,26 @@ pub(crate) fn output(error: io::Error) -> Failure {
     } else {
         Failure::new(Code::Failed, format!("cannot write the output: {error}"), "check where the output goes")
     }
+}
+
+/// What the command line's reader says: help and version, which are no failures, or a refusal. A refusal ends with
+/// our own hint in place of its last paragraph, which says the same.
+pub(crate) fn refused(refused: &clap::Error) -> ExitCode {
+    if !refused.use_stderr() {
+        let _ = refused.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = refused.render().ansi().to_string();
+    let told = text.rfind("\nFor more information").and_then(|at| text.get(..at)).unwrap_or(&text).trim_end();
+    let help = anstyle::AnsiColor::Cyan.on_default();
+    let mut stderr = anstream::stderr().lock();
+    let _ = io::Write::write_fmt(
+        &mut stderr,
+        format_args!(
+            "{told}\n{help}hint:{help:#} `annals --help` lists the verbs, `annals VERB --help` the options\n"
+        ),
+    );
+    ExitCode::from(Code::Usage as u8)
 }
 
 impl From<ImportError> for Failure {

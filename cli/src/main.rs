@@ -21,12 +21,7 @@ use clap::Parser;
 fn main() -> ExitCode {
     let cli = match args::Cli::try_parse() {
         Ok(cli) => cli,
-        Err(refused) => {
-            // Help and version go to standard output and are no failure; clap knows which is which.
-            let code = if refused.use_stderr() { failure::Code::Usage as u8 } else { 0 };
-            let _ = refused.print();
-            return ExitCode::from(code);
-        }
+        Err(refused) => return failure::refused(&refused),
     };
     match verbs::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,

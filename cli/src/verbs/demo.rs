@@ -10,7 +10,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use annals::import::{ChatOptions, ChatRuns, Frame, ImportedRun};
+use annals::import::{ChatOptions, ChatRuns, ImportedRun};
+use annals::{Content, Frame};
 use serde_json::json;
 
 use crate::args::DemoArgs;
@@ -94,7 +95,6 @@ impl Place {
 fn carried_runs() -> Result<Vec<ImportedRun>> {
     let options = ChatOptions {
         id: Some("{task_id}-{trial}".parse()?),
-        model: Some("gpt-4o".to_owned()),
         status_from: Some("reward".to_owned()),
         ..ChatOptions::default()
     };
@@ -111,12 +111,12 @@ fn record_until_killed(root: &Path) -> Result<()> {
     let door = Door::write(root, NAMESPACE)?;
     let mut stdout = std::io::stdout().lock();
     for run in carried_runs()? {
-        let mut live = door.begin(&run, false)?;
+        let live = door.begin(&run)?;
         for frame in run.frames() {
             live.record(frame)?;
             writeln!(stdout, "{}", run.id).and_then(|()| stdout.flush()).map_err(crate::failure::output)?;
         }
-        live.end(&run)?;
+        live.end(run.status)?;
     }
     door.close()
 }
@@ -184,9 +184,10 @@ fn check_acknowledged(
 
 /// Records the runs that are not there whole, in place of what the kill left of them; says how many.
 fn record_missing(door: &Door, runs: &[ImportedRun]) -> Result<u64> {
-    let stored: HashMap<String, String> = door.runs()?.into_iter().map(|run| (run.id, run.status)).collect();
+    let stored =
+        door.runs()?.map(|run| run.map(|run| (run.id, run.status))).collect::<Result<HashMap<_, _>>>()?;
     let mut recorded = 0;
-    for run in runs.iter().filter(|run| stored.get(&run.id).is_none_or(|status| status != run.status.name()))
+    for run in runs.iter().filter(|run| stored.get(&run.id).is_none_or(|status| *status != run.status.name()))
     {
         door.record(run, true)?;
         recorded += 1;
@@ -195,8 +196,9 @@ fn record_missing(door: &Door, runs: &[ImportedRun]) -> Result<u64> {
 }
 
 fn same(frame: &FrameRow, expected: &Frame) -> bool {
-    frame.input == expected.input
-        && frame.output == expected.output
+    let is = |body: &Content, bytes: &[u8]| matches!(body, Content::Bytes(body) if body.as_slice() == bytes);
+    is(&expected.input, &frame.input)
+        && is(&expected.output, &frame.output)
         && frame.metadata == expected.metadata
         && frame.component == expected.component.name()
         && frame.parent == expected.parent
@@ -229,7 +231,7 @@ fn replay(door: &Door, runs: &[ImportedRun]) -> Result<Receipt> {
         let mut stored = door.frames(&run.id)?;
         for expected in run.frames() {
             receipt.frames += 1;
-            receipt.raw_bytes += (expected.input.len() + expected.output.len()) as u64;
+            receipt.raw_bytes += expected.input.len() + expected.output.len();
             if stored.next().transpose()?.is_some_and(|frame| same(&frame, &expected)) {
                 receipt.exact += 1;
             }
@@ -238,7 +240,7 @@ fn replay(door: &Door, runs: &[ImportedRun]) -> Result<Receipt> {
         if stored.next().is_some() {
             receipt.frames += 1;
         }
-        all.update(format!("{} {}\n", run.id, door.run(&run.id)?.fingerprint).as_bytes());
+        all.update(format!("{} {}\n", run.id, door.run(&run.id)?.fingerprint.unwrap_or_default()).as_bytes());
     }
     receipt.fingerprint = all.finalize().to_hex().to_string();
     Ok(receipt)

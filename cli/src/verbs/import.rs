@@ -36,7 +36,7 @@ pub(super) fn run(global: &Global, args: &ImportArgs, out: &mut Out) -> Result<(
     let mut done = Done::default();
     let outcome = runs.map(|run| run.map_err(Failure::from)).try_for_each(|run| {
         let run = run?;
-        let recorded = door.record(&run, args.replace)?;
+        let recorded = door.record(&run, args.replace).map_err(|failure| failure.at(run.place))?;
         done.add(recorded);
         progress.recorded(done.runs, done.frames);
         Ok(())

@@ -10,7 +10,7 @@ use crate::out::Out;
 
 pub(super) fn run(global: &Global, out: &mut Out) -> Result<()> {
     let root = locate::new_store(global.store.as_deref());
-    let created = Door::create(&root)?;
+    let created = Door::create(&root, &global.namespace)?;
     if out.json {
         return out.object(&json!({ "store": root.to_string_lossy(), "created": created }));
     }

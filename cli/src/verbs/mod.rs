@@ -54,6 +54,5 @@ fn writing(global: &Global) -> Result<Door> {
 /// The store for writing, where it must be there already.
 fn writing_existing(global: &Global) -> Result<Door> {
     let root = locate::store(global.store.as_deref());
-    Door::must_exist(&root)?;
-    Door::write(&root, &global.namespace)
+    Door::write_existing(&root, &global.namespace)
 }

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::runs::short;
 use crate::args::{Global, ReplayArgs};
 use crate::door::{Door, FrameRow, RunRow};
-use crate::failure::Result;
+use crate::failure::{Code, Failure, Result};
 use crate::out::{Out, bytes, count, metadata, preview};
 
 pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<()> {
@@ -37,25 +37,41 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
     }
     out.table(&[">SEQ", "COMPONENT", ">INPUT", ">OUTPUT", "DIGEST", "WHAT CAME OUT"], rows)?;
     let (frames, raw) = (count(replayed.frames), bytes(replayed.raw_bytes));
-    out.marked(true, "bit-exact", format_args!(": {frames} frames, {raw}, fingerprint {}", run.fingerprint))
+    let fingerprint = run.fingerprint.as_deref().unwrap_or("none, since it is open");
+    out.marked(true, "bit-exact", format_args!(": {frames} frames, {raw}, fingerprint {fingerprint}"))
 }
 
+/// Replays every run. A damaged one does not keep the others from being replayed; it is told at the end.
 fn all(door: &Door, args: &ReplayArgs, out: &mut Out) -> Result<()> {
     let mut total = Replayed::default();
     let mut rows = Vec::new();
+    let mut damage = None;
     for run in door.runs()? {
-        let replayed = one(door, &run, args, out, |_| ())?;
-        rows.push(vec![run.id, count(replayed.frames), bytes(replayed.raw_bytes), short(&run.fingerprint)]);
-        total.frames += replayed.frames;
-        total.raw_bytes += replayed.raw_bytes;
+        let run = run?;
+        match one(door, &run, args, out, |_| ()) {
+            Ok(replayed) => {
+                let fingerprint = short(run.fingerprint.as_deref().unwrap_or_default());
+                rows.push(vec![run.id, count(replayed.frames), bytes(replayed.raw_bytes), fingerprint]);
+                total.frames += replayed.frames;
+                total.raw_bytes += replayed.raw_bytes;
+            }
+            Err(failure @ Failure::Told { code: Code::Damage, .. }) => {
+                let first = failure.at(format_args!("run {}", run.id));
+                damage.get_or_insert(first);
+                rows.push(vec![run.id, String::new(), String::new(), "damaged".to_owned()]);
+            }
+            Err(failure) => return Err(failure),
+        }
     }
-    if args.raw || out.json {
-        return Ok(());
+    if !args.raw && !out.json {
+        let runs = count(rows.len() as u64);
+        out.table(&["RUN", ">FRAMES", ">BYTES", "FINGERPRINT"], rows)?;
+        if damage.is_none() {
+            let (frames, raw) = (count(total.frames), bytes(total.raw_bytes));
+            out.marked(true, "bit-exact", format_args!(": {runs} runs, {frames} frames, {raw}"))?;
+        }
     }
-    let runs = count(rows.len() as u64);
-    out.table(&["RUN", ">FRAMES", ">BYTES", "FINGERPRINT"], rows)?;
-    let (frames, raw) = (count(total.frames), bytes(total.raw_bytes));
-    out.marked(true, "bit-exact", format_args!(": {runs} runs, {frames} frames, {raw}"))
+    damage.map_or(Ok(()), Err)
 }
 
 /// What came back.
@@ -74,6 +90,7 @@ fn one(
     mut seen: impl FnMut(&FrameRow),
 ) -> Result<Replayed> {
     let mut replayed = Replayed::default();
+    let mut last = None;
     for frame in door.frames(&run.id)? {
         let frame = frame?;
         replayed.frames += 1;
@@ -84,8 +101,17 @@ fn one(
             out.object(&FrameLine::of(&run.id, &frame))?;
         }
         seen(&frame);
+        last = Some(frame.digest);
     }
-    Ok(replayed)
+    // The engine has checked each link by the one before; the last one must be what the run ended with.
+    match (&last, &run.fingerprint) {
+        (Some(last), Some(fingerprint)) if last != fingerprint => Err(Failure::new(
+            Code::Damage,
+            format!("the frames of run `{}` do not add up to its fingerprint", run.id),
+            "`annals verify` lists everything that is damaged",
+        )),
+        _ => Ok(replayed),
+    }
 }
 
 /// A frame as a line of JSON; `import --format frames` takes it back.
@@ -99,6 +125,10 @@ pub(super) struct FrameLine<'a> {
     started_ns: u64,
     duration_ns: u64,
     severity: &'a str,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    error: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    incomplete: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     input: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -129,7 +159,9 @@ impl<'a> FrameLine<'a> {
             parent: frame.parent,
             started_ns: frame.started_ns,
             duration_ns: frame.duration_ns,
-            severity: &frame.severity,
+            severity: frame.severity,
+            error: frame.error,
+            incomplete: frame.incomplete,
             input,
             input_base64,
             output,

@@ -10,22 +10,23 @@ use crate::out::{Out, count};
 pub(super) fn run(global: &Global, args: &RunsArgs, out: &mut Out) -> Result<()> {
     let door = super::reading(global)?;
     let wanted = |run: &RunRow| {
-        args.status.as_ref().is_none_or(|status| *status == run.status)
-            && args.severity.as_ref().is_none_or(|severity| *severity == run.severity)
+        args.status.as_ref().is_none_or(|status| status == run.status)
+            && args.severity.as_ref().is_none_or(|severity| severity == run.severity)
     };
     let mut rows = Vec::new();
-    let runs = door.runs()?.into_iter().filter(wanted);
+    let runs = door.runs()?.filter(|run| run.as_ref().map_or(true, wanted));
     for run in runs.take(args.limit.unwrap_or(usize::MAX)) {
+        let run = run?;
         if out.json {
             out.object(&object(&run))?;
         } else {
             rows.push(vec![
                 run.id,
-                run.status,
-                run.severity,
+                run.status.to_owned(),
+                run.severity.to_owned(),
                 count(run.frames),
                 run.model.unwrap_or_default(),
-                short(&run.fingerprint),
+                short(run.fingerprint.as_deref().unwrap_or_default()),
             ]);
         }
     }
@@ -52,11 +53,16 @@ pub(super) fn object(run: &RunRow) -> Map<String, Value> {
     put("severity", json!(run.severity));
     put("frames", json!(run.frames));
     put("fingerprint", json!(run.fingerprint));
-    if let Some(model) = &run.model {
-        put("model", json!(model));
+    put("started_ns", json!(run.started_ns));
+    for (key, value) in
+        [("agent", json!(run.agent)), ("model", json!(run.model)), ("ended_ns", json!(run.ended_ns))]
+    {
+        if !value.is_null() {
+            put(key, value);
+        }
     }
-    if let Some((from, at)) = &run.forked_from {
-        put("forked_from", json!({ "run": from, "seq": at }));
+    if let Some((from, shared)) = &run.forked_from {
+        put("forked_from", json!({ "run": from, "seq": shared }));
     }
     object
 }

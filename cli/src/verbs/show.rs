@@ -48,19 +48,25 @@ pub(super) fn state(global: &Global, args: &StateArgs, out: &mut Out) -> Result<
 
 fn show_run(door: &Door, run: &RunRow, args: &ShowArgs, out: &mut Out) -> Result<()> {
     if out.json {
-        return out.object(&RunObject::of(run));
+        return out.object(&RunObject::of(run, &door.metadata(&run.id)?));
     }
+    let metadata = door.metadata(&run.id)?;
     if args.metadata {
-        return if args.raw { out.bytes(&run.metadata) } else { out.value(&run.metadata) };
+        return if args.raw { out.bytes(&metadata) } else { out.value(&metadata) };
     }
     let model = run.model.as_deref().map_or(String::new(), |model| format!(", {}", printable(model)));
     out.line(format_args!("{}: {}, {}{model}", run.id, run.status, run.severity))?;
     if let Some((from, at)) = &run.forked_from {
-        out.line(format_args!("forked from {from}@{at}"))?;
+        let from = from.as_deref().unwrap_or("a run that is gone");
+        out.line(format_args!("forked from {from}, frames 1 to {at} shared"))?;
     }
-    out.line(format_args!("fingerprint {}", run.fingerprint))?;
-    if !run.metadata.is_empty() {
-        out.line(format_args!("metadata {}", preview(&run.metadata, 80)))?;
+    let ended = run.ended_ns.map_or_else(|| "not ended".to_owned(), |ns| format!("ended {}", time(ns)));
+    out.line(format_args!("began {}, {ended}", time(run.started_ns)))?;
+    if let Some(fingerprint) = &run.fingerprint {
+        out.line(format_args!("fingerprint {fingerprint}"))?;
+    }
+    if !metadata.is_empty() {
+        out.line(format_args!("metadata {}", preview(&metadata, 80)))?;
     }
     let mut rows = Vec::new();
     for frame in door.frames(&run.id)? {
@@ -90,7 +96,10 @@ fn show_frame(run: &str, frame: &FrameRow, args: &ShowArgs, out: &mut Out) -> Re
     if let Some((_, _, part)) = parts.iter().find(|(_, wanted, _)| *wanted) {
         return if args.raw { out.bytes(part) } else { out.value(part) };
     }
-    out.line(format_args!("{run}@{}: {}, {}", frame.seq, printable(&frame.component), frame.severity))?;
+    let incomplete = if frame.incomplete { ", incomplete: the output is what had arrived" } else { "" };
+    let error = if frame.error { ", failed" } else { "" };
+    let component = printable(&frame.component);
+    out.line(format_args!("{run}@{}: {component}, {}{error}{incomplete}", frame.seq, frame.severity))?;
     if let Some(parent) = frame.parent {
         out.line(format_args!("parent {run}@{parent}"))?;
     }
@@ -124,8 +133,8 @@ struct RunObject {
 }
 
 impl RunObject {
-    fn of(run: &RunRow) -> Self {
-        let (metadata, metadata_base64) = metadata(&run.metadata);
+    fn of(run: &RunRow, of_run: &[u8]) -> Self {
+        let (metadata, metadata_base64) = metadata(of_run);
         Self { run: runs::object(run), metadata, metadata_base64 }
     }
 }

@@ -3,18 +3,23 @@
 use serde_json::json;
 
 use crate::args::{Global, VerifyArgs};
-use crate::door::Scope;
+use crate::door::{Checked, Scope};
 use crate::failure::{Code, Failure, Result};
 use crate::out::{Out, count, printable};
 
 pub(super) fn run(global: &Global, args: &VerifyArgs, out: &mut Out) -> Result<()> {
-    let door = super::reading(global)?;
     let scope = match (&args.run, args.sample) {
         (Some(run), _) => Scope::Run(run),
         (None, Some(runs)) => Scope::Sample(runs),
         (None, None) => Scope::All,
     };
-    let found = door.verify(scope)?;
+    let found = match super::reading(global).and_then(|door| door.verify(scope)) {
+        // Damage that keeps the store from being opened is damage found, too.
+        Err(Failure::Told { code: Code::Damage, message, .. }) => {
+            Checked { damaged: vec![message], ..Checked::default() }
+        }
+        found => found?,
+    };
     if out.json {
         let (runs, frames, blobs) = (found.runs, found.frames, found.blobs);
         out.object(&json!({ "runs": runs, "frames": frames, "blobs": blobs, "damaged": found.damaged }))?;

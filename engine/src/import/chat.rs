@@ -17,10 +17,11 @@ use std::collections::{HashMap, HashSet};
 use std::io::BufRead;
 
 use super::error::{ImportError, Place};
-use super::run::{Body, Chat, ChatStep, ImportedRun, Severity, Status};
+use super::run::{Body, Chat, ChatStep, ImportedRun, status_named};
 use super::source::{Object, Objects, RUN_BYTES_MAX};
 use super::span::{self, Member, Span};
 use super::template::IdTemplate;
+use crate::trace::Status;
 
 /// Where a run may have its messages, in order of preference.
 const MESSAGES_KEYS: [&str; 3] = ["messages", "traj", "history"];
@@ -120,7 +121,7 @@ fn run_of(object: Object, options: &ChatOptions) -> Result<ImportedRun, ImportEr
     let model = model_of(&members, options).map_err(shape)?;
     let id = id_of(&members, options, place)?;
     let status = status_of(&members, options, place)?;
-    let severity = named(&members, "severity", Severity::parse).unwrap_or_default();
+    let severity = named(&members, "severity", |name| name.parse().ok()).unwrap_or_default();
     let (messages, steps) = steps_of(&text, &elements).map_err(shape)?;
     let metadata = metadata_of(&members, messages_key, trailing(&elements, &steps));
     let llm_metadata =
@@ -170,7 +171,7 @@ fn scalar(json: &str) -> Option<String> {
 
 fn status_of(members: &[Member<'_>], options: &ChatOptions, place: Place) -> Result<Status, ImportError> {
     let Some(field) = &options.status_from else {
-        return Ok(named(members, "status", Status::parse).unwrap_or(Status::Ok));
+        return Ok(named(members, "status", status_named).unwrap_or(Status::Ok));
     };
     let json = span::last(members, field).ok_or_else(|| ImportError::MissingKey {
         place,
@@ -180,7 +181,7 @@ fn status_of(members: &[Member<'_>], options: &ChatOptions, place: Place) -> Res
     let status = match json.as_bytes().first() {
         Some(b't') => Some(Status::Ok),
         Some(b'f') => Some(Status::Failed),
-        Some(b'"') => span::string(json).and_then(|name| Status::parse(&name)),
+        Some(b'"') => span::string(json).and_then(|name| status_named(&name)),
         // Rust's own reading takes every JSON number; one too large for it becomes an infinity, which still compares.
         Some(b'-' | b'0'..=b'9') => {
             json.parse().ok().map(|number: f64| if number >= 1.0 { Status::Ok } else { Status::Failed })

@@ -13,9 +13,10 @@ use std::mem;
 use super::base64;
 use super::chat::Seen;
 use super::error::{ImportError, Place};
-use super::run::{Body, Component, Frame, ImportedRun, Severity, Status};
+use super::run::{Body, ImportedRun, status_named};
 use super::source::{Object, Objects, RUN_BYTES_MAX};
 use super::span::{self, Member};
+use crate::trace::{Component, Frame, Severity, Status};
 
 /// How frames are read.
 #[derive(Debug, Clone)]
@@ -174,15 +175,11 @@ struct RunLine {
 }
 
 fn run_line_of(members: &[Member<'_>]) -> Result<RunLine, String> {
-    known(members, &["run", "status", "severity", "model", "metadata", "end"])?;
-    let end = match span::last(members, "end") {
-        None | Some("false" | "null") => false,
-        Some("true") => true,
-        Some(_) => return Err("`end` is not true or false".to_owned()),
-    };
+    known(members, &["run", "status", "severity", "model", "metadata", "metadata_base64", "end"])?;
+    let end = flag_of(members, "end")?;
     Ok(RunLine {
-        status: name_of(members, "status", Status::parse)?,
-        severity: name_of(members, "severity", Severity::parse)?,
+        status: name_of(members, "status", status_named)?,
+        severity: name_of(members, "severity", |name| name.parse().ok())?,
         model: string_of(members, "model")?,
         metadata: metadata_of(members)?,
         end,
@@ -205,8 +202,11 @@ fn frame_of(members: &[Member<'_>], next: u32) -> Result<Frame, String> {
             "output",
             "output_base64",
             "metadata",
+            "metadata_base64",
             "severity",
             "digest",
+            "error",
+            "incomplete",
         ],
     )?;
     if let Some(seq) = number_of(members, "seq")?
@@ -224,16 +224,20 @@ fn frame_of(members: &[Member<'_>], next: u32) -> Result<Frame, String> {
             )
         }
     };
-    let component = string_of(members, "component")?.and_then(|name| Component::parse(&name));
+    let component = string_of(members, "component")?.ok_or_else(|| "`component` is null".to_owned())?;
+    let component: Component = component.parse().map_err(|error| format!("`component`: {error}"))?;
+    let (input, output) =
+        (body_of(members, "input", "input_base64")?, body_of(members, "output", "output_base64")?);
+    // A frame that was never finished comes in as one that failed with what it had.
+    let failed = [flag_of(members, "error")?, flag_of(members, "incomplete")?].contains(&true);
     Ok(Frame {
-        component: component.ok_or_else(|| "`component` is empty".to_owned())?,
         parent,
         started_ns: number_of(members, "started_ns")?,
         duration_ns: number_of(members, "duration_ns")?.unwrap_or(0),
-        input: body_of(members, "input", "input_base64")?,
-        output: body_of(members, "output", "output_base64")?,
         metadata: metadata_of(members)?.unwrap_or_default(),
-        severity: name_of(members, "severity", Severity::parse)?.unwrap_or_default(),
+        severity: name_of(members, "severity", |name| name.parse().ok())?.unwrap_or_default(),
+        error: failed,
+        ..Frame::new(component, input, output)
     })
 }
 
@@ -263,6 +267,14 @@ fn string_of(members: &[Member<'_>], key: &str) -> Result<Option<String>, String
     }
 }
 
+fn flag_of(members: &[Member<'_>], key: &str) -> Result<bool, String> {
+    match value_of(members, key) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(format!("`{key}` is not true or false")),
+    }
+}
+
 fn number_of(members: &[Member<'_>], key: &str) -> Result<Option<u64>, String> {
     let Some(json) = value_of(members, key) else { return Ok(None) };
     json.parse().map(Some).map_err(|_| format!("`{key}` is not a whole number from 0 to {}", u64::MAX))
@@ -278,8 +290,15 @@ fn name_of<T>(
 }
 
 fn metadata_of(members: &[Member<'_>]) -> Result<Option<Vec<u8>>, String> {
+    let encoded = string_of(members, "metadata_base64")?;
     match value_of(members, "metadata") {
-        None => Ok(None),
+        Some(_) if encoded.is_some() => Err("both `metadata` and `metadata_base64`".to_owned()),
+        None => match encoded {
+            None => Ok(None),
+            Some(text) => {
+                base64::decode(&text).map(Some).ok_or_else(|| "`metadata_base64` is not base64".to_owned())
+            }
+        },
         Some(json) if json.starts_with('{') => Ok(Some(json.as_bytes().to_vec())),
         Some(_) => Err("`metadata` is not an object".to_owned()),
     }

@@ -23,7 +23,7 @@ mod template;
 pub use chat::{ChatOptions, ChatRuns};
 pub use error::{ImportError, Place};
 pub use frames::{FrameOptions, FrameRuns};
-pub use run::{Component, Frame, ImportedRun, Severity, Status};
+pub use run::ImportedRun;
 pub use scan::DEPTH_MAX;
 pub use source::RUN_BYTES_MAX;
 pub use template::{IdTemplate, TemplateError};

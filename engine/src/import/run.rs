@@ -2,151 +2,14 @@
 
 use super::error::Place;
 use super::span::Span;
-
-/// How a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
-    /// It did what it should.
-    Ok,
-    /// It did not.
-    Failed,
-    /// It was never ended. A source's `open` arrives as this, since nobody is left to go on with it.
-    Abandoned,
-}
-
-impl Status {
-    /// The status of that name.
-    pub fn parse(name: &str) -> Option<Self> {
-        match name {
-            "ok" => Some(Self::Ok),
-            "failed" => Some(Self::Failed),
-            "abandoned" | "open" => Some(Self::Abandoned),
-            _ => None,
-        }
-    }
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Failed => "failed",
-            Self::Abandoned => "abandoned",
-        }
-    }
-}
-
-/// How much a run or frame matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Severity {
-    /// Of use only while debugging.
-    Debug,
-    /// As any other.
-    #[default]
-    Normal,
-    /// Worth a look.
-    Flagged,
-    /// Needs a person.
-    Escalated,
-}
-
-impl Severity {
-    /// The severity of that name.
-    pub fn parse(name: &str) -> Option<Self> {
-        match name {
-            "debug" => Some(Self::Debug),
-            "normal" => Some(Self::Normal),
-            "flagged" => Some(Self::Flagged),
-            "escalated" => Some(Self::Escalated),
-            _ => None,
-        }
-    }
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Debug => "debug",
-            Self::Normal => "normal",
-            Self::Flagged => "flagged",
-            Self::Escalated => "escalated",
-        }
-    }
-}
-
-/// What made a frame.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Component {
-    /// A person.
-    User,
-    /// A language model.
-    Llm,
-    /// A tool.
-    Tool,
-    /// A planner.
-    Planner,
-    /// A merge of branches.
-    Merge,
-    /// A source of chance: a clock, a random number.
-    Nondet,
-    /// The caller's own; never one of the names above, never empty.
-    Other(String),
-}
-
-impl Component {
-    /// The component of that name; none for the empty name.
-    pub fn parse(name: &str) -> Option<Self> {
-        Some(match name {
-            "" => return None,
-            "user" => Self::User,
-            "llm" => Self::Llm,
-            "tool" => Self::Tool,
-            "planner" => Self::Planner,
-            "merge" => Self::Merge,
-            "nondet" => Self::Nondet,
-            other => Self::Other(other.to_owned()),
-        })
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        match self {
-            Self::User => "user",
-            Self::Llm => "llm",
-            Self::Tool => "tool",
-            Self::Planner => "planner",
-            Self::Merge => "merge",
-            Self::Nondet => "nondet",
-            Self::Other(name) => name,
-        }
-    }
-}
-
-/// One frame of an imported run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frame {
-    /// What made it.
-    pub component: Component,
-    /// The frame it came from, by number from 1; always an earlier one.
-    pub parent: Option<u32>,
-    /// When it began, in nanoseconds since 1970, where the source says so.
-    pub started_ns: Option<u64>,
-    /// How long it took, in nanoseconds; 0 where the source does not say.
-    pub duration_ns: u64,
-    /// What went in.
-    pub input: Vec<u8>,
-    /// What came out.
-    pub output: Vec<u8>,
-    /// A JSON object, or empty where there is nothing to say.
-    pub metadata: Vec<u8>,
-    /// How much it matters.
-    pub severity: Severity,
-}
+use crate::trace::{Component, Frame, Severity, Status};
 
 /// One run of a source, checked as a whole.
 #[derive(Debug, Clone)]
 pub struct ImportedRun {
     /// Its name.
     pub id: String,
-    /// How it ended.
+    /// How it ended; never open: what its source calls open arrives as abandoned.
     pub status: Status,
     /// How much it matters.
     pub severity: Severity,
@@ -208,27 +71,18 @@ impl ImportedRun {
 impl Chat {
     fn frame(&self, index: usize) -> Option<Frame> {
         let text_of = |message: u32| Some(self.messages.get(message as usize)?.get(&self.text));
-        let (component, parent, input, output, metadata) = match *self.steps.get(index)? {
+        Some(match *self.steps.get(index)? {
             ChatStep::Llm { message } => {
-                let parent = u32::try_from(index).ok().filter(|number| *number > 0);
-                let input = self.request(message);
-                (Component::Llm, parent, input, text_of(message)?, self.llm_metadata.clone())
+                let mut frame = Frame::new(Component::Llm, self.request(message), text_of(message)?);
+                frame.parent = u32::try_from(index).ok().filter(|number| *number > 0);
+                frame.metadata(self.llm_metadata.clone())
             }
             ChatStep::Tool { message, call, parent, name } => {
-                let input = call.map_or(Vec::new(), |call| call.get(&self.text).as_bytes().to_vec());
-                let metadata = tool_metadata(name.map(|name| name.get(&self.text)), call.is_some());
-                (Component::Tool, parent, input, text_of(message)?, metadata)
+                let input = call.map_or("", |call| call.get(&self.text));
+                let mut frame = Frame::new(Component::Tool, input, text_of(message)?);
+                frame.parent = parent;
+                frame.metadata(tool_metadata(name.map(|name| name.get(&self.text)), call.is_some()))
             }
-        };
-        Some(Frame {
-            component,
-            parent,
-            started_ns: None,
-            duration_ns: 0,
-            input,
-            output: output.as_bytes().to_vec(),
-            metadata,
-            severity: Severity::Normal,
         })
     }
 
@@ -256,4 +110,9 @@ fn tool_metadata(name: Option<&str>, answers_a_call: bool) -> Vec<u8> {
     let unmatched = (!answers_a_call).then(|| "\"tool_call\":\"unmatched\"".to_owned());
     let members: Vec<String> = tool.into_iter().chain(unmatched).collect();
     if members.is_empty() { Vec::new() } else { format!("{{{}}}", members.join(",")).into_bytes() }
+}
+
+/// The status of that name. A source's `open` is abandoned here, since nobody is left to go on with the run.
+pub(super) fn status_named(name: &str) -> Option<Status> {
+    name.parse().ok().map(|status| if status == Status::Open { Status::Abandoned } else { status })
 }

@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Read};
 
 use super::*;
+use crate::Content;
+use crate::trace::{Component, Frame, Severity, Status};
 
 const TWO_RUNS: &str = r#"[
   {
@@ -50,6 +52,22 @@ fn frames_error(source: &str) -> String {
     frames(source).pop().unwrap().unwrap_err().to_string()
 }
 
+fn bytes(body: &Content) -> &[u8] {
+    match body {
+        Content::Bytes(bytes) => bytes,
+        Content::Stored(_) => panic!("an import stores nothing"),
+    }
+}
+
+fn body(content: &Content) -> &str {
+    text(bytes(content))
+}
+
+/// All that a frame says, to compare.
+fn facts(frame: &Frame) -> String {
+    format!("{frame:?}")
+}
+
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
@@ -84,7 +102,7 @@ fn a_transcript_becomes_the_frames_that_an_agent_would_have_recorded() {
     assert_eq!(frames.len(), expected.len());
     for (frame, (component, parent, input, output, metadata)) in frames.iter().zip(expected) {
         assert_eq!((&frame.component, frame.parent), (&component, parent));
-        assert_eq!((text(&frame.input), text(&frame.output)), (input.as_str(), output));
+        assert_eq!((body(&frame.input), body(&frame.output)), (input.as_str(), output));
         assert_eq!(text(&frame.metadata), metadata);
     }
     assert_eq!(
@@ -142,7 +160,7 @@ fn the_model_comes_from_the_run_then_from_the_options() {
     let runs: Vec<_> = chat(source, options).into_iter().map(Result::unwrap).collect();
     let seen = |run: &ImportedRun| {
         let frame = run.frames().next().unwrap();
-        (run.model.clone().unwrap(), text(&frame.input).to_owned(), text(&frame.metadata).to_owned())
+        (run.model.clone().unwrap(), body(&frame.input).to_owned(), text(&frame.metadata).to_owned())
     };
     assert_eq!(
         seen(&runs[0]),
@@ -180,7 +198,7 @@ fn a_tool_message_finds_its_call_in_the_nearest_assistant_message_that_has_it() 
     let run = one(&format!(r#"{{"messages":[{}]}}"#, messages.join(",")));
     let tools: Vec<_> = run.frames().filter(|frame| frame.component == Component::Tool).collect();
     let seen: Vec<_> =
-        tools.iter().map(|frame| (frame.parent, text(&frame.input), text(&frame.metadata))).collect();
+        tools.iter().map(|frame| (frame.parent, body(&frame.input), text(&frame.metadata))).collect();
     let (x, y, again, number) =
         (call("\"x\"", "first"), call("\"y\"", "why"), call("\"x\"", "second"), call("1", "number"));
     let unmatched = r#"{"tool_call":"unmatched"}"#;
@@ -380,7 +398,10 @@ fn a_source_cut_anywhere_gives_whole_runs_and_then_an_error() {
         assert!(last.is_err(), "cut at {cut}");
         for (run, expected) in before.iter().zip(&whole) {
             let (run, expected) = (run.as_ref().unwrap(), expected.as_ref().unwrap());
-            assert!(run.frames().eq(expected.frames()), "cut at {cut}");
+            assert!(
+                run.frames().map(|frame| facts(&frame)).eq(expected.frames().map(|frame| facts(&frame))),
+                "cut at {cut}"
+            );
         }
     }
 }
@@ -412,8 +433,8 @@ fn our_reading_agrees_with_serde_json_on_every_changed_byte() {
 #[test]
 fn frames_are_read_line_by_line_and_runs_end_where_another_begins() {
     let source = r#"{"run":"a","model":"m","metadata":{"k":  1}}
-{"run":"a","seq":1,"component":"llm","input":"in\n","output_base64":"AP8=","metadata":{"x":1.50},"started_ns":5,"duration_ns":7,"severity":"flagged","digest":"00"}
-{"run":"a","component":"mine","parent":1}
+{"run":"a","seq":1,"component":"llm","input":"in\n","output_base64":"AP8=","metadata":{"x":1.50},"started_ns":5,"duration_ns":7,"severity":"flagged","error":true,"digest":"00"}
+{"run":"a","component":"mine","parent":1,"metadata_base64":"ewp9"}
 {"run":"b","status":"failed","end":true}
 {"run":"c","component":"nondet"}
 {"run":"c","status":"abandoned","severity":"debug"}
@@ -441,20 +462,13 @@ fn frames_are_read_line_by_line_and_runs_end_where_another_begins() {
         ]
     );
     let frames: Vec<_> = runs[0].frames().collect();
-    assert_eq!(
-        frames[0],
-        Frame {
-            component: Component::Llm,
-            parent: None,
-            started_ns: Some(5),
-            duration_ns: 7,
-            input: b"in\n".to_vec(),
-            output: vec![0, 255],
-            metadata: br#"{"x":1.50}"#.to_vec(),
-            severity: Severity::Flagged,
-        }
-    );
+    let first = &frames[0];
+    assert_eq!((&first.component, first.parent, first.severity), (&Component::Llm, None, Severity::Flagged));
+    assert_eq!((first.started_ns, first.duration_ns, first.error), (Some(5), 7, true));
+    assert_eq!((body(&first.input), bytes(&first.output)), ("in\n", &[0, 255][..]));
+    assert_eq!(text(&first.metadata), r#"{"x":1.50}"#);
     assert_eq!((frames[1].component.name(), frames[1].parent), ("mine", Some(1)));
+    assert_eq!(frames[1].metadata, b"{\n}");
 }
 
 #[test]
@@ -463,8 +477,13 @@ fn bad_frames_are_errors_and_leave_nothing_of_their_run() {
     for (line, expected) in [
         (r#"{"component":"llm"}"#, "no key `run`"),
         (r#"{"run":1,"component":"llm"}"#, "`run` is not a string of whole characters"),
-        (r#"{"run":"a","component":""}"#, "`component` is empty"),
-        (r#"{"run":"a","component":null}"#, "`component` is empty"),
+        (r#"{"run":"a","component":""}"#, "`component`: a component's name must not be empty"),
+        (r#"{"run":"a","component":null}"#, "`component` is null"),
+        (
+            r#"{"run":"a","component":"\u001b"}"#,
+            "`component`: a component's name has the control character '\\u{1b}': leave it out",
+        ),
+        (r#"{"run":"a","component":"llm","error":1}"#, "`error` is not true or false"),
         (r#"{"run":"a","component":"llm","ouput":"x"}"#, "the key \"ouput\" is not known here"),
         (r#"{"run":"a","component":"llm","input":"x","input":"y"}"#, "the key `input` stands twice"),
         (r#"{"run":"a","component":"llm","input":"x","input_base64":""}"#, "both `input` and `input_base64`"),
@@ -478,6 +497,11 @@ fn bad_frames_are_errors_and_leave_nothing_of_their_run() {
             "`started_ns` is not a whole number from 0 to 18446744073709551615",
         ),
         (r#"{"run":"a","component":"llm","metadata":[]}"#, "`metadata` is not an object"),
+        (r#"{"run":"a","component":"llm","metadata_base64":"x"}"#, "`metadata_base64` is not base64"),
+        (
+            r#"{"run":"a","component":"llm","metadata":{},"metadata_base64":"e30="}"#,
+            "both `metadata` and `metadata_base64`",
+        ),
         (r#"{"run":"a","component":"llm","severity":"bad"}"#, "`severity` cannot be `bad`"),
         (r#"{"run":"a","status":"bad"}"#, "`status` cannot be `bad`"),
         (r#"{"run":"a","end":1}"#, "`end` is not true or false"),
@@ -521,4 +545,56 @@ fn a_source_is_read_no_further_than_the_run_that_is_handed_out() {
         assert!(count.get() <= handed * 36 + 16);
     }
     assert!(runs.next().is_none());
+}
+
+/// Small and good enough to choose places and bytes: Marsaglia's xorshift.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % end as u64).unwrap()
+    }
+}
+
+#[test]
+fn whatever_the_bytes_there_are_whole_runs_and_at_most_one_error() {
+    let seed = std::env::var("ANNALS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_u64);
+    println!("ANNALS_SEED={seed} cargo test -p annals --lib import::tests::whatever -- --nocapture");
+    let mut random = Random(seed | 1);
+    let lines = r#"{"run":"a","component":"llm","parent":null,"input":"x","output_base64":"AP8=","metadata":{"a":[1]}}
+{"run":"a","component":"tool","parent":1,"started_ns":7,"severity":"debug"}
+{"run":"b","status":"failed","end":true}"#;
+    let pieces: [&[u8]; 12] =
+        [b"{", b"}", b"[", b"]", b"\"", b",", b":", b"\\u", b"\n", b"\xff", b"null", b"\"messages\":[]"];
+    for _ in 0..30_000 {
+        let mut bytes = if random.below(2) == 0 { TWO_RUNS } else { lines }.as_bytes().to_vec();
+        for _ in 0..1 + random.below(4) {
+            let (from, to) = (random.below(bytes.len() + 1), random.below(bytes.len() + 1));
+            let (from, to) = (from.min(to), from.max(to));
+            match random.below(4) {
+                0 => drop(bytes.drain(from..to.min(from + 8))),
+                1 => {
+                    let copy = bytes[from..to].to_vec();
+                    bytes.splice(to..to, copy);
+                }
+                _ => drop(bytes.splice(from..from, pieces[random.below(pieces.len())].iter().copied())),
+            }
+        }
+        let options = ChatOptions { status_from: Some("reward".to_owned()), ..ChatOptions::default() };
+        let chat = ChatRuns::new(&bytes[..], options).collect::<Vec<_>>();
+        let frames = FrameRuns::new(&bytes[..], FrameOptions::default()).collect::<Vec<_>>();
+        for runs in [chat, frames] {
+            let errors = runs.iter().filter(|run| run.is_err()).count();
+            assert!(errors == 0 || errors == 1 && runs.last().is_some_and(Result::is_err));
+            for run in runs.iter().flatten() {
+                assert_eq!(run.frames().count(), run.frame_count());
+                assert!(
+                    run.frames().zip(1..).all(|(frame, seq)| frame.parent.is_none_or(|parent| parent < seq))
+                );
+            }
+        }
+    }
 }

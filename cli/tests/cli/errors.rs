@@ -1,0 +1,68 @@
+//! Exit codes, hints, and where the store is looked for.
+
+use crate::{Bench, LINES};
+
+#[test]
+fn what_is_not_there_exits_with_4() {
+    let bench = Bench::new();
+    for line in ["runs", "show a", "replay a", "verify", "stats", "get k", "del k", "fork a@1 b", "scan"] {
+        assert_eq!(bench.run(line).failed(4), "no store at .annals", "{line}");
+    }
+    assert!(!bench.path(".annals").exists(), "reading makes no store");
+    bench.run("import --format chat nowhere.json").failed(4);
+    assert!(!bench.path(".annals").exists(), "an import that cannot begin makes no store");
+    bench.pipe("import --format chat -", LINES.as_bytes()).ok();
+    for line in
+        ["show none", "replay none", "verify none", "fork none@1 x", "show a@4", "state a", "fork a@9 x"]
+    {
+        bench.run(line).failed(4);
+    }
+}
+
+#[test]
+fn what_makes_no_sense_exits_with_2() {
+    let bench = Bench::new();
+    bench.pipe("import --format chat -", LINES.as_bytes()).ok();
+    for line in
+        ["", "nonsense", "replay", "replay a --all", "import x", "verify --sample 0", "show a@1 --raw"]
+    {
+        let done = bench.run(line);
+        assert_eq!((done.code, done.stdout.as_slice()), (2, &b""[..]), "{line}");
+        assert!(done.stderr.lines().any(|line| line.starts_with("hint: ")), "{line}: {}", done.stderr);
+    }
+    for line in ["fork a x", "show a --input", "show a@0"] {
+        bench.run(line).failed(2);
+    }
+    let help = bench.run("--help");
+    assert_eq!((help.code, help.stderr.as_str()), (0, ""));
+    assert_eq!(bench.run("--version").text(), concat!("annals ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn the_store_is_the_option_else_the_variable_else_the_nearest_upward() {
+    let bench = Bench::new();
+    assert!(bench.run("init").text().starts_with("created a store in "));
+    assert!(bench.run("init").text().starts_with("there is a store already in "));
+    bench.run("put k nearest").ok();
+    bench.run("--store named put k named").ok();
+    let below = bench.path("a/b");
+    std::process::Command::new("mkdir").arg("-p").arg(&below).status().unwrap();
+    let get = |change: &dyn Fn(&mut std::process::Command)| {
+        let mut command = bench.command(["get", "k"]);
+        change(command.current_dir(&below));
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    assert_eq!(get(&|_| ()), "nearest");
+    assert_eq!(
+        get(&|command| {
+            command.env("ANNALS_STORE", bench.path("named"));
+        }),
+        "named"
+    );
+    assert_eq!(
+        get(&|command| {
+            command.env("ANNALS_STORE", "nowhere").arg("--store").arg(bench.path("named"));
+        }),
+        "named"
+    );
+}

@@ -1,0 +1,145 @@
+//! `annals import`.
+
+use std::io::Read;
+
+use crate::{Bench, LINES, carried};
+
+fn listing(bench: &Bench) -> Vec<(String, String, u64)> {
+    let runs = bench.run("runs --json").json();
+    let row = |run: &serde_json::Value| {
+        let text = |key: &str| run[key].as_str().unwrap().to_owned();
+        (text("id"), text("status"), run["frames"].as_u64().unwrap())
+    };
+    runs.iter().map(row).collect()
+}
+
+fn both() -> Vec<(String, String, u64)> {
+    vec![("a".into(), "ok".into(), 3), ("b".into(), "failed".into(), 1)]
+}
+
+#[test]
+fn plain_xz_zst_and_piped_input_read_the_same() {
+    let mut xz = Vec::new();
+    liblzma::read::XzEncoder::new(LINES.as_bytes(), 6).read_to_end(&mut xz).unwrap();
+    let mut two_streams = Vec::new();
+    for half in LINES.split_inclusive('\n') {
+        liblzma::read::XzEncoder::new(half.as_bytes(), 6).read_to_end(&mut two_streams).unwrap();
+    }
+    let zst = zstd::encode_all(LINES.as_bytes(), 3).unwrap();
+    let array = format!("[{}]", LINES.trim_end().replace('\n', ","));
+    for bytes in [LINES.as_bytes(), &xz, &two_streams, &zst, array.as_bytes()] {
+        let bench = Bench::new();
+        let file = bench.write("runs.data", bytes);
+        let told = bench.run(&format!("import --format chat --status-from reward {file}")).text();
+        assert!(told.starts_with("imported 2 runs, 4 frames, "), "{told}");
+        assert_eq!(listing(&bench), both());
+        let bench = Bench::new();
+        bench.pipe("import --format chat --status-from reward -", bytes).ok();
+        assert_eq!(listing(&bench), both());
+    }
+}
+
+#[test]
+fn requests_are_made_of_the_exact_text_of_the_messages() {
+    let bench = Bench::new();
+    bench.pipe("import --format chat -", LINES.as_bytes()).ok();
+    let assistant =
+        r#"{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"find","arguments":"{}"}}]}"#;
+    let tool = r#"{"role":"tool","tool_call_id":"c","content":"-0"}"#;
+    let request =
+        format!(r#"{{"model":"m","messages":[{{"role":"user","content":"caf\u00e9"}},{assistant},{tool}]}}"#);
+    assert_eq!(bench.run("show a@3 --input --raw").text(), request);
+    assert_eq!(bench.run("show a@3 --output --raw").text(), r#"{"role":"assistant", "content":"done"}"#);
+    let call = r#"{"id":"c","function":{"name":"find","arguments":"{}"}}"#;
+    assert_eq!(bench.run("show a@2 --input --raw").text(), call);
+    assert_eq!(bench.run("show a@2 --metadata --raw").text(), r#"{"tool":{"name":"find"}}"#);
+    assert_eq!(bench.run("show b@1 --input --raw").text(), r#"{"model":"unknown","messages":[]}"#);
+    assert_eq!(bench.run("show a --metadata --raw").text(), r#"{"id":"a","reward":1,"model":"m"}"#);
+    let outputs = format!(r#"{assistant}{tool}{{"role":"assistant", "content":"done"}}"#);
+    assert_eq!(bench.run("replay a --raw").text(), outputs);
+}
+
+#[test]
+fn a_bad_line_stops_with_its_number_and_leaves_the_runs_before_it() {
+    let bench = Bench::new();
+    let lines: Vec<&str> = LINES.lines().collect();
+    let source = format!("{}\n{}\n{}\n", lines[0], &lines[1][..40], lines[1]);
+    let file = bench.write("runs.jsonl", source);
+    let done = bench.run(&format!("import --format chat {file}"));
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "imported 1 runs, 3 frames, 550 B before the error\n");
+    let error = done.failed(1);
+    assert!(error.starts_with("line 2: run 2: expected"), "{error}");
+    assert_eq!(listing(&bench), [("a".to_owned(), "ok".to_owned(), 3)]);
+}
+
+#[test]
+fn a_damaged_archive_leaves_whole_runs_only() {
+    let mut xz = Vec::new();
+    liblzma::read::XzEncoder::new(LINES.as_bytes(), 6).read_to_end(&mut xz).unwrap();
+    let zst = zstd::encode_all(LINES.as_bytes(), 3).unwrap();
+    for mut bytes in [xz, zst] {
+        bytes.truncate(bytes.len() - 20);
+        let bench = Bench::new();
+        let file = bench.write("runs", &bytes);
+        let error = bench.run(&format!("import --format chat {file}")).failed(1);
+        assert!(error.contains("cannot read the input"), "{error}");
+        for (id, _, frames) in listing(&bench) {
+            assert_eq!(frames, if id == "a" { 3 } else { 1 });
+        }
+    }
+}
+
+#[test]
+fn a_run_that_exists_is_refused_unless_replaced() {
+    let bench = Bench::new();
+    bench.pipe("import --format chat -", LINES.as_bytes()).ok();
+    let error = bench.pipe("import --format chat -", LINES.as_bytes()).failed(1);
+    assert!(error.contains("`a`") || error.contains("\"a\""), "{error}");
+    let shorter = r#"{"id":"a","status":"failed","messages":[{"role":"assistant"}]}"#;
+    bench.pipe("import --format chat --replace -", shorter.as_bytes()).ok();
+    let replaced = ("a".to_owned(), "failed".to_owned(), 1);
+    assert_eq!(listing(&bench), [("b".to_owned(), "ok".to_owned(), 1), replaced]);
+}
+
+#[test]
+fn names_come_from_a_template() {
+    let bench = Bench::new();
+    bench.run_args(["import", "--format", "chat", "--id", "r{reward}/{id}", &bench.write("x", LINES)]).ok();
+    let ids: Vec<String> = listing(&bench).into_iter().map(|(id, _, _)| id).collect();
+    assert_eq!(ids, ["r1/a", "r0/b"]);
+    let error = bench.run("import --format chat --id {nothing} x").failed(1);
+    assert_eq!(error, "line 1: run 1: no key `nothing`, which the name of runs (--id) asks for");
+    bench.run("import --format chat --id fixed x").failed(2);
+    bench.run("import --format frames --id {id} x").failed(2);
+}
+
+#[test]
+fn what_replay_prints_can_be_imported_again() {
+    let bench = Bench::new();
+    let carried = carried();
+    let args = ["import", "--format", "chat", "--id", "{task_id}-{trial}", carried.to_str().unwrap()];
+    bench.run_args(args).ok();
+    let exported = bench.run("replay --all --json").ok();
+    assert_eq!(exported.iter().filter(|byte| **byte == b'\n').count(), 330);
+    bench.pipe("--namespace again import --format frames -", &exported).ok();
+    assert!(
+        bench.run("--namespace again replay --all --json").ok() == exported,
+        "the export of the import differs"
+    );
+    let fingerprints = |line: &str| -> Vec<_> {
+        bench.run(line).json().iter().map(|run| (run["id"].clone(), run["fingerprint"].clone())).collect()
+    };
+    assert_eq!(fingerprints("--namespace again runs --json"), fingerprints("runs --json"));
+}
+
+#[test]
+fn bytes_that_are_not_text_survive_the_way_out_and_in() {
+    let bench = Bench::new();
+    let line = r#"{"run":"r","component":"tool","input_base64":"/wD+","output":"","metadata_base64":"ewp9"}"#;
+    bench.pipe("import --format frames -", line.as_bytes()).ok();
+    assert_eq!(bench.run("show r@1 --input --raw").ok(), [0xff, 0, 0xfe]);
+    assert_eq!(bench.run("show r@1 --metadata --raw").ok(), b"{\n}");
+    let [frame] = bench.run("replay r --json").json().try_into().unwrap();
+    assert_eq!((frame["input_base64"].as_str(), frame["input"].as_str()), (Some("/wD+"), None));
+    assert_eq!((frame["output"].as_str(), frame["output_base64"].as_str()), (Some(""), None));
+}

@@ -1,0 +1,128 @@
+//! The `annals` binary as a user meets it: arguments in; output, errors and exit codes out.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod damage;
+mod demo;
+mod errors;
+mod import;
+mod keys;
+mod reading;
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A working directory of its own for one test.
+struct Bench {
+    directory: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a file that a user would have")]
+    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
+        std::fs::write(self.path(name), bytes).unwrap();
+        name.to_owned()
+    }
+
+    fn command<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_annals"));
+        command
+            .args(args)
+            .current_dir(self.directory.path())
+            .env_remove("ANNALS_STORE")
+            .env_remove("NO_COLOR");
+        command
+    }
+
+    /// Runs a command line, split at spaces.
+    fn run(&self, line: &str) -> Done {
+        self.run_args(line.split_whitespace())
+    }
+
+    fn run_args<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Done {
+        Done::of(self.command(args).stdin(Stdio::null()).output().unwrap())
+    }
+
+    fn pipe(&self, line: &str, input: &[u8]) -> Done {
+        let mut command = self.command(line.split_whitespace());
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let input = input.to_vec();
+        let writer = std::thread::Builder::new().spawn(move || drop(stdin.write_all(&input))).unwrap();
+        let done = Done::of(child.wait_with_output().unwrap());
+        writer.join().unwrap();
+        done
+    }
+}
+
+/// What a command left.
+#[derive(Debug)]
+struct Done {
+    code: i32,
+    stdout: Vec<u8>,
+    stderr: String,
+}
+
+impl Done {
+    fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap(),
+            stdout: output.stdout,
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// Standard output of a command that succeeded and had nothing to complain of.
+    #[track_caller]
+    fn ok(self) -> Vec<u8> {
+        assert_eq!((self.code, self.stderr.as_str()), (0, ""), "{}", String::from_utf8_lossy(&self.stdout));
+        self.stdout
+    }
+
+    #[track_caller]
+    fn text(self) -> String {
+        String::from_utf8(self.ok()).unwrap()
+    }
+
+    /// Standard output as JSON lines.
+    #[track_caller]
+    fn json(self) -> Vec<serde_json::Value> {
+        self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// A failure with its exit code: the error's text, after checking that it comes with a hint.
+    #[track_caller]
+    fn failed(self, code: i32) -> String {
+        assert_eq!(self.code, code, "{self:?}");
+        let mut lines = self.stderr.lines();
+        let error =
+            lines.next().unwrap_or_default().strip_prefix("error: ").expect("an error line").to_owned();
+        assert!(lines.next().is_some_and(|line| line.starts_with("hint: ")), "{}", self.stderr);
+        error
+    }
+}
+
+/// Two runs as lines: one with a tool call, one that failed.
+const LINES: &str = concat!(
+    r#"{"id":"a","reward":1,"model":"m","messages":[{"role":"user","content":"caf\u00e9"},"#,
+    r#"{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"find","arguments":"{}"}}]},"#,
+    r#"{"role":"tool","tool_call_id":"c","content":"-0"},{"role":"assistant", "content":"done"}]}"#,
+    "\n",
+    r#"{"id":"b","reward":0,"messages":[{"role":"assistant","content":"no"}]}"#,
+    "\n"
+);
+
+/// The runs that the repository carries.
+fn carried() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/data/tau-airline-cut.json.xz")
+}

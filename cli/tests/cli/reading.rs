@@ -1,0 +1,133 @@
+//! The reading verbs: their JSON is a contract.
+
+use serde_json::{Value, json};
+
+use crate::{Bench, LINES};
+
+fn imported() -> Bench {
+    let bench = Bench::new();
+    bench.pipe("import --format chat --status-from reward -", LINES.as_bytes()).ok();
+    bench
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn runs_as_json_and_as_a_table() {
+    let bench = imported();
+    let runs = bench.run("runs --json").json();
+    for key in ["id", "status", "severity", "frames", "fingerprint"] {
+        assert!(runs.iter().all(|run| keys(run).contains(&key)), "{key}");
+    }
+    assert_eq!((&runs[0]["severity"], &runs[0]["model"]), (&json!("normal"), &json!("m")));
+    assert_eq!(runs[0]["fingerprint"].as_str().unwrap().len(), 64);
+    let table = bench.run("runs").text();
+    assert_eq!(table.lines().count(), 3, "{table}");
+    assert!(!table.contains('\u{1b}'));
+    assert_eq!(bench.run("runs --json --status failed").json()[0]["id"], "b");
+    assert_eq!(bench.run("runs --json --limit 1").json().len(), 1);
+    assert_eq!(bench.run("runs --json --severity escalated").text(), "");
+    assert!(bench.run("--namespace other runs --json").failed(4).contains("other"));
+}
+
+#[test]
+fn replay_prints_an_object_for_each_frame() {
+    let bench = imported();
+    let frames = bench.run("replay a --json").json();
+    assert_eq!(frames.len(), 3);
+    for (frame, seq) in frames.iter().zip(1..) {
+        assert_eq!((&frame["run"], &frame["seq"]), (&json!("a"), &json!(seq)));
+        for key in ["component", "input", "output", "digest"] {
+            assert!(frame[key].is_string(), "{key}");
+        }
+    }
+    assert_eq!(bench.run("replay --all --json").json().len(), 4);
+    assert_eq!(bench.run("show a@2 --json").json()[0], frames[1]);
+    assert!(bench.run("replay a").text().contains("bit-exact: 3 frames"));
+    assert!(bench.run("replay --all").text().contains("bit-exact: 2 runs, 4 frames"));
+}
+
+#[test]
+fn verify_counts_what_it_checked() {
+    let bench = imported();
+    let [all] = bench.run("verify --json").json().try_into().unwrap();
+    assert_eq!((&all["runs"], &all["frames"], &all["damaged"]), (&json!(2), &json!(4), &json!([])));
+    assert!(all["blobs"].as_u64().unwrap() > 0);
+    let [one] = bench.run("verify a --json").json().try_into().unwrap();
+    assert_eq!((&one["runs"], &one["frames"]), (&json!(1), &json!(3)));
+    let [sample] = bench.run("verify --sample 1 --json").json().try_into().unwrap();
+    assert_eq!(sample["runs"], 1);
+    assert!(bench.run("verify").text().starts_with("whole: 2 runs, 4 frames, "));
+}
+
+#[test]
+fn stats_say_what_is_held_and_what_it_costs() {
+    let bench = imported();
+    let [stats] = bench.run("stats --json").json().try_into().unwrap();
+    assert_eq!((&stats["runs"], &stats["frames"]), (&json!(2), &json!(4)));
+    let frames = bench.run("replay --all --json").json();
+    let len = |frame: &Value, key: &str| frame[key].as_str().unwrap().len() as u64;
+    let raw: u64 = frames.iter().map(|frame| len(frame, "input") + len(frame, "output")).sum();
+    assert!(stats["raw_bytes"].as_u64().unwrap() >= raw);
+    assert!(stats["disk_bytes"].as_u64().unwrap() > 0);
+    for kind in [
+        "pieces",
+        "recipes",
+        "frame_records",
+        "run_records",
+        "kv_records",
+        "chains_and_ledger",
+        "tables",
+        "other",
+    ] {
+        assert!(stats["bytes"][kind].is_u64(), "{kind}");
+    }
+    bench.run("stats").ok();
+}
+
+#[test]
+fn a_fork_shares_what_came_before() {
+    let bench = imported();
+    let fork = &bench.run("fork a@2 again --json").json()[0];
+    assert_eq!((&fork["id"], &fork["frames"]), (&json!("again"), &json!(2)));
+    let (of_fork, of_run) = (bench.run("replay again --json").json(), bench.run("replay a --json").json());
+    for (forked, original) in of_fork.iter().zip(&of_run) {
+        assert_eq!(
+            (&forked["input"], &forked["output"], &forked["digest"]),
+            (&original["input"], &original["output"], &original["digest"])
+        );
+    }
+    assert_eq!(of_fork.len(), 2);
+}
+
+#[test]
+fn what_a_person_sees_has_no_control_sequences() {
+    let bench = Bench::new();
+    let line = r#"{"run":"r","component":"x","input":"\u001b]0;title\u0007","output":"\u009b2J"}"#;
+    bench.pipe("import --format frames -", line.as_bytes()).ok();
+    for line in ["show r", "show r@1", "replay r"] {
+        let shown = bench.run(line).text();
+        assert!(!shown.chars().any(|char| char.is_control() && char != '\n'), "{line}: {shown:?}");
+    }
+    assert_eq!(bench.run("show r@1 --input --raw").ok(), b"\x1b]0;title\x07");
+}
+
+#[test]
+fn a_closed_pipe_ends_quietly() {
+    let bench = Bench::new();
+    let big = format!(r#"{{"run":"r","component":"llm","output":"{}"}}"#, "x".repeat(1 << 20));
+    bench.pipe("import --format frames -", big.as_bytes()).ok();
+    for line in ["replay r --json", "replay r --raw"] {
+        let mut command = bench.command(line.split_whitespace());
+        let mut child = command
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let done = child.wait_with_output().unwrap();
+        assert_eq!((done.status.code(), done.stderr.as_slice()), (Some(0), &b""[..]), "{line}");
+    }
+}
