@@ -3,6 +3,8 @@
 //!
 //! `cargo run --release -p annals-benches --example storage -- [STEPS] [--csv FILE] [--chat FILE.json]`
 
+#![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that measures and prints")]
+
 use std::io::Write;
 use std::path::Path;
 
@@ -42,7 +44,7 @@ fn growing(form: Form, steps: usize, csv: &mut Option<std::fs::File>) -> Outcome
         raw += step.raw_len() as u64;
         let llm = run.record(Frame::new(Component::Llm, step.request, step.response))?;
         run.record(Frame::new(Component::Tool, step.tool_input, step.tool_output).parent(llm))?;
-        if let Some(csv) = csv.as_mut().filter(|_| (number + 1) % 10 == 0) {
+        if let Some(csv) = csv.as_mut().filter(|_| (number + 1).is_multiple_of(10)) {
             let bytes = store.stats()?.bytes;
             let stored = bytes.pieces + bytes.recipes + bytes.frame_records + bytes.chains_and_ledger;
             writeln!(csv, "{},{},{stored},{raw}", form.name(), number + 1)?;
@@ -70,7 +72,8 @@ fn chat(file: &str) -> Outcome<()> {
     let store = Store::open_with(&path, options())?;
     let space = store.namespace("default")?;
     let source = std::io::BufReader::new(std::fs::File::open(file)?);
-    let options = annals::import::ChatOptions { id: Some("{task_id}-{trial}".parse()?), ..Default::default() };
+    let options =
+        annals::import::ChatOptions { id: Some("{task_id}-{trial}".parse()?), ..Default::default() };
     let mut requests = 0;
     for imported in annals::import::ChatRuns::new(source, options) {
         let imported = imported?;
@@ -78,13 +81,10 @@ fn chat(file: &str) -> Outcome<()> {
         let run = space.prepare_run(spec)?;
         let mut batch = run.batch()?;
         for frame in imported.frames() {
-            let component: Component = frame.component.name().parse()?;
-            if component == Component::Llm {
-                requests += frame.input.len() as u64;
+            if frame.component == Component::Llm {
+                requests += frame.input.len();
             }
-            let mut recorded = Frame::new(component, frame.input, frame.output).metadata(frame.metadata);
-            recorded.parent = frame.parent;
-            batch.frame(recorded)?;
+            batch.frame(frame)?;
         }
         batch.end(Status::Ok)?;
         batch.commit()?;

@@ -10,7 +10,7 @@ pub struct Seqno(pub u64);
 
 /// A log file; numbered from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-pub struct SegmentId(pub u32);
+pub(crate) struct SegmentId(pub u32);
 
 /// The random identity of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub struct StoreId(pub [u8; 16]);
 
 /// A tenant. Every key of the index starts with one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct NamespaceId(pub u32);
+pub(crate) struct NamespaceId(pub u32);
 
 /// A run's internal number, unique in its store and never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -23,7 +23,7 @@
 //! The engine prints nothing, reads no environment variable and starts no runtime. Floors, lowest first: [`io`],
 //! `blob`, `log`, `kv`, `trace`, `replay`; a module uses only those below it.
 
-pub mod blob;
+mod blob;
 mod codec;
 mod error;
 mod ids;
@@ -37,13 +37,13 @@ mod trace;
 
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{BlobId, Link, RunUid, Seqno, StoreId};
+pub use kv::Scan;
 pub use kv::core::Options;
 pub use kv::{Content, History, KEY_BYTES_MAX, Keyspace, KvBatch, ScanRange, StoredBlob, Version, View};
-pub use kv::Scan;
 pub use log::{Damage, Durability, Ticket};
 pub use replay::{Problem, VerifyReport};
 pub use store::{BytesByKind, Namespace, Stats, Store};
 pub use trace::{
-    Component, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, RUN_NAME_BYTES_MAX, RecordedFrame, Run,
-    RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame, Verified,
+    Component, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, RUN_NAME_BYTES_MAX, RecordedFrame,
+    Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame, Verified,
 };

@@ -45,7 +45,8 @@ impl Inner {
         if !self.core.is_writer() || self.core.is_closed() {
             return Ok(());
         }
-        let abandoned = self.core.log().and_then(|log| log.queue.check()).and_then(|()| abandon_open(&self.core));
+        let abandoned =
+            self.core.log().and_then(|log| log.queue.check()).and_then(|()| abandon_open(&self.core));
         let closed = self.core.close();
         abandoned.and(closed)
     }
@@ -167,10 +168,10 @@ impl Store {
         let core = &self.0.core;
         let _guard = lock(&core.spaces);
         for space in core.spaces_known()? {
-            if let SpaceHead::Namespace { id, name: known } = space {
-                if known == name {
-                    return Ok(Namespace { store: self.clone(), id });
-                }
+            if let SpaceHead::Namespace { id, name: known } = space
+                && known == name
+            {
+                return Ok(Namespace { store: self.clone(), id });
             }
         }
         if !core.is_writer() {
@@ -216,7 +217,7 @@ impl Store {
         let core = &self.0.core;
         let state = core.log_state()?;
         let mut stats = Stats {
-            disk_bytes: crate::store::disk_bytes(core)?,
+            disk_bytes: disk_bytes(core)?,
             segments: crate::log::segments::read(&core.segments).all().len() as u64,
             batches: state.totals.batches,
             seqno: Seqno(state.next_seqno.0 - 1),
@@ -246,7 +247,13 @@ impl Store {
             other: 0,
         };
         let b = &stats.bytes;
-        let known = b.pieces + b.recipes + b.frame_records + b.run_records + b.kv_records + b.chains_and_ledger + b.tables;
+        let known = b.pieces
+            + b.recipes
+            + b.frame_records
+            + b.run_records
+            + b.kv_records
+            + b.chains_and_ledger
+            + b.tables;
         stats.bytes.other = stats.disk_bytes.saturating_sub(known);
         Ok(stats)
     }
@@ -317,13 +324,19 @@ impl Namespace {
                 "keyspace {name:?} keeps {:?}, not {history:?}: name the policy that it has",
                 found.history
             ))),
-            None if !self.core().is_writer() => Err(Error::not_found(format!("there is no keyspace {name:?}"))),
+            None if !self.core().is_writer() => {
+                Err(Error::not_found(format!("there is no keyspace {name:?}")))
+            }
             None => {
                 let core = self.core();
                 let _guard = lock(&core.spaces);
                 let id = core.new_space();
-                let head =
-                    SpaceHead::Keyspace { id, namespace: self.id, name: name.to_owned(), history: history.code() };
+                let head = SpaceHead::Keyspace {
+                    id,
+                    namespace: self.id,
+                    name: name.to_owned(),
+                    history: history.code(),
+                };
                 put_space(core, self.id, &head)?;
                 crate::log::segments::write(&core.index.policies).insert(id, history.code());
                 Ok(Keyspace { core: core.clone(), namespace: self.id, id, history })
@@ -338,11 +351,12 @@ impl Namespace {
     pub fn find_keyspace(&self, wanted: &str) -> Result<Option<Keyspace>> {
         check_text("a keyspace's name", wanted, 1, SPACE_NAME_BYTES_MAX)?;
         for space in self.core().spaces_known()? {
-            if let SpaceHead::Keyspace { id, namespace, name, history } = space {
-                if namespace == self.id && name == wanted {
-                    let history = History::from_code(history);
-                    return Ok(Some(Keyspace { core: self.core().clone(), namespace, id, history }));
-                }
+            if let SpaceHead::Keyspace { id, namespace, name, history } = space
+                && namespace == self.id
+                && name == wanted
+            {
+                let history = History::from_code(history);
+                return Ok(Some(Keyspace { core: self.core().clone(), namespace, id, history }));
             }
         }
         Ok(None)
@@ -386,13 +400,17 @@ impl Namespace {
     pub fn fork(&self, run: &str, at: u32, edit: bool, spec: RunSpec) -> Result<Run> {
         let reader = self.run(run)?;
         if at == 0 || at > reader.info().frames {
-            return Err(Error::not_found(format!("run {run:?} has no frame {at}: it has {}", reader.info().frames)));
+            return Err(Error::not_found(format!(
+                "run {run:?} has no frame {at}: it has {}",
+                reader.info().frames
+            )));
         }
         if spec.replace && spec.name == run {
             return Err(Error::invalid("a fork cannot replace the run that it is forked from"));
         }
         let shared = if edit { at - 1 } else { at };
-        let fork = Run::prepare(self.core(), &self.store.0.recording, self.id, spec, Some((&reader, at, shared)))?;
+        let fork =
+            Run::prepare(self.core(), &self.store.0.recording, self.id, spec, Some((&reader, at, shared)))?;
         fork.batch()?.commit()?;
         Ok(fork)
     }

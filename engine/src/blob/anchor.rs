@@ -13,10 +13,10 @@
 use super::{AnchorKey, AnchorSeed};
 
 /// Bytes in an anchor's window: the shortest repeat that can be found.
-pub const ANCHOR_WINDOW_BYTES: usize = 32;
+pub(crate) const ANCHOR_WINDOW_BYTES: usize = 32;
 
 /// Average distance of anchors in varied text, in bytes.
-pub const ANCHOR_SPACING_BYTES: usize = 1 << SELECT_BITS;
+pub(crate) const ANCHOR_SPACING_BYTES: usize = 1 << SELECT_BITS;
 
 const SELECT_BITS: u32 = 8;
 /// The top bits below bit 32: they depend on the most of the window.
@@ -88,7 +88,7 @@ impl Scanner {
 ///
 /// A part gives the same anchors when it is written ([`super::Packed::anchors`]) and here.
 #[must_use]
-pub fn anchors_of(part_raw: &[u8], seed: AnchorSeed) -> Vec<(AnchorKey, usize)> {
+pub(crate) fn anchors_of(part_raw: &[u8], seed: AnchorSeed) -> Vec<(AnchorKey, usize)> {
     let mut out = Vec::with_capacity(part_raw.len() / ANCHOR_SPACING_BYTES + 1);
     Scanner::default().scan(part_raw, |start| {
         if let Some(window) = part_raw.get(start..start + ANCHOR_WINDOW_BYTES) {

@@ -16,7 +16,7 @@ use super::{BlobError, Codec, GROUP_BYTES_MAX};
 /// # Errors
 /// [`BlobError::GroupTooLong`], [`BlobError::MixedCodec`], [`BlobError::PartLength`],
 /// [`BlobError::PartDamaged`]. At most [`GROUP_BYTES_MAX`] bytes and one decoder are allocated.
-pub fn decode_group<'a>(
+pub(crate) fn decode_group<'a>(
     parts: impl IntoIterator<Item = (Codec, u32, &'a [u8])>,
 ) -> Result<Vec<u8>, BlobError> {
     let mut out = Vec::new();

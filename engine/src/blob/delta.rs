@@ -15,7 +15,7 @@ use super::Extent;
 ///
 /// `T` is the caller's name for where a recipe is stored.
 #[derive(Clone, Debug)]
-pub struct DeltaStack<T> {
+pub(crate) struct DeltaStack<T> {
     kept: Vec<Kept<T>>,
 }
 
@@ -34,20 +34,22 @@ impl<T> Default for DeltaStack<T> {
 
 impl<T> DeltaStack<T> {
     /// An empty lane.
+    #[cfg(test)]
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// The index of the body that body `index` is coded against; `None` for the first.
     #[must_use]
-    pub fn base_index(index: u64) -> Option<u64> {
+    pub(crate) fn base_index(index: u64) -> Option<u64> {
         index.checked_sub(1).map(|before| index & before)
     }
 
     /// How many recipes are held: at most one more than the last index has set bits.
+    #[cfg(test)]
     #[must_use]
-    pub fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.kept.len()
     }
 
@@ -56,7 +58,7 @@ impl<T> DeltaStack<T> {
     /// `None` for the first of the lane, and where the lane was not pushed in order: the body is
     /// then stored without a base, which is dearer and never wrong.
     #[must_use]
-    pub fn base_for(&self, index: u64) -> Option<(&T, &Arc<Vec<Extent>>)> {
+    pub(crate) fn base_for(&self, index: u64) -> Option<(&T, &Arc<Vec<Extent>>)> {
         let wanted = Self::base_index(index)?;
         self.kept.iter().rev().find(|kept| kept.index == wanted).map(|kept| (&kept.tag, &kept.extents))
     }
@@ -65,7 +67,7 @@ impl<T> DeltaStack<T> {
     ///
     /// Indices go up by one. A lane is taken up again by pushing the chain of its last body, first to
     /// last: that index with its low bits cleared one after the other.
-    pub fn push(&mut self, index: u64, tag: T, extents: Arc<Vec<Extent>>) {
+    pub(crate) fn push(&mut self, index: u64, tag: T, extents: Arc<Vec<Extent>>) {
         self.kept.retain(|kept| kept.index != index && is_named_after(kept.index, index));
         self.kept.push(Kept { index, tag, extents });
     }

@@ -4,7 +4,7 @@ use super::GroupId;
 
 /// Why blob bytes could not be written or read.
 #[derive(Debug, thiserror::Error)]
-pub enum BlobError {
+pub(crate) enum BlobError {
     /// The codec byte is none this version knows.
     #[error("codec byte {found} is unknown")]
     UnknownCodec {

@@ -26,19 +26,20 @@ mod packer;
 mod plan;
 mod recipe;
 #[cfg(test)]
+pub(crate) use {group::GroupWriter, group::Part, plan::MATCH_BYTES_MIN};
+#[cfg(test)]
 mod tests;
 mod types;
 mod varint;
 
-pub use anchor::{ANCHOR_SPACING_BYTES, ANCHOR_WINDOW_BYTES, anchors_of};
-pub use decode::decode_group;
-pub use delta::DeltaStack;
-pub use error::BlobError;
-pub use group::{GroupWriter, Part};
-pub use packer::{Packed, Packer};
-pub use plan::{Earlier, MATCH_BYTES_MIN, Step, plan};
-pub use recipe::{decode_recipe, encode_recipe};
-pub use types::{
+pub(crate) use anchor::{ANCHOR_WINDOW_BYTES, anchors_of};
+pub(crate) use decode::decode_group;
+pub(crate) use delta::DeltaStack;
+pub(crate) use error::BlobError;
+pub(crate) use packer::Packer;
+pub(crate) use plan::{Earlier, Step, plan};
+pub(crate) use recipe::{decode_recipe, encode_recipe};
+pub(crate) use types::{
     Anchor, AnchorKey, AnchorSeed, BODY_BYTES_MAX, Body, Codec, EXTENTS_MAX, Extent, GROUP_BYTES_MAX,
     GroupId, assemble,
 };

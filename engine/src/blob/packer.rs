@@ -15,7 +15,7 @@ const ROOM_MIN: usize = 256;
 
 /// What a body became.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Packed {
+pub(crate) struct Packed {
     /// The extents that make the body.
     pub extents: Vec<Extent>,
     /// Anchors of what was new. They may go to the index at once: those of a batch that is dropped name
@@ -24,7 +24,7 @@ pub struct Packed {
 }
 
 /// The open groups of one handle.
-pub struct Packer {
+pub(crate) struct Packer {
     seed: AnchorSeed,
     zstd: Option<GroupWriter>,
     raw: Option<GroupWriter>,
@@ -37,7 +37,7 @@ pub struct Packer {
 impl Packer {
     /// A packer without open groups.
     #[must_use]
-    pub fn new(seed: AnchorSeed) -> Self {
+    pub(crate) fn new(seed: AnchorSeed) -> Self {
         Self { seed, zstd: None, raw: None, done: Vec::new(), filled: Vec::new() }
     }
 
@@ -48,7 +48,7 @@ impl Packer {
     /// # Errors
     /// [`BlobError::BodyTooLong`] and [`BlobError::PlanMismatch`] before anything is changed; [`BlobError::Zstd`], after which the
     /// packer must be dropped.
-    pub fn put(
+    pub(crate) fn put(
         &mut self,
         body: &[u8],
         steps: &[Step],
@@ -115,7 +115,7 @@ impl Packer {
     /// [`super::Earlier::group`] asks here first. Drop the result before the next [`Self::put`], which
     /// otherwise copies the group.
     #[must_use]
-    pub fn group(&self, id: GroupId) -> Option<Arc<Vec<u8>>> {
+    pub(crate) fn group(&self, id: GroupId) -> Option<Arc<Vec<u8>>> {
         let open = [&self.zstd, &self.raw].into_iter().flatten();
         open.filter(|w| w.id() == id)
             .map(GroupWriter::raw)
@@ -125,7 +125,7 @@ impl Packer {
 
     /// The ids of the groups that are open: only they can get further parts.
     #[must_use]
-    pub fn open_groups(&self) -> Vec<u64> {
+    pub(crate) fn open_groups(&self) -> Vec<u64> {
         [&self.zstd, &self.raw].into_iter().flatten().map(|writer| writer.id().0).collect()
     }
 
@@ -133,7 +133,7 @@ impl Packer {
     ///
     /// # Errors
     /// [`BlobError::Zstd`], after which the packer must be dropped.
-    pub fn flush(&mut self) -> Result<Vec<Part>, BlobError> {
+    pub(crate) fn flush(&mut self) -> Result<Vec<Part>, BlobError> {
         let mut parts = std::mem::take(&mut self.done);
         for writer in [&mut self.zstd, &mut self.raw].into_iter().flatten() {
             parts.extend(writer.flush()?);

@@ -16,13 +16,13 @@ use super::{ANCHOR_WINDOW_BYTES, AnchorKey, AnchorSeed, Body, EXTENTS_MAX, Exten
 ///
 /// Zstandard's own context holds shorter ones for less than the recipes of the bodies to come would pay:
 /// an extent is coded again each time a later body's base does not hold it.
-pub const MATCH_BYTES_MIN: usize = 192;
+pub(crate) const MATCH_BYTES_MIN: usize = 192;
 
 /// Past this many steps a plan takes the rest as new, so that what is packed stays a recipe that decodes.
 const STEPS_MAX: usize = EXTENTS_MAX / 4;
 
 /// Where earlier bytes come from while planning; the store implements it.
-pub trait Earlier {
+pub(crate) trait Earlier {
     /// Keys the anchors of the namespace at hand.
     fn seed(&self) -> AnchorSeed;
 
@@ -35,7 +35,7 @@ pub trait Earlier {
 
 /// A piece of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Step {
+pub(crate) enum Step {
     /// Earlier bytes.
     Old(Extent),
     /// A range of the body that nothing earlier holds.
@@ -46,7 +46,7 @@ pub enum Step {
 ///
 /// `previous` is the body before it in the same lane of the run. No two `New` steps are neighbours.
 #[must_use]
-pub fn plan(new: &[u8], previous: Option<&Body>, earlier: &dyn Earlier) -> Vec<Step> {
+pub(crate) fn plan(new: &[u8], previous: Option<&Body>, earlier: &dyn Earlier) -> Vec<Step> {
     let mut planner =
         Planner { new, earlier, steps: Vec::new(), groups: HashMap::new(), looks: looks_max(new) };
     let mut at = 0;

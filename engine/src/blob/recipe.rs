@@ -61,7 +61,7 @@ pub(super) fn push_extent(out: &mut Vec<Extent>, e: Extent) {
 ///
 /// Any base is right; a base that shares much makes it short.
 #[must_use]
-pub fn encode_recipe(extents: &[Extent], base: Option<&[Extent]>) -> Vec<u8> {
+pub(crate) fn encode_recipe(extents: &[Extent], base: Option<&[Extent]>) -> Vec<u8> {
     let base = Base::new(base.unwrap_or_default());
     let mut out = Vec::new();
     let mut marks = Marks::new(base.extents);
@@ -182,7 +182,7 @@ impl<'a> Base<'a> {
 ///
 /// # Errors
 /// A typed error for any bytes that are no recipe; memory stays bounded by [`EXTENTS_MAX`].
-pub fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>) -> Result<Vec<Extent>, BlobError> {
+pub(crate) fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>) -> Result<Vec<Extent>, BlobError> {
     let base = base.unwrap_or_default();
     let starts = starts_of(base);
     let mut marks = Marks::new(base);

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use super::BlobError;
 
 /// Most raw bytes in a group: what a cold read of one small blob may have to decode.
-pub const GROUP_BYTES_MAX: usize = 256 * 1024;
+pub(crate) const GROUP_BYTES_MAX: usize = 256 * 1024;
 
 /// Most bytes in one body.
-pub const BODY_BYTES_MAX: u64 = u32::MAX as u64;
+pub(crate) const BODY_BYTES_MAX: u64 = u32::MAX as u64;
 
 /// Most extents in one recipe, so that a hostile recipe cannot ask for unbounded memory.
-pub const EXTENTS_MAX: usize = 1 << 22;
+pub(crate) const EXTENTS_MAX: usize = 1 << 22;
 
 /// Names a group within a store; never used twice, gaps are allowed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct GroupId(pub u64);
+pub(crate) struct GroupId(pub u64);
 
 /// A range of a group's raw bytes, never empty.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Extent {
+pub(crate) struct Extent {
     /// The group.
     pub group: GroupId,
     /// First byte, counted in the group's raw bytes.
@@ -31,20 +31,20 @@ pub struct Extent {
 impl Extent {
     /// The offset one past the last byte; saturates on an extent that no decoder lets through.
     #[must_use]
-    pub fn end(&self) -> u32 {
+    pub(crate) fn end(&self) -> u32 {
         self.offset.saturating_add(self.len)
     }
 
     /// Whether `next` begins in the same group where this one ends.
     #[must_use]
-    pub fn meets(&self, next: &Self) -> bool {
+    pub(crate) fn meets(&self, next: &Self) -> bool {
         self.group == next.group && self.end() == next.offset
     }
 }
 
 /// How the encoded bytes of a part stand for its raw bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Codec {
+pub(crate) enum Codec {
     /// Encoded bytes are the raw bytes.
     Raw,
     /// A slice of one Zstandard frame (RFC 8878), flushed at the part's end and never ended.
@@ -54,7 +54,7 @@ pub enum Codec {
 impl Codec {
     /// The byte that stands for the codec on disk.
     #[must_use]
-    pub fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         match self {
             Self::Raw => 0,
             Self::Zstd => 1,
@@ -65,7 +65,7 @@ impl Codec {
     ///
     /// # Errors
     /// [`BlobError::UnknownCodec`].
-    pub fn from_code(code: u8) -> Result<Self, BlobError> {
+    pub(crate) fn from_code(code: u8) -> Result<Self, BlobError> {
         match code {
             0 => Ok(Self::Raw),
             1 => Ok(Self::Zstd),
@@ -76,15 +76,15 @@ impl Codec {
 
 /// Keys the anchors of one namespace, so that another namespace's keys say nothing about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct AnchorSeed(pub u64);
+pub(crate) struct AnchorSeed(pub u64);
 
 /// 48-bit hash of a window of raw bytes; the upper 16 bits are zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct AnchorKey(pub u64);
+pub(crate) struct AnchorKey(pub u64);
 
 /// Where a window of raw bytes begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Anchor {
+pub(crate) struct Anchor {
     /// Hash of the window.
     pub key: AnchorKey,
     /// The group that holds it.
@@ -95,7 +95,7 @@ pub struct Anchor {
 
 /// A body with the extents that make it; cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Body {
+pub(crate) struct Body {
     /// The bytes.
     pub bytes: Arc<Vec<u8>>,
     /// The extents whose concatenation they are.
@@ -108,7 +108,7 @@ pub struct Body {
 ///
 /// # Errors
 /// [`BlobError::MissingGroup`] or [`BlobError::OutsideGroup`]; [`BlobError::BodyTooLong`].
-pub fn assemble(
+pub(crate) fn assemble(
     extents: &[Extent],
     mut group: impl FnMut(GroupId) -> Option<Arc<Vec<u8>>>,
 ) -> Result<Vec<u8>, BlobError> {

@@ -3,7 +3,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use crate::blob::{BODY_BYTES_MAX, Codec, Extent, GROUP_BYTES_MAX, GroupId, anchors_of, assemble, decode_group, decode_recipe};
+use crate::blob::{
+    BODY_BYTES_MAX, Codec, Extent, GROUP_BYTES_MAX, GroupId, anchors_of, assemble, decode_group,
+    decode_recipe,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, NamespaceId, Place, Seqno, StoreId};
 use crate::kv::core::Core;
@@ -50,7 +53,8 @@ impl GroupCache {
             held.bytes -= old.len();
         }
         while held.bytes > self.bytes_max && held.groups.len() > 1 {
-            let Some(oldest) = held.groups.iter().min_by_key(|(_, (_, used))| *used).map(|(id, _)| *id) else {
+            let Some(oldest) = held.groups.iter().min_by_key(|(_, (_, used))| *used).map(|(id, _)| *id)
+            else {
                 break;
             };
             if let Some((raw, _)) = held.groups.remove(&oldest) {
@@ -69,11 +73,18 @@ impl GroupCache {
 ///
 /// # Errors
 /// `Damaged` where the group is missing, shorter, another namespace's, or does not decode.
-pub(crate) fn group(core: &Core, namespace: NamespaceId, id: GroupId, len_min: usize) -> Result<Arc<Vec<u8>>> {
+pub(crate) fn group(
+    core: &Core,
+    namespace: NamespaceId,
+    id: GroupId,
+    len_min: usize,
+) -> Result<Arc<Vec<u8>>> {
     if let Some(raw) = core.groups.get(id, len_min) {
         return Ok(raw);
     }
-    let missing = || Error::new(ErrorKind::Damaged, format!("group {} is named by a recipe and is not in the log", id.0));
+    let missing = || {
+        Error::new(ErrorKind::Damaged, format!("group {} is named by a recipe and is not in the log", id.0))
+    };
     let value = core.index.newest(&keys::group(id.0))?.ok_or_else(missing)?;
     let mut place = keys::place(value);
     let segment = core.segment(place.segment)?;
@@ -81,7 +92,9 @@ pub(crate) fn group(core: &Core, namespace: NamespaceId, id: GroupId, len_min: u
     loop {
         let before = segment.record(place, |record| {
             let wrong = |what: String| Error::damaged(&segment.path, u64::from(place.offset), what);
-            if Kind::parse(record.kind, record.layout).map_err(|e| wrong(e.to_string()))? != Some(Kind::GroupPart) {
+            if Kind::parse(record.kind, record.layout).map_err(|e| wrong(e.to_string()))?
+                != Some(Kind::GroupPart)
+            {
                 return Err(wrong("a group part is expected here".into()));
             }
             let part = GroupPart::parse(record.body).map_err(|e| wrong(e.to_string()))?;
@@ -89,8 +102,13 @@ pub(crate) fn group(core: &Core, namespace: NamespaceId, id: GroupId, len_min: u
                 return Err(wrong(format!("this part belongs to group {}, not {}", part.group, id.0)));
             }
             let codec = Codec::from_code(part.codec).map_err(|e| wrong(e.to_string()))?;
-            let follows = parts.last().is_none_or(|(_, start, _, _)| part.raw_start.checked_add(part.raw_len) == Some(*start));
-            if !follows || part.before_offset >= place.offset || (part.before_offset == 0) != (part.raw_start == 0) {
+            let follows = parts
+                .last()
+                .is_none_or(|(_, start, _, _)| part.raw_start.checked_add(part.raw_len) == Some(*start));
+            if !follows
+                || part.before_offset >= place.offset
+                || (part.before_offset == 0) != (part.raw_start == 0)
+            {
                 return Err(wrong("the parts of a group do not follow each other".into()));
             }
             parts.push((codec, part.raw_start, part.raw_len, part.encoded.to_vec()));
@@ -115,7 +133,13 @@ pub(crate) fn group(core: &Core, namespace: NamespaceId, id: GroupId, len_min: u
 ///
 /// # Errors
 /// `Damaged` where the bytes are not the ones that were stored.
-pub(crate) fn body(core: &Core, namespace: NamespaceId, extents: &[Extent], len: u64, id: BlobId) -> Result<Vec<u8>> {
+pub(crate) fn body(
+    core: &Core,
+    namespace: NamespaceId,
+    extents: &[Extent],
+    len: u64,
+    id: BlobId,
+) -> Result<Vec<u8>> {
     let total: u64 = extents.iter().map(|extent| u64::from(extent.len)).sum();
     if total != len || len > BODY_BYTES_MAX {
         return Err(Error::new(
@@ -133,9 +157,11 @@ pub(crate) fn body(core: &Core, namespace: NamespaceId, extents: &[Extent], len:
     });
     match (bytes, failed) {
         (_, Some(error)) => Err(error),
-        (Err(error), None) => {
-            Err(Error::with_source(ErrorKind::Damaged, format!("blob {id} cannot be put together: {error}"), error))
-        }
+        (Err(error), None) => Err(Error::with_source(
+            ErrorKind::Damaged,
+            format!("blob {id} cannot be put together: {error}"),
+            error,
+        )),
         (Ok(bytes), None) if BlobId::of(&bytes) == id => Ok(bytes),
         (Ok(_), None) => Err(mismatch(id)),
     }
@@ -148,7 +174,13 @@ pub(crate) fn mismatch(id: BlobId) -> Error {
 
 /// How much of a group these extents need.
 fn reach(extents: &[Extent], group: GroupId) -> usize {
-    extents.iter().filter(|e| e.group == group).map(|e| e.end() as usize).max().unwrap_or(0).min(GROUP_BYTES_MAX)
+    extents
+        .iter()
+        .filter(|e| e.group == group)
+        .map(|e| e.end() as usize)
+        .max()
+        .unwrap_or(0)
+        .min(GROUP_BYTES_MAX)
 }
 
 /// The extents that a recipe codes; `base` gives those of the body it is coded against.
@@ -229,7 +261,11 @@ impl AnchorRebuild {
     }
 
     /// Adds the anchors of what is still held.
-    pub(crate) fn finish(self, seed: impl Fn(NamespaceId) -> crate::blob::AnchorSeed, entries: &mut Vec<Entry>) {
+    pub(crate) fn finish(
+        self,
+        seed: impl Fn(NamespaceId) -> crate::blob::AnchorSeed,
+        entries: &mut Vec<Entry>,
+    ) {
         for group in &self.open {
             group.anchors(seed(group.namespace), entries);
         }
@@ -238,7 +274,8 @@ impl AnchorRebuild {
 
 impl OpenGroup {
     fn anchors(&self, seed: crate::blob::AnchorSeed, entries: &mut Vec<Entry>) {
-        let parts = self.parts.iter().map(|(codec, raw_len, encoded, _)| (*codec, *raw_len, encoded.as_slice()));
+        let parts =
+            self.parts.iter().map(|(codec, raw_len, encoded, _)| (*codec, *raw_len, encoded.as_slice()));
         // A group that does not decode is met, and reported, by whoever reads it.
         let Ok(raw) = decode_group(parts) else { return };
         let mut start = 0;

@@ -157,9 +157,8 @@ impl Core {
     pub(crate) fn spaces_known(&self) -> Result<Vec<SpaceHead>> {
         let mut heads = Vec::new();
         for hit in self.index.prefix(&keys::spaces(), Seqno(u64::MAX))? {
-            let head = self.logical(keys::place(hit.value), Kind::Space, |logical| {
-                crate::codec::decode(logical.head)
-            })?;
+            let head = self
+                .logical(keys::place(hit.value), Kind::Space, |logical| crate::codec::decode(logical.head))?;
             heads.push(head);
         }
         Ok(heads)
@@ -198,7 +197,11 @@ impl Core {
             let wrong = |what: String| Error::damaged(&segment.path, u64::from(place.offset), what);
             match Kind::parse(record.kind, record.layout).map_err(|e| wrong(e.to_string()))? {
                 Some(kind) if kind == expected => {}
-                other => return Err(wrong(format!("the index expects a {expected:?} record here, found {other:?}"))),
+                other => {
+                    return Err(wrong(format!(
+                        "the index expects a {expected:?} record here, found {other:?}"
+                    )));
+                }
             }
             Logical::parse(record.body).and_then(then).map_err(|e| wrong(e.to_string()))
         })
@@ -248,8 +251,7 @@ impl Core {
         self.index.insert(entries);
         self.index.show(Seqno(end.state.next_seqno.0 - 1));
         let generation_lock = found.into_reader_lock();
-        *followed =
-            Followed { end: (end.segment, end.tail), state: end.state, _lock: generation_lock };
+        *followed = Followed { end: (end.segment, end.tail), state: end.state, _lock: generation_lock };
         *lock(&self.damage) = end.damage.into_iter().collect();
         drop(guard);
         self.load_policies()

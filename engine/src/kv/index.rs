@@ -57,7 +57,13 @@ pub(crate) struct Hit {
 }
 
 fn table_error(error: TableError) -> Error {
-    Error::with_source(ErrorKind::Damaged, format!("an index table cannot be read: {error}; delete the tables folder, it is made again from the log"), error)
+    Error::with_source(
+        ErrorKind::Damaged,
+        format!(
+            "an index table cannot be read: {error}; delete the tables folder, it is made again from the log"
+        ),
+        error,
+    )
 }
 
 impl Index {
@@ -112,10 +118,10 @@ impl Index {
 
     /// The newest version of a key at `at`.
     pub(crate) fn get(&self, key: &[u8], at: Seqno) -> Result<Option<(Seqno, Value)>> {
-        if let Some(versions) = read(&self.memory).get(key) {
-            if let Some((seqno, value)) = versions.iter().rev().find(|(seqno, _)| *seqno <= at.0) {
-                return Ok(Some((Seqno(*seqno), *value)));
-            }
+        if let Some(versions) = read(&self.memory).get(key)
+            && let Some((seqno, value)) = versions.iter().rev().find(|(seqno, _)| *seqno <= at.0)
+        {
+            return Ok(Some((Seqno(*seqno), *value)));
         }
         for table in read(&self.tables).iter().rev() {
             if let Some((seqno, value)) = table.get(key, at.0).map_err(table_error)? {
@@ -174,7 +180,8 @@ impl Index {
             }
         };
         let mut cut = |key: &[u8]| {
-            let nearer = frontier.as_deref().is_none_or(|known| if reverse { key > known } else { key < known });
+            let nearer =
+                frontier.as_deref().is_none_or(|known| if reverse { key > known } else { key < known });
             if nearer {
                 frontier = Some(key.to_vec());
             }
@@ -295,7 +302,12 @@ impl Index {
         }
     }
 
-    fn write_table(&self, covers: Covers, sources: Vec<Vec<Entry>>, tables: &[Arc<Table>]) -> Result<(Table, TableEntry)> {
+    fn write_table(
+        &self,
+        covers: Covers,
+        sources: Vec<Vec<Entry>>,
+        tables: &[Arc<Table>],
+    ) -> Result<(Table, TableEntry)> {
         let id = self.next_table.fetch_add(1, Ordering::Relaxed);
         let path = self.paths.table(id);
         if self.io.stat(&path)?.is_some() {
@@ -307,7 +319,8 @@ impl Index {
         let mut writer = TableWriter::new(sink, meta).map_err(table_error)?;
         let keep_all = !lock(&self.views).is_empty();
         let memory = sources.into_iter().map(|entries| {
-            Box::new(entries.into_iter().map(Ok)) as Box<dyn Iterator<Item = std::result::Result<Entry, TableError>>>
+            Box::new(entries.into_iter().map(Ok))
+                as Box<dyn Iterator<Item = std::result::Result<Entry, TableError>>>
         });
         let old = tables.iter().map(|table| {
             Box::new(table.scan(Bound::Unbounded, Bound::Unbounded))
@@ -358,7 +371,11 @@ impl Sink for Index {
             })
             .map_err(|e| Error::bug(format!("a batch of our own does not parse: {e}")))?;
             entries.extend(
-                queued.batch.anchors.iter().map(|anchor| Entry { seqno: queued.first_seqno.0, ..anchor.clone() }),
+                queued
+                    .batch
+                    .anchors
+                    .iter()
+                    .map(|anchor| Entry { seqno: queued.first_seqno.0, ..anchor.clone() }),
             );
         }
         self.insert(entries);
@@ -371,7 +388,11 @@ impl Sink for Index {
         let entries: Vec<Entry> = read(&self.memory)
             .iter()
             .flat_map(|(key, versions)| {
-                versions.iter().rev().map(|(seqno, value)| Entry { key: key.clone(), seqno: *seqno, value: *value })
+                versions.iter().rev().map(|(seqno, value)| Entry {
+                    key: key.clone(),
+                    seqno: *seqno,
+                    value: *value,
+                })
             })
             .collect();
         let mut tables = read(&self.tables).clone();
@@ -421,9 +442,8 @@ fn open_table(io: &dyn Io, paths: &Paths, store: StoreId, entry: &TableEntry) ->
 fn is_empty_range(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
     match (from, to) {
         (Bound::Included(a), Bound::Included(b)) => a > b,
-        (Bound::Included(a) | Bound::Excluded(a), Bound::Excluded(b)) | (Bound::Excluded(a), Bound::Included(b)) => {
-            a >= b
-        }
+        (Bound::Included(a) | Bound::Excluded(a), Bound::Excluded(b))
+        | (Bound::Excluded(a), Bound::Included(b)) => a >= b,
         _ => false,
     }
 }
@@ -466,10 +486,10 @@ impl FileSink {
     }
 
     fn finish(mut self) -> Result<u64> {
-        if self.flush_pending().is_err() {
-            if let Some(error) = self.failed {
-                return Err(error.into());
-            }
+        if self.flush_pending().is_err()
+            && let Some(error) = self.failed
+        {
+            return Err(error.into());
         }
         Ok(self.at)
     }

@@ -185,7 +185,8 @@ pub(crate) fn derive(
     entries: &mut Vec<Entry>,
 ) -> Result<(), CodecError> {
     let Some(kind) = Kind::parse(record.kind, record.layout)? else { return Ok(()) };
-    let mut add = |key: Vec<u8>, kind: u8| entries.push(Entry { key, seqno: seqno.0, value: at(kind, place) });
+    let mut add =
+        |key: Vec<u8>, kind: u8| entries.push(Entry { key, seqno: seqno.0, value: at(kind, place) });
     if kind == Kind::GroupPart {
         add(group(GroupPart::parse(record.body)?.group), AT);
         return Ok(());

@@ -119,7 +119,10 @@ impl Keyspace {
             None if self.history == History::All || all.is_empty() || kept < self.limit() => Ok(None),
             _ => Err(Error::new(
                 ErrorKind::Gone,
-                format!("the value after record {seqno} is past this keyspace's history ({:?})", self.history),
+                format!(
+                    "the value after record {seqno} is past this keyspace's history ({:?})",
+                    self.history
+                ),
             )),
         }
     }
@@ -150,7 +153,8 @@ impl Keyspace {
     fn kept(&self, versions: &[Version]) -> usize {
         match self.history {
             History::Age(age) => {
-                let horizon = self.core.io.now_ns().saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
+                let horizon =
+                    self.core.io.now_ns().saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
                 let young = versions.iter().take_while(|version| version.time_ns >= horizon).count();
                 young.max(1).min(versions.len())
             }
@@ -286,7 +290,9 @@ impl KvBatch {
             writer.record(kind, &KvHead { space, time_ns, key, value }.encode(), &tail)?;
         }
         let submitted = writer.submit(durability)?;
-        submitted.map(|(_, ticket)| ticket).ok_or_else(|| Error::invalid("an empty batch cannot be committed"))
+        submitted
+            .map(|(_, ticket)| ticket)
+            .ok_or_else(|| Error::invalid("an empty batch cannot be committed"))
     }
 }
 

@@ -59,7 +59,12 @@ impl BatchWriter {
     }
 
     /// Takes a body in: inline where it is at most `inline_max` bytes, else as a blob.
-    pub(crate) fn content(&mut self, content: &Content, previous: Option<&Body>, inline_max: usize) -> Result<Packed> {
+    pub(crate) fn content(
+        &mut self,
+        content: &Content,
+        previous: Option<&Body>,
+        inline_max: usize,
+    ) -> Result<Packed> {
         let limit = self.core.options.body_bytes_max;
         if content.len() > limit {
             return Err(Error::invalid(format!(
@@ -149,12 +154,9 @@ impl BatchWriter {
         }
         let now = self.core.io.now_ns();
         let lease = self.lease.take();
-        let (position, ticket) = self.core.log()?.queue.submit(self.batch, &places, lease, durability, now)?;
+        let (position, ticket) =
+            self.core.log()?.queue.submit(self.batch, &places, lease, durability, now)?;
         Ok(Some((position.first_seqno, ticket)))
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.batch.is_empty()
     }
 }
 
@@ -172,8 +174,9 @@ pub(crate) fn store_stream(
     loop {
         piece.clear();
         let read = std::io::Read::take(&mut *from, STREAM_BYTES as u64);
-        let got = std::io::Read::read_to_end(&mut { read }, &mut piece)
-            .map_err(|e| Error::with_source(ErrorKind::Unavailable, format!("the source cannot be read: {e}"), e))?;
+        let got = std::io::Read::read_to_end(&mut { read }, &mut piece).map_err(|e| {
+            Error::with_source(ErrorKind::Unavailable, format!("the source cannot be read: {e}"), e)
+        })?;
         if got == 0 {
             break;
         }

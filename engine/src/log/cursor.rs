@@ -1,11 +1,10 @@
 //! Walking a segment: batches in order, the records in them, and what they add up to.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::codec::{self, CodecError, Reader};
 use crate::error::Result;
-use crate::ids::{SegmentId, Seqno};
+use crate::ids::Seqno;
 use crate::io::File;
 use crate::log::layout::{
     BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, LogState, RawRecord, Salt, chain_digest,
@@ -22,8 +21,6 @@ const WINDOW_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Cursor {
     file: Arc<dyn File>,
-    pub(crate) path: PathBuf,
-    pub(crate) segment: SegmentId,
     salt: Salt,
     /// Where to stop reading.
     end: u64,
@@ -36,20 +33,12 @@ pub(crate) struct Cursor {
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
     pub(crate) offset: u64,
-    pub(crate) header: BatchHeader,
     pub(crate) whole: &'a [u8],
 }
 
 impl Cursor {
-    pub(crate) fn new(
-        file: Arc<dyn File>,
-        path: PathBuf,
-        segment: SegmentId,
-        salt: Salt,
-        at: u64,
-        end: u64,
-    ) -> Self {
-        Self { file, path, segment, salt, end, at, window: Vec::new(), window_at: at }
+    pub(crate) fn new(file: Arc<dyn File>, salt: Salt, at: u64, end: u64) -> Self {
+        Self { file, salt, end, at, window: Vec::new(), window_at: at }
     }
 
     /// The next batch if it checks and follows `state`; else why not. The cursor then stands where it stood.
@@ -62,7 +51,7 @@ impl Cursor {
             Err(error) => return Ok(Err(error)),
         };
         let len = header.bytes as usize;
-        if len < BATCH_HEADER_BYTES || len > BATCH_BYTES_MAX || offset + len as u64 > self.end {
+        if !(BATCH_HEADER_BYTES..=BATCH_BYTES_MAX).contains(&len) || offset + len as u64 > self.end {
             return Ok(Err(CodecError::Limit {
                 what: "batch length",
                 found: len as u64,
@@ -78,7 +67,7 @@ impl Cursor {
         }
         self.at = offset + len as u64;
         let start = (offset - self.window_at) as usize;
-        Ok(Ok(Batch { offset, header, whole: &self.window[start..start + len] }))
+        Ok(Ok(Batch { offset, whole: &self.window[start..start + len] }))
     }
 
     /// Looks for any later batch that checks, wherever it stands, and gives the greatest synced position that
@@ -91,8 +80,7 @@ impl Cursor {
             let Ok((_, header)) = BatchHeader::peek(self.window_from(at)) else { break };
             let len = header.bytes as usize;
             // Cheap tests first: the bytes are arbitrary, and hardly any pass.
-            let plausible = len >= BATCH_HEADER_BYTES
-                && len <= BATCH_BYTES_MAX
+            let plausible = (BATCH_HEADER_BYTES..=BATCH_BYTES_MAX).contains(&len)
                 && at + len as u64 <= self.end
                 && u64::from(header.synced) <= at
                 && header.first_seqno >= state.next_seqno

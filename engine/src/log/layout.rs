@@ -96,7 +96,9 @@ impl SegmentHeader {
         if header.format != FORMAT_VERSION {
             return Err(CodecError::Unknown { what: "segment format", found: u64::from(header.format) });
         }
-        if reader.u32()? != Salt::new(header.store, header.segment).crc(0, whole) || padding.iter().any(|b| *b != 0) {
+        if reader.u32()? != Salt::new(header.store, header.segment).crc(0, whole)
+            || padding.iter().any(|b| *b != 0)
+        {
             return Err(CodecError::Header("its checksum does not match".into()));
         }
         if header.cipher != 0 {
@@ -156,8 +158,12 @@ impl BatchHeader {
     pub(crate) fn check(bytes: &[u8], salt: Salt, offset: u64) -> Result<(Self, &[u8]), CodecError> {
         let (crc, header) = Self::peek(bytes)?;
         let len = header.bytes as usize;
-        if len < BATCH_HEADER_BYTES || len > BATCH_BYTES_MAX {
-            return Err(CodecError::Limit { what: "batch length", found: len as u64, limit: BATCH_BYTES_MAX as u64 });
+        if !(BATCH_HEADER_BYTES..=BATCH_BYTES_MAX).contains(&len) {
+            return Err(CodecError::Limit {
+                what: "batch length",
+                found: len as u64,
+                limit: BATCH_BYTES_MAX as u64,
+            });
         }
         let Some(whole) = bytes.get(..len) else {
             return Err(CodecError::Short { what: "batch", found: bytes.len(), needed: len });

@@ -161,8 +161,9 @@ pub(crate) fn load(io: &dyn Io, paths: &Paths) -> Result<Option<Loaded>> {
     }
     let current = io.open(&current_path, Open::Read)?;
     let line = read_whole(&*current, &current_path, 256)?;
-    let generation = parse_current(&line)
-        .ok_or_else(|| Error::damaged(&current_path, 0, "it does not name a manifest (its checksum fails)"))?;
+    let generation = parse_current(&line).ok_or_else(|| {
+        Error::damaged(&current_path, 0, "it does not name a manifest (its checksum fails)")
+    })?;
     let path = paths.manifest(generation);
     let file = io.open(&path, Open::Read).map_err(|e| {
         Error::with_source(

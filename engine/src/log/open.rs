@@ -93,7 +93,8 @@ pub(crate) fn find(io: &dyn Io, paths: &Paths, write: bool, create: bool) -> Res
         }
         None => return Err(no_store(root)),
     };
-    let generation_lock = if write { None } else { loaded.file.try_lock(Lock::Shared)?.then(|| loaded.file.clone()) };
+    let generation_lock =
+        if write { None } else { loaded.file.try_lock(Lock::Shared)?.then(|| loaded.file.clone()) };
     let segments = Arc::new(Segments::default());
     for entry in &loaded.state.segments {
         open_segment(io, paths, &loaded.state, entry, write, &segments)?;
@@ -143,7 +144,7 @@ fn refuse_stray_segment(io: &dyn Io, paths: &Paths, state: &State) -> Result<()>
     let Ok(header) = SegmentHeader::decode(&header[..got], state.store, next) else { return Ok(()) };
     let expected = LogState { next_seqno: header.first_seqno, chain: header.chain, ..LogState::default() };
     let end = file.len()?;
-    let mut cursor = Cursor::new(file, path.clone(), next, salt, SEGMENT_HEADER_BYTES, end);
+    let mut cursor = Cursor::new(file, salt, SEGMENT_HEADER_BYTES, end);
     match cursor.next(&expected)? {
         Ok(_) => Err(Error::damaged(
             &path,
@@ -238,8 +239,7 @@ pub(crate) fn scan(
         let sealed = segment.id != active;
         let len = segment.file.len()?;
         let end = if sealed { sealed_tail(segment, len)? } else { len };
-        let mut cursor =
-            Cursor::new(segment.file.clone(), segment.path.clone(), segment.id, segment.salt, at, end);
+        let mut cursor = Cursor::new(segment.file.clone(), segment.salt, at, end);
         let stopped = scan_segment(&mut cursor, segment, &mut state, visit)?;
         let tail = cursor.at;
         if sealed {
@@ -327,9 +327,10 @@ pub(crate) fn start(
     let mut active = found.segments.get(end.segment)?;
     let mut tail = end.tail;
     let was_clean = state.clean.as_ref().is_some_and(|clean| !end.torn && clean.tail == tail);
+    let is_new = tail == SEGMENT_HEADER_BYTES && active.file.len()? == tail;
     state.clean = None;
     state.synced = tail;
-    if !was_clean {
+    if !was_clean && !is_new {
         // What follows the tail was never promised. The cut must be durable before anything builds on it.
         let sealed_bytes = seal(&active, tail, &end.state)?;
         let next = SegmentId(active.id.0 + 1);

@@ -300,7 +300,8 @@ impl Queue {
 
     /// What later callers are told of the first failure.
     pub(crate) fn poisoned(first: &Failure) -> Failure {
-        let message = format!("nothing can be written since this failed: {}; reopen the store", first.message);
+        let message =
+            format!("nothing can be written since this failed: {}; reopen the store", first.message);
         Failure { kind: ErrorKind::Poisoned, message: message.into() }
     }
 }

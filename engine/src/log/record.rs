@@ -301,7 +301,7 @@ impl FrameHead {
             _ => None,
         };
         let back = r.varint32()?;
-        let parent = if back == 0 { 0 } else { seq.checked_sub(back).unwrap_or(0) };
+        let parent = if back == 0 { 0 } else { seq.saturating_sub(back) };
         let start_ns = r.signed()?;
         let duration_ns = r.varint()?;
         let link = if flags & FRAME_LINK != 0 {

@@ -59,7 +59,11 @@ impl Segment {
             let record = RawRecord::check(bytes, self.salt, start)
                 .map_err(|e| Error::damaged(&self.path, start, e))?;
             if record.bytes as usize != len || len < RECORD_HEADER_BYTES {
-                return Err(Error::damaged(&self.path, start, "a record has another length than the index says"));
+                return Err(Error::damaged(
+                    &self.path,
+                    start,
+                    "a record has another length than the index says",
+                ));
             }
             then(record)
         };
@@ -67,7 +71,10 @@ impl Segment {
             Some(map) => {
                 let end = start as usize + len;
                 let bytes = map.get(start as usize..end);
-                checked(bytes.ok_or_else(|| Error::damaged(&self.path, start, "the file ends before a record"))?)
+                checked(
+                    bytes
+                        .ok_or_else(|| Error::damaged(&self.path, start, "the file ends before a record"))?,
+                )
             }
             None => {
                 if self.file.len()? < start + len as u64 {
@@ -93,19 +100,16 @@ impl Segments {
     }
 
     pub(crate) fn get(&self, id: SegmentId) -> Result<Arc<Segment>> {
-        read(&self.open)
-            .get(&id)
-            .cloned()
-            .ok_or_else(|| Error::new(crate::ErrorKind::Damaged, format!("the index names segment {}, which the manifest does not list", id.0)))
+        read(&self.open).get(&id).cloned().ok_or_else(|| {
+            Error::new(
+                crate::ErrorKind::Damaged,
+                format!("the index names segment {}, which the manifest does not list", id.0),
+            )
+        })
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Segment>> {
         read(&self.open).values().cloned().collect()
-    }
-
-    /// Calls `then` with the checked record at `place`.
-    pub(crate) fn record<T>(&self, place: Place, then: impl FnOnce(RawRecord<'_>) -> Result<T>) -> Result<T> {
-        self.get(place.segment)?.record(place, then)
     }
 }
 

@@ -113,6 +113,9 @@ impl Completer {
 impl Drop for Completer {
     fn drop(&mut self) {
         // A writer that goes away without an answer must not leave anybody waiting.
-        self.set(Err(Failure { kind: ErrorKind::Poisoned, message: "the writer stopped: reopen the store".into() }));
+        self.set(Err(Failure {
+            kind: ErrorKind::Poisoned,
+            message: "the writer stopped: reopen the store".into(),
+        }));
     }
 }

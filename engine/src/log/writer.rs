@@ -131,7 +131,8 @@ impl Writer {
         for queued in batches.iter_mut() {
             self.stamp(queued)?;
         }
-        let slices: Vec<IoSlice<'_>> = batches.iter().map(|queued| IoSlice::new(&queued.batch.bytes)).collect();
+        let slices: Vec<IoSlice<'_>> =
+            batches.iter().map(|queued| IoSlice::new(&queued.batch.bytes)).collect();
         self.zero_ahead()?;
         self.active.file.write_at(&slices, start)?;
         if batches.iter().any(|queued| queued.durability == Durability::Disk) {
@@ -143,7 +144,9 @@ impl Writer {
 
     /// Fills in what depends on a batch's place and on the batch before.
     fn stamp(&mut self, queued: &mut Queued) -> Result<()> {
-        if queued.segment != self.active.id || queued.offset != self.tail || queued.first_seqno != self.state.next_seqno
+        if queued.segment != self.active.id
+            || queued.offset != self.tail
+            || queued.first_seqno != self.state.next_seqno
         {
             return Err(Error::bug("a batch was queued for another place than the log's end"));
         }
@@ -204,7 +207,11 @@ impl Writer {
         if let Some(active) = manifest.segments.last_mut() {
             active.sealed_bytes = Some(sealed_bytes);
         }
-        manifest.segments.push(SegmentEntry { id: next, first_seqno: self.state.next_seqno, sealed_bytes: None });
+        manifest.segments.push(SegmentEntry {
+            id: next,
+            first_seqno: self.state.next_seqno,
+            sealed_bytes: None,
+        });
         manifest.tables = persisted.tables;
         manifest.next_table = persisted.next_table;
         manifest.covers = covers;

@@ -115,26 +115,29 @@ impl Store {
         let mut segment_at = first;
         let mut state_at_end = LogState::empty();
         let mut roots = Vec::new();
-        let scanned = scan(&found, (first, SEGMENT_HEADER_BYTES), LogState::empty(), &mut |batch, segment| {
-            batches += 1;
-            if segment.id != segment_at {
-                segment_at = segment.id;
-            }
-            for_each_record(batch.whole, batch.offset, segment.salt, |_, _, _| Ok(()))
-                .map_err(|e| Error::damaged(&segment.path, batch.offset, e))
-        });
+        let scanned =
+            scan(&found, (first, SEGMENT_HEADER_BYTES), LogState::empty(), &mut |batch, segment| {
+                batches += 1;
+                if segment.id != segment_at {
+                    segment_at = segment.id;
+                }
+                for_each_record(batch.whole, batch.offset, segment.salt, |_, _, _| Ok(()))
+                    .map_err(|e| Error::damaged(&segment.path, batch.offset, e))
+            });
         report.batches = batches;
         let end = match scanned {
             Ok(end) => end,
             Err(error) => return report.note(None, &error),
         };
-        if let Some(damage) = &end.damage {
-            if !lock(&core.damage).contains(damage) {
-                report.note(None, &damage.error())?;
-            }
+        if let Some(damage) = &end.damage
+            && !lock(&core.damage).contains(damage)
+        {
+            report.note(None, &damage.error())?;
         }
         state_at_end.clone_from(&end.state);
-        if let Some(clean) = found.state.clean.as_ref().filter(|clean| !end.torn && clean.state != state_at_end) {
+        if let Some(clean) =
+            found.state.clean.as_ref().filter(|clean| !end.torn && clean.state != state_at_end)
+        {
             let what = format!(
                 "the log adds up to record {}, the manifest says {}: one of them is not what was written",
                 state_at_end.next_seqno.0 - 1,
@@ -152,7 +155,8 @@ impl Store {
         }
         for (path, footer) in roots {
             if footer.root != footer.state.ledger.root() {
-                let error = Error::damaged(&path, footer.tail, "its footer's ledger root is not that of its ledger");
+                let error =
+                    Error::damaged(&path, footer.tail, "its footer's ledger root is not that of its ledger");
                 report.note(None, &error)?;
             }
         }

@@ -118,7 +118,9 @@ impl LlmFrame {
         if self.completion.is_none() {
             missing.push("completion");
         }
-        missing.extend(["parsed", "usage", "finish_reason"].into_iter().filter(|key| !self.fields.contains_key(*key)));
+        missing.extend(
+            ["parsed", "usage", "finish_reason"].into_iter().filter(|key| !self.fields.contains_key(*key)),
+        );
         missing
     }
 
@@ -126,7 +128,8 @@ impl LlmFrame {
     #[must_use]
     pub fn build(self) -> Frame {
         let Self { prompt, completion, fields, volatile } = self;
-        Frame::new(Component::Llm, prompt, completion.unwrap_or_default()).metadata(metadata(fields, volatile))
+        Frame::new(Component::Llm, prompt, completion.unwrap_or_default())
+            .metadata(metadata(fields, volatile))
     }
 
     /// The frame, if nothing is missing.
@@ -233,6 +236,8 @@ fn metadata(mut fields: Map<String, Value>, volatile: Map<String, Value>) -> Vec
 fn refuse(what: &str, missing: &[&str]) -> Result<()> {
     match missing {
         [] => Ok(()),
-        missing => Err(Error::invalid(format!("{what} cannot be reproduced without: {}", missing.join(", ")))),
+        missing => {
+            Err(Error::invalid(format!("{what} cannot be reproduced without: {}", missing.join(", "))))
+        }
     }
 }

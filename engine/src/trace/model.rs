@@ -130,7 +130,10 @@ impl Component {
             (5, _) => Self::Nondet,
             (COMPONENT_OTHER, Some(name)) => Self::Other(name),
             (code, _) => {
-                return Err(Error::new(crate::ErrorKind::Damaged, format!("component code {code} is unknown")));
+                return Err(Error::new(
+                    crate::ErrorKind::Damaged,
+                    format!("component code {code} is unknown"),
+                ));
             }
         })
     }
@@ -306,7 +309,10 @@ impl RunSpec {
         check_text("an agent's name", &self.agent, 0, FIELD_BYTES_MAX)?;
         check_text("a model's name", &self.model, 0, FIELD_BYTES_MAX)?;
         if self.tags.len() > TAGS_MAX {
-            return Err(Error::invalid(format!("a run has at most {TAGS_MAX} tags, not {}", self.tags.len())));
+            return Err(Error::invalid(format!(
+                "a run has at most {TAGS_MAX} tags, not {}",
+                self.tags.len()
+            )));
         }
         for (key, value) in &self.tags {
             check_text("a tag's key", key, 1, FIELD_BYTES_MAX)?;

@@ -102,6 +102,16 @@ pub struct RunReader {
     metadata: (BodyRef, Option<Vec<u8>>),
 }
 
+/// A body, whose it is, the frame that holds it, and where its bytes are.
+#[derive(Debug)]
+pub(crate) struct StoredBody {
+    pub(crate) component: Component,
+    pub(crate) seq: u32,
+    pub(crate) id: BlobId,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) extents: Arc<Vec<Extent>>,
+}
+
 /// A frame's head and the recipes in its tail.
 #[derive(Debug, Clone)]
 struct Raw {
@@ -121,8 +131,14 @@ impl Raw {
 }
 
 /// A run's newest record.
-pub(crate) fn run_record(core: &Core, namespace: NamespaceId, uid: RunUid) -> Result<Option<(RunHead, Vec<u8>)>> {
-    let Some((_, value)) = core.index.get(&keys::run(namespace, uid), Seqno(u64::MAX))? else { return Ok(None) };
+pub(crate) fn run_record(
+    core: &Core,
+    namespace: NamespaceId,
+    uid: RunUid,
+) -> Result<Option<(RunHead, Vec<u8>)>> {
+    let Some((_, value)) = core.index.get(&keys::run(namespace, uid), Seqno(u64::MAX))? else {
+        return Ok(None);
+    };
     let record = core.logical(keys::place(value), Kind::Run, |logical| {
         Ok((RunHead::parse(logical.head)?, logical.tail.to_vec()))
     })?;
@@ -154,14 +170,17 @@ impl RunReader {
                 Some(ForkPoint { run: known.map(|(head, _)| head.fields.name), uid: parent, at, shared })
             }
         };
-        let recipe = match head.metadata {
-            BodyRef::Blob { .. } => {
-                let mut r = Reader::new(&tail, "run tail");
-                let taken = RecipeRef::take(&mut r).map(|recipe| recipe.recipe.to_vec());
-                Some(taken.map_err(|e| Error::new(ErrorKind::Damaged, format!("a run's record is damaged: {e}")))?)
-            }
-            _ => None,
-        };
+        let recipe =
+            match head.metadata {
+                BodyRef::Blob { .. } => {
+                    let mut r = Reader::new(&tail, "run tail");
+                    let taken = RecipeRef::take(&mut r).map(|recipe| recipe.recipe.to_vec());
+                    Some(taken.map_err(|e| {
+                        Error::new(ErrorKind::Damaged, format!("a run's record is damaged: {e}"))
+                    })?)
+                }
+                _ => None,
+            };
         let fields = head.fields;
         let status = Status::from_code(fields.status)?;
         let open = status == Status::Open;
@@ -180,7 +199,8 @@ impl RunReader {
             raw_bytes: fields.raw_bytes,
             fingerprint: (!open).then_some(fields.fingerprint),
         };
-        let mut reader = Self { core: core.clone(), namespace, info, lineage, metadata: (head.metadata, recipe) };
+        let mut reader =
+            Self { core: core.clone(), namespace, info, lineage, metadata: (head.metadata, recipe) };
         if open {
             reader.count()?;
         }
@@ -271,7 +291,9 @@ impl RunReader {
     /// `NotFound` where there is none; `Damaged`.
     pub fn snapshot(&self, seq: u32) -> Result<Snapshot> {
         let found = self.snapshot_at(seq)?.filter(|snapshot| snapshot.seq == seq);
-        found.ok_or_else(|| Error::not_found(format!("run {:?} has no snapshot after frame {seq}", self.info.name)))
+        found.ok_or_else(|| {
+            Error::not_found(format!("run {:?} has no snapshot after frame {seq}", self.info.name))
+        })
     }
 
     /// The newest snapshot taken after frame `seq` or an earlier one.
@@ -300,14 +322,17 @@ impl RunReader {
                     let extents = bodies::extents(recipe, |back| self.snapshot_extents(seq, back, 0))?;
                     bodies::body(&self.core, self.namespace, &extents, *len, *id)
                 }
-                BodyRef::Same { .. } => Err(Error::new(ErrorKind::Damaged, "a snapshot refers to another one")),
+                BodyRef::Same { .. } => {
+                    Err(Error::new(ErrorKind::Damaged, "a snapshot refers to another one"))
+                }
             }
         };
         let state = read(&head.state)?;
         let mut embeddings = Vec::with_capacity(head.embeddings.len());
         for (embedder, vector) in &head.embeddings {
             let bytes = read(vector)?;
-            let vector = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+            let vector =
+                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
             embeddings.push((embedder.clone(), vector));
         }
         Ok(Snapshot { seq, state, embeddings })
@@ -315,7 +340,10 @@ impl RunReader {
 
     fn snapshot_record(&self, uid: RunUid, seq: u32) -> Result<(SnapshotHead, Vec<u8>)> {
         let value = self.core.index.newest(&keys::snapshot(uid, seq))?.ok_or_else(|| {
-            Error::new(ErrorKind::Damaged, format!("the snapshot after frame {seq} is named and is not there"))
+            Error::new(
+                ErrorKind::Damaged,
+                format!("the snapshot after frame {seq} is named and is not there"),
+            )
         })?;
         self.core.logical(keys::place(value), Kind::Snapshot, |logical| {
             Ok((SnapshotHead::parse(logical.head)?, logical.tail.to_vec()))
@@ -325,7 +353,8 @@ impl RunReader {
     /// The extents of the state of the snapshot `back` numbers before `seq`.
     fn snapshot_extents(&self, seq: u32, back: u32, depth: u32) -> Result<Arc<Vec<Extent>>> {
         let at = seq.checked_sub(back).filter(|at| *at > 0 && depth < BASE_DEPTH_MAX);
-        let at = at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a snapshot's recipe names no earlier one"))?;
+        let at =
+            at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a snapshot's recipe names no earlier one"))?;
         let (_, tail) = self.snapshot_record(self.owner(at)?, at)?;
         let mut tail = Reader::new(&tail, "snapshot tail");
         let recipe = RecipeRef::take(&mut tail).map_err(damaged_snapshot)?;
@@ -351,7 +380,9 @@ impl RunReader {
             let head = FrameHead::parse(logical.head)?;
             let mut tail = Reader::new(logical.tail, "frame tail");
             let mut recipes = [None, None, None];
-            for (reference, recipe) in [&head.input, &head.output, &head.metadata].into_iter().zip(&mut recipes) {
+            for (reference, recipe) in
+                [&head.input, &head.output, &head.metadata].into_iter().zip(&mut recipes)
+            {
                 if matches!(reference, BodyRef::Blob { .. }) {
                     let taken = RecipeRef::take(&mut tail)?;
                     *recipe = Some((taken.base_back, taken.recipe.to_vec()));
@@ -372,7 +403,11 @@ impl RunReader {
     fn raw(&self, seq: u32) -> Result<Raw> {
         let name = &self.info.name;
         if seq == 0 || seq > self.info.frames {
-            let hint = if self.info.frames == 0 { "it has none".into() } else { format!("it has 1 to {}", self.info.frames) };
+            let hint = if self.info.frames == 0 {
+                "it has none".into()
+            } else {
+                format!("it has 1 to {}", self.info.frames)
+            };
             return Err(Error::not_found(format!("run {name:?} has no frame {seq}: {hint}")));
         }
         self.raw_if_any(seq)?
@@ -438,7 +473,8 @@ impl RunReader {
 
     /// The extents of the body in `slot` of the frame `back` numbers before `seq`.
     fn extents(&self, seq: u32, back: u32, slot: Slot, depth: u32) -> Result<Arc<Vec<Extent>>> {
-        let wrong = || Error::new(ErrorKind::Damaged, format!("a recipe of frame {seq} names no earlier one"));
+        let wrong =
+            || Error::new(ErrorKind::Damaged, format!("a recipe of frame {seq} names no earlier one"));
         let at = seq.checked_sub(back).filter(|at| *at > 0 && depth < BASE_DEPTH_MAX).ok_or_else(wrong)?;
         let raw = self.raw(at)?;
         match raw.slot(slot) {
@@ -450,11 +486,7 @@ impl RunReader {
     }
 
     /// A body with its extents: what a fork compares its first body with.
-    pub(crate) fn body_with_extents(
-        &self,
-        seq: u32,
-        slot: Slot,
-    ) -> Result<Option<(Component, u32, BlobId, Vec<u8>, Arc<Vec<Extent>>)>> {
+    pub(crate) fn body_with_extents(&self, seq: u32, slot: Slot) -> Result<Option<StoredBody>> {
         let raw = self.raw(seq)?;
         let component = Component::from_code(raw.head.component, raw.head.other.clone())?;
         let (at, origin) = self.origin(seq, &raw, slot)?;
@@ -462,7 +494,7 @@ impl RunReader {
             (BodyRef::Blob { len, id }, Some(recipe)) => {
                 let extents = bodies::extents(recipe, |back| self.extents(at, back, slot, 0))?;
                 let bytes = bodies::body(&self.core, self.namespace, &extents, *len, *id)?;
-                Ok(Some((component, at, *id, bytes, extents)))
+                Ok(Some(StoredBody { component, seq: at, id: *id, bytes, extents }))
             }
             _ => Ok(None),
         }
@@ -480,9 +512,11 @@ impl RunReader {
                 BodyRef::Inline(bytes) => output.extend_from_slice(&bytes),
                 BodyRef::Blob { len, id } => {
                     let mut tail = Reader::new(&tail, "frame part tail");
-                    let recipe = RecipeRef::take(&mut tail)
-                        .map_err(|e| Error::new(ErrorKind::Damaged, format!("a frame's part is damaged: {e}")))?;
-                    let extents = bodies::extents(recipe, |_| Err(Error::bug("a part's recipe stands alone")))?;
+                    let recipe = RecipeRef::take(&mut tail).map_err(|e| {
+                        Error::new(ErrorKind::Damaged, format!("a frame's part is damaged: {e}"))
+                    })?;
+                    let extents =
+                        bodies::extents(recipe, |_| Err(Error::bug("a part's recipe stands alone")))?;
                     output.extend(bodies::body(&self.core, self.namespace, &extents, len, id)?);
                 }
                 BodyRef::Same { .. } => {
@@ -506,15 +540,20 @@ impl RunReader {
             self.body(seq, raw, Slot::Output)?
         };
         let (metadata, _) = self.body(seq, raw, Slot::Metadata)?;
-        let digest = chain::digest(&component, head.parent, head.open, head.error, input_id, output_id, &metadata);
+        let digest =
+            chain::digest(&component, head.parent, head.open, head.error, input_id, output_id, &metadata);
         let link = chain::next(before, &digest);
-        if let Some((at, stored)) = head.link {
-            if at == seq && stored != link {
-                return Err(Error::new(
-                    ErrorKind::Damaged,
-                    format!("frame {seq} of run {:?} does not follow from the frames before it: its link differs", self.info.name),
-                ));
-            }
+        if let Some((at, stored)) = head.link
+            && at == seq
+            && stored != link
+        {
+            return Err(Error::new(
+                ErrorKind::Damaged,
+                format!(
+                    "frame {seq} of run {:?} does not follow from the frames before it: its link differs",
+                    self.info.name
+                ),
+            ));
         }
         Ok(RecordedFrame {
             seq,
@@ -645,8 +684,9 @@ fn lineage(core: &Core, namespace: NamespaceId, fields: &RunFields) -> Result<Li
         }
         upto = upto.min(shared);
         lineage.push((uid, upto));
-        let (head, _) = run_record(core, namespace, uid)?
-            .ok_or_else(|| Error::new(ErrorKind::Gone, format!("the run that run {child} was forked from is gone")))?;
+        let (head, _) = run_record(core, namespace, uid)?.ok_or_else(|| {
+            Error::new(ErrorKind::Gone, format!("the run that run {child} was forked from is gone"))
+        })?;
         parent = head.fields.parent;
     }
     lineage.reverse();

@@ -14,7 +14,8 @@ use crate::kv::core::Core;
 use crate::kv::write::{BatchWriter, Packed};
 use crate::log::queue::Durability;
 use crate::log::record::{
-    BodyRef, EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX, FrameHead, INLINE_BYTES_MAX, Kind, RunFields, RunHead, SnapshotHead,
+    BodyRef, EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX, FrameHead, INLINE_BYTES_MAX, Kind, RunFields, RunHead,
+    SnapshotHead,
 };
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
@@ -212,7 +213,8 @@ impl Run {
         let writer = BatchWriter::new(&self.core, self.namespace)?;
         let staged = guard.clone();
         let durability = self.core.options.durability;
-        let mut batch = RunBatch { run: self, guard, staged, writer, bodies: Vec::new(), durability, changed: false };
+        let mut batch =
+            RunBatch { run: self, guard, staged, writer, bodies: Vec::new(), durability, changed: false };
         if !batch.staged.begun {
             batch.begin()?;
         }
@@ -311,7 +313,8 @@ impl RunBatch<'_> {
 
     /// Writes the run's record as it now stands.
     fn put_run(&mut self) -> Result<()> {
-        let head = RunHead { fields: self.staged.fields.clone(), metadata: self.staged.metadata.reference.clone() };
+        let head =
+            RunHead { fields: self.staged.fields.clone(), metadata: self.staged.metadata.reference.clone() };
         let mut tail = Vec::new();
         self.staged.metadata.put_recipe(None, &mut tail);
         self.writer.record(Kind::Run, &encode_run(&head)?, &tail)
@@ -354,7 +357,9 @@ impl RunBatch<'_> {
         if let Component::Other(name) = &frame.component {
             // A name of the engine's own would read back as another component.
             if name.parse::<Component>()? != frame.component {
-                return Err(Error::invalid(format!("component {name:?} is one of the engine's own: use that")));
+                return Err(Error::invalid(format!(
+                    "component {name:?} is one of the engine's own: use that"
+                )));
             }
         }
         let seq = self.staged.last_seq + 1;
@@ -362,7 +367,9 @@ impl RunBatch<'_> {
             None => 0,
             Some(parent) if parent >= 1 && parent < seq => parent,
             Some(parent) => {
-                return Err(Error::invalid(format!("frame {seq} cannot have frame {parent} as its parent: name an earlier one")));
+                return Err(Error::invalid(format!(
+                    "frame {seq} cannot have frame {parent} as its parent: name an earlier one"
+                )));
             }
         };
         let started_ns = frame.started_ns.unwrap_or_else(|| self.run.core.io.now_ns());
@@ -394,7 +401,8 @@ impl RunBatch<'_> {
             metadata: metadata.reference.clone(),
         };
         let component = frame.component.clone();
-        let metadata = PackedMetadata { packed: metadata, base: metadata_base, bytes: frame.metadata.clone() };
+        let metadata =
+            PackedMetadata { packed: metadata, base: metadata_base, bytes: frame.metadata.clone() };
         Ok(Begun { head, component, input, input_base, metadata, started_ns })
     }
 
@@ -406,12 +414,7 @@ impl RunBatch<'_> {
     }
 
     /// Binds a frame to the chain and writes its record.
-    pub(crate) fn finish(
-        &mut self,
-        mut begun: Begun,
-        output: Packed,
-        output_base: Base,
-    ) -> Result<()> {
+    pub(crate) fn finish(&mut self, mut begun: Begun, output: Packed, output_base: Base) -> Result<()> {
         self.check_open()?;
         let head = &mut begun.head;
         head.open = false;
@@ -435,17 +438,12 @@ impl RunBatch<'_> {
             staged.fields.raw_bytes += content.len;
         }
         let mut tail = Vec::new();
-        begun.put_recipes(Some((&output, output_base.as_ref())), &mut tail);
+        begun.put_recipes(Some((&output, &output_base)), &mut tail);
         self.writer.record(Kind::Frame, &begun.head.encode(), &tail)
     }
 
     /// Packs a body and advances its lane. Gives what its recipe is coded against.
-    pub(crate) fn body(
-        &mut self,
-        key: &LaneKey,
-        seq: u32,
-        content: &Content,
-    ) -> Result<(Packed, Base)> {
+    pub(crate) fn body(&mut self, key: &LaneKey, seq: u32, content: &Content) -> Result<(Packed, Base)> {
         if content.len() <= SAME_BYTES_MIN {
             return Ok((self.writer.content(content, None, INLINE_BYTES_MAX)?, None));
         }
@@ -487,12 +485,12 @@ impl RunBatch<'_> {
         let Some((parent, ..)) = self.staged.fields.parent else { return Ok(lane) };
         let reader = RunReader::open(&self.run.core, self.run.namespace, parent)?;
         for seq in (shared.saturating_sub(FORK_LOOK_BACK).max(1)..=shared).rev() {
-            if let Some((found, at, id, bytes, extents)) = reader.body_with_extents(seq, *slot)? {
-                if found == *component {
-                    lane.push(at, id, extents.clone());
-                    self.bodies.push(((found, *slot), Body { bytes: Arc::new(bytes), extents }));
-                    break;
-                }
+            let found = reader.body_with_extents(seq, *slot)?;
+            if let Some(found) = found.filter(|found| found.component == *component) {
+                lane.push(found.seq, found.id, found.extents.clone());
+                let body = Body { bytes: Arc::new(found.bytes), extents: found.extents };
+                self.bodies.push(((found.component, *slot), body));
+                break;
             }
         }
         Ok(lane)
@@ -509,7 +507,10 @@ impl RunBatch<'_> {
             return Err(Error::invalid("a snapshot is taken after a frame: record one first"));
         }
         if self.staged.snapshots.contains(&seq) {
-            return Err(Error::conflict(format!("frame {seq} of run {:?} has a snapshot already", self.run.name)));
+            return Err(Error::conflict(format!(
+                "frame {seq} of run {:?} has a snapshot already",
+                self.run.name
+            )));
         }
         if embeddings.len() > EMBEDDINGS_MAX {
             return Err(Error::invalid(format!("a snapshot has at most {EMBEDDINGS_MAX} embeddings")));
@@ -596,15 +597,15 @@ impl RunBatch<'_> {
 
 impl Begun {
     /// The recipes of a frame's record, in the order of its body references.
-    fn put_recipes(&self, output: Option<(&Packed, Option<&(u32, Arc<Vec<Extent>>)>)>, tail: &mut Vec<u8>) {
-        fn slice(base: Option<&(u32, Arc<Vec<Extent>>)>) -> Option<(u32, &[Extent])> {
-            base.map(|(back, extents)| (*back, extents.as_slice()))
+    fn put_recipes(&self, output: Option<(&Packed, &Base)>, tail: &mut Vec<u8>) {
+        fn slice(base: &Base) -> Option<(u32, &[Extent])> {
+            base.as_ref().map(|(back, extents)| (*back, extents.as_slice()))
         }
-        self.input.put_recipe(slice(self.input_base.as_ref()), tail);
+        self.input.put_recipe(slice(&self.input_base), tail);
         if let Some((output, base)) = output {
             output.put_recipe(slice(base), tail);
         }
-        self.metadata.packed.put_recipe(slice(self.metadata.base.as_ref()), tail);
+        self.metadata.packed.put_recipe(slice(&self.metadata.base), tail);
     }
 }
 

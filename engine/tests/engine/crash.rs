@@ -9,7 +9,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -49,11 +48,13 @@ fn observe(store: &Store) -> Result<String, annals::Error> {
         for info in space.runs()? {
             let info = info?;
             let status = if info.status == Status::Open { Status::Abandoned } else { info.status };
-            let _ = writeln!(seen, "run {} {status} {} {:?}", info.name, info.frames, info.parent.map(|p| p.at));
+            let _ =
+                writeln!(seen, "run {} {status} {} {:?}", info.name, info.frames, info.parent.map(|p| p.at));
             let reader = space.run(&info.name)?;
             for frame in reader.frames() {
                 let f = frame?;
-                let _ = writeln!(seen, "  {} {} {} {} {}", f.seq, f.incomplete, f.input_id, f.output_id, f.link);
+                let _ =
+                    writeln!(seen, "  {} {} {} {} {}", f.seq, f.incomplete, f.input_id, f.output_id, f.link);
             }
             if let Some(snapshot) = reader.snapshot_at(info.frames)? {
                 let _ = writeln!(seen, "  state after {} {}", snapshot.seq, blake(&snapshot.state));
@@ -151,14 +152,16 @@ fn runs(work: &mut Workload<'_>) {
     let mut messages = String::from("[");
     for i in 0..6usize {
         let answer = text(60, i);
-        let frame = Frame::new(Component::Llm, messages.clone(), answer.clone()).metadata(format!("{{\"n\":{i}}}"));
+        let frame =
+            Frame::new(Component::Llm, messages.clone(), answer.clone()).metadata(format!("{{\"n\":{i}}}"));
         work.step(&store, || run.record(frame).unwrap());
         let _ = write!(messages, "{answer},");
         if i % 2 == 1 {
             work.step(&store, || run.snapshot(messages.clone(), &[("mock", &[0.5; 32])]).unwrap());
         }
     }
-    let open = work.step(&store, || run.begin_frame(&Frame::new(Component::Llm, messages.clone(), "")).unwrap());
+    let open =
+        work.step(&store, || run.begin_frame(&Frame::new(Component::Llm, messages.clone(), "")).unwrap());
     for i in 0..3 {
         open.append(text(50, 90 + i).as_bytes()).unwrap();
         work.step(&store, || open.flush().unwrap());
@@ -206,7 +209,8 @@ fn check(disk: &SimIo, point: &CrashPoint, commits: &[Commit], second: Option<u6
     }
     if let Some(seed) = second {
         let crashed = disk.crash(Crash::Seed(seed));
-        let again = Store::open_with(STORE, options(&crashed)).map_err(|e| format!("second crash: {e}\n{point}"))?;
+        let again =
+            Store::open_with(STORE, options(&crashed)).map_err(|e| format!("second crash: {e}\n{point}"))?;
         if observe(&again).map_err(|e| e.to_string())? != read {
             return fail("a second crash lost what the first had kept".to_owned());
         }
@@ -215,10 +219,13 @@ fn check(disk: &SimIo, point: &CrashPoint, commits: &[Commit], second: Option<u6
     let keyspace = space.keyspace("all", History::All).map_err(|e| e.to_string())?;
     keyspace.put(b"still", "writing").map_err(|e| e.to_string())?;
     store.close().map_err(|e| e.to_string())?;
-    let store = Store::open_read_only_with(STORE, options(disk)).map_err(|e| format!("after closing: {e}"))?;
+    let store =
+        Store::open_read_only_with(STORE, options(disk)).map_err(|e| format!("after closing: {e}"))?;
     match observe(&store) {
         Ok(after) if after.starts_with(&read) && after.contains("namespace after") => Ok(()),
-        Ok(after) => fail(format!("after one more write and a clean close there is\n{after}\ninstead of\n{read}")),
+        Ok(after) => {
+            fail(format!("after one more write and a clean close there is\n{after}\ninstead of\n{read}"))
+        }
         Err(error) => fail(format!("after one more write and a clean close: {error}")),
     }
 }
@@ -235,7 +242,9 @@ fn crash_everywhere(name: &str, workload: fn(&mut Workload<'_>), share: u64) {
     for (index, (point, disk)) in history.crashes(seeds).enumerate() {
         let second = (index % 8 == 0).then_some(seed + index as u64);
         if let Err(what) = check(&disk, &point, &recorded.commits, second) {
-            panic!("{what}\nrepeat with: ANNALS_SEED={seed} ANNALS_CRASH_STATES={wanted} cargo test -p annals --test engine crash::{name}");
+            panic!(
+                "{what}\nrepeat with: ANNALS_SEED={seed} ANNALS_CRASH_STATES={wanted} cargo test -p annals --test engine crash::{name}"
+            );
         }
         tried.fetch_add(1, Ordering::Relaxed);
     }

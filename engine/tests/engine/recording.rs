@@ -12,7 +12,8 @@ fn conversation(steps: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     (0..steps)
         .map(|step| {
             let request = format!(r#"{{"model":"m","messages":[{messages}]}}"#);
-            let answer = format!(r#"{{"role":"assistant","content":"step {step}: {}"}}"#, "word ".repeat(step % 50));
+            let answer =
+                format!(r#"{{"role":"assistant","content":"step {step}: {}"}}"#, "word ".repeat(step % 50));
             messages.push(',');
             messages.push_str(&answer);
             (request.into_bytes(), answer.into_bytes())

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 /// One index entry: a version of a key and where it lives.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub(crate) struct Entry {
     /// At most [`KEY_LEN_MAX`](super::KEY_LEN_MAX) bytes; may be empty.
     pub key: Vec<u8>,
     /// When the version was written.
@@ -15,7 +15,7 @@ pub struct Entry {
 
 /// What a key's version points at. Opaque to the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Value {
+pub(crate) struct Value {
     /// What sort of thing it is: the owner's own numbering.
     pub kind: u8,
     /// Often a segment.
@@ -28,7 +28,7 @@ pub struct Value {
 
 /// The log position up to which a table reflects the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Covers {
+pub(crate) struct Covers {
     /// Segment id.
     pub segment: u64,
     /// Byte offset in that segment.
@@ -39,7 +39,7 @@ pub struct Covers {
 
 /// Which table this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TableMeta {
+pub(crate) struct TableMeta {
     /// The store's uuid.
     pub store: [u8; 16],
     /// The table's id, unique in its store.

@@ -1,12 +1,12 @@
 //! What can go wrong with a table.
 
 /// Result of a table operation.
-pub type Result<T> = std::result::Result<T, TableError>;
+pub(crate) type Result<T> = std::result::Result<T, TableError>;
 
 /// Why a table could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum TableError {
+pub(crate) enum TableError {
     /// The bytes are too few or do not begin as a table does.
     #[error("not a table file ({len} bytes, {what})")]
     NotATable {

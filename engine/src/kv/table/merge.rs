@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 
 /// Entries of several sorted sources in one order. Made by [`merge`].
 #[derive(Debug)]
-pub struct Merge<I, E> {
+pub(crate) struct Merge<I, E> {
     sources: Vec<I>,
     heads: BinaryHeap<Head>,
     /// The source whose head was given last and has not been replaced yet.
@@ -40,7 +40,7 @@ impl PartialOrd for Head {
 /// comes out as soon as it is met, before entries that would have come after it.
 ///
 /// A source out of order gives an output out of order, which [`TableWriter`](super::TableWriter) refuses.
-pub fn merge<I, E>(sources: Vec<I>) -> Merge<I, E>
+pub(crate) fn merge<I, E>(sources: Vec<I>) -> Merge<I, E>
 where
     I: Iterator<Item = Result<Entry, E>>,
 {

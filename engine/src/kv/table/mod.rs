@@ -15,14 +15,13 @@ mod merge;
 mod reader;
 mod scan;
 #[cfg(test)]
+pub(crate) use {error::Result, filter::Filter, layout::KEY_LEN_MAX, scan::Scan, scan::ScanBack};
+#[cfg(test)]
 mod tests;
 mod writer;
 
-pub use entry::{Covers, Entry, TableMeta, Value};
-pub use error::{Result, TableError};
-pub use filter::Filter;
-pub use layout::KEY_LEN_MAX;
-pub use merge::{Merge, merge};
-pub use reader::Table;
-pub use scan::{Scan, ScanBack};
-pub use writer::TableWriter;
+pub(crate) use entry::{Covers, Entry, TableMeta, Value};
+pub(crate) use error::TableError;
+pub(crate) use merge::merge;
+pub(crate) use reader::Table;
+pub(crate) use writer::TableWriter;

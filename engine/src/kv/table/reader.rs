@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// An open table. Cheap to hold: its bytes, and the few blocks read last, decoded.
 #[derive(Debug)]
-pub struct Table {
+pub(crate) struct Table {
     bytes: Bytes,
     footer: Footer,
     cache: Cache,
@@ -41,7 +41,7 @@ impl Table {
     ///
     /// # Errors
     /// [`TableError::NotATable`], [`TableError::UnknownVersion`], or [`TableError::Damaged`].
-    pub fn open(bytes: Bytes) -> Result<Self> {
+    pub(crate) fn open(bytes: Bytes) -> Result<Self> {
         let (footer, middle) = Footer::decode(&bytes)?;
         let damaged = |what| TableError::Damaged { table: footer.meta.id, offset: footer.index_offset, what };
         let index = Index::new(&footer, middle).map_err(damaged)?;
@@ -51,19 +51,19 @@ impl Table {
 
     /// Which table this is and what it covers.
     #[must_use]
-    pub fn meta(&self) -> &TableMeta {
+    pub(crate) fn meta(&self) -> &TableMeta {
         &self.footer.meta
     }
 
     /// How many entries the table holds.
     #[must_use]
-    pub fn entry_count(&self) -> u64 {
+    pub(crate) fn entry_count(&self) -> u64 {
         self.footer.entry_count
     }
 
     /// The file's length in bytes.
     #[must_use]
-    pub fn file_len(&self) -> u64 {
+    pub(crate) fn file_len(&self) -> u64 {
         self.bytes.len() as u64
     }
 
@@ -71,7 +71,7 @@ impl Table {
     ///
     /// # Errors
     /// [`TableError::Damaged`] where a block that has to be read is damaged.
-    pub fn get(&self, key: &[u8], at: u64) -> Result<Option<(u64, Value)>> {
+    pub(crate) fn get(&self, key: &[u8], at: u64) -> Result<Option<(u64, Value)>> {
         let target = Spot { key, seqno: at };
         let index = self.index()?;
         let Some(number) = self.locate(&index, target)? else { return Ok(None) };
@@ -92,7 +92,7 @@ impl Table {
     ///
     /// # Errors
     /// [`TableError::Damaged`] where a block that has to be read is damaged.
-    pub fn versions(&self, key: &[u8]) -> Result<Vec<(u64, Value)>> {
+    pub(crate) fn versions(&self, key: &[u8]) -> Result<Vec<(u64, Value)>> {
         let mut found = Vec::new();
         let index = self.index()?;
         let Some(mut number) = self.locate(&index, Spot::first(key))? else { return Ok(found) };
@@ -117,13 +117,13 @@ impl Table {
 
     /// Entries of the keys between the bounds, in order: keys ascending, each key's newest version first.
     /// Bounds that exclude each other give nothing.
-    pub fn scan(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Scan<&Self> {
+    pub(crate) fn scan(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Scan<&Self> {
         Scan::new(self, from, to)
     }
 
     /// Entries of the keys between the bounds, in reverse order: keys descending, each key's oldest version
     /// first. Bounds that exclude each other give nothing.
-    pub fn scan_back(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> ScanBack<&Self> {
+    pub(crate) fn scan_back(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> ScanBack<&Self> {
         ScanBack::new(self, from, to)
     }
 
@@ -131,7 +131,7 @@ impl Table {
     ///
     /// # Errors
     /// [`TableError::Damaged`] names the first part that is damaged.
-    pub fn verify(&self) -> Result<()> {
+    pub(crate) fn verify(&self) -> Result<()> {
         let index = self.index()?;
         index.validate(&self.footer).map_err(|what| self.damaged(self.footer.index_offset, what))?;
         let mut entries = 0u64;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Entries in order. `T` is `&Table` or `Arc<Table>`.
 #[derive(Debug)]
-pub struct Scan<T> {
+pub(crate) struct Scan<T> {
     walk: Walk<T>,
     to: Bound<Vec<u8>>,
     /// Where the walk begins, until it has begun.
@@ -21,7 +21,7 @@ pub struct Scan<T> {
 
 /// Entries in reverse order. `T` is `&Table` or `Arc<Table>`.
 #[derive(Debug)]
-pub struct ScanBack<T> {
+pub(crate) struct ScanBack<T> {
     walk: Walk<T>,
     from: Bound<Vec<u8>>,
     to: Option<Bound<Vec<u8>>>,
@@ -39,7 +39,7 @@ struct Walk<T> {
 
 impl<T: Deref<Target = Table>> Scan<T> {
     /// Like [`Table::scan`], for a walk that owns a share of its table.
-    pub fn new(table: T, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Self {
+    pub(crate) fn new(table: T, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Self {
         Self { walk: Walk::new(table), to: to.map(<[u8]>::to_vec), from: Some(from.map(<[u8]>::to_vec)) }
     }
 
@@ -63,7 +63,7 @@ impl<T: Deref<Target = Table>> Scan<T> {
 
 impl<T: Deref<Target = Table>> ScanBack<T> {
     /// Like [`Table::scan_back`], for a walk that owns a share of its table.
-    pub fn new(table: T, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Self {
+    pub(crate) fn new(table: T, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Self {
         Self { walk: Walk::new(table), from: from.map(<[u8]>::to_vec), to: Some(to.map(<[u8]>::to_vec)) }
     }
 

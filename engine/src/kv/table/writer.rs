@@ -23,7 +23,7 @@ const _: () = assert!(BLOCK_RAW_LEN + KEY_LEN_MAX < BLOCK_KEYS_MAX);
 
 /// Writes one table. A table that was not finished is not a table.
 #[derive(Debug)]
-pub struct TableWriter<W> {
+pub(crate) struct TableWriter<W> {
     sink: W,
     meta: TableMeta,
     filter: Filter,
@@ -42,7 +42,7 @@ impl<W: Write> TableWriter<W> {
     ///
     /// # Errors
     /// [`TableError::Sink`] where the sink refuses the header, [`TableError::Zstd`] for want of memory.
-    pub fn new(mut sink: W, meta: TableMeta) -> Result<Self> {
+    pub(crate) fn new(mut sink: W, meta: TableMeta) -> Result<Self> {
         sink.write_all(&header()).map_err(|source| TableError::Sink { source })?;
         Ok(Self {
             sink,
@@ -59,8 +59,9 @@ impl<W: Write> TableWriter<W> {
     }
 
     /// Says which blocks get a filter of their keys.
+    #[cfg(test)]
     #[must_use]
-    pub fn with_filter(mut self, filter: Filter) -> Self {
+    pub(crate) fn with_filter(mut self, filter: Filter) -> Self {
         self.filter = filter;
         self
     }
@@ -69,7 +70,7 @@ impl<W: Write> TableWriter<W> {
     ///
     /// # Errors
     /// See [`push`](Self::push).
-    pub fn add(&mut self, entry: &Entry) -> Result<()> {
+    pub(crate) fn add(&mut self, entry: &Entry) -> Result<()> {
         self.push(&entry.key, entry.seqno, entry.value)
     }
 
@@ -79,7 +80,7 @@ impl<W: Write> TableWriter<W> {
     /// [`TableError::OutOfOrder`] where it does not come after the last one (key ascending, then seqno
     /// descending; equal ones are refused) and [`TableError::KeyTooLong`]: the writer goes on as if nothing was
     /// added. [`TableError::Sink`] and [`TableError::TooLarge`]: the writer refuses everything from then on.
-    pub fn push(&mut self, key: &[u8], seqno: u64, value: Value) -> Result<()> {
+    pub(crate) fn push(&mut self, key: &[u8], seqno: u64, value: Value) -> Result<()> {
         if self.failed {
             return Err(TableError::WriterFailed);
         }
@@ -103,7 +104,7 @@ impl<W: Write> TableWriter<W> {
     ///
     /// # Errors
     /// [`TableError::Sink`], [`TableError::TooLarge`], or [`TableError::WriterFailed`] after an earlier one.
-    pub fn finish(mut self) -> Result<W> {
+    pub(crate) fn finish(mut self) -> Result<W> {
         if self.failed {
             return Err(TableError::WriterFailed);
         }
@@ -120,12 +121,6 @@ impl<W: Write> TableWriter<W> {
         self.write(&footer.encode())?;
         self.sink.flush().map_err(|source| TableError::Sink { source })?;
         Ok(self.sink)
-    }
-
-    /// Bytes handed to the sink so far, for callers that cut tables by size.
-    #[must_use]
-    pub fn written_len(&self) -> u64 {
-        self.offset
     }
 
     fn last(&self) -> Option<Spot<'_>> {
