@@ -237,19 +237,3 @@ fn make_fixture() {
     std::fs::write(new.with_extension("sums"), sums(&store).unwrap()).unwrap();
     println!("{total} bytes in {}", new.display());
 }
-
-#[test]
-fn tmp_same_state_twice() {
-    let sim = SimIo::new(1);
-    let options = Options { io: Arc::new(sim.clone()), ..Options::default() };
-    let store = Store::open_with("store", options).unwrap();
-    let run = store.namespace("d").unwrap().begin_run(RunSpec::new("r")).unwrap();
-    let state = text(1, 50);
-    run.record(Frame::new(Component::User, "a", "b")).unwrap();
-    run.snapshot(state.as_str(), &[]).unwrap();
-    run.record(Frame::new(Component::User, "a", "b")).unwrap();
-    run.snapshot(state.as_str(), &[]).unwrap();
-    let reader = store.namespace("d").unwrap().run("r").unwrap();
-    println!("{:?}", reader.snapshot(1).map(|s| s.state.len()));
-    println!("{:?}", reader.snapshot(2).map(|s| s.state.len()));
-}
