@@ -68,16 +68,28 @@ fn varints_as_the_specification_shows_them() {
         put_signed(&mut out, value);
         out
     };
-    assert_eq!([signed(0), signed(-1), signed(1), signed(-64), signed(64)].concat(), [0, 1, 2, 0x7f, 0x80, 1]);
+    assert_eq!(
+        [signed(0), signed(-1), signed(1), signed(-64), signed(64)].concat(),
+        [0, 1, 2, 0x7f, 0x80, 1]
+    );
 }
 
 #[test]
 fn overlong_numbers_are_refused() {
-    for bytes in [&[0x80, 0][..], &[0xff; 10], &[0xff; 11], &[0x80; 10], &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 2]] {
+    for bytes in [
+        &[0x80, 0][..],
+        &[0xff; 10],
+        &[0xff; 11],
+        &[0x80; 10],
+        &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 2],
+    ] {
         assert_eq!(varint_of(bytes), Err(CodecError::Varint), "{bytes:02x?}");
     }
     let mut r = Reader::new(&[0x80, 0x80, 0x80, 0x80, 0x10], "test");
-    assert_eq!(r.varint32(), Err(CodecError::Limit { what: "test", found: 1 << 32, limit: u64::from(u32::MAX) }));
+    assert_eq!(
+        r.varint32(),
+        Err(CodecError::Limit { what: "test", found: 1 << 32, limit: u64::from(u32::MAX) })
+    );
 }
 
 #[test]
@@ -100,7 +112,14 @@ enum Shape {
 #[test]
 fn the_bincode_form_is_the_contract() {
     assert_eq!(encode(&Shape::Empty).unwrap(), [0, 0, 0, 0]);
-    let full = Shape::Full { number: 0x102, text: "ab".into(), list: vec![5], maybe: Some(9), array: [1, 2, 3], flag: true };
+    let full = Shape::Full {
+        number: 0x102,
+        text: "ab".into(),
+        list: vec![5],
+        maybe: Some(9),
+        array: [1, 2, 3],
+        flag: true,
+    };
     let bytes = encode(&full).unwrap();
     assert_eq!(
         bytes,

@@ -34,12 +34,21 @@ fn sums(store: &Store) -> annals::Result<String> {
             let info = info?;
             let run = space.run(&info.name)?;
             let at = format!("{name}/{}", info.name);
-            sum(&mut out, &format!("{at} {} {:?} {:?}", info.status, info.severity, info.tags), &run.metadata()?);
+            sum(
+                &mut out,
+                &format!("{at} {} {:?} {:?}", info.status, info.severity, info.tags),
+                &run.metadata()?,
+            );
             for frame in run.frames() {
                 let frame = frame?;
-                let at = format!("{at}/{} {} {:?} {}", frame.seq, frame.component, frame.parent, frame.started_ns);
+                let at =
+                    format!("{at}/{} {} {:?} {}", frame.seq, frame.component, frame.parent, frame.started_ns);
                 sum(&mut out, &format!("{at} input"), &frame.input);
-                sum(&mut out, &format!("{at} output{}", if frame.incomplete { " so far" } else { "" }), &frame.output);
+                sum(
+                    &mut out,
+                    &format!("{at} output{}", if frame.incomplete { " so far" } else { "" }),
+                    &frame.output,
+                );
                 sum(&mut out, &format!("{at} metadata"), &frame.metadata);
                 sum(&mut out, &format!("{at} link"), frame.link.to_string().as_bytes());
                 if let Some(snapshot) = run.snapshot_at(frame.seq)?.filter(|s| s.seq == frame.seq) {
@@ -51,9 +60,17 @@ fn sums(store: &Store) -> annals::Result<String> {
             let Some(keyspace) = space.find_keyspace(keyspace)? else { continue };
             for pair in keyspace.scan(ScanRange::all()) {
                 let (key, value) = pair?;
-                sum(&mut out, &format!("{name} {:?} {}", keyspace.history_policy(), String::from_utf8_lossy(&key)), &value);
+                sum(
+                    &mut out,
+                    &format!("{name} {:?} {}", keyspace.history_policy(), String::from_utf8_lossy(&key)),
+                    &value,
+                );
                 for version in keyspace.history(&key)? {
-                    sum(&mut out, &format!("  {}", version.seqno), version.value.as_deref().unwrap_or(b"(ended)"));
+                    sum(
+                        &mut out,
+                        &format!("  {}", version.seqno),
+                        version.value.as_deref().unwrap_or(b"(ended)"),
+                    );
                 }
             }
         }
@@ -78,17 +95,21 @@ fn record(store: &Store) -> annals::Result<()> {
     let base = 1_600_000_000_000_000_000u64;
     let spec = |name: &str| RunSpec::new(name).agent("approver").model("m-1").started_ns(base);
     let metadata = format!(r#"{{"note":"{}"}}"#, text(1, 20));
-    let run = space.begin_run(spec("loan-42").tag("env", "prod").severity(Severity::Flagged).metadata(metadata))?;
+    let run =
+        space.begin_run(spec("loan-42").tag("env", "prod").severity(Severity::Flagged).metadata(metadata))?;
     let mut messages = text(2, 60);
     for step in 0..8u64 {
         let request = format!(r#"{{"model":"m-1","messages":["{messages}"]}}"#);
         let answer = text(100 + step, 20 + 5 * step as usize);
-        let mut frame = Frame::new(Component::Llm, request, answer.clone())
-            .metadata(format!(r#"{{"temperature":0.5,"volatile":{{"id":{step}}},"usage":{{"tokens":{}}}}}"#, step * 7));
+        let mut frame = Frame::new(Component::Llm, request, answer.clone()).metadata(format!(
+            r#"{{"temperature":0.5,"volatile":{{"id":{step}}},"usage":{{"tokens":{}}}}}"#,
+            step * 7
+        ));
         frame.started_ns = Some(base + step * 1_000_000);
         frame.duration_ns = 1000 + step;
         let call = run.record(frame)?;
-        let mut tool = Frame::new(Component::Tool, format!(r#"{{"id":{step}}}"#), r#"{"score":580}"#).parent(call);
+        let mut tool =
+            Frame::new(Component::Tool, format!(r#"{{"id":{step}}}"#), r#"{"score":580}"#).parent(call);
         tool.started_ns = Some(base + step * 1_000_000 + 500);
         tool.error = step == 3;
         run.record(tool)?;

@@ -7,7 +7,9 @@ use crate::blob::decode_recipe;
 use crate::codec;
 use crate::log::cursor::{account, for_each_record};
 use crate::log::layout::{BatchHeader, Footer, LogState, RawRecord, SegmentHeader};
-use crate::log::record::{FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead};
+use crate::log::record::{
+    FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead,
+};
 
 const GOLDEN: &str = include_str!("../../../tests/data/format/golden.hex");
 
@@ -44,13 +46,15 @@ fn everything_has_the_bytes_that_are_written_down() {
         .map(|(name, bytes)| format!("{name}: {}", hex(bytes)))
         .collect();
     assert!(wrong.is_empty(), "these bytes are not as written down:\n{}", wrong.join("\n"));
-    let unknown: Vec<_> = golden.iter().filter(|(name, _)| all.iter().all(|(known, _)| known != name)).collect();
+    let unknown: Vec<_> =
+        golden.iter().filter(|(name, _)| all.iter().all(|(known, _)| known != name)).collect();
     assert!(unknown.is_empty(), "nothing makes these: {unknown:?}");
 }
 
 /// The written bytes of an item.
 pub(super) fn bytes(name: &str) -> Vec<u8> {
-    let digits = golden().into_iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name}")).1;
+    let digits =
+        golden().into_iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name}")).1;
     (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
 }
 
@@ -61,7 +65,10 @@ fn raw(bytes: &[u8]) -> (RawRecord<'_>, Logical<'_>) {
 
 #[test]
 fn what_is_written_down_reads_as_what_it_says() {
-    assert_eq!(SegmentHeader::decode(&bytes("segment_header"), STORE, SEGMENT).unwrap(), samples::segment_header());
+    assert_eq!(
+        SegmentHeader::decode(&bytes("segment_header"), STORE, SEGMENT).unwrap(),
+        samples::segment_header()
+    );
     assert_eq!(Footer::decode_end(&bytes("footer"), 4096, salt()).unwrap(), samples::footer());
     let head = |name| raw(&bytes(name)).1.head.to_vec();
     assert_eq!(KvHead::parse(Kind::Put, &head("put_inline")).unwrap(), samples::put_inline());

@@ -20,8 +20,8 @@ use crate::log::layout::{
 use crate::log::manifest::{self, Manifest, State};
 use crate::log::paths::Paths;
 use crate::log::record::{
-    BodyRef, COMPONENT_BYTES_MAX, EMBEDDINGS_MAX, FrameHead, GroupPart, KV_INLINE_BYTES_MAX, Kind, KvHead, LAYOUT,
-    Logical, PartHead, RecipeRef, RunHead, SKIPPABLE, SnapshotHead, SpaceHead,
+    BodyRef, COMPONENT_BYTES_MAX, EMBEDDINGS_MAX, FrameHead, GroupPart, KV_INLINE_BYTES_MAX, Kind, KvHead,
+    LAYOUT, Logical, PartHead, RecipeRef, RunHead, SKIPPABLE, SnapshotHead, SpaceHead,
 };
 
 /// Every parser of the log on the same bytes; whether it took them.
@@ -255,7 +255,8 @@ fn a_manifest_may_only_be_torn_in_its_last_edit() {
     let whole = load_changed(|_, _| {}).unwrap().unwrap();
     assert_eq!((whole.generation, whole.state.synced), (7, 97));
     let edit = bytes("manifest").len();
-    let changed = |at: usize| load_changed(|sim, paths| sim.edit(&paths.manifest(7), |b| b[at] ^= 1).unwrap());
+    let changed =
+        |at: usize| load_changed(|sim, paths| sim.edit(&paths.manifest(7), |b| b[at] ^= 1).unwrap());
     for at in [0, 20, 27, 28, 32, 40, edit - 1] {
         assert_eq!(changed(at).unwrap_err().kind(), ErrorKind::Damaged, "byte {at}");
     }

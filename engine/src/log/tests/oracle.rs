@@ -119,10 +119,13 @@ fn another_implementation_reads_and_writes_the_same_bytes() {
     let [_, newest, all] = samples::spaces().map(|space| same!(Space, space));
     assert!(matches!(newest, Space::Keyspace { id: 17, namespace: 16, history: History::Newest(3), .. }));
     assert!(matches!(all, Space::Keyspace { history: History::All, .. }));
-    same!(Space, crate::log::record::SpaceHead::Keyspace {
-        id: 18,
-        namespace: crate::ids::NamespaceId(16),
-        name: "é".into(),
-        history: crate::log::record::HistoryCode::AgeNs(u64::MAX),
-    });
+    same!(
+        Space,
+        crate::log::record::SpaceHead::Keyspace {
+            id: 18,
+            namespace: crate::ids::NamespaceId(16),
+            name: "é".into(),
+            history: crate::log::record::HistoryCode::AgeNs(u64::MAX),
+        }
+    );
 }

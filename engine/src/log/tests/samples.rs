@@ -16,8 +16,8 @@ use crate::log::ledger::{Frontier, leaf_hash, record_hash};
 use crate::log::manifest::{Clean, Manifest, SegmentEntry, State, TableEntry};
 use crate::log::paths::Paths;
 use crate::log::record::{
-    BodyRef, FrameHead, GroupPart, HistoryCode, Kind, KvHead, PartHead, RecipeRef, RunFields, RunHead, SnapshotHead,
-    SpaceHead,
+    BodyRef, FrameHead, GroupPart, HistoryCode, Kind, KvHead, PartHead, RecipeRef, RunFields, RunHead,
+    SnapshotHead, SpaceHead,
 };
 use crate::log::totals::Totals;
 use crate::trace::Component;
@@ -47,7 +47,9 @@ fn blob() -> BodyRef {
 }
 
 fn extents() -> Vec<Extent> {
-    [(7, 0, 100), (7, 150, 50), (9, 20, 150)].map(|(group, offset, len)| Extent { group: GroupId(group), offset, len }).into()
+    [(7, 0, 100), (7, 150, 50), (9, 20, 150)]
+        .map(|(group, offset, len)| Extent { group: GroupId(group), offset, len })
+        .into()
 }
 
 pub(super) fn segment_header() -> SegmentHeader {
@@ -110,7 +112,15 @@ pub(super) fn frame() -> FrameHead {
 
 /// A frame that has begun; it began before its run did, by its caller's clock.
 pub(super) fn frame_open() -> FrameHead {
-    FrameHead { open: true, parent: 0, start_ns: -1000, duration_ns: 0, link: None, output: inline(b""), ..frame() }
+    FrameHead {
+        open: true,
+        parent: 0,
+        start_ns: -1000,
+        duration_ns: 0,
+        link: None,
+        output: inline(b""),
+        ..frame()
+    }
 }
 
 /// A failed frame of the caller's own component.
@@ -128,11 +138,17 @@ pub(super) fn part() -> PartHead {
 }
 
 pub(super) fn snapshot() -> SnapshotHead {
-    SnapshotHead { run: RunUid(2), seq: 300, state: blob(), embeddings: vec![("e5".into(), inline(&[0, 0, 128, 63]))] }
+    SnapshotHead {
+        run: RunUid(2),
+        seq: 300,
+        state: blob(),
+        embeddings: vec![("e5".into(), inline(&[0, 0, 128, 63]))],
+    }
 }
 
 pub(super) fn spaces() -> [SpaceHead; 3] {
-    let keyspace = |history| SpaceHead::Keyspace { id: 17, namespace: NamespaceId(16), name: "kv".into(), history };
+    let keyspace =
+        |history| SpaceHead::Keyspace { id: 17, namespace: NamespaceId(16), name: "kv".into(), history };
     [
         SpaceHead::Namespace { id: NamespaceId(16), name: "default".into() },
         keyspace(HistoryCode::Newest(3)),
