@@ -13,6 +13,8 @@ pub(crate) mod paths;
 pub(crate) mod queue;
 pub(crate) mod record;
 pub(crate) mod segments;
+#[cfg(test)]
+mod tests;
 pub(crate) mod ticket;
 pub(crate) mod totals;
 pub(crate) mod writer;

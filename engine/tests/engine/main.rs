@@ -8,4 +8,5 @@
 )]
 
 mod crash;
+mod format_fixture;
 mod recording;

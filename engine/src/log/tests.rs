@@ -1,0 +1,6 @@
+//! docs/format.md bound to the code: golden bytes, a second implementation of the bincode form, hostile bytes.
+
+mod golden;
+mod hostile;
+mod oracle;
+mod samples;

@@ -1,0 +1,293 @@
+//! Bytes that nobody wrote: every one is a typed error, none a panic.
+
+use std::io::IoSlice;
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::golden::bytes;
+use super::samples::{self, OFFSET, SEGMENT, STORE, salt};
+use crate::ErrorKind;
+use crate::blob::decode_recipe;
+use crate::codec::{self, CodecError, Reader};
+use crate::io::sim::SimIo;
+use crate::io::{Io, Open};
+use crate::log::batch::BatchBuf;
+use crate::log::cursor::{account, for_each_record};
+use crate::log::layout::{
+    BatchHeader, Footer, LogState, RawRecord, SegmentHeader, seal_record, stamp_record, start_record,
+};
+use crate::log::manifest::{self, Manifest, State};
+use crate::log::paths::Paths;
+use crate::log::record::{
+    BodyRef, COMPONENT_BYTES_MAX, EMBEDDINGS_MAX, FrameHead, GroupPart, KV_INLINE_BYTES_MAX, Kind, KvHead,
+    LAYOUT, Logical, PartHead, RecipeRef, RunHead, SKIPPABLE, SnapshotHead, SpaceHead,
+};
+
+/// Every parser of the log on the same bytes; whether it took them.
+fn parse_all(bytes: &[u8]) -> Vec<bool> {
+    let mut reader = Reader::new(bytes, "recipe");
+    let mut state = LogState::empty();
+    vec![
+        SegmentHeader::decode(bytes, STORE, SEGMENT).is_ok(),
+        BatchHeader::peek(bytes).is_ok(),
+        BatchHeader::check(bytes, salt(), OFFSET).is_ok(),
+        RawRecord::check(bytes, salt(), OFFSET).is_ok(),
+        for_each_record(bytes, OFFSET, salt(), |_, _, _| Ok(())).is_ok(),
+        account(&mut state, bytes, OFFSET, salt()).is_ok(),
+        Footer::decode_end(bytes, OFFSET, salt()).is_ok(),
+        Logical::parse(bytes).is_ok(),
+        KvHead::parse(Kind::Put, bytes).is_ok(),
+        KvHead::parse(Kind::Delete, bytes).is_ok(),
+        codec::decode::<SpaceHead>(bytes).is_ok(),
+        RunHead::parse(bytes).is_ok(),
+        FrameHead::parse(bytes).is_ok(),
+        PartHead::parse(bytes).is_ok(),
+        SnapshotHead::parse(bytes).is_ok(),
+        GroupPart::parse(bytes).is_ok(),
+        RecipeRef::take(&mut reader).is_ok(),
+        codec::decode::<State>(bytes).is_ok(),
+        decode_recipe(bytes, None).is_ok(),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        parse_all(&bytes);
+    }
+
+    #[test]
+    fn changed_bytes_are_read_without_a_panic(
+        which in any::<prop::sample::Index>(),
+        at in any::<prop::sample::Index>(),
+        byte: u8,
+    ) {
+        let all = samples::all();
+        let mut bytes = which.get(&all).1.clone();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        parse_all(&bytes);
+        // Below the checksum, too.
+        if let Some(body) = bytes.get(10..) {
+            parse_all(body);
+            if let Ok(logical) = Logical::parse(body) {
+                parse_all(logical.head);
+                parse_all(logical.tail);
+            }
+        }
+    }
+}
+
+/// Runs `parse` on each proper prefix of `whole`, and on `whole` with a byte more: all must fail.
+fn exact<T: std::fmt::Debug>(name: &str, whole: &[u8], parse: impl Fn(&[u8]) -> Result<T, CodecError>) {
+    parse(whole).unwrap();
+    for cut in 0..whole.len() {
+        assert!(parse(&whole[..cut]).is_err(), "{name} cut to {cut} bytes was taken");
+    }
+    let more = [whole, &[0]].concat();
+    assert!(
+        matches!(parse(&more), Err(CodecError::Trailing { count: 1, .. } | CodecError::Header(_))),
+        "{name} with a byte more: {:?}",
+        parse(&more)
+    );
+}
+
+fn head(name: &str) -> Vec<u8> {
+    let bytes = bytes(name);
+    let record = RawRecord::check(&bytes, salt(), OFFSET + 48).unwrap();
+    Logical::parse(record.body).unwrap().head.to_vec()
+}
+
+#[test]
+fn heads_that_are_cut_or_too_long_are_refused() {
+    exact("put_inline", &head("put_inline"), |b| KvHead::parse(Kind::Put, b));
+    exact("put_blob", &head("put_blob"), |b| KvHead::parse(Kind::Put, b));
+    exact("delete", &head("delete"), |b| KvHead::parse(Kind::Delete, b));
+    for name in ["namespace", "keyspace_newest", "keyspace_all"] {
+        exact(name, &head(name), codec::decode::<SpaceHead>);
+    }
+    exact("run", &head("run"), RunHead::parse);
+    for name in ["frame", "frame_open", "frame_other", "frame_ahead"] {
+        exact(name, &head(name), FrameHead::parse);
+    }
+    exact("frame_part", &head("frame_part"), PartHead::parse);
+    exact("snapshot", &head("snapshot"), SnapshotHead::parse);
+}
+
+#[test]
+fn files_parts_that_are_cut_are_refused() {
+    let header = bytes("segment_header");
+    let footer = bytes("footer");
+    let batch = bytes("batch");
+    for cut in 0..header.len() {
+        assert!(SegmentHeader::decode(&header[..cut], STORE, SEGMENT).is_err(), "{cut}");
+    }
+    for cut in 0..footer.len() {
+        assert!(Footer::decode_end(&footer[..cut], 4096, salt()).is_err(), "{cut}");
+        assert!(Footer::decode_end(&footer[cut + 1..], 4096, salt()).is_err(), "{cut}");
+    }
+    for cut in 0..batch.len() {
+        assert!(BatchHeader::check(&batch[..cut], salt(), OFFSET).is_err(), "{cut}");
+    }
+}
+
+#[test]
+fn every_flipped_bit_is_noticed() {
+    let flips = |whole: &[u8], refused: &dyn Fn(&[u8]) -> bool| {
+        for bit in 0..whole.len() * 8 {
+            let mut bytes = whole.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(refused(&bytes), "bit {bit}");
+        }
+    };
+    flips(&bytes("segment_header"), &|b| SegmentHeader::decode(b, STORE, SEGMENT).is_err());
+    flips(&bytes("footer"), &|b| Footer::decode_end(b, 4096, salt()).is_err());
+    flips(&bytes("batch"), &|b| BatchHeader::check(b, salt(), OFFSET).is_err());
+    flips(&bytes("frame"), &|b| RawRecord::check(b, salt(), OFFSET + 48).is_err());
+}
+
+/// A segment header with one field changed and its checksum made right again.
+fn header_with(change: impl FnOnce(&mut SegmentHeader)) -> Result<SegmentHeader, CodecError> {
+    let mut header = samples::segment_header();
+    change(&mut header);
+    SegmentHeader::decode(&header.encode().unwrap(), STORE, SEGMENT)
+}
+
+#[test]
+fn what_a_newer_program_wrote_is_refused_by_name() {
+    assert_eq!(header_with(|h| h.format = 2), Err(CodecError::Unknown { what: "segment format", found: 2 }));
+    assert_eq!(header_with(|h| h.cipher = 1), Err(CodecError::Unknown { what: "segment cipher", found: 1 }));
+    assert!(matches!(header_with(|h| h.store.0[0] ^= 1), Err(CodecError::Header(_))));
+    assert!(matches!(header_with(|h| h.segment.0 += 1), Err(CodecError::Header(_))));
+    assert_eq!(Kind::parse(8, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 8 }));
+    assert_eq!(Kind::parse(0, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 0 }));
+    for kind in [1, 2, 3, 4, 5, 6, 7, 16] {
+        assert!(matches!(Kind::parse(kind, LAYOUT), Ok(Some(known)) if known as u8 == kind));
+        for layout in [0, LAYOUT + 1, 255] {
+            let expected = CodecError::Unknown { what: "record layout", found: u64::from(layout) };
+            assert_eq!(Kind::parse(kind, layout), Err(expected));
+        }
+    }
+    for kind in SKIPPABLE..=255 {
+        assert_eq!(Kind::parse(kind, 77), Ok(None));
+    }
+}
+
+#[test]
+fn skippable_records_take_a_seqno_and_no_leaf() {
+    let with = |kind: u8| {
+        let mut batch = BatchBuf::default();
+        let start = start_record(&mut batch.bytes, kind, 9);
+        batch.bytes.extend_from_slice(b"anything");
+        seal_record(&mut batch.bytes, start);
+        batch.starts.push(start as u32);
+        batch.logical(Kind::Put, [1; 16], &samples::put_inline().encode(), &[]).unwrap();
+        let bytes = samples::stamped(batch);
+        let mut state = LogState::empty();
+        account(&mut state, &bytes, OFFSET, salt()).map(|()| state)
+    };
+    let state = with(SKIPPABLE | 8).unwrap();
+    assert_eq!((state.next_seqno.0, state.ledger.leaves, state.totals.records), (9, 1, 2));
+    assert_eq!(with(8), Err(CodecError::Unknown { what: "record kind", found: 8 }));
+}
+
+#[test]
+fn a_batch_whose_count_of_records_lies_is_refused() {
+    let batch = bytes("batch");
+    for records in [0u32, 2, u32::MAX] {
+        let mut lying = batch.clone();
+        lying[8..12].copy_from_slice(&records.to_le_bytes());
+        assert!(for_each_record(&lying, OFFSET, salt(), |_, _, _| Ok(())).is_err(), "{records}");
+    }
+    let mut short = batch.clone();
+    short[4..8].copy_from_slice(&47u32.to_le_bytes());
+    assert!(matches!(BatchHeader::check(&short, salt(), OFFSET), Err(CodecError::Limit { .. })));
+    let mut record = batch[48..].to_vec();
+    record[4..8].copy_from_slice(&9u32.to_le_bytes());
+    stamp_record(&mut record, salt(), OFFSET + 48);
+    assert!(RawRecord::check(&record, salt(), OFFSET + 48).is_err());
+}
+
+#[test]
+fn lengths_over_their_limits_are_refused() {
+    let reference = |number: u64, tag: u64| {
+        let mut out = Vec::new();
+        codec::put_varint(&mut out, number << 2 | tag);
+        out.resize(out.len() + 5000, 0);
+        BodyRef::take(&mut Reader::new(&out, "test")).is_ok()
+    };
+    assert!(reference(KV_INLINE_BYTES_MAX as u64, 0));
+    assert!(!reference(KV_INLINE_BYTES_MAX as u64 + 1, 0));
+    assert!(reference(1 << 40, 1));
+    assert!(!reference(0, 2));
+    assert!(reference(u64::from(u32::MAX), 2));
+    assert!(!reference(1 << 32, 2));
+    assert!(!reference(0, 3));
+    let mut many = samples::snapshot();
+    many.embeddings = vec![many.embeddings[0].clone(); EMBEDDINGS_MAX];
+    assert!(SnapshotHead::parse(&many.encode()).is_ok());
+    many.embeddings.push(many.embeddings[0].clone());
+    assert!(matches!(SnapshotHead::parse(&many.encode()), Err(CodecError::Limit { what: "embeddings", .. })));
+    let mut named = samples::frame_other();
+    named.other = Some("x".repeat(COMPONENT_BYTES_MAX + 1));
+    assert!(matches!(FrameHead::parse(&named.encode()), Err(CodecError::Limit { .. })));
+    let mut flags = head("frame");
+    flags[4] |= 0x04; // run one byte, seq two, then the flags
+    assert!(matches!(FrameHead::parse(&flags), Err(CodecError::Unknown { what: "frame flags", .. })));
+}
+
+/// A store of a manifest alone, its files changed by `change`.
+fn load_changed(change: impl FnOnce(&SimIo, &Paths)) -> crate::Result<Option<manifest::Loaded>> {
+    let sim = SimIo::new(1);
+    let root = Path::new("store");
+    sim.create_dir_all(root).unwrap();
+    let paths = Paths::new(root);
+    let mut manifest = Manifest::create(&sim, &paths, 7, samples::manifest_state()).unwrap();
+    manifest.state.synced = 97;
+    manifest.append().unwrap();
+    change(&sim, &paths);
+    manifest::load(&sim, &paths)
+}
+
+#[test]
+fn a_manifest_may_only_be_torn_in_its_last_edit() {
+    let whole = load_changed(|_, _| {}).unwrap().unwrap();
+    assert_eq!((whole.generation, whole.state.synced), (7, 97));
+    let edit = bytes("manifest").len();
+    let changed =
+        |at: usize| load_changed(|sim, paths| sim.edit(&paths.manifest(7), |b| b[at] ^= 1).unwrap());
+    for at in [0, 20, 27, 28, 32, 40, edit - 1] {
+        assert_eq!(changed(at).unwrap_err().kind(), ErrorKind::Damaged, "byte {at}");
+    }
+    assert_eq!(changed(edit + 5).unwrap().unwrap().state.synced, 96);
+    for cut in [edit, edit + 1, edit + 20] {
+        let cut = load_changed(|sim, paths| sim.edit(&paths.manifest(7), |b| b.truncate(cut)).unwrap());
+        assert_eq!(cut.unwrap().unwrap().state.synced, 96);
+    }
+    let none = load_changed(|sim, paths| sim.edit(&paths.manifest(7), |b| b.truncate(28)).unwrap());
+    assert_eq!(none.unwrap_err().kind(), ErrorKind::Damaged);
+}
+
+#[test]
+fn current_must_be_just_its_line() {
+    for line in ["", "MANIFEST-0007", "MANIFEST-0007 00000000\n", "MANIFEST-7 00000000\n", "\u{7f}\n"] {
+        let loaded = load_changed(|sim, paths| sim.edit(&paths.current(), |b| *b = line.into()).unwrap());
+        assert_eq!(loaded.unwrap_err().kind(), ErrorKind::Damaged, "{line:?}");
+    }
+    let gone = load_changed(|sim, paths| sim.remove(&paths.manifest(7)).unwrap());
+    assert_eq!(gone.unwrap_err().kind(), ErrorKind::Damaged);
+}
+
+#[test]
+fn a_manifest_of_a_newer_format_is_refused_as_such() {
+    let sim = SimIo::new(1);
+    let root = Path::new("store");
+    sim.create_dir_all(root).unwrap();
+    let paths = Paths::new(root);
+    Manifest::create(&sim, &paths, 1, State { format: 2, ..samples::manifest_state() }).unwrap();
+    assert_eq!(manifest::load(&sim, &paths).unwrap_err().kind(), ErrorKind::Invalid);
+    let file = sim.open(&paths.current(), Open::Write).unwrap();
+    file.write_at(&[IoSlice::new(&[0xff; 300])], 0).unwrap();
+    assert_eq!(manifest::load(&sim, &paths).unwrap_err().kind(), ErrorKind::Damaged);
+}

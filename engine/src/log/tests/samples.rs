@@ -1,0 +1,332 @@
+//! One of everything that the log writes, with fixed fields.
+
+use std::path::Path;
+
+use crate::blob::{Extent, GroupId, encode_recipe};
+use crate::codec;
+use crate::ids::{BlobId, Link, NamespaceId, RunUid, SegmentId, Seqno, StoreId};
+use crate::io::sim::SimIo;
+use crate::io::{Io, Open};
+use crate::log::batch::BatchBuf;
+use crate::log::layout::{
+    BatchHeader, FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, Salt, SegmentHeader,
+    chain_digest, stamp_record,
+};
+use crate::log::ledger::{Frontier, leaf_hash, record_hash};
+use crate::log::manifest::{Clean, Manifest, SegmentEntry, State, TableEntry};
+use crate::log::paths::Paths;
+use crate::log::record::{
+    BodyRef, FrameHead, GroupPart, HistoryCode, Kind, KvHead, PartHead, RecipeRef, RunFields, RunHead,
+    SnapshotHead, SpaceHead,
+};
+use crate::log::totals::Totals;
+use crate::trace::Component;
+use crate::trace::chain;
+
+pub(super) const STORE: StoreId = StoreId(*b"0123456789abcdef");
+pub(super) const SEGMENT: SegmentId = SegmentId(3);
+/// Where the sample batches stand.
+pub(super) const OFFSET: u64 = SEGMENT_HEADER_BYTES;
+const TIME_NS: u64 = 1_600_000_000_000_000_000;
+const RECORD_SALT: [u8; 16] = [0x5a; 16];
+
+pub(super) fn salt() -> Salt {
+    Salt::new(STORE, SEGMENT)
+}
+
+fn link(byte: u8) -> Link {
+    Link([byte; 32])
+}
+
+fn inline(bytes: &[u8]) -> BodyRef {
+    BodyRef::Inline(bytes.to_vec())
+}
+
+fn blob() -> BodyRef {
+    BodyRef::Blob { len: 300, id: BlobId([0xb1; 32]) }
+}
+
+fn extents() -> Vec<Extent> {
+    [(7, 0, 100), (7, 150, 50), (9, 20, 150)]
+        .map(|(group, offset, len)| Extent { group: GroupId(group), offset, len })
+        .into()
+}
+
+pub(super) fn segment_header() -> SegmentHeader {
+    SegmentHeader {
+        magic: SEGMENT_MAGIC,
+        format: FORMAT_VERSION,
+        cipher: 0,
+        key_id: 0,
+        store: STORE,
+        segment: SEGMENT,
+        first_seqno: Seqno(7),
+        chain: [0xcd; 16],
+        created_ns: TIME_NS,
+    }
+}
+
+pub(super) fn put_inline() -> KvHead {
+    KvHead { space: 17, time_ns: TIME_NS, key: b"key".to_vec(), value: Some(inline(b"value")) }
+}
+
+pub(super) fn run_fields() -> RunFields {
+    RunFields {
+        uid: RunUid(2),
+        namespace: NamespaceId(16),
+        name: "loan-42".into(),
+        agent: "approver".into(),
+        model: String::new(),
+        tags: vec![("env".into(), "prod".into())],
+        status: 1,
+        severity: 2,
+        parent: Some((RunUid(1), 3, 4)),
+        started_ns: TIME_NS,
+        ended_ns: TIME_NS + 5,
+        frames: 6,
+        raw_bytes: 700,
+        fingerprint: link(0xf1),
+        gone: false,
+    }
+}
+
+/// A frame that ended in its turn.
+pub(super) fn frame() -> FrameHead {
+    FrameHead {
+        run: RunUid(2),
+        seq: 300,
+        parent: 298,
+        component: 1,
+        other: None,
+        severity: 1,
+        open: false,
+        error: false,
+        start_ns: 1000,
+        duration_ns: 250,
+        link: Some((300, link(0x11))),
+        input: blob(),
+        output: inline(b"out"),
+        metadata: BodyRef::Same { back: 2 },
+    }
+}
+
+/// A frame that has begun; it began before its run did, by its caller's clock.
+pub(super) fn frame_open() -> FrameHead {
+    FrameHead {
+        open: true,
+        parent: 0,
+        start_ns: -1000,
+        duration_ns: 0,
+        link: None,
+        output: inline(b""),
+        ..frame()
+    }
+}
+
+/// A failed frame of the caller's own component.
+pub(super) fn frame_other() -> FrameHead {
+    FrameHead { component: 15, other: Some("judge".into()), severity: 3, error: true, ..frame() }
+}
+
+/// A frame whose end let a later one that had waited for it be bound, too.
+pub(super) fn frame_ahead() -> FrameHead {
+    FrameHead { link: Some((302, link(0x22))), ..frame() }
+}
+
+pub(super) fn part() -> PartHead {
+    PartHead { run: RunUid(2), seq: 300, part: 1, after_ns: 50_000_000, body: blob() }
+}
+
+pub(super) fn snapshot() -> SnapshotHead {
+    SnapshotHead {
+        run: RunUid(2),
+        seq: 300,
+        state: blob(),
+        embeddings: vec![("e5".into(), inline(&[0, 0, 128, 63]))],
+    }
+}
+
+pub(super) fn spaces() -> [SpaceHead; 3] {
+    let keyspace =
+        |history| SpaceHead::Keyspace { id: 17, namespace: NamespaceId(16), name: "kv".into(), history };
+    [
+        SpaceHead::Namespace { id: NamespaceId(16), name: "default".into() },
+        keyspace(HistoryCode::Newest(3)),
+        keyspace(HistoryCode::All),
+    ]
+}
+
+pub(super) fn group_part(first: bool) -> GroupPart<'static> {
+    GroupPart {
+        group: 7,
+        namespace: NamespaceId(16),
+        raw_start: if first { 0 } else { 300 },
+        raw_len: 5,
+        codec: u8::from(!first),
+        before_offset: if first { 0 } else { 200 },
+        before_len: if first { 0 } else { 64 },
+        encoded: b"bytes",
+    }
+}
+
+pub(super) fn log_state() -> LogState {
+    let mut ledger = Frontier::default();
+    for leaf in 0..3u8 {
+        ledger.push([leaf; 32]);
+    }
+    LogState {
+        next_seqno: Seqno(40),
+        chain: [0xcd; 16],
+        ledger,
+        totals: Totals {
+            batches: 3,
+            records: 39,
+            frames: 5,
+            piece_bytes: 1,
+            recipe_bytes: 2,
+            frame_bytes: 3,
+            run_bytes: 4,
+            kv_bytes: 6,
+            chain_bytes: 7,
+        },
+        newest_ns: TIME_NS,
+        next_group: 8,
+        next_run: 3,
+        next_space: 18,
+    }
+}
+
+pub(super) fn footer() -> Footer {
+    let state = log_state();
+    Footer { tail: 4096, root: state.ledger.root(), state }
+}
+
+pub(super) fn manifest_state() -> State {
+    State {
+        format: FORMAT_VERSION,
+        store: STORE,
+        created_ns: TIME_NS,
+        segments: vec![
+            SegmentEntry { id: SegmentId(2), first_seqno: Seqno(1), sealed_bytes: Some(5000) },
+            SegmentEntry { id: SEGMENT, first_seqno: Seqno(7), sealed_bytes: None },
+        ],
+        tables: vec![TableEntry { id: 4, bytes: 900 }],
+        covers: (SEGMENT, 96),
+        covers_state: LogState::empty(),
+        synced: 96,
+        clean: Some(Clean { tail: 96, state: LogState::empty() }),
+        next_table: 5,
+    }
+}
+
+/// A batch as it stands at [`OFFSET`].
+pub(super) fn stamped(mut batch: BatchBuf) -> Vec<u8> {
+    let len = batch.bytes.len();
+    for (index, start) in batch.starts.iter().enumerate() {
+        let end = batch.starts.get(index + 1).map_or(len, |next| *next as usize);
+        let start = *start as usize;
+        stamp_record(&mut batch.bytes[start..end], salt(), OFFSET + start as u64);
+    }
+    let header = BatchHeader {
+        bytes: len as u32,
+        records: batch.starts.len() as u32,
+        synced: OFFSET as u32,
+        first_seqno: Seqno(7),
+        time_ns: TIME_NS,
+        prev: [0xcd; 16],
+    };
+    header.write(&mut batch.bytes, salt(), OFFSET);
+    batch.bytes
+}
+
+pub(super) fn one_record(kind: Kind, head: &[u8], tail: &[u8]) -> Vec<u8> {
+    let mut batch = BatchBuf::default();
+    batch.logical(kind, RECORD_SALT, head, tail).unwrap();
+    stamped(batch)
+}
+
+/// The one record of such a batch, from its crc on.
+fn record(kind: Kind, head: &[u8], recipes: usize) -> Vec<u8> {
+    let mut tail = Vec::new();
+    for back in 0..recipes as u32 {
+        RecipeRef { base_back: back * 4, recipe: &[0x91, 3] }.put(&mut tail);
+    }
+    one_record(kind, head, &tail).split_off(48)
+}
+
+fn part_record(first: bool) -> Vec<u8> {
+    let mut batch = BatchBuf::default();
+    batch.group_part(&group_part(first)).unwrap();
+    stamped(batch).split_off(48)
+}
+
+/// MANIFEST-0007 and CURRENT as they are made.
+fn manifest_files() -> (Vec<u8>, Vec<u8>) {
+    let sim = SimIo::new(1);
+    let root = Path::new("store");
+    sim.create_dir_all(root).unwrap();
+    let paths = Paths::new(root);
+    Manifest::create(&sim, &paths, 7, manifest_state()).unwrap();
+    let read = |path: &Path| {
+        let file = sim.open(path, Open::Read).unwrap();
+        let mut bytes = vec![0; file.len().unwrap() as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    (read(&paths.manifest(7)), read(&paths.current()))
+}
+
+/// Name and bytes of everything.
+pub(super) fn all() -> Vec<(&'static str, Vec<u8>)> {
+    let put = put_inline();
+    let put_blob = KvHead { value: Some(blob()), ..put_inline() };
+    let delete = KvHead { value: None, ..put_inline() };
+    let [namespace, newest, every] = spaces().map(|space| codec::encode(&space).unwrap());
+    let run = RunHead { fields: run_fields(), metadata: inline(b"{}") };
+    let (manifest, current) = manifest_files();
+    let batch = one_record(Kind::Put, &put.encode(), &[]);
+    let hash = record_hash(&RECORD_SALT, Kind::Put as u8, 1, 7, &put.encode());
+    let digest = |component: &Component, metadata: &[u8]| {
+        chain::digest(component, 3, false, true, BlobId([1; 32]), BlobId([2; 32]), metadata)
+    };
+    let llm = digest(&Component::Llm, br#"{"b":1.0,"a":"\u0078","volatile":{"id":7}}"#);
+    let mut ledger = Frontier::default();
+    let mut roots = ledger.root().to_vec();
+    for leaf in 0..3u8 {
+        ledger.push([leaf; 32]);
+        roots.extend(ledger.root());
+    }
+    let base = &extents()[..2];
+    vec![
+        ("segment_header", segment_header().encode().unwrap()),
+        ("chain_digest", chain_digest(&batch).to_vec()),
+        ("batch", batch),
+        ("put_inline", record(Kind::Put, &put.encode(), 0)),
+        ("put_blob", record(Kind::Put, &put_blob.encode(), 1)),
+        ("delete", record(Kind::Delete, &delete.encode(), 0)),
+        ("namespace", record(Kind::Space, &namespace, 0)),
+        ("keyspace_newest", record(Kind::Space, &newest, 0)),
+        ("keyspace_all", record(Kind::Space, &every, 0)),
+        ("run", record(Kind::Run, &run.encode().unwrap(), 0)),
+        ("frame", record(Kind::Frame, &frame().encode(), 1)),
+        ("frame_open", record(Kind::Frame, &frame_open().encode(), 1)),
+        ("frame_other", record(Kind::Frame, &frame_other().encode(), 1)),
+        ("frame_ahead", record(Kind::Frame, &frame_ahead().encode(), 1)),
+        ("frame_part", record(Kind::FramePart, &part().encode(), 1)),
+        ("snapshot", record(Kind::Snapshot, &snapshot().encode(), 1)),
+        ("group_part_first", part_record(true)),
+        ("group_part_later", part_record(false)),
+        ("footer", footer().encode(salt()).unwrap()),
+        ("manifest", manifest),
+        ("current", current),
+        ("record_hash", hash.to_vec()),
+        ("leaf", leaf_hash(&hash).to_vec()),
+        ("ledger_roots", roots),
+        ("chain_genesis", chain::genesis().0.to_vec()),
+        ("frame_digest", llm.to_vec()),
+        ("frame_digest_other", digest(&Component::Other("judge".into()), b"").to_vec()),
+        ("link", chain::next(&chain::genesis(), &llm).0.to_vec()),
+        ("recipe_alone", encode_recipe(&extents(), None)),
+        ("recipe_against_base", encode_recipe(&extents(), Some(base))),
+    ]
+}

@@ -1,0 +1,260 @@
+//! A whole store of format 1, kept as files: it must stay readable, and writable, for ever.
+//!
+//! `tests/data/format/v1` holds the store, `v1.sums` the SHA-256 of everything in it as it was recorded. A new
+//! format gets a fixture of its own beside this one (`make_fixture`); this one is never made again.
+#![expect(clippy::disallowed_methods, reason = "the fixture is copied past the engine")]
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use annals::io::sim::SimIo;
+use annals::{Component, Frame, History, Options, RunSpec, ScanRange, Severity, Status, Store};
+use sha2::{Digest, Sha256};
+
+const SUMS: &str = include_str!("../data/format/v1.sums");
+
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format/v1")
+}
+
+fn sum(out: &mut String, what: &str, bytes: &[u8]) {
+    for byte in Sha256::digest(bytes) {
+        let _ = write!(out, "{byte:02x}");
+    }
+    let _ = writeln!(out, "  {what}");
+}
+
+/// The SHA-256 of everything a store holds, every namespace, run and key.
+fn sums(store: &Store) -> annals::Result<String> {
+    let mut out = String::new();
+    for name in store.namespaces()? {
+        let space = store.namespace(&name)?;
+        for info in space.runs()? {
+            let info = info?;
+            let run = space.run(&info.name)?;
+            let at = format!("{name}/{}", info.name);
+            sum(
+                &mut out,
+                &format!("{at} {} {:?} {:?}", info.status, info.severity, info.tags),
+                &run.metadata()?,
+            );
+            for frame in run.frames() {
+                let frame = frame?;
+                let at =
+                    format!("{at}/{} {} {:?} {}", frame.seq, frame.component, frame.parent, frame.started_ns);
+                sum(&mut out, &format!("{at} input"), &frame.input);
+                sum(
+                    &mut out,
+                    &format!("{at} output{}", if frame.incomplete { " so far" } else { "" }),
+                    &frame.output,
+                );
+                sum(&mut out, &format!("{at} metadata"), &frame.metadata);
+                sum(&mut out, &format!("{at} link"), frame.link.to_string().as_bytes());
+                if let Some(snapshot) = run.snapshot_at(frame.seq)?.filter(|s| s.seq == frame.seq) {
+                    sum(&mut out, &format!("{at} state {:?}", snapshot.embeddings), &snapshot.state);
+                }
+            }
+        }
+        for keyspace in ["all", "latest"] {
+            let Some(keyspace) = space.find_keyspace(keyspace)? else { continue };
+            for pair in keyspace.scan(ScanRange::all()) {
+                let (key, value) = pair?;
+                sum(
+                    &mut out,
+                    &format!("{name} {:?} {}", keyspace.history_policy(), String::from_utf8_lossy(&key)),
+                    &value,
+                );
+                for version in keyspace.history(&key)? {
+                    sum(
+                        &mut out,
+                        &format!("  {}", version.seqno),
+                        version.value.as_deref().unwrap_or(b"(ended)"),
+                    );
+                }
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Text that neither repeats nor compresses too well.
+fn text(seed: u64, words: usize) -> String {
+    let mut state = seed;
+    let mut out = String::new();
+    for _ in 0..words {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let _ = write!(out, "{:x} ", (state >> 40) & 0xffff);
+    }
+    out
+}
+
+/// What the fixture holds.
+fn record(store: &Store) -> annals::Result<()> {
+    let space = store.namespace("default")?;
+    let base = 1_600_000_000_000_000_000u64;
+    let spec = |name: &str| RunSpec::new(name).agent("approver").model("m-1").started_ns(base);
+    let metadata = format!(r#"{{"note":"{}"}}"#, text(1, 20));
+    let run =
+        space.begin_run(spec("loan-42").tag("env", "prod").severity(Severity::Flagged).metadata(metadata))?;
+    let mut messages = text(2, 60);
+    for step in 0..8u64 {
+        let request = format!(r#"{{"model":"m-1","messages":["{messages}"]}}"#);
+        let answer = text(100 + step, 20 + 5 * step as usize);
+        let mut frame = Frame::new(Component::Llm, request, answer.clone()).metadata(format!(
+            r#"{{"temperature":0.5,"volatile":{{"id":{step}}},"usage":{{"tokens":{}}}}}"#,
+            step * 7
+        ));
+        frame.started_ns = Some(base + step * 1_000_000);
+        frame.duration_ns = 1000 + step;
+        let call = run.record(frame)?;
+        let mut tool =
+            Frame::new(Component::Tool, format!(r#"{{"id":{step}}}"#), r#"{"score":580}"#).parent(call);
+        tool.started_ns = Some(base + step * 1_000_000 + 500);
+        tool.error = step == 3;
+        run.record(tool)?;
+        messages.push_str(&answer);
+        if step % 4 == 1 {
+            run.snapshot(format!("state {step}: {messages}"), &[("e5", &[0.5, -1.0, step as f32])])?;
+        }
+    }
+    let mut judged = Frame::new(Component::Other("judge".into()), messages.clone(), "fine");
+    judged.started_ns = Some(base + 9_000_000);
+    judged.severity = Severity::Escalated;
+    run.record(judged)?;
+    run.end(Status::Ok)?;
+
+    let fork = space.fork("loan-42", 5, true, spec("loan-42 again"))?;
+    let mut edited = Frame::new(Component::Llm, format!("{} edited", text(2, 60)), text(7, 30));
+    edited.started_ns = Some(base + 10_000_000);
+    fork.record(edited)?;
+    fork.end(Status::Failed)?;
+
+    // Its output was still arriving when the store was closed.
+    let cut = space.begin_run(spec("cut off"))?;
+    let mut streamed = Frame::new(Component::Llm, text(8, 40), "");
+    streamed.started_ns = Some(base + 11_000_000);
+    let open = cut.begin_frame(&streamed)?;
+    for part in 0..3 {
+        open.append(text(20 + part, 30).as_bytes())?;
+        open.flush()?;
+    }
+    drop(open);
+    let mut after = Frame::new(Component::User, "are you there?", text(9, 12));
+    after.started_ns = Some(base + 12_000_000);
+    cut.record(after)?;
+
+    space.begin_run(spec("replaced"))?.end(Status::Ok)?;
+    space.begin_run(spec("replaced").replace(true))?.end(Status::Failed)?;
+
+    let all = space.keyspace("all", History::All)?;
+    let latest = space.keyspace("latest", History::Latest)?;
+    for round in 0..3 {
+        all.put(b"key", format!("round {round}"))?;
+        latest.put(b"key", format!("round {round}"))?;
+    }
+    all.delete(b"gone")?;
+    all.put(b"large", text(30, 1200))?;
+    let other = store.namespace("other")?;
+    other.keyspace("latest", History::Latest)?.put(b"key", "elsewhere")?;
+    Ok(())
+}
+
+/// A copy to open: opening for writing changes files.
+fn copy() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for folder in ["", "segments", "tables"] {
+        let to = dir.path().join(folder);
+        std::fs::create_dir_all(&to).unwrap();
+        for entry in std::fs::read_dir(fixture().join(folder)).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_file() {
+                std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+            }
+        }
+    }
+    dir
+}
+
+fn check(store: &Store) {
+    let report = store.verify().unwrap();
+    assert_eq!(report.damaged, []);
+    assert!(report.batches > 30 && report.frames > 20, "{report:?}");
+    let found = sums(store).unwrap();
+    for (found, expected) in found.lines().zip(SUMS.lines()) {
+        assert_eq!(found, expected);
+    }
+    assert_eq!(found.lines().count(), SUMS.lines().count());
+}
+
+#[test]
+fn a_store_of_format_1_is_read_verified_and_replayed() {
+    let dir = copy();
+    check(&Store::open_read_only(dir.path()).unwrap());
+}
+
+#[test]
+fn a_store_of_format_1_without_its_tables_is_the_same() {
+    let dir = copy();
+    for entry in std::fs::read_dir(dir.path().join("tables")).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    check(&Store::open_read_only(dir.path()).unwrap());
+}
+
+#[test]
+fn a_store_of_format_1_can_be_written_on() {
+    let dir = copy();
+    let store = Store::open(dir.path()).unwrap();
+    check(&store);
+    let space = store.namespace("default").unwrap();
+    let again = space.fork("loan-42", 3, false, RunSpec::new("years later")).unwrap();
+    again.record(Frame::new(Component::Llm, text(2, 60), "an answer")).unwrap();
+    again.end(Status::Ok).unwrap();
+    store.close().unwrap();
+    let store = Store::open_read_only(dir.path()).unwrap();
+    assert_eq!(store.verify().unwrap().damaged, []);
+    let run = store.namespace("default").unwrap().run("years later").unwrap();
+    assert_eq!(run.frame(4).unwrap().output, b"an answer");
+    assert_eq!(run.frame(4).unwrap().input, text(2, 60).as_bytes());
+}
+
+#[test]
+fn a_flipped_bit_in_the_store_of_format_1_is_noticed() {
+    let dir = copy();
+    let path = dir.path().join("segments/00000002.seg");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let noticed = match Store::open_read_only(dir.path()) {
+        Ok(store) => !store.verify().unwrap().damaged.is_empty(),
+        Err(error) => error.kind() == annals::ErrorKind::Damaged,
+    };
+    assert!(noticed);
+}
+
+/// Writes a fixture of the format as this build writes it into `engine/tests/data/format/new`, with its sums.
+#[test]
+#[ignore = "makes a fixture; run it by name when the format gets a new version"]
+fn make_fixture() {
+    let sim = SimIo::new(1);
+    let options = Options { io: Arc::new(sim.clone()), segment_bytes_max: 6 << 10, ..Options::default() };
+    let store = Store::open_with("store", options.clone()).unwrap();
+    record(&store).unwrap();
+    store.close().unwrap();
+    let store = Store::open_read_only_with("store", options).unwrap();
+    assert_eq!(store.verify().unwrap().damaged, []);
+    let new = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format/new");
+    let mut total = 0;
+    for path in sim.files() {
+        let Ok(name) = path.strip_prefix("store") else { continue };
+        let to = new.join(name);
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        let bytes = sim.read(&path).unwrap();
+        total += bytes.len();
+        std::fs::write(to, bytes).unwrap();
+    }
+    std::fs::write(new.with_extension("sums"), sums(&store).unwrap()).unwrap();
+    println!("{total} bytes in {}", new.display());
+}
