@@ -1,4 +1,21 @@
 //! The engine's tests by behaviour, as one binary.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests reach for files, threads and clocks themselves, and a test that cannot go on panics"
+)]
 
+mod bodies;
 mod crash;
+mod damage;
+mod forks;
+mod kills;
+mod kv;
+mod readers;
 mod recording;
+mod snapshots;
+mod streaming;
+mod support;
+mod tickets;
