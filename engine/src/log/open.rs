@@ -283,7 +283,11 @@ pub(crate) fn scan(
             true => found.state.synced.max(cursor.greatest_synced_after(tail, &state)?),
             false => found.state.synced,
         };
-        if tail < synced {
+        if len < tail {
+            // The scan began after what a clean close had left, and that is no longer there.
+            let what = format!("the file ends here; {tail} bytes of it had been synced");
+            damage = Some(Damage { file: segment.path.clone(), offset: len, what });
+        } else if tail < synced {
             damage = Some(Damage { file: segment.path.clone(), offset: tail, what: stopped });
         }
         return Ok(End { segment: segment.id, tail, state, torn, damage });
