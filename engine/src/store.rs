@@ -311,16 +311,16 @@ impl Namespace {
     /// # Errors
     /// `Conflict` where it exists with another policy; `NotFound` in a store open for reading; `Invalid` for its name.
     pub fn keyspace(&self, name: &str, history: History) -> Result<Keyspace> {
+        let core = self.core();
+        let _guard = lock(&core.spaces);
         match self.find_keyspace(name)? {
             Some(found) if found.history == History::from_code(history.code()) => Ok(found),
             Some(found) => Err(Error::conflict(format!(
                 "keyspace {name:?} keeps {:?}, not {history:?}: name the policy that it has",
                 found.history
             ))),
-            None if !self.core().is_writer() => Err(Error::not_found(format!("there is no keyspace {name:?}"))),
+            None if !core.is_writer() => Err(Error::not_found(format!("there is no keyspace {name:?}"))),
             None => {
-                let core = self.core();
-                let _guard = lock(&core.spaces);
                 let id = core.new_space();
                 let head =
                     SpaceHead::Keyspace { id, namespace: self.id, name: name.to_owned(), history: history.code() };
@@ -382,7 +382,8 @@ impl Namespace {
     /// fork is going to record otherwise. Costs one record, however long the run is; the run itself is untouched.
     ///
     /// # Errors
-    /// `NotFound` for the run or the frame; else as [`Namespace::begin_run`].
+    /// `NotFound` for the run or the frame; `Conflict` where a shared frame is not finished and may yet be; else as
+    /// [`Namespace::begin_run`].
     pub fn fork(&self, run: &str, at: u32, edit: bool, spec: RunSpec) -> Result<Run> {
         let reader = self.run(run)?;
         if at == 0 || at > reader.info().frames {
