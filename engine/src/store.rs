@@ -393,6 +393,7 @@ impl Namespace {
             return Err(Error::invalid("a fork cannot replace the run that it is forked from"));
         }
         let shared = if edit { at - 1 } else { at };
+        reader.check_finished(shared)?;
         let fork = Run::prepare(self.core(), &self.store.0.recording, self.id, spec, Some((&reader, at, shared)))?;
         fork.batch()?.commit()?;
         Ok(fork)
