@@ -45,7 +45,13 @@ impl Inner {
         if !self.core.is_writer() || self.core.is_closed() {
             return Ok(());
         }
-        let abandoned = self.core.log().and_then(|log| log.queue.check()).and_then(|()| abandon_open(&self.core));
+        let abandoned = self.core.log().and_then(|log| {
+            // What a run holds is known only once nobody adds to it and all that was queued can be read.
+            log.queue.stop();
+            log.queue.check()?;
+            log.queue.barrier(self.core.index.visible())?;
+            abandon_open(&self.core)
+        });
         let closed = self.core.close();
         abandoned.and(closed)
     }

@@ -635,7 +635,7 @@ pub(crate) fn abandon(core: &Arc<Core>, namespace: NamespaceId, uid: RunUid) -> 
     head.fields.raw_bytes = info.raw_bytes;
     head.fields.fingerprint = reader.link_at(info.frames)?;
     head.fields.ended_ns = core.io.now_ns().max(head.fields.started_ns);
-    let mut writer = BatchWriter::new(core, namespace)?;
+    let mut writer = BatchWriter::at_close(core, namespace)?;
     writer.record(Kind::Run, &encode_run(&head)?, &tail)?;
     if let Some((_, ticket)) = writer.submit(core.options.durability)? {
         ticket.wait()?;
