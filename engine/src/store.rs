@@ -45,8 +45,13 @@ impl Inner {
         if !self.core.is_writer() || self.core.is_closed() {
             return Ok(());
         }
-        let abandoned =
-            self.core.log().and_then(|log| log.queue.check()).and_then(|()| abandon_open(&self.core));
+        let abandoned = self.core.log().and_then(|log| {
+            // What a run holds is known only once nobody adds to it and all that was queued can be read.
+            log.queue.stop();
+            log.queue.check()?;
+            log.queue.barrier(self.core.index.visible())?;
+            abandon_open(&self.core)
+        });
         let closed = self.core.close();
         abandoned.and(closed)
     }
@@ -318,18 +323,16 @@ impl Namespace {
     /// # Errors
     /// `Conflict` where it exists with another policy; `NotFound` in a store open for reading; `Invalid` for its name.
     pub fn keyspace(&self, name: &str, history: History) -> Result<Keyspace> {
+        let core = self.core();
+        let _guard = lock(&core.spaces);
         match self.find_keyspace(name)? {
             Some(found) if found.history == History::from_code(history.code()) => Ok(found),
             Some(found) => Err(Error::conflict(format!(
                 "keyspace {name:?} keeps {:?}, not {history:?}: name the policy that it has",
                 found.history
             ))),
-            None if !self.core().is_writer() => {
-                Err(Error::not_found(format!("there is no keyspace {name:?}")))
-            }
+            None if !core.is_writer() => Err(Error::not_found(format!("there is no keyspace {name:?}"))),
             None => {
-                let core = self.core();
-                let _guard = lock(&core.spaces);
                 let id = core.new_space();
                 let head = SpaceHead::Keyspace {
                     id,
@@ -396,7 +399,8 @@ impl Namespace {
     /// fork is going to record otherwise. Costs one record, however long the run is; the run itself is untouched.
     ///
     /// # Errors
-    /// `NotFound` for the run or the frame; else as [`Namespace::begin_run`].
+    /// `NotFound` for the run or the frame; `Conflict` where a shared frame is not finished and may yet be; else as
+    /// [`Namespace::begin_run`].
     pub fn fork(&self, run: &str, at: u32, edit: bool, spec: RunSpec) -> Result<Run> {
         let reader = self.run(run)?;
         if at == 0 || at > reader.info().frames {
@@ -409,6 +413,7 @@ impl Namespace {
             return Err(Error::invalid("a fork cannot replace the run that it is forked from"));
         }
         let shared = if edit { at - 1 } else { at };
+        reader.check_finished(shared)?;
         let fork =
             Run::prepare(self.core(), &self.store.0.recording, self.id, spec, Some((&reader, at, shared)))?;
         fork.batch()?.commit()?;

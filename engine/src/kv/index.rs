@@ -147,6 +147,8 @@ impl Index {
             found.extend(versions.into_iter().map(|(seqno, value)| (Seqno(seqno), value)));
         }
         found.retain(|(seqno, _)| *seqno <= at);
+        // A table may have been made of what was just read from memory.
+        found.sort_unstable_by_key(|(seqno, _)| std::cmp::Reverse(*seqno));
         found.dedup_by_key(|(seqno, _)| *seqno);
         Ok(found)
     }

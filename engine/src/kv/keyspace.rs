@@ -12,6 +12,7 @@ use crate::kv::index::{Hit, as_slice, prefix_end};
 use crate::kv::keys::{self, KEY_BYTES_MAX};
 use crate::kv::stored::Content;
 use crate::kv::table::Value;
+use crate::kv::view::View;
 use crate::kv::write::BatchWriter;
 use crate::log::queue::Durability;
 use crate::log::record::{BodyRef, HistoryCode, KV_INLINE_BYTES_MAX, Kind, KvHead, RecipeRef};
@@ -104,7 +105,14 @@ impl Keyspace {
     /// # Errors
     /// `Invalid`, `Damaged`, `Unavailable`.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        Ok(self.version_in(self.core.index.visible(), key)?.and_then(|version| version.value))
+        loop {
+            let at = self.core.index.visible();
+            let version = self.version_in(at, key)?;
+            // A newer version may have come and a table left out the one wanted: only then is nothing found.
+            if version.is_some() || self.core.index.visible() == at {
+                return Ok(version.and_then(|version| version.value));
+            }
+        }
     }
 
     /// A key's value as it was after record `seqno`.
@@ -140,12 +148,13 @@ impl Keyspace {
     /// Keys and values, in key order or its reverse. Sees what was committed when it was called.
     #[must_use]
     pub fn scan(&self, range: ScanRange) -> Scan {
-        Scan::new(self.clone(), range, self.core.index.visible())
+        Scan::new(self.clone(), range, View::new(&self.core))
     }
 
     fn all_versions(&self, key: &[u8]) -> Result<Vec<Version>> {
         check_key(key)?;
-        let found = self.core.index.versions(&keys::user(self.id, key), self.core.index.visible())?;
+        let view = View::new(&self.core);
+        let found = self.core.index.versions(&keys::user(self.id, key), view.seqno())?;
         found.into_iter().map(|(seqno, value)| self.read(seqno, value)).collect()
     }
 
@@ -342,13 +351,14 @@ pub struct Scan {
     from: Bound<Vec<u8>>,
     to: Bound<Vec<u8>>,
     reverse: bool,
-    at: Seqno,
+    /// Keeps what is still to be read.
+    view: View,
     page: std::vec::IntoIter<Hit>,
     done: bool,
 }
 
 impl Scan {
-    pub(crate) fn new(keyspace: Keyspace, range: ScanRange, at: Seqno) -> Self {
+    pub(crate) fn new(keyspace: Keyspace, range: ScanRange, view: View) -> Self {
         let user = |bound: Bound<Vec<u8>>| bound.map(|key| keys::user(keyspace.id, &key));
         let from = match user(range.from) {
             Bound::Unbounded => Bound::Included(keys::user(keyspace.id, b"")),
@@ -360,7 +370,7 @@ impl Scan {
             }
             bound => bound,
         };
-        Self { keyspace, from, to, reverse: range.reverse, at, page: Vec::new().into_iter(), done: false }
+        Self { keyspace, from, to, reverse: range.reverse, view, page: Vec::new().into_iter(), done: false }
     }
 }
 
@@ -372,7 +382,7 @@ impl Iterator for Scan {
             if let Some(hit) = self.page.next() {
                 let key = keys::user_part(&hit.key).to_vec();
                 // The place alone says which version: the seqno is the reader's own bound.
-                return match self.keyspace.read(self.at, hit.value) {
+                return match self.keyspace.read(self.view.seqno(), hit.value) {
                     Ok(Version { value: Some(value), .. }) => Some(Ok((key, value))),
                     Ok(_) => continue,
                     Err(error) => Some(Err(error)),
@@ -382,7 +392,8 @@ impl Iterator for Scan {
                 return None;
             }
             let index = &self.keyspace.core.index;
-            match index.page(as_slice(&self.from), as_slice(&self.to), self.at, self.reverse, PAGE) {
+            match index.page(as_slice(&self.from), as_slice(&self.to), self.view.seqno(), self.reverse, PAGE)
+            {
                 Ok((hits, more)) => {
                     self.page = hits.into_iter();
                     match more {

@@ -25,6 +25,12 @@ impl View {
         Self { core: core.clone(), seqno }
     }
 
+    /// The same view once more, to be dropped by itself.
+    fn again(&self) -> Self {
+        *lock(&self.core.index.views).entry(self.seqno.0).or_default() += 1;
+        Self { core: self.core.clone(), seqno: self.seqno }
+    }
+
     /// The last record that this view sees.
     #[must_use]
     pub fn seqno(&self) -> Seqno {
@@ -42,7 +48,7 @@ impl View {
     /// Keys and values in this view, in key order.
     #[must_use]
     pub fn scan(&self, keyspace: &Keyspace, range: ScanRange) -> Scan {
-        Scan::new(keyspace.clone(), range, self.seqno)
+        Scan::new(keyspace.clone(), range, self.again())
     }
 }
 

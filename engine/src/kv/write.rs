@@ -25,6 +25,8 @@ pub(crate) struct BatchWriter {
     pub(crate) namespace: NamespaceId,
     batch: BatchBuf,
     lease: Option<Lease>,
+    /// It may still be queued when the store closes.
+    at_close: bool,
 }
 
 /// A body that is in the batch, or inline.
@@ -55,7 +57,12 @@ impl Packed {
 impl BatchWriter {
     pub(crate) fn new(core: &Arc<Core>, namespace: NamespaceId) -> Result<Self> {
         core.log()?.queue.check()?;
-        Ok(Self { core: core.clone(), namespace, batch: BatchBuf::default(), lease: None })
+        Ok(Self { core: core.clone(), namespace, batch: BatchBuf::default(), lease: None, at_close: false })
+    }
+
+    /// The same for what closing itself writes, when callers are no longer served.
+    pub(crate) fn at_close(core: &Arc<Core>, namespace: NamespaceId) -> Result<Self> {
+        Ok(Self { at_close: true, ..Self::new(core, namespace)? })
     }
 
     /// Takes a body in: inline where it is at most `inline_max` bytes, else as a blob.
@@ -154,8 +161,8 @@ impl BatchWriter {
         }
         let now = self.core.io.now_ns();
         let lease = self.lease.take();
-        let (position, ticket) =
-            self.core.log()?.queue.submit(self.batch, &places, lease, durability, now)?;
+        let queue = &self.core.log()?.queue;
+        let (position, ticket) = queue.submit(self.batch, &places, lease, durability, now, self.at_close)?;
         Ok(Some((position.first_seqno, ticket)))
     }
 }

@@ -177,7 +177,7 @@ pub(crate) fn load(io: &dyn Io, paths: &Paths) -> Result<Option<Loaded>> {
     Ok(Some(Loaded { generation, state, file }))
 }
 
-fn parse_current(line: &[u8]) -> Option<u64> {
+pub(crate) fn parse_current(line: &[u8]) -> Option<u64> {
     let (name, crc) = std::str::from_utf8(line).ok()?.strip_suffix('\n')?.split_once(' ')?;
     (format!("{:08x}", crc32fast::hash(name.as_bytes())) == crc).then(|| parse_manifest(name))?
 }

@@ -75,6 +75,32 @@ pub(crate) struct End {
 /// `NotFound` without a store, `Locked` with the holder's pid, `Damaged`, `Invalid` for a directory of something
 /// else, `Unavailable`.
 pub(crate) fn find(io: &dyn Io, paths: &Paths, write: bool, create: bool) -> Result<Found> {
+    if write {
+        return find_once(io, paths, write, create);
+    }
+    // A writer may change segments or generations while a reader looks. What was met then is no damage: it counts
+    // only if the manifest still says the same.
+    let mut before = stamp(io, paths);
+    loop {
+        let found = find_once(io, paths, write, create);
+        let after = stamp(io, paths);
+        if found.is_ok() || before == after {
+            return found;
+        }
+        before = after;
+    }
+}
+
+/// What changes with every edit of the manifest.
+fn stamp(io: &dyn Io, paths: &Paths) -> Option<(Vec<u8>, u64)> {
+    let current = io.open(&paths.current(), Open::Read).ok()?;
+    let line = manifest::read_whole(&*current, &paths.current(), 256).ok()?;
+    let len =
+        manifest::parse_current(&line).and_then(|generation| io.stat(&paths.manifest(generation)).ok()?);
+    Some((line, len.map_or(0, |stat| stat.len)))
+}
+
+fn find_once(io: &dyn Io, paths: &Paths, write: bool, create: bool) -> Result<Found> {
     let root = paths.root();
     match io.stat(root)? {
         Some(stat) if !stat.is_dir => {
@@ -258,7 +284,11 @@ pub(crate) fn scan(
             true => found.state.synced.max(cursor.greatest_synced_after(tail, &state)?),
             false => found.state.synced,
         };
-        if tail < synced {
+        if len < tail {
+            // The scan began after what a clean close had left, and that is no longer there.
+            let what = format!("the file ends here; {tail} bytes of it had been synced");
+            damage = Some(Damage { file: segment.path.clone(), offset: len, what });
+        } else if tail < synced {
             damage = Some(Damage { file: segment.path.clone(), offset: tail, what: stopped });
         }
         return Ok(End { segment: segment.id, tail, state, torn, damage });

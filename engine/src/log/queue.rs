@@ -101,6 +101,8 @@ struct Order {
     /// Groups with parts in the active segment that are on loan.
     continuing: usize,
     idle: Vec<OpenGroups>,
+    /// Only what closing itself writes is still taken.
+    closing: bool,
     closed: bool,
 }
 
@@ -161,6 +163,7 @@ impl Queue {
                 rotate: false,
                 continuing: 0,
                 idle: Vec::new(),
+                closing: false,
                 closed: false,
             }),
             jobs,
@@ -198,6 +201,7 @@ impl Queue {
         mut lease: Option<Lease>,
         durability: Durability,
         time_ns: u64,
+        at_close: bool,
     ) -> Result<(Position, Ticket)> {
         self.check()?;
         let bytes = batch.bytes.len();
@@ -205,7 +209,7 @@ impl Queue {
         let (completer, ticket) = ticket();
         let mut guard = lock(&self.order);
         let order = &mut *guard;
-        if order.closed {
+        if order.closed || (order.closing && !at_close) {
             drop(guard);
             self.budget.give(bytes);
             return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
@@ -259,6 +263,11 @@ impl Queue {
             waiting
         };
         waiting.wait().map(drop)
+    }
+
+    /// Stops taking callers' batches. What was taken before is written yet; [`Queue::barrier`] waits for it.
+    pub(crate) fn stop(&self) {
+        lock(&self.order).closing = true;
     }
 
     /// Stops taking batches and tells the writer to finish.

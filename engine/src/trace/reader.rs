@@ -608,6 +608,29 @@ impl RunReader {
         Ok(link)
     }
 
+    /// Refuses to build on a frame that its recorder may still finish: the chain after it is going to change.
+    pub(crate) fn check_finished(&self, seq: u32) -> Result<()> {
+        if self.info.status != Status::Open {
+            return Ok(());
+        }
+        let mut at = seq;
+        while at > 0 && self.owner(at)? == self.info.uid {
+            let raw = self.raw(at)?;
+            if raw.head.open {
+                return Err(Error::conflict(format!(
+                    "frame {at} of run {:?} is not finished: finish it first, or fork before it",
+                    self.info.name
+                )));
+            }
+            // A stored link says that all frames before it were finished.
+            if raw.head.link.is_some() {
+                break;
+            }
+            at -= 1;
+        }
+        Ok(())
+    }
+
     /// Reads every frame, and checks the run's fingerprint where it has ended.
     ///
     /// # Errors

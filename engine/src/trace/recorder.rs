@@ -456,7 +456,7 @@ impl RunBatch<'_> {
         let lane = self.staged.lanes.entry(key.clone()).or_default();
         if let Content::Bytes(bytes) = content {
             let id = BlobId::of(bytes);
-            if let Some(at) = lane.same(id) {
+            if let Some(at) = lane.same(id).filter(|at| *at < seq) {
                 let reference = BodyRef::Same { back: seq - at };
                 return Ok((Packed { reference, id, extents: None, len: bytes.len() as u64 }, None));
             }
@@ -466,7 +466,8 @@ impl RunBatch<'_> {
             lane.note(seq, packed.id);
             return Ok((packed, None));
         };
-        let base = lane.base().map(|(at, extents)| (seq - at, extents));
+        // Frames may end in any order: only an earlier one can be named.
+        let base = lane.base().filter(|(at, _)| *at < seq).map(|(at, extents)| (seq - at, extents));
         lane.push(seq, packed.id, extents.clone());
         if let Content::Bytes(bytes) = content {
             self.bodies.retain(|(of, _)| of != key);
@@ -635,7 +636,7 @@ pub(crate) fn abandon(core: &Arc<Core>, namespace: NamespaceId, uid: RunUid) -> 
     head.fields.raw_bytes = info.raw_bytes;
     head.fields.fingerprint = reader.link_at(info.frames)?;
     head.fields.ended_ns = core.io.now_ns().max(head.fields.started_ns);
-    let mut writer = BatchWriter::new(core, namespace)?;
+    let mut writer = BatchWriter::at_close(core, namespace)?;
     writer.record(Kind::Run, &encode_run(&head)?, &tail)?;
     if let Some((_, ticket)) = writer.submit(core.options.durability)? {
         ticket.wait()?;

@@ -1,12 +1,22 @@
 //! The engine's tests by behaviour, as one binary.
 #![expect(
+    clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    clippy::disallowed_methods,
-    reason = "a test fails by panicking, prints its counts, and makes files that a user would have"
+    reason = "tests reach for files, threads and clocks themselves, and a test that cannot go on panics"
 )]
 
+mod bodies;
 mod crash;
+mod damage;
+mod forks;
 mod format_fixture;
+mod kills;
+mod kv;
+mod readers;
 mod recording;
+mod snapshots;
+mod streaming;
+mod support;
+mod tickets;

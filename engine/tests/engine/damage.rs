@@ -1,0 +1,552 @@
+//! Bad input in a store's files, and a disk that refuses: a typed error or a report, or exactly the right bytes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::IoSlice;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
+use annals::io::{Io, Open};
+use annals::{
+    Component, Error, ErrorKind, Frame, History, Namespace, Options, RunSpec, ScanRange, Status, Store,
+};
+
+use crate::support::{Rng, Talk, assert_whole, bodies, on, record, recorded, seed};
+
+fn options(sim: &SimIo) -> Options {
+    Options { segment_bytes_max: 3 << 10, ..on(sim) }
+}
+
+/// All that a store's reader can be given: name of the thing, and its bytes.
+type Content = BTreeMap<String, Vec<u8>>;
+
+/// Reads everything there is. What cannot be read is left out and counted.
+fn read_all(store: &Store) -> (Content, Vec<Error>) {
+    let (mut content, mut errors) = (Content::new(), Vec::new());
+    let mut note = |name: String, found: annals::Result<Vec<u8>>| match found {
+        Ok(bytes) => drop(content.insert(name, bytes)),
+        Err(error) => errors.push(error),
+    };
+    let space = match store.namespace("default") {
+        Ok(space) => space,
+        Err(error) => return (content, vec![error]),
+    };
+    match space.runs() {
+        Ok(runs) => {
+            for info in runs {
+                let reader = info.and_then(|info| space.run(&info.name));
+                let reader = match reader {
+                    Ok(reader) => reader,
+                    Err(error) => {
+                        note("run".into(), Err(error));
+                        continue;
+                    }
+                };
+                let name = reader.info().name.clone();
+                note(format!("{name} info"), Ok(format!("{:?}", reader.info()).into_bytes()));
+                note(format!("{name} metadata"), reader.metadata());
+                for seq in 1..=reader.info().frames {
+                    note(
+                        format!("{name}@{seq}"),
+                        reader.frame(seq).map(|frame| format!("{frame:?}").into_bytes()),
+                    );
+                    if let Err(error) = reader.snapshot(seq).map(drop) {
+                        if error.kind() != ErrorKind::NotFound {
+                            note(String::new(), Err(error));
+                        }
+                    }
+                }
+                note(format!("{name} whole"), reader.verify().map(|v| format!("{v:?}").into_bytes()));
+                note(
+                    format!("{name} state"),
+                    reader.snapshot_at(u32::MAX - 1).map(|s| format!("{s:?}").into_bytes()),
+                );
+            }
+        }
+        Err(error) => note("runs".into(), Err(error)),
+    }
+    match space.keyspace("k", History::All) {
+        Ok(keys) => {
+            for pair in keys.scan(ScanRange::all()).take(1000) {
+                match pair {
+                    Ok((key, value)) => {
+                        let history = keys.history(&key).map(|all| format!("{all:?}").into_bytes());
+                        note(format!("history {key:?}"), history);
+                        note(format!("key {key:?}"), Ok(value));
+                    }
+                    Err(error) => note("scan".into(), Err(error)),
+                }
+            }
+        }
+        Err(error) => note("keyspace".into(), Err(error)),
+    }
+    (content, errors)
+}
+
+/// A small store in several segments, closed cleanly.
+fn small_store() -> (SimIo, Content) {
+    let sim = SimIo::new(5);
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new("one").metadata(Rng(1).text(300)).tag("a", "b")).unwrap();
+    record(&run, &mut Talk::new("one"), 4);
+    run.snapshot(Rng(2).text(500), &[("e", &[1.0, 2.0])]).unwrap();
+    run.end(Status::Ok).unwrap();
+    let keys = space.keyspace("k", History::All).unwrap();
+    for i in 0..6u64 {
+        keys.put(format!("key{}", i % 4).as_bytes(), Rng(i).bytes(30 + 900 * (i as usize % 2))).unwrap();
+    }
+    keys.put(b"long", Rng(3).text(5000)).unwrap();
+    keys.delete(b"key1").unwrap();
+    let fork = space.fork("one", 3, true, RunSpec::new("two")).unwrap();
+    record(&fork, &mut Talk::new("two"), 2);
+    fork.end(Status::Failed).unwrap();
+    store.close().unwrap();
+    let (content, errors) = read_all(&Store::open_read_only_with("s", options(&sim)).unwrap());
+    assert!(errors.is_empty(), "{errors:?}");
+    assert!(content.len() > 20);
+    (sim, content)
+}
+
+fn files(sim: &SimIo) -> BTreeMap<PathBuf, Vec<u8>> {
+    sim.files().into_iter().map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
+}
+
+/// A disk that holds these files.
+fn disk_of(files: &BTreeMap<PathBuf, Vec<u8>>) -> SimIo {
+    let sim = SimIo::new(6);
+    for (path, bytes) in files {
+        sim.create_dir_all(path.parent().unwrap()).unwrap();
+        sim.open(path, Open::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
+    }
+    sim
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    /// The store does not open, and says why.
+    Refused,
+    /// It opens; what is hurt is reported, and nothing wrong is handed out.
+    Reported,
+    /// Every byte is right.
+    Right,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{self:?}").to_lowercase())
+    }
+}
+
+fn typed(error: &Error) {
+    assert!(!matches!(error.kind(), ErrorKind::Bug | ErrorKind::Poisoned | ErrorKind::Locked), "{error:?}");
+    assert!(!error.to_string().is_empty());
+}
+
+fn outcome(opened: annals::Result<Store>, wanted: &Content) -> Outcome {
+    let store = match opened {
+        Ok(store) => store,
+        Err(error) => {
+            typed(&error);
+            return Outcome::Refused;
+        }
+    };
+    let (content, errors) = read_all(&store);
+    errors.iter().for_each(typed);
+    for (name, bytes) in &content {
+        assert!(wanted.get(name) == Some(bytes), "wrong bytes are handed out for {name:?}");
+    }
+    let reported = match store.verify() {
+        Ok(report) => !report.damaged.is_empty(),
+        Err(error) => {
+            typed(&error);
+            true
+        }
+    };
+    let whole = content.len() == wanted.len();
+    assert!(
+        reported || whole,
+        "{} of {} things are gone and nothing says so",
+        wanted.len() - content.len(),
+        wanted.len()
+    );
+    assert!(reported || errors.is_empty(), "reading fails and verify finds nothing: {errors:?}");
+    if reported { Outcome::Reported } else { Outcome::Right }
+}
+
+/// What kind of file, for the counts.
+fn kind(path: &Path) -> String {
+    let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    match path.extension() {
+        Some(extension) => extension.to_string_lossy().into_owned(),
+        None => name.split('-').next().unwrap().to_owned(),
+    }
+}
+
+/// Hurts each file in every way that `ways` names, opens it, and counts what comes of it.
+fn hurt(
+    what: &str,
+    ways: impl Fn(&[u8]) -> Vec<(String, Vec<u8>)>,
+    write: bool,
+    skip_same: bool,
+) -> BTreeMap<(String, Outcome), usize> {
+    let (sim, wanted) = small_store();
+    let files = files(&sim);
+    let mut counts = BTreeMap::new();
+    for (path, bytes) in &files {
+        for (how, hurt) in ways(bytes) {
+            if skip_same && hurt == *bytes {
+                continue;
+            }
+            let done = catch_unwind(AssertUnwindSafe(|| {
+                if write {
+                    let mut files = files.clone();
+                    files.insert(path.clone(), hurt.clone());
+                    return outcome(Store::open_with("s", options(&disk_of(&files))), &wanted);
+                }
+                sim.edit(path, |bytes| bytes.clone_from(&hurt)).unwrap();
+                let done = outcome(Store::open_read_only_with("s", options(&sim)), &wanted);
+                sim.edit(path, |to| to.clone_from(bytes)).unwrap();
+                done
+            }));
+            let Ok(done) = done else { panic!("{} of {} bytes: {how}", path.display(), bytes.len()) };
+            *counts.entry((kind(path), done)).or_default() += 1;
+        }
+    }
+    println!("{what}, opened for {}:", if write { "writing" } else { "reading" });
+    for ((kind, outcome), count) in &counts {
+        println!("  {kind:<9} {outcome:<9} {count}");
+    }
+    counts
+}
+
+fn flips(seed: u64, step: usize) -> impl Fn(&[u8]) -> Vec<(String, Vec<u8>)> {
+    move |bytes| {
+        let mut rng = Rng(seed ^ bytes.len() as u64);
+        let first = rng.below(step);
+        (first..bytes.len())
+            .step_by(step)
+            .map(|at| {
+                let mut hurt = bytes.to_vec();
+                let bit = rng.below(8);
+                hurt[at] ^= 1 << bit;
+                (format!("bit {bit} of byte {at} flipped"), hurt)
+            })
+            .collect()
+    }
+}
+
+fn cuts(step: usize) -> impl Fn(&[u8]) -> Vec<(String, Vec<u8>)> {
+    move |bytes| {
+        let mut lengths: Vec<usize> = (0..bytes.len()).step_by(step).collect();
+        lengths.extend((1..20).filter_map(|back| bytes.len().checked_sub(back)));
+        lengths.into_iter().map(|len| (format!("cut to {len} bytes"), bytes[..len].to_vec())).collect()
+    }
+}
+
+/// A flip in the log's own bytes after a clean close is damage, and is said to be.
+fn no_segment_passes_as_right(counts: &BTreeMap<(String, Outcome), usize>) {
+    assert_eq!(counts.get(&("seg".to_owned(), Outcome::Right)), None);
+    assert!(counts.keys().any(|(kind, _)| kind == "seg") && counts.keys().any(|(kind, _)| kind == "tbl"));
+}
+
+#[test]
+fn a_flipped_bit_is_refused_or_reported_when_reading() {
+    let seed = seed(21, "damage::a_flipped_bit_is_refused_or_reported_when_reading");
+    no_segment_passes_as_right(&hurt("one bit flipped", flips(seed, 3), false, true));
+}
+
+#[test]
+fn a_flipped_bit_is_refused_or_reported_when_writing() {
+    let seed = seed(22, "damage::a_flipped_bit_is_refused_or_reported_when_writing");
+    hurt("one bit flipped", flips(seed, 11), true, true);
+}
+
+#[test]
+fn a_truncated_file_is_refused_or_reported() {
+    no_segment_passes_as_right(&hurt("cut short", cuts(29), false, true));
+    // A writer must neither cut what was promised nor fill it up with zeros.
+    let counts = hurt("cut short", cuts(83), true, true);
+    assert!(counts.keys().all(|(kind, outcome)| kind != "seg" || *outcome == Outcome::Refused), "{counts:?}");
+}
+
+#[test]
+fn garbage_in_place_of_a_file_is_refused_or_reported() {
+    let garbage = |bytes: &[u8]| {
+        let mut longer = bytes.to_vec();
+        longer.extend_from_slice(&Rng(4).bytes(700));
+        let mut swapped = bytes.to_vec();
+        swapped.reverse();
+        vec![
+            ("noise".to_owned(), Rng(5).bytes(bytes.len())),
+            ("zeros".to_owned(), vec![0; bytes.len()]),
+            ("ones".to_owned(), vec![0xff; bytes.len().max(4096)]),
+            ("noise at its end".to_owned(), longer),
+            ("its bytes reversed".to_owned(), swapped),
+        ]
+    };
+    hurt("garbage", garbage, false, true);
+    hurt("garbage", garbage, true, true);
+}
+
+#[test]
+fn missing_and_foreign_files_are_named() {
+    let (sim, wanted) = small_store();
+    let files = files(&sim);
+    let path = |end: &str| files.keys().find(|path| path.to_string_lossy().contains(end)).unwrap().clone();
+    let manifest = path("MANIFEST-");
+    for (missing, kind) in [
+        (path("00000001.seg"), ErrorKind::Damaged),
+        (path("00000002.seg"), ErrorKind::Damaged),
+        (manifest.clone(), ErrorKind::Damaged),
+        (path("CURRENT"), ErrorKind::NotFound),
+    ] {
+        let mut files = files.clone();
+        files.remove(&missing);
+        for write in [false, true] {
+            let sim = disk_of(&files);
+            let opened = if write {
+                Store::open_with("s", options(&sim))
+            } else {
+                Store::open_read_only_with("s", options(&sim))
+            };
+            let error = opened.map(drop).unwrap_err();
+            let wanted = if write { ErrorKind::Damaged } else { kind };
+            assert_eq!(error.kind(), wanted, "{} missing: {error}", missing.display());
+        }
+    }
+    // Tables are caches: without them the answer is the same.
+    let no_tables: BTreeMap<_, _> =
+        files.clone().into_iter().filter(|(path, _)| kind(path) != "tbl").collect();
+    let sim = disk_of(&no_tables);
+    sim.create_dir_all(Path::new("s/tables")).unwrap();
+    assert_eq!(outcome(Store::open_read_only_with("s", options(&sim)), &wanted), Outcome::Right);
+    // Another store's files in place of ours.
+    let other = SimIo::new(99);
+    let store = Store::open_with("s", options(&other)).unwrap();
+    let (run, _) = recorded(&store.namespace("default").unwrap(), "one", 8);
+    run.end(Status::Ok).unwrap();
+    drop(run);
+    store.close().unwrap();
+    for ours in files.keys().filter(|path| matches!(kind(path).as_str(), "seg" | "tbl" | "MANIFEST")) {
+        let Some(theirs) = other.read(ours) else { continue };
+        let mut files = files.clone();
+        files.insert(ours.clone(), theirs);
+        let done = outcome(Store::open_read_only_with("s", options(&disk_of(&files))), &wanted);
+        let expected = if kind(ours) == "tbl" { Outcome::Right } else { Outcome::Refused };
+        assert_eq!(done, expected, "{}", ours.display());
+    }
+}
+
+#[test]
+fn a_newer_format_is_refused_as_such() {
+    let (sim, _) = small_store();
+    for (path, bytes) in files(&sim).iter().filter(|(path, _)| kind(path) == "MANIFEST") {
+        let mut changed = bytes.clone();
+        // Every edit is made over as one of a later format: crc u32 | bytes u32 | format u16 ...
+        let store: [u8; 16] = bytes[8..24].try_into().unwrap();
+        let mut at = 28;
+        while at + 8 < bytes.len() {
+            let len = u32::from_le_bytes(bytes[at + 4..at + 8].try_into().unwrap()) as usize;
+            changed[at + 8] = changed[at + 8].wrapping_add(1);
+            let mut crc = crc32fast::Hasher::new();
+            crc.update(&store);
+            crc.update(&(at as u64).to_le_bytes());
+            crc.update(&changed[at + 4..at + 8 + len]);
+            changed[at..at + 4].copy_from_slice(&crc.finalize().to_le_bytes());
+            at += 8 + len;
+        }
+        sim.edit(path, |bytes| bytes.clone_from(&changed)).unwrap();
+    }
+    let error = Store::open_read_only_with("s", options(&sim)).map(drop).unwrap_err();
+    assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("newer"), "{error}");
+    let error = Store::open_with("s", options(&sim)).map(drop).unwrap_err();
+    assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("newer"), "{error}");
+}
+
+#[test]
+fn what_is_no_store_is_refused_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let kind = |opened: annals::Result<Store>| opened.map(drop).unwrap_err().kind();
+    assert_eq!(kind(Store::open_read_only(at("none"))), ErrorKind::NotFound);
+    assert_eq!(
+        kind(Store::open_with(at("none"), Options { create: false, ..Options::default() })),
+        ErrorKind::NotFound
+    );
+    assert!(!at("none").exists());
+    std::fs::write(at("file"), "x").unwrap();
+    assert_eq!(kind(Store::open(at("file"))), ErrorKind::Invalid);
+    assert_eq!(kind(Store::open_read_only(at("file"))), ErrorKind::Invalid);
+    assert_eq!(std::fs::read(at("file")).unwrap(), b"x");
+    std::fs::create_dir(at("other")).unwrap();
+    std::fs::write(at("other/thesis.txt"), "x").unwrap();
+    let error = Store::open(at("other")).map(drop).unwrap_err();
+    assert!(
+        error.kind() == ErrorKind::Invalid && error.to_string().contains("empty or a new directory"),
+        "{error}"
+    );
+    assert_eq!(kind(Store::open_read_only(at("other"))), ErrorKind::NotFound);
+    assert_eq!(std::fs::read_dir(at("other")).unwrap().count(), 1);
+    std::fs::create_dir(at("empty")).unwrap();
+    assert_eq!(kind(Store::open_read_only(at("empty"))), ErrorKind::NotFound);
+    assert_eq!(
+        kind(Store::open_with(at("empty"), Options { create: false, ..Options::default() })),
+        ErrorKind::NotFound
+    );
+    assert_eq!(std::fs::read_dir(at("empty")).unwrap().count(), 0);
+    Store::open(at("empty")).unwrap().close().unwrap();
+    // A file of somebody else's beside ours is none of our business.
+    std::fs::write(at("empty/notes.txt"), "mine").unwrap();
+    Store::open(at("empty")).unwrap().close().unwrap();
+    assert_eq!(std::fs::read(at("empty/notes.txt")).unwrap(), b"mine");
+    assert_eq!(kind(Store::open(at("file/below"))), ErrorKind::Unavailable);
+}
+
+#[test]
+fn a_directory_without_permission_is_unavailable() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let closed = dir.path().join("closed");
+    Store::open(&closed).unwrap().close().unwrap();
+    let allow = |mode| std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(mode)).unwrap();
+    allow(0o000);
+    if std::fs::read_dir(&closed).is_ok() {
+        println!("skipped: this user may read everything");
+        allow(0o700);
+        return;
+    }
+    let error = Store::open(&closed).map(drop).unwrap_err();
+    assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("closed"), "{error}");
+    assert_eq!(Store::open_read_only(&closed).map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
+    allow(0o700);
+    Store::open(&closed).unwrap();
+}
+
+/// Records until something fails; gives what was acknowledged and the first error.
+fn work(space: &Namespace) -> (Vec<(Vec<u8>, Vec<u8>)>, Option<Error>) {
+    let run = match space.begin_run(RunSpec::new("r")) {
+        Ok(run) => run,
+        Err(error) => return (Vec::new(), Some(error)),
+    };
+    let mut acknowledged = Vec::new();
+    for (request, answer) in Talk::new("work").take(25) {
+        if let Err(error) = run.record(Frame::new(Component::Llm, request.clone(), answer.clone())) {
+            // From here on every write fails, and says what the first failure was.
+            let first = error.to_string();
+            for refused in [
+                run.record(Frame::new(Component::Llm, "a", "b")).map(drop),
+                run.end(Status::Ok).map(drop),
+                space.begin_run(RunSpec::new("another")).map(drop),
+                space.keyspace("k", History::All).map(drop),
+                space.store_blob(&[1u8; 5000][..]).map(drop),
+            ] {
+                let later = refused.unwrap_err();
+                assert!(
+                    later.kind() == ErrorKind::Poisoned && later.to_string().contains(&first),
+                    "{later} / {first}"
+                );
+                assert!(later.to_string().contains("reopen"), "{later}");
+            }
+            return (acknowledged, Some(error));
+        }
+        acknowledged.push((request, answer));
+    }
+    (acknowledged, None)
+}
+
+/// Sets a disk up to fail, works, checks that reads go on, and that every way of coming back finds it all.
+fn fails_and_recovers(name: &str, prepare: impl Fn(&SimIo)) -> Option<usize> {
+    let sim = SimIo::new(8);
+    // Zeros ahead in small steps: else a full disk is met at a few places only.
+    let options = |sim: &SimIo| Options { zero_ahead_bytes: 256, ..options(sim) };
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    prepare(&sim);
+    let (acknowledged, failed) = work(&space);
+    let Some(error) = failed else {
+        return None;
+    };
+    // A failed segment change answers nobody: the next caller is told.
+    let told = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Poisoned);
+    assert!(told && error.to_string().contains("os error"), "{name}: {error}");
+    let check = |space: &Namespace| match space.run("r") {
+        Ok(reader) => {
+            assert!(bodies(&reader).starts_with(&acknowledged), "{name}: acknowledged frames are not there")
+        }
+        Err(error) => assert!(acknowledged.is_empty(), "{name}: {error}"),
+    };
+    check(&space);
+    sim.heal();
+    sim.set_capacity(None);
+    assert_eq!(
+        space.begin_run(RunSpec::new("healed")).map(drop).unwrap_err().kind(),
+        ErrorKind::Poisoned,
+        "{name}"
+    );
+    check(&space);
+    for how in [Crash::Nothing, Crash::Everything, Crash::Torn, Crash::Seed(1)] {
+        let disk = sim.crash(how);
+        let store = Store::open_with("s", options(&disk)).unwrap();
+        check(&store.namespace("default").unwrap());
+    }
+    assert_eq!(store.close().unwrap_err().kind(), ErrorKind::Poisoned, "{name}");
+    drop(space);
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    check(&space);
+    recorded(&space, "after", 3).0.end(Status::Ok).unwrap();
+    assert_whole(&store);
+    store.close().unwrap();
+    assert_whole(&Store::open_read_only_with("s", options(&sim)).unwrap());
+    Some(acknowledged.len())
+}
+
+#[test]
+fn a_failed_write_or_sync_poisons_and_reopening_recovers() {
+    for kind in [OpKind::Sync, OpKind::Write, OpKind::Create, OpKind::SyncDir, OpKind::SetLen] {
+        let mut tried = 0;
+        for after in (0..).step_by(if matches!(kind, OpKind::Sync | OpKind::Write) { 3 } else { 1 }) {
+            let prepare = |sim: &SimIo| sim.fail(FailRule::eio(kind).after(after));
+            if fails_and_recovers(&format!("{kind:?} number {after}"), prepare).is_none() {
+                break;
+            }
+            tried += 1;
+        }
+        println!("{kind:?} failed at {tried} places");
+        assert!(tried > 0 || matches!(kind, OpKind::SetLen), "{kind:?} never failed");
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_and_loses_nothing() {
+    let mut tried = BTreeMap::new();
+    for room in (0..60_000).step_by(211) {
+        let prepare = |sim: &SimIo| {
+            let used: usize = files(sim).values().map(Vec::len).sum();
+            sim.set_capacity(Some(used as u64 + room));
+        };
+        match fails_and_recovers(&format!("{room} bytes free"), prepare) {
+            Some(acknowledged) => *tried.entry(acknowledged).or_insert(0) += 1,
+            None => break,
+        }
+    }
+    println!("disks full after so many frames: {tried:?}");
+    assert!(tried.len() > 5, "{tried:?}");
+}
+
+#[test]
+fn a_disk_too_full_to_make_a_store_leaves_room_for_another_try() {
+    for room in (0..20_000u64).step_by(97) {
+        let sim = SimIo::new(9);
+        sim.set_capacity(Some(room));
+        let opened = Store::open_with("s", options(&sim));
+        let Err(error) = opened else { break };
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{room}: {error}");
+        sim.set_capacity(None);
+        let store = Store::open_with("s", options(&sim)).unwrap_or_else(|e| panic!("{room}: {e}"));
+        store.namespace("default").unwrap();
+        store.close().unwrap();
+    }
+}

@@ -1,0 +1,145 @@
+//! Reading beside a live writer, and who may write.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use annals::{Component, ErrorKind, Frame, History, Options, RunSpec, Status, Store};
+
+use crate::support::{Talk, assert_whole, bodies, fresh, quick, record, recorded};
+
+#[test]
+fn a_reader_sees_what_it_was_opened_with_until_it_refreshes() {
+    let (dir, store, space) = fresh();
+    let path = dir.path().join("s");
+    let keys = space.keyspace("k", History::All).unwrap();
+    keys.put(b"a", "1").unwrap();
+    let (run, mut talk) = recorded(&space, "r", 3);
+    let live = Store::open_read_only(&path).unwrap();
+    let theirs = live.namespace("default").unwrap();
+    let their_keys = theirs.keyspace("k", History::All).unwrap();
+    record(&run, &mut talk, 4);
+    keys.put(b"a", "2").unwrap();
+    space.keyspace("new", History::Latest).unwrap();
+    let (other, _) = recorded(&space, "other", 2);
+    other.end(Status::Ok).unwrap();
+    assert_eq!(theirs.run("r").unwrap().info().frames, 3);
+    assert_eq!(their_keys.get(b"a").unwrap().unwrap(), b"1");
+    assert_eq!(theirs.run("other").unwrap_err().kind(), ErrorKind::NotFound);
+    let before = live.seqno();
+    live.refresh().unwrap();
+    assert!(live.seqno() > before && live.seqno() == store.seqno());
+    assert_eq!(theirs.run("r").unwrap().info().frames, 7);
+    assert_eq!(bodies(&theirs.run("r").unwrap()), bodies(&space.run("r").unwrap()));
+    assert_eq!(their_keys.get(b"a").unwrap().unwrap(), b"2");
+    assert_eq!(their_keys.history(b"a").unwrap().len(), 2);
+    assert!(theirs.find_keyspace("new").unwrap().is_some());
+    assert_eq!(theirs.run("other").unwrap().info().status, Status::Ok);
+    assert_whole(&live);
+    for refused in [
+        their_keys.put(b"a", "3").map(drop),
+        theirs.begin_run(RunSpec::new("x")).map(drop),
+        theirs.fork("r", 1, false, RunSpec::new("x")).map(drop),
+        theirs.store_blob(&b"x"[..]).map(drop),
+    ] {
+        let error = refused.unwrap_err();
+        assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("reading only"), "{error}");
+    }
+    for refused in [live.namespace("x").map(drop), theirs.keyspace("x", History::All).map(drop)] {
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::NotFound);
+    }
+    // The writer closes; the reader reads on, and sees the close.
+    store.close().unwrap();
+    assert_eq!(theirs.run("r").unwrap().info().status, Status::Open);
+    live.refresh().unwrap();
+    assert_eq!(theirs.run("r").unwrap().info().status, Status::Abandoned);
+    assert_whole(&live);
+    live.close().unwrap();
+    Store::open(&path).unwrap().close().unwrap();
+}
+
+#[test]
+fn readers_open_refresh_and_verify_while_segments_change_and_writers_come_and_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let options = || Options { segment_bytes_max: 32 << 10, ..quick() };
+    Store::open_with(&path, options()).unwrap().namespace("default").unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..2)
+            .map(|reader| {
+                let (path, done) = (&path, &done);
+                scope.spawn(move || {
+                    let mut live = Store::open_read_only(path).unwrap();
+                    let (mut looks, mut last) = (0, live.seqno());
+                    while !done.load(Ordering::SeqCst) || looks < 20 {
+                        looks += 1;
+                        if looks % 3 == reader {
+                            live = Store::open_read_only(path).unwrap();
+                        } else {
+                            live.refresh().unwrap();
+                        }
+                        assert!(live.seqno() >= last, "a reader never goes back");
+                        last = live.seqno();
+                        let space = live.namespace("default").unwrap();
+                        if let Ok(reader) = space.last_run() {
+                            let name = reader.info().name.clone();
+                            let wanted: Vec<_> =
+                                Talk::new(&name).take(reader.info().frames as usize).collect();
+                            assert!(bodies(&reader) == wanted, "{name}");
+                        }
+                    }
+                    looks
+                })
+            })
+            .collect();
+        for round in 0..6 {
+            let store = Store::open_with(&path, options()).unwrap();
+            let space = store.namespace("default").unwrap();
+            for run in 0..6 {
+                let (run, _) = recorded(&space, &format!("{round}-{run}"), 30);
+                run.snapshot(crate::support::Rng(round).bytes(8000), &[]).unwrap();
+                run.end(Status::Ok).unwrap();
+            }
+            if round % 2 == 0 {
+                store.close().unwrap();
+            }
+        }
+        done.store(true, Ordering::SeqCst);
+        for reader in readers {
+            println!("a reader looked {} times", reader.join().unwrap());
+        }
+    });
+    let store = Store::open_read_only(&path).unwrap();
+    assert!(store.stats().unwrap().segments > 6);
+    assert_whole(&store);
+}
+
+#[test]
+fn a_second_writer_is_told_who_the_first_is() {
+    let (dir, store, space) = fresh();
+    let path = dir.path().join("s");
+    let refused = || {
+        let error = Store::open(&path).map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Locked);
+        let text = error.to_string();
+        assert!(
+            text.contains(&format!("process {}", std::process::id())) && text.contains("read-only"),
+            "{text}"
+        );
+    };
+    refused();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    run.record(Frame::new(Component::Llm, "a", "b")).unwrap();
+    refused();
+    let clone = store.clone();
+    drop(store);
+    refused();
+    clone.close().unwrap();
+    // Handles that outlive the close hold nothing.
+    let again = Store::open(&path).unwrap();
+    assert_eq!(run.record(Frame::new(Component::Llm, "a", "b")).unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(space.run("r").unwrap().info().name, "r");
+    drop((run, space));
+    refused();
+    drop(again);
+    Store::open(&path).unwrap();
+}

@@ -1,0 +1,200 @@
+//! Frames whose output comes in parts, and runs that nobody ends.
+
+use std::path::Path;
+
+use annals::io::sim::{Crash, SimIo};
+use annals::{Component, Durability, ErrorKind, Frame, Options, RunSpec, Status, Store};
+
+use crate::support::{Rng, assert_whole, bodies, frames, fresh, on, recorded};
+
+#[test]
+fn a_streamed_frame_is_the_same_as_one_recorded_whole() {
+    let (_dir, store, space) = fresh();
+    let run = space.begin_run(RunSpec::new("streamed")).unwrap();
+    let whole = space.begin_run(RunSpec::new("whole")).unwrap();
+    let mut rng = Rng(3);
+    for len in [0, 1, 39, 40, 41, 16_383, 16_384, 16_385, 200_000] {
+        let (input, output) = (rng.text(100 + len / 2), rng.text(len));
+        let open = run
+            .begin_frame(&Frame::new(Component::Llm, input.clone(), "left out").metadata(r#"{"a":1}"#))
+            .unwrap();
+        let mut rest = &output[..];
+        while !rest.is_empty() {
+            let (part, after) = rest.split_at(rest.len().min(1 + rng.below(5000)));
+            open.append(part).unwrap();
+            if rng.below(4) == 0 {
+                open.flush().unwrap();
+            }
+            rest = after;
+        }
+        open.finish(false).unwrap();
+        whole.record(Frame::new(Component::Llm, input, output).metadata(r#"{"a":1}"#)).unwrap();
+    }
+    assert_eq!(run.link(), whole.link());
+    assert_eq!(run.end(Status::Ok).unwrap().fingerprint, whole.end(Status::Ok).unwrap().fingerprint);
+    assert_eq!(bodies(&space.run("streamed").unwrap()), bodies(&space.run("whole").unwrap()));
+    assert_whole(&store);
+}
+
+#[test]
+fn frames_may_end_in_any_order_and_are_chained_in_the_order_they_began() {
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]] {
+        let (dir, store, space) = fresh();
+        let alone = space.begin_run(RunSpec::new("in order")).unwrap();
+        let run = space.begin_run(RunSpec::new("r")).unwrap();
+        let frame =
+            |i: usize| Frame::new(Component::Llm, Rng(i as u64).text(3000), Rng(90 + i as u64).text(3000));
+        let output = |i: usize| Rng(90 + i as u64).text(3000);
+        alone.record(frame(9)).unwrap();
+        run.record(frame(9)).unwrap();
+        let mut open: Vec<_> = (0..4).map(|i| Some(run.begin_frame(&frame(i)).unwrap())).collect();
+        for i in 0..4 {
+            alone.record(frame(i)).unwrap();
+        }
+        let mut links = vec![run.link()];
+        for i in order {
+            let ending = open[i].take().unwrap();
+            ending.append(&output(i)).unwrap();
+            assert_eq!(
+                run.end(Status::Ok).unwrap_err().kind(),
+                ErrorKind::Conflict,
+                "a frame is not finished"
+            );
+            assert_eq!(ending.finish(false).unwrap(), i as u32 + 2);
+            links.push(run.link());
+        }
+        // The chain moves on only when the first unfinished frame ends.
+        let first = order.iter().position(|i| *i == 0).unwrap();
+        assert!(links[..=first].iter().all(|link| *link == links[0]), "{order:?}");
+        alone.record(frame(5)).unwrap();
+        run.record(frame(5)).unwrap();
+        let (alone, ended) = (alone.end(Status::Ok).unwrap(), run.end(Status::Ok).unwrap());
+        assert_eq!(ended.fingerprint, alone.fingerprint, "{order:?}");
+        assert_eq!(ended.raw_bytes, alone.raw_bytes);
+        drop(open);
+        drop(run);
+        store.close().unwrap();
+        let store = Store::open_read_only(dir.path().join("s")).unwrap();
+        let space = store.namespace("default").unwrap();
+        let (a, b) = (frames(&space.run("in order").unwrap()), frames(&space.run("r").unwrap()));
+        for (a, b) in a.iter().zip(&b) {
+            assert_eq!((&a.input, &a.output, a.link, b.incomplete), (&b.input, &b.output, b.link, false));
+            assert_eq!(space.run("r").unwrap().frame(b.seq).unwrap(), *b);
+        }
+        assert_whole(&store);
+    }
+}
+
+#[test]
+fn a_crash_leaves_an_incomplete_frame_with_the_bytes_that_arrived() {
+    for (how, durability) in [(Crash::Nothing, Durability::Disk), (Crash::Everything, Durability::Process)] {
+        let sim = SimIo::new(1);
+        let store = Store::open_with("s", Options { durability, ..on(&sim) }).unwrap();
+        let space = store.namespace("default").unwrap();
+        let (run, _) = recorded(&space, "r", 2);
+        let open = run.begin_frame(&Frame::new(Component::Llm, "question", "").parent(2)).unwrap();
+        let second = run.begin_frame(&Frame::new(Component::Tool, "call", "")).unwrap();
+        open.append(b"the answer ").unwrap();
+        open.flush().unwrap();
+        open.append(b"is coming").unwrap();
+        open.flush().unwrap();
+        second.append(b"quick").unwrap();
+        second.finish(false).unwrap();
+        open.append(b" and this never left").unwrap();
+        let disk = sim.crash(how);
+        let check = |store: &Store| {
+            let reader = store.namespace("default").unwrap().run("r").unwrap();
+            assert_eq!((reader.info().status, reader.info().frames), (Status::Abandoned, 4), "{how:?}");
+            let frames = frames(&reader);
+            assert!(frames[2].incomplete && !frames[3].incomplete);
+            assert_eq!(
+                (&frames[2].input[..], &frames[2].output[..]),
+                (&b"question"[..], &b"the answer is coming"[..])
+            );
+            assert_eq!((frames[2].parent, &frames[3].output[..]), (Some(2), &b"quick"[..]));
+            assert_eq!(reader.info().fingerprint, Some(frames[3].link));
+            assert!(reader.frame_info(3).unwrap().incomplete);
+            assert_whole(store);
+        };
+        let again = Store::open_with("s", on(&disk)).unwrap();
+        check(&again);
+        let space = again.namespace("default").unwrap();
+        assert_eq!(space.begin_run(RunSpec::new("r")).map(drop).unwrap_err().kind(), ErrorKind::Conflict);
+        space
+            .fork("r", 3, false, RunSpec::new("on"))
+            .unwrap()
+            .record(Frame::new(Component::User, "a", "b"))
+            .unwrap();
+        check(&again);
+        again.close().unwrap();
+        check(&Store::open_read_only_with("s", on(&disk)).unwrap());
+    }
+}
+
+#[test]
+fn a_crash_anywhere_in_a_stream_keeps_what_was_flushed() {
+    let sim = SimIo::new(2);
+    let store = Store::open_with("s", on(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    let open = run.begin_frame(&Frame::new(Component::Llm, "question", "")).unwrap();
+    let start = sim.op_count();
+    let output = Rng(5).text(6000);
+    let mut flushed = vec![(start, 0)];
+    for (i, part) in output.chunks(500).enumerate() {
+        open.append(part).unwrap();
+        if i % 2 == 0 {
+            open.flush().unwrap();
+            flushed.push((sim.op_count(), (i + 1) * 500));
+        }
+    }
+    let history = sim.history();
+    let mut states = 0;
+    for (point, disk) in history.crashes(4) {
+        if point.at < start {
+            continue;
+        }
+        states += 1;
+        let acknowledged = flushed.iter().rev().find(|(at, _)| *at <= point.at).unwrap().1;
+        let store = Store::open_with("s", on(&disk)).unwrap();
+        let reader = store.namespace("default").unwrap().run("r").unwrap();
+        let frame = reader.frame(1).unwrap();
+        assert!(
+            frame.incomplete && frame.output.len() >= acknowledged,
+            "{point}: {} of {acknowledged}",
+            frame.output.len()
+        );
+        assert!(output.starts_with(&frame.output), "{point}");
+        assert_eq!(reader.info().status, Status::Abandoned, "{point}");
+    }
+    assert!(states > 50, "{states}");
+}
+
+#[test]
+fn runs_open_at_the_close_become_abandoned_with_all_that_was_submitted() {
+    let sim = SimIo::new(3);
+    let store = Store::open_with("s", on(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let (run, mut talk) = recorded(&space, "r", 3);
+    let (ended, _) = recorded(&space, "ended", 1);
+    ended.end(Status::Ok).unwrap();
+    // Nobody waits for these: closing has to.
+    let tickets: Vec<_> = talk
+        .by_ref()
+        .take(200)
+        .map(|(request, answer)| run.submit(Frame::new(Component::Llm, request, answer)).unwrap().1)
+        .collect();
+    store.close().unwrap();
+    for ticket in tickets {
+        ticket.wait().unwrap();
+    }
+    let late = run.record(Frame::new(Component::Llm, "a", "b")).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Unavailable, "{late}");
+    let store = Store::open_read_only_with(Path::new("s"), on(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let reader = space.run("r").unwrap();
+    assert_eq!((reader.info().status, reader.info().frames), (Status::Abandoned, 203));
+    assert_eq!(reader.frames().map(Result::unwrap).count(), 203);
+    assert_eq!(space.run("ended").unwrap().info().status, Status::Ok);
+    assert_whole(&store);
+}

@@ -1,0 +1,145 @@
+//! What the tests of this binary share: options, a seeded generator, a growing conversation.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use annals::io::sim::SimIo;
+use annals::{
+    Component, Durability, Frame, Namespace, Options, RecordedFrame, Run, RunReader, RunSpec, Store,
+};
+
+/// A real disk without waiting for it.
+pub(crate) fn quick() -> Options {
+    Options { durability: Durability::Process, zero_ahead_bytes: 64 << 10, ..Options::default() }
+}
+
+/// A simulated disk, every commit synced.
+pub(crate) fn on(sim: &SimIo) -> Options {
+    Options { io: Arc::new(sim.clone()), zero_ahead_bytes: 4 << 10, ..Options::default() }
+}
+
+/// A new store on a real disk with its namespace; the directory goes when the first is dropped.
+pub(crate) fn fresh() -> (tempfile::TempDir, Store, Namespace) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open_with(dir.path().join("s"), quick()).unwrap();
+    let space = store.namespace("default").unwrap();
+    (dir, store, space)
+}
+
+/// The seed of a random test, and on the way the command that repeats it.
+pub(crate) fn seed(fixed: u64, test: &str) -> u64 {
+    let seed = std::env::var("ANNALS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(fixed);
+    println!("repeat with: ANNALS_SEED={seed} cargo test -p annals --test engine {test} -- --exact");
+    seed
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+#[derive(Debug, Clone)]
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`, which is not 0.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// Bytes that do not compress.
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(len + 8);
+        while bytes.len() < len {
+            bytes.extend_from_slice(&self.next().to_le_bytes());
+        }
+        bytes.truncate(len);
+        bytes
+    }
+
+    /// Words.
+    pub(crate) fn text(&mut self, len: usize) -> Vec<u8> {
+        const WORDS: [&str; 12] = [
+            "flight ", "refund ", "the ", "user ", "asks ", "to ", "cancel ", "book ", "4711 ", "ok ",
+            "seat ", "a ",
+        ];
+        let mut text = Vec::with_capacity(len + 8);
+        while text.len() < len {
+            text.extend_from_slice(WORDS[self.below(WORDS.len())].as_bytes());
+        }
+        text.truncate(len);
+        text
+    }
+}
+
+/// Frame `seq` of a growing conversation: the request holds all before it. The same for the same topic.
+#[derive(Debug)]
+pub(crate) struct Talk {
+    messages: String,
+    topic: String,
+    step: usize,
+}
+
+impl Talk {
+    pub(crate) fn new(topic: &str) -> Self {
+        let messages = format!(r#"{{"role":"system","content":"You are an airline agent. Topic: {topic}"}}"#);
+        Self { messages, topic: topic.to_owned(), step: 0 }
+    }
+}
+
+impl Iterator for Talk {
+    type Item = (Vec<u8>, Vec<u8>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step += 1;
+        let request = format!(r#"{{"model":"m","messages":[{}]}}"#, self.messages);
+        let mut rng =
+            Rng(self.topic.bytes().fold(self.step as u64, |h, b| h.wrapping_mul(31) ^ u64::from(b)));
+        let len = 20 + rng.below(400);
+        let words = String::from_utf8(rng.text(len)).unwrap();
+        let answer = format!(r#"{{"role":"assistant","content":"{} {words}"}}"#, self.step);
+        self.messages.push(',');
+        self.messages.push_str(&answer);
+        Some((request.into_bytes(), answer.into_bytes()))
+    }
+}
+
+/// Records this many steps of a conversation on.
+pub(crate) fn record(run: &Run, talk: &mut Talk, steps: usize) {
+    for (request, answer) in talk.take(steps) {
+        run.record(Frame::new(Component::Llm, request, answer)).unwrap();
+    }
+}
+
+/// Begins a run with this many steps of the conversation on its own name.
+pub(crate) fn recorded(space: &Namespace, name: &str, steps: usize) -> (Run, Talk) {
+    let run = space.begin_run(RunSpec::new(name)).unwrap();
+    let mut talk = Talk::new(name);
+    record(&run, &mut talk, steps);
+    (run, talk)
+}
+
+/// Every frame, checked.
+pub(crate) fn frames(reader: &RunReader) -> Vec<RecordedFrame> {
+    reader.frames().map(Result::unwrap).collect()
+}
+
+/// Inputs and outputs in order.
+pub(crate) fn bodies(reader: &RunReader) -> Vec<(Vec<u8>, Vec<u8>)> {
+    frames(reader).into_iter().map(|frame| (frame.input, frame.output)).collect()
+}
+
+/// A store whose every byte is what was written.
+pub(crate) fn assert_whole(store: &Store) {
+    assert_eq!(store.verify().unwrap().damaged, []);
+}
+
+/// Deletes the index tables of a closed store on a real disk.
+pub(crate) fn delete_tables(store: &Path) {
+    std::fs::remove_dir_all(store.join("tables")).unwrap();
+    std::fs::create_dir(store.join("tables")).unwrap();
+}
