@@ -39,7 +39,9 @@ pub use error::{Error, ErrorKind, Result};
 pub use ids::{BlobId, Link, RunUid, Seqno, StoreId};
 pub use kv::Scan;
 pub use kv::core::Options;
-pub use kv::{Content, History, KEY_BYTES_MAX, Keyspace, KvBatch, ScanRange, StoredBlob, Version, View};
+pub use kv::{
+    BlobReader, Content, History, KEY_BYTES_MAX, Keyspace, KvBatch, ScanRange, StoredBlob, Version, View,
+};
 pub use log::{Damage, Durability, Ticket};
 pub use replay::{Problem, VerifyReport};
 pub use store::{BytesByKind, Namespace, Stats, Store};

@@ -140,13 +140,7 @@ pub(crate) fn body(
     len: u64,
     id: BlobId,
 ) -> Result<Vec<u8>> {
-    let total: u64 = extents.iter().map(|extent| u64::from(extent.len)).sum();
-    if total != len || len > BODY_BYTES_MAX {
-        return Err(Error::new(
-            ErrorKind::Damaged,
-            format!("blob {id} has {len} bytes, its recipe gives {total}"),
-        ));
-    }
+    check_len(extents, len, id)?;
     let mut failed = None;
     let bytes = assemble(extents, |wanted| match group(core, namespace, wanted, reach(extents, wanted)) {
         Ok(raw) => Some(raw),
@@ -165,6 +159,21 @@ pub(crate) fn body(
         (Ok(bytes), None) if BlobId::of(&bytes) == id => Ok(bytes),
         (Ok(_), None) => Err(mismatch(id)),
     }
+}
+
+/// Refuses extents that do not make a body of this length.
+pub(crate) fn check_len(extents: &[Extent], len: u64, id: BlobId) -> Result<()> {
+    let total: u64 = extents.iter().map(|extent| u64::from(extent.len)).sum();
+    if total != len || len > BODY_BYTES_MAX {
+        return Err(Error::new(
+            ErrorKind::Damaged,
+            format!("blob {id} has {len} bytes, its recipe gives {total}"),
+        ));
+    }
+    if len == 0 && id != BlobId::of(&[]) {
+        return Err(mismatch(id));
+    }
+    Ok(())
 }
 
 /// What a reader is told when bytes do not hash to their id.

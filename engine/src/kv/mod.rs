@@ -1,5 +1,6 @@
 //! Key-value: the index from keys to log places, bodies in the log, and keyspaces with history on top of both.
 
+pub(crate) mod blob_reader;
 pub(crate) mod bodies;
 pub(crate) mod core;
 pub(crate) mod index;
@@ -10,6 +11,7 @@ pub(crate) mod table;
 pub(crate) mod view;
 pub(crate) mod write;
 
+pub use blob_reader::BlobReader;
 pub(crate) use keys::FIRST_FREE_SPACE;
 pub use keys::KEY_BYTES_MAX;
 pub use keyspace::{History, Keyspace, KvBatch, Scan, ScanRange, Version};

@@ -6,6 +6,7 @@ use crate::blob::Extent;
 use crate::codec::Reader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, Link, NamespaceId, RunUid, Seqno};
+use crate::kv::blob_reader::BlobReader;
 use crate::kv::bodies;
 use crate::kv::core::Core;
 use crate::kv::keys;
@@ -497,6 +498,40 @@ impl RunReader {
                 Ok(Some(StoredBody { component, seq: at, id: *id, bytes, extents }))
             }
             _ => Ok(None),
+        }
+    }
+
+    /// Frame `seq`'s input as a stream.
+    ///
+    /// # Errors
+    /// As [`RunReader::frame`]; bytes that are not what was recorded end the stream with an error.
+    pub fn input_reader(&self, seq: u32) -> Result<BlobReader> {
+        self.body_reader(seq, Slot::Input)
+    }
+
+    /// Frame `seq`'s output as a stream; of an incomplete frame, what had arrived.
+    ///
+    /// # Errors
+    /// As [`RunReader::input_reader`].
+    pub fn output_reader(&self, seq: u32) -> Result<BlobReader> {
+        self.body_reader(seq, Slot::Output)
+    }
+
+    fn body_reader(&self, seq: u32, slot: Slot) -> Result<BlobReader> {
+        let raw = self.raw(seq)?;
+        let (core, namespace) = (self.core.clone(), self.namespace);
+        if raw.head.open && slot == Slot::Output {
+            return Ok(BlobReader::of_bytes(core, namespace, self.arrived(seq)?));
+        }
+        let (at, origin) = self.origin(seq, &raw, slot)?;
+        match origin.as_ref().unwrap_or(&raw).slot(slot) {
+            (BodyRef::Inline(bytes), _) => Ok(BlobReader::of_bytes(core, namespace, bytes.clone())),
+            (BodyRef::Blob { len, id }, Some(recipe)) => {
+                let extents = bodies::extents(recipe, |back| self.extents(at, back, slot, 0))?;
+                bodies::check_len(&extents, *len, *id)?;
+                Ok(BlobReader::new(core, namespace, extents, *len, *id))
+            }
+            _ => Err(Error::new(ErrorKind::Damaged, format!("frame {seq} has a body without a recipe"))),
         }
     }
 

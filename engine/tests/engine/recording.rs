@@ -1,5 +1,7 @@
 //! Recording runs and reading them back, on a real disk.
 
+use std::io::Read as _;
+
 use annals::{Component, Durability, ErrorKind, Frame, History, Options, RunSpec, ScanRange, Status, Store};
 
 fn options() -> Options {
@@ -41,6 +43,9 @@ fn a_recorded_run_comes_back_bit_exactly_also_after_reopening() {
             assert_eq!((&frame.input, &frame.output), (request, answer));
         }
         assert_eq!(reader.frame(37).unwrap(), frames[36]);
+        let mut streamed = Vec::new();
+        reader.input_reader(37).unwrap().read_to_end(&mut streamed).unwrap();
+        assert_eq!(streamed, frames[36].input);
         assert_eq!(frames.last().unwrap().link, ended.fingerprint.unwrap());
     };
     check(&store);
