@@ -2,7 +2,11 @@
 //!
 //! `tests/data/format/v1` holds the store, `v1.sums` the SHA-256 of everything in it as it was recorded. A new
 //! format gets a fixture of its own beside this one (`make_fixture`); this one is never made again.
-#![expect(clippy::disallowed_methods, reason = "the fixture is copied past the engine")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "the fixture is copied past the engine, and a helper of a test may fail like the test"
+)]
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
