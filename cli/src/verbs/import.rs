@@ -1,4 +1,5 @@
 //! `annals import`: whole runs, one commit each, so that stopping at any moment leaves whole runs only.
+//! With `--json` each run is acknowledged by a line of its own, which goes out after its commit has returned.
 
 use annals::import::{ChatOptions, ChatRuns, FrameOptions, FrameRuns, ImportError, ImportedRun};
 use serde_json::json;
@@ -34,11 +35,15 @@ pub(super) fn run(global: &Global, args: &ImportArgs, out: &mut Out) -> Result<(
     };
     let door = super::writing(global)?;
     let mut done = Done::default();
+    let mut acknowledging = out.json;
     let outcome = runs.map(|run| run.map_err(Failure::from)).try_for_each(|run| {
         let run = run?;
         let recorded = door.record(&run, args.replace).map_err(|failure| failure.at(run.place))?;
         done.add(recorded);
         progress.recorded(done.runs, done.frames);
+        if acknowledging {
+            acknowledging = acknowledge(&run.id, recorded.0, out)?;
+        }
         Ok(())
     });
     progress.clear();
@@ -48,6 +53,16 @@ pub(super) fn run(global: &Global, args: &ImportArgs, out: &mut Out) -> Result<(
         done.tell(outcome.is_ok(), out)?;
     }
     outcome
+}
+
+/// Says that a run is on disk, at once: a reader may rely on it whatever happens to this process afterwards. Gives
+/// false where nobody reads any longer; the import goes on, since its purpose is the store.
+fn acknowledge(run: &str, frames: u64, out: &mut Out) -> Result<bool> {
+    match out.object(&json!({ "run": run, "frames": frames })).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(Failure::ClosedPipe) => Ok(false),
+        Err(failure) => Err(failure),
+    }
 }
 
 /// What has been recorded.

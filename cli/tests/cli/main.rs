@@ -7,6 +7,7 @@ mod errors;
 mod import;
 mod keys;
 mod reading;
+mod real_input;
 
 use std::ffi::OsStr;
 use std::io::Write;

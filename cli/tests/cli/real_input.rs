@@ -1,0 +1,418 @@
+//! Real agent runs through the built binary: every byte as an independent script expands it, with and without tables,
+//! and after the recorder is killed at random moments.
+//!
+//! The sums are those of `engine/tests/data/expand.py`, which shares no code with the importer, and are made with a
+//! hash that the engine does not use. The carried cut has a sum for each frame; the full file of 200 runs, which is
+//! not carried, has one for each run and is read from where `ANNALS_TAU_AIRLINE` says. `ANNALS_KILLS` says how many
+//! kills (50 for each input), `ANNALS_SEED` when they strike. A kill leaves what the system was given; what a power cut
+//! leaves is for the simulated disk's tests.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+
+use crate::{Bench, Done, carried};
+
+const VARIABLE: &str = "ANNALS_TAU_AIRLINE";
+
+/// Bytes of the full file's requests as PROVENANCE.md counts them, and the least share of them that a store saves.
+const FULL_REQUEST_BYTES: u64 = 30_969_226;
+const SHARE: u64 = 28;
+
+/// Single frames that are read without those before them.
+const SAMPLE: usize = 20;
+
+/// Lines `sha256(input) sha256(output) component run seq` of a run, in the order of its frames.
+type Lines = Vec<String>;
+
+/// A file of runs, and what must come back of it.
+struct Input {
+    name: &'static str,
+    file: PathBuf,
+    /// Each run in the source's order: its name, the sum of its frames' lines, and how many there are.
+    runs: Vec<(String, String, usize)>,
+    /// The frames' lines, where they are carried.
+    lines: Option<HashMap<String, Lines>>,
+}
+
+/// What a replay prints of a frame, as far as it is compared.
+#[derive(Deserialize)]
+struct Replayed<'a> {
+    run: Cow<'a, str>,
+    seq: u64,
+    component: Cow<'a, str>,
+    input: Cow<'a, str>,
+    output: Cow<'a, str>,
+}
+
+/// How a kill found the recording: the runs acknowledged before it.
+struct Killed {
+    acknowledged: Vec<(String, u64)>,
+}
+
+#[test]
+fn carried_runs_come_back_with_every_byte() {
+    comes_back(&cut());
+}
+
+#[test]
+fn the_full_file_comes_back_with_every_byte_in_a_28th() {
+    if let Some(full) = full() {
+        comes_back(&full);
+    }
+}
+
+#[test]
+fn carried_runs_survive_kills_at_random_moments() {
+    survives_kills(&cut(), "carried_runs_survive_kills_at_random_moments");
+}
+
+#[test]
+fn the_full_file_survives_kills_at_random_moments() {
+    if let Some(full) = full() {
+        survives_kills(&full, "the_full_file_survives_kills_at_random_moments");
+    }
+}
+
+/// Records an input, and reads it back in every way with and without tables.
+fn comes_back(input: &Input) {
+    let mut random = Random(number("ANNALS_SEED").unwrap_or(7));
+    let bench = Bench::new();
+    let told = import(&bench, input, false).json();
+    let (end, acknowledged) = told.split_last().unwrap();
+    let acknowledged: Vec<_> = acknowledged.iter().map(acknowledgement).collect();
+    let expected: Vec<_> = input.runs.iter().map(|(run, _, frames)| (run.clone(), *frames as u64)).collect();
+    assert_eq!(acknowledged, expected, "every run is acknowledged, in the source's order");
+    let frames: u64 = expected.iter().map(|(_, frames)| frames).sum();
+    assert_eq!((&end["runs"], &end["frames"]), (&expected.len().into(), &frames.into()));
+    assert_eq!(end["whole"], true);
+
+    let [stats] = bench.run("stats --json").json().try_into().unwrap();
+    assert_eq!((&stats["runs"], &stats["frames"]), (&expected.len().into(), &frames.into()));
+    let disk_bytes = stats["disk_bytes"].as_u64().unwrap();
+    assert_eq!(disk_bytes, bytes_under(&bench.path(".annals")), "every file of the store is counted");
+    tell(&format!("{}: {} runs, {frames} frames in {disk_bytes} bytes on disk", input.name, expected.len()));
+    if input.lines.is_none() {
+        let tenths = FULL_REQUEST_BYTES * 10 / disk_bytes;
+        tell(&format!("{}: 1/{}.{} of the requests' bytes", input.name, tenths / 10, tenths % 10));
+        assert!(disk_bytes * SHARE <= FULL_REQUEST_BYTES, "{stats}");
+    }
+
+    for tables in ["as closed", "without tables"] {
+        if tables == "without tables" {
+            assert!(delete_tables(&bench) > 0, "there were tables to delete");
+        }
+        let (order, replayed) = replay(&bench);
+        let names: Vec<&str> = input.runs.iter().map(|(run, _, _)| run.as_str()).collect();
+        assert_eq!(order, names, "{tables}: runs in the source's order");
+        input.assert_whole(&replayed, tables);
+        single_frames(&bench, &replayed, &mut random);
+        verify(&bench, expected.len(), frames);
+    }
+    // A writer that finds no tables goes on as well.
+    import(&bench, input, true).json();
+    input.assert_whole(&replay(&bench).1, "recorded again in place of itself");
+    verify(&bench, expected.len(), frames);
+}
+
+/// Reads a sample of frames on their own.
+fn single_frames(bench: &Bench, replayed: &BTreeMap<String, Lines>, random: &mut Random) {
+    let lines: Vec<&String> = replayed.values().flatten().collect();
+    for _ in 0..SAMPLE {
+        let line = lines[random.below(lines.len() as u64) as usize];
+        let [input, output, _, run, seq] = line.split(' ').collect::<Vec<_>>().try_into().unwrap();
+        for (option, sum) in [("--input", input), ("--output", output)] {
+            let body = bench.run_args(["show", &format!("{run}@{seq}"), option, "--raw"]).ok();
+            assert_eq!(sha256(&body), sum, "{run}@{seq} {option}");
+        }
+    }
+}
+
+/// Kills the recording of an input at random moments, and finds everything acknowledged there and nothing half there.
+fn survives_kills(input: &Input, test: &str) {
+    let seed = number("ANNALS_SEED").unwrap_or(50);
+    let kills = number("ANNALS_KILLS").unwrap_or(50);
+    let repeat = format!(
+        "ANNALS_SEED={seed} ANNALS_KILLS={kills} cargo test -p annals-cli --test cli real_input::{test} -- --exact"
+    );
+    tell(&format!("{}: kills, repeat with: {repeat}", input.name));
+    let mut random = Random(seed);
+    let undisturbed = || kill_after(&Bench::new(), input, None).0;
+    let mut lifetimes = [undisturbed(), undisturbed(), undisturbed()];
+    lifetimes.sort();
+    let mut lifetime = lifetimes[1];
+    let source = source_texts(input);
+    let last = input.runs.len();
+    let (mut before, mut between, mut after, mut tenths) = (0, 0, 0, [0; 10]);
+    let mut done = 0;
+    while done < kills || (between * 3 < kills && done < kills * 4) {
+        if done >= kills {
+            // Too few have landed, since the machine's load has changed: more of them, each measured anew.
+            lifetime = undisturbed();
+        }
+        done += 1;
+        let bench = Bench::new();
+        let moment = lifetime * u32::try_from(random.below(1_000_000)).unwrap() / 1_000_000;
+        let (_, killed) = kill_after(&bench, input, Some(moment));
+        let so_far = killed.acknowledged.len();
+        match so_far {
+            0 => before += 1,
+            all if all == last => after += 1,
+            some => {
+                between += 1;
+                tenths[some * 10 / last] += 1;
+            }
+        }
+        let what = format!("killed after {moment:?} with {so_far} runs acknowledged; repeat with: {repeat}");
+        let present = check_killed(&bench, input, &killed, &what);
+        if random.below(2) == 0 {
+            let rest = source[present..].join("\n");
+            bench.pipe("import --format chat --id {task_id}-{trial} -", rest.as_bytes()).ok();
+        } else {
+            import(&bench, input, true).ok();
+        }
+        input.assert_whole(&replay(&bench).1, &what);
+        verify(&bench, last, input.runs.iter().map(|(_, _, frames)| *frames as u64).sum());
+    }
+    tell(&format!(
+        "{}: kills before the first acknowledged run {before}, between {between}, after the last {after}; \
+         between, by tenths of the runs: {tenths:?}; over {lifetime:?}",
+        input.name
+    ));
+    assert!(
+        between * 3 >= kills,
+        "only {between} of {kills} kills landed while runs were recorded; {repeat}"
+    );
+}
+
+/// Starts recording, kills it after a time (none: lets it end), and hears what it had acknowledged.
+#[expect(clippy::disallowed_methods, reason = "measures how long the child lives, to kill it within that")]
+fn kill_after(bench: &Bench, input: &Input, moment: Option<Duration>) -> (Duration, Killed) {
+    let began = std::time::Instant::now();
+    // What it prints fits into a pipe, so that it never waits for us.
+    let mut child: Child = import_command(bench, input, false)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    if let Some(moment) = moment {
+        std::thread::sleep(moment.saturating_sub(began.elapsed()));
+        child.kill().unwrap();
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert!(moment.is_some() || output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    let lines = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let acknowledged = lines.filter(|line| line.get("whole").is_none()).map(|line| acknowledgement(&line));
+    (began.elapsed(), Killed { acknowledged: acknowledged.collect() })
+}
+
+/// What a kill left: everything acknowledged, whole, and nothing half. Says how many runs there are.
+fn check_killed(bench: &Bench, input: &Input, killed: &Killed, what: &str) -> usize {
+    let checked = bench.run("verify --json");
+    if checked.code == 4 && killed.acknowledged.is_empty() {
+        // Killed before there was a store.
+        return 0;
+    }
+    let checked = checked.json();
+    assert_eq!(checked[0]["damaged"], serde_json::json!([]), "{what}");
+    let listed = bench.run("runs --json");
+    if listed.code == 4 && killed.acknowledged.is_empty() {
+        // Killed before there was a namespace.
+        return 0;
+    }
+    let listed = listed.json();
+    let (order, replayed) = replay(bench);
+    assert_eq!(order.len(), listed.len(), "{what}");
+    // Runs are recorded one after the other: those that are there are the first of the source, and at most the last
+    // of them was not acknowledged any more.
+    let said = killed.acknowledged.len();
+    assert!(order.len() == said || order.len() == said + 1, "{} runs are there: {what}", order.len());
+    for (((name, sum, frames), found), row) in input.runs.iter().zip(&order).zip(&listed) {
+        assert_eq!(name, found, "{what}");
+        assert_eq!((&row["id"], &row["status"]), (&name.as_str().into(), &"ok".into()), "{what}");
+        assert_eq!(row["frames"], *frames as u64, "{what}");
+        input.assert_run(name, sum, *frames, &replayed[name], what);
+    }
+    for ((name, _, frames), said) in input.runs.iter().zip(&killed.acknowledged) {
+        assert_eq!((name, *frames as u64), (&said.0, said.1), "{what}");
+    }
+    order.len()
+}
+
+impl Input {
+    /// Every run of the input is there, with every byte, and no other.
+    #[track_caller]
+    fn assert_whole(&self, replayed: &BTreeMap<String, Lines>, what: &str) {
+        assert_eq!(replayed.len(), self.runs.len(), "{}: runs, {what}", self.name);
+        for (run, sum, frames) in &self.runs {
+            let lines =
+                replayed.get(run).unwrap_or_else(|| panic!("{}: run {run} is lost, {what}", self.name));
+            self.assert_run(run, sum, *frames, lines, what);
+        }
+    }
+
+    #[track_caller]
+    fn assert_run(&self, run: &str, sum: &str, frames: usize, lines: &Lines, what: &str) {
+        if let Some(expected) = self.lines.as_ref().map(|all| &all[run]) {
+            for (found, expected) in lines.iter().zip(expected) {
+                assert_eq!(found, expected, "{}: a frame of run {run}, {what}", self.name);
+            }
+        }
+        assert_eq!(lines.len(), frames, "{}: frames of run {run}, {what}", self.name);
+        assert_eq!(sum_of(lines), sum, "{}: the frames of run {run}, {what}", self.name);
+    }
+}
+
+/// The runs that the repository carries, with a line for each frame.
+fn cut() -> Input {
+    let mut runs: Vec<String> = Vec::new();
+    let mut lines: HashMap<String, Lines> = HashMap::new();
+    for line in text(&carried().with_file_name("tau-airline-cut.sums")).lines() {
+        let run = line.split(' ').nth(3).unwrap();
+        if runs.last().is_none_or(|last| last != run) {
+            runs.push(run.to_owned());
+        }
+        lines.entry(run.to_owned()).or_default().push(line.to_owned());
+    }
+    assert_eq!((runs.len(), lines.len(), lines.values().map(Vec::len).sum()), (12, 12, 330_usize));
+    let runs = runs.into_iter().map(|run| (run.clone(), sum_of(&lines[&run]), lines[&run].len())).collect();
+    Input { name: "cut", file: carried(), runs, lines: Some(lines) }
+}
+
+/// The full file, where it is given.
+fn full() -> Option<Input> {
+    let Some(given) = std::env::var_os(VARIABLE).filter(|given| !given.is_empty()) else {
+        tell(&format!(
+            "the full file of 200 runs was not given ({VARIABLE} names it): the 12 carried runs alone are tested"
+        ));
+        return None;
+    };
+    let file = std::path::absolute(given).unwrap();
+    assert!(file.is_file(), "{VARIABLE} names {}, which is no file", file.display());
+    let sums = text(&carried().with_file_name("tau-airline.run-sums"));
+    let run = |line: &str| {
+        let [sum, run, frames] = line.split(' ').collect::<Vec<_>>().try_into().unwrap();
+        (run.to_owned(), sum.to_owned(), frames.parse().unwrap())
+    };
+    let runs: Vec<(String, String, usize)> = sums.lines().map(run).collect();
+    assert_eq!((runs.len(), runs.iter().map(|(_, _, frames)| frames).sum()), (200, 3_618_usize));
+    Some(Input { name: "full", file, runs, lines: None })
+}
+
+/// The exact source texts of an input's runs.
+#[expect(clippy::disallowed_methods, reason = "reads test data")]
+fn source_texts(input: &Input) -> Vec<String> {
+    let mut bytes = std::fs::read(&input.file).unwrap();
+    if bytes.starts_with(b"\xfd7zXZ\0") {
+        let packed = std::mem::take(&mut bytes);
+        liblzma::read::XzDecoder::new(packed.as_slice()).read_to_end(&mut bytes).unwrap();
+    }
+    let runs: Vec<Box<RawValue>> = serde_json::from_slice(&bytes).unwrap();
+    assert_eq!(runs.len(), input.runs.len());
+    runs.into_iter().map(|run| run.get().to_owned()).collect()
+}
+
+fn import_command(bench: &Bench, input: &Input, replace: bool) -> std::process::Command {
+    let file = input.file.to_str().unwrap();
+    let args = ["import", "--json", "--format", "chat", file, "--id", "{task_id}-{trial}"];
+    bench.command(args.into_iter().chain(replace.then_some("--replace")))
+}
+
+fn import(bench: &Bench, input: &Input, replace: bool) -> Done {
+    Done::of(import_command(bench, input, replace).stdin(Stdio::null()).output().unwrap())
+}
+
+fn acknowledgement(line: &serde_json::Value) -> (String, u64) {
+    (line["run"].as_str().unwrap().to_owned(), line["frames"].as_u64().unwrap())
+}
+
+/// Replays everything: the runs in the order printed, and each one's frame lines as `expand.py` prints them.
+fn replay(bench: &Bench) -> (Vec<String>, BTreeMap<String, Lines>) {
+    let (mut order, mut runs) = (Vec::new(), BTreeMap::<String, Lines>::new());
+    for line in bench.run("replay --all --json").text().lines() {
+        let Replayed { run, seq, component, input, output } = serde_json::from_str(line).unwrap();
+        if order.last().is_none_or(|last| *last != run) {
+            order.push(run.clone().into_owned());
+        }
+        let (input, output) = (sha256(input.as_bytes()), sha256(output.as_bytes()));
+        let line = format!("{input} {output} {component} {run} {seq}");
+        runs.entry(run.into_owned()).or_default().push(line);
+    }
+    (order, runs)
+}
+
+#[track_caller]
+fn verify(bench: &Bench, runs: usize, frames: u64) {
+    let [found] = bench.run("verify --json").json().try_into().unwrap();
+    assert_eq!((&found["runs"], &found["frames"]), (&runs.into(), &frames.into()));
+    assert_eq!(found["damaged"], serde_json::json!([]));
+}
+
+/// Deletes every file in the folder of tables, and says how many there were.
+#[expect(clippy::disallowed_methods, reason = "damages the store from outside")]
+fn delete_tables(bench: &Bench) -> usize {
+    let tables = std::fs::read_dir(bench.path(".annals/tables")).unwrap();
+    tables.map(|entry| std::fs::remove_file(entry.unwrap().path()).unwrap()).count()
+}
+
+#[expect(clippy::disallowed_methods, reason = "looks at the store from outside")]
+fn bytes_under(directory: &Path) -> u64 {
+    let entries = std::fs::read_dir(directory).unwrap().map(Result::unwrap);
+    let size = |entry: std::fs::DirEntry| match entry.metadata().unwrap() {
+        facts if facts.is_dir() => bytes_under(&entry.path()),
+        facts => facts.len(),
+    };
+    entries.map(size).sum()
+}
+
+#[expect(clippy::disallowed_methods, reason = "reads test data")]
+fn text(path: &Path) -> String {
+    String::from_utf8(std::fs::read(path).unwrap()).unwrap()
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut hex, byte| {
+        write!(hex, "{byte:02x}").unwrap();
+        hex
+    })
+}
+
+/// The sum of a run: over its frames' lines with their newlines.
+fn sum_of(lines: &Lines) -> String {
+    sha256(lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect::<String>().as_bytes())
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let given = std::env::var(variable).ok()?;
+    Some(given.parse().unwrap_or_else(|_| panic!("{variable}={given} is no number")))
+}
+
+/// Prints a line that is seen also where the test passes: figures, and what was not tested.
+fn tell(line: &str) {
+    writeln!(std::io::stderr().lock(), "real input: {line}").unwrap();
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014).
+struct Random(u64);
+
+impl Random {
+    /// A number below `end`, which is far below 2^64, so that the remainder is as good as even.
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % end
+    }
+}
