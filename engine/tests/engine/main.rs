@@ -16,6 +16,7 @@ mod kills;
 mod kv;
 mod readers;
 mod recording;
+mod refusals;
 mod snapshots;
 mod streaming;
 mod support;

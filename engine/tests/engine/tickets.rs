@@ -121,7 +121,9 @@ fn a_queue_bounded_in_bytes_takes_everything_in_the_end() {
                     batch.put(keys, format!("{thread:02}-{i:02}").as_bytes(), rng.bytes(len));
                     tickets.push(batch.submit().unwrap());
                 }
-                tickets.into_iter().for_each(|ticket| drop(ticket.wait().unwrap()));
+                for ticket in tickets {
+                    ticket.wait().unwrap();
+                }
             });
         }
     });
