@@ -45,6 +45,10 @@ pub(crate) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
 
 /// A header from exactly these bytes.
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
+    // bincode's own limit does not hold for slices; what is decoded cannot be larger than what is there.
+    if bytes.len() as u64 > HEADER_BYTES_MAX {
+        return Err(CodecError::Limit { what: "header", found: bytes.len() as u64, limit: HEADER_BYTES_MAX });
+    }
     options().deserialize(bytes).map_err(|e| CodecError::Header(e.to_string()))
 }
 

@@ -225,7 +225,7 @@ impl Store {
             disk_bytes: disk_bytes(core)?,
             segments: crate::log::segments::read(&core.segments).all().len() as u64,
             batches: state.totals.batches,
-            seqno: Seqno(state.next_seqno.0 - 1),
+            seqno: state.last_seqno(),
             ledger_leaves: state.ledger.leaves,
             ledger_root: Some(Link(state.ledger.root())),
             ..Stats::default()

@@ -105,7 +105,10 @@ pub(crate) fn group(
             let follows = parts
                 .last()
                 .is_none_or(|(_, start, _, _)| part.raw_start.checked_add(part.raw_len) == Some(*start));
-            if !follows
+            let fits = part.raw_len > 0
+                && u64::from(part.raw_start) + u64::from(part.raw_len) <= GROUP_BYTES_MAX as u64;
+            if !fits
+                || !follows
                 || part.before_offset >= place.offset
                 || (part.before_offset == 0) != (part.raw_start == 0)
             {

@@ -249,7 +249,7 @@ impl Core {
         })?;
         *crate::log::segments::write(&self.segments) = found.segments.clone();
         self.index.insert(entries);
-        self.index.show(Seqno(end.state.next_seqno.0 - 1));
+        self.index.show(end.state.last_seqno());
         let generation_lock = found.into_reader_lock();
         *followed = Followed { end: (end.segment, end.tail), state: end.state, _lock: generation_lock };
         *lock(&self.damage) = end.damage.into_iter().collect();
@@ -309,6 +309,6 @@ fn read_log(io: &Arc<dyn Io>, paths: &Paths, found: &Found) -> Result<(Index, cr
     })?;
     anchors.finish(seed, &mut entries);
     index.insert(entries);
-    index.show(Seqno(end.state.next_seqno.0 - 1));
+    index.show(end.state.last_seqno());
     Ok((index, end))
 }

@@ -1,5 +1,6 @@
 //! Keys of the index: a keyspace number, then what orders the entries in it, all big-endian so that byte order is
-//! the order wanted. The first numbers are the engine's own keyspaces; users' start at [`FIRST_FREE_SPACE`].
+//! the order wanted. The first numbers are the engine's own keyspaces; users' start at
+//! [`crate::log::record::FIRST_FREE_SPACE`].
 
 use crate::blob::AnchorKey;
 use crate::codec::{self, CodecError};
@@ -19,8 +20,6 @@ const SNAPSHOTS: u32 = 6;
 const GROUPS: u32 = 7;
 const ANCHORS: u32 = 8;
 
-/// The first number for namespaces and users' keyspaces.
-pub(crate) const FIRST_FREE_SPACE: u32 = 16;
 /// Greatest length of a user's key, in bytes.
 pub const KEY_BYTES_MAX: usize = 64 << 10;
 

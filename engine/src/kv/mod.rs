@@ -12,7 +12,6 @@ pub(crate) mod view;
 pub(crate) mod write;
 
 pub use blob_reader::BlobReader;
-pub(crate) use keys::FIRST_FREE_SPACE;
 pub use keys::KEY_BYTES_MAX;
 pub use keyspace::{History, Keyspace, KvBatch, Scan, ScanRange, Version};
 pub use stored::{Content, StoredBlob};

@@ -75,6 +75,9 @@ impl Cursor {
     pub(crate) fn greatest_synced_after(&mut self, from: u64, state: &LogState) -> Result<u64> {
         let mut greatest = 0;
         let mut at = from;
+        // Arbitrary bytes may look like many batches: the search ends once it has checked a good deal more than
+        // there is. What was promised may then stand behind, so nothing is called torn.
+        let mut budget = 64 * (self.end - from.min(self.end) + 1);
         while at + BATCH_HEADER_BYTES as u64 <= self.end {
             self.fill(at, BATCH_HEADER_BYTES)?;
             let Ok((_, header)) = BatchHeader::peek(self.window_from(at)) else { break };
@@ -86,6 +89,10 @@ impl Cursor {
                 && header.first_seqno >= state.next_seqno
                 && header.first_seqno.0 - state.next_seqno.0 <= self.end;
             if plausible {
+                match budget.checked_sub(len as u64) {
+                    Some(left) => budget = left,
+                    None => return Ok(u64::MAX),
+                }
                 self.fill(at, len)?;
                 if BatchHeader::check(self.window_from(at), self.salt, at).is_ok() {
                     greatest = greatest.max(u64::from(header.synced));
@@ -156,7 +163,7 @@ pub(crate) fn for_each_record<'a>(
     for index in 0..u64::from(header.records) {
         let rest = whole.get(at..).unwrap_or(&[]);
         let record = RawRecord::check(rest, salt, offset + at as u64)?;
-        each(offset + at as u64, Seqno(header.first_seqno.0 + index), record)?;
+        each(offset + at as u64, Seqno(header.first_seqno.0.saturating_add(index)), record)?;
         at += record.bytes as usize;
     }
     Reader::new(whole.get(at..).unwrap_or(&[]), "batch").finish()
@@ -190,7 +197,7 @@ pub(crate) fn account(
     if small.leaves > 0 {
         state.ledger.push(leaf_hash(&small.root()));
     }
-    state.next_seqno = Seqno(header.first_seqno.0 + u64::from(header.records));
+    state.next_seqno = Seqno(header.first_seqno.0.saturating_add(u64::from(header.records)));
     state.chain = chain_digest(whole);
     state.newest_ns = state.newest_ns.max(header.time_ns);
     Ok(())

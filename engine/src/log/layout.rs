@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::codec::{self, CodecError, Reader};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::log::ledger::Frontier;
+use crate::log::record::FIRST_FREE_SPACE;
 use crate::log::totals::Totals;
 
 /// First bytes of a segment.
@@ -248,13 +249,23 @@ pub(crate) struct LogState {
 }
 
 impl LogState {
+    /// The last record, 0 for none.
+    pub(crate) fn last_seqno(&self) -> Seqno {
+        Seqno(self.next_seqno.0.saturating_sub(1))
+    }
+
+    /// Whether the fields can belong together: false for bytes that nobody wrote.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.next_seqno.0 >= 1 && self.ledger.is_sound()
+    }
+
     /// The state of an empty log.
     pub(crate) fn empty() -> Self {
         Self {
             next_seqno: Seqno(1),
             next_group: 1,
             next_run: 1,
-            next_space: crate::kv::FIRST_FREE_SPACE,
+            next_space: FIRST_FREE_SPACE,
             ..Self::default()
         }
     }
@@ -296,7 +307,7 @@ impl Footer {
             return Err(wrong("does not match its checksum"));
         }
         let footer: Self = codec::decode(&bytes[from..at])?;
-        if footer.tail != tail || !footer.state.ledger.is_sound() {
+        if footer.tail != tail || !footer.state.is_sound() {
             return Err(wrong("contradicts the segment"));
         }
         Ok(footer)

@@ -25,6 +25,8 @@ use crate::log::paths::{Paths, manifest_name, parse_manifest};
 const MAGIC: [u8; 8] = *b"annalman";
 const HEADER_BYTES: u64 = 28;
 const EDIT_HEADER_BYTES: u64 = 8;
+/// A manifest that has grown past this goes on as a new generation.
+const GENERATION_BYTES_MAX: u64 = 1 << 20;
 /// A manifest larger than this is not one of ours.
 const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 
@@ -84,6 +86,7 @@ impl State {
 pub(crate) struct Manifest {
     file: Arc<dyn File>,
     end: u64,
+    generation: u64,
     pub(crate) state: State,
 }
 
@@ -100,7 +103,7 @@ impl Manifest {
         header.extend_from_slice(&state.store.0);
         header.extend_from_slice(&crc32fast::hash(&header).to_le_bytes());
         file.write_at(&[IoSlice::new(&header)], 0)?;
-        let mut manifest = Self { file, end: HEADER_BYTES, state };
+        let mut manifest = Self { file, end: HEADER_BYTES, generation, state };
         manifest.append()?;
         io.sync_dir(paths.root())?;
         let name = manifest_name(generation);
@@ -115,6 +118,17 @@ impl Manifest {
         io.rename(&next, &paths.current())?;
         io.sync_dir(paths.root())?;
         Ok(manifest)
+    }
+
+    /// Writes and syncs the state as it now is, as a new generation where this one has grown long.
+    pub(crate) fn append_or_renew(&mut self, io: &dyn Io, paths: &Paths) -> Result<()> {
+        if self.end < GENERATION_BYTES_MAX {
+            return self.append();
+        }
+        let old = self.generation;
+        *self = Self::create(io, paths, old + 1, self.state.clone())?;
+        io.remove(&paths.manifest(old))?;
+        Ok(())
     }
 
     /// Writes and syncs the state as it now is.
@@ -196,22 +210,49 @@ fn parse(bytes: &[u8], path: &Path) -> Result<State> {
     let mut last: Option<State> = None;
     // A later edit is only written once the one before it is durable: so only the last may be torn.
     while let Some(body) = edit_at(bytes, end, &store) {
+        check_format(body, path)?;
         let state: State = codec::decode(body).map_err(|e| damaged(end, e.to_string()))?;
+        let clean = state.clean.as_ref().is_none_or(|clean| clean.state.is_sound());
+        if !clean || !state.covers_state.is_sound() {
+            return Err(damaged(end, "its edit contradicts itself".into()));
+        }
         end += EDIT_HEADER_BYTES + body.len() as u64;
         last = Some(state);
     }
-    if let Some(next) = (end + 1..bytes.len() as u64).find(|at| edit_at(bytes, *at, &store).is_some()) {
+    if let Some(next) = later_edit(bytes, end, &store) {
         return Err(damaged(end, format!("an edit is not whole, yet another one follows at byte {next}")));
     }
     let state = last.ok_or_else(|| damaged(end, "it holds no whole edit".into()))?;
-    if state.format != FORMAT_VERSION {
-        return Err(Error::invalid(format!(
-            "{} has format {}; this program knows format {FORMAT_VERSION}: use a newer annals",
-            path.display(),
-            state.format
-        )));
-    }
     Ok(state)
+}
+
+/// The format stands first in every edit, so that also an edit of another shape says which it has.
+fn check_format(body: &[u8], path: &Path) -> Result<()> {
+    let format = body.first_chunk::<2>().map_or(0, |bytes| u16::from_le_bytes(*bytes));
+    if format == FORMAT_VERSION {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{} has format {format}; this program knows format {FORMAT_VERSION}: use a newer annals",
+        path.display()
+    )))
+}
+
+/// Where a whole edit stands after one that is not. Arbitrary bytes may look like many edits: the search ends once it
+/// has hashed a good deal more than the file holds.
+fn later_edit(bytes: &[u8], end: u64, store: &StoreId) -> Option<u64> {
+    let mut budget = 64 * (bytes.len() as u64 + 1);
+    for at in end + 1..bytes.len() as u64 {
+        let len = bytes.get(at as usize + 4..)?.first_chunk::<4>().map(|len| u32::from_le_bytes(*len))?;
+        if at + EDIT_HEADER_BYTES + u64::from(len) > bytes.len() as u64 {
+            continue;
+        }
+        budget = budget.checked_sub(u64::from(len))?;
+        if edit_at(bytes, at, store).is_some() {
+            return Some(at);
+        }
+    }
+    None
 }
 
 fn edit_at<'a>(bytes: &'a [u8], at: u64, store: &StoreId) -> Option<&'a [u8]> {

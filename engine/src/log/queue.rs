@@ -214,6 +214,14 @@ impl Queue {
             self.budget.give(bytes);
             return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
         }
+        if order.offset + bytes as u64 > u64::from(u32::MAX) {
+            drop(guard);
+            self.budget.give(bytes);
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "the log segment is full and a batch that is still open keeps it from being sealed: commit or drop it",
+            ));
+        }
         let own = usize::from(lease.as_ref().is_some_and(|lease| lease.continuing));
         if order.rotate && own == 0 && order.continuing == 0 {
             order.segment = SegmentId(order.segment.0 + 1);

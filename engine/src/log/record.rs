@@ -38,6 +38,8 @@ pub(crate) enum Kind {
 pub(crate) const SKIPPABLE: u8 = 0x80;
 /// The layout byte of every kind as written today.
 pub(crate) const LAYOUT: u8 = 1;
+/// Namespaces and users' keyspaces are numbered from here; lower numbers are the engine's own keyspaces.
+pub(crate) const FIRST_FREE_SPACE: u32 = 16;
 /// A body as large as this or smaller stands in the head itself.
 pub(crate) const INLINE_BYTES_MAX: usize = 40;
 /// Key-value values under this stand in the head itself.
@@ -292,7 +294,7 @@ impl FrameHead {
         let run = RunUid(r.varint()?);
         let seq = r.varint32()?;
         let flags = r.u16()?;
-        if flags >> 10 != 0 {
+        if flags >> 10 != 0 || (flags & FRAME_LINK_OTHER != 0 && flags & FRAME_LINK == 0) {
             return Err(CodecError::Unknown { what: "frame flags", found: u64::from(flags) });
         }
         let component = (flags & 15) as u8;
@@ -301,7 +303,11 @@ impl FrameHead {
             _ => None,
         };
         let back = r.varint32()?;
-        let parent = if back == 0 { 0 } else { seq.saturating_sub(back) };
+        let parent = match back {
+            0 => 0,
+            back if back < seq => seq - back,
+            back => return Err(CodecError::Unknown { what: "frame parent", found: u64::from(back) }),
+        };
         let start_ns = r.signed()?;
         let duration_ns = r.varint()?;
         let link = if flags & FRAME_LINK != 0 {

@@ -80,7 +80,7 @@ impl Writer {
                     }
                     Job::Barrier(completer) => {
                         self.write(std::mem::take(&mut waiting));
-                        let last = Seqno(self.state.next_seqno.0 - 1);
+                        let last = self.state.last_seqno();
                         completer.complete(self.queue.check().map(|()| last).map_err(|e| Failure::of(&e)));
                     }
                     Job::Rotate => {
@@ -217,7 +217,7 @@ impl Writer {
         manifest.covers = covers;
         manifest.covers_state = self.state.clone();
         manifest.synced = SEGMENT_HEADER_BYTES;
-        self.manifest.append()?;
+        self.manifest.append_or_renew(&*self.io, &self.paths)?;
         self.sink.persisted()?;
         self.active.mark_sealed();
         self.active = Arc::new(segment);

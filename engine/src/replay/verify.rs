@@ -140,8 +140,8 @@ impl Store {
         {
             let what = format!(
                 "the log adds up to record {}, the manifest says {}: one of them is not what was written",
-                state_at_end.next_seqno.0 - 1,
-                clean.state.next_seqno.0 - 1
+                state_at_end.last_seqno(),
+                clean.state.last_seqno()
             );
             report.damaged.push(Problem { run: None, what });
         }

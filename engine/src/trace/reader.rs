@@ -323,12 +323,13 @@ impl RunReader {
                     let extents = bodies::extents(recipe, |back| self.snapshot_extents(seq, back, 0))?;
                     bodies::body(&self.core, self.namespace, &extents, *len, *id)
                 }
-                BodyRef::Same { .. } => {
-                    Err(Error::new(ErrorKind::Damaged, "a snapshot refers to another one"))
-                }
+                BodyRef::Same { .. } => Err(Error::new(ErrorKind::Damaged, "a vector refers to another one")),
             }
         };
-        let state = read(&head.state)?;
+        let state = match &head.state {
+            BodyRef::Same { back } => self.same_state(seq, *back)?,
+            stored => read(stored)?,
+        };
         let mut embeddings = Vec::with_capacity(head.embeddings.len());
         for (embedder, vector) in &head.embeddings {
             let bytes = read(vector)?;
@@ -337,6 +338,18 @@ impl RunReader {
             embeddings.push((embedder.clone(), vector));
         }
         Ok(Snapshot { seq, state, embeddings })
+    }
+
+    /// The state of an earlier snapshot that a later one repeats.
+    fn same_state(&self, seq: u32, back: u32) -> Result<Vec<u8>> {
+        let wrong =
+            || Error::new(ErrorKind::Damaged, format!("the snapshot after frame {seq} names no earlier one"));
+        let at = seq.checked_sub(back).filter(|at| *at > 0 && back > 0).ok_or_else(wrong)?;
+        let uid = self.owner(at)?;
+        match self.snapshot_record(uid, at)?.0.state {
+            BodyRef::Same { .. } => Err(wrong()),
+            _ => Ok(self.read_snapshot(uid, at)?.state),
+        }
     }
 
     fn snapshot_record(&self, uid: RunUid, seq: u32) -> Result<(SnapshotHead, Vec<u8>)> {

@@ -94,3 +94,24 @@ fn keys_have_versions() {
     assert_eq!(all.get_at(b"k", first).unwrap().unwrap(), b"1");
     assert_eq!(all.history(b"k").unwrap()[1].value.as_deref(), Some(&[7u8; 10_000][..]));
 }
+
+/// A state that had not changed was coded as the same as an earlier one, and reading it back was refused: the snapshot
+/// had been acknowledged and could not be read.
+#[test]
+fn a_state_that_has_not_changed_is_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open_with(dir.path().join("s"), options()).unwrap();
+    let run = store.namespace("default").unwrap().begin_run(RunSpec::new("r")).unwrap();
+    let state = "the same working memory at each step, longer than what is kept inline";
+    for step in 0..3 {
+        run.record(Frame::new(Component::Planner, format!("{step}"), "")).unwrap();
+        run.snapshot(state, &[("mock", &[0.25; 4])]).unwrap();
+    }
+    run.end(Status::Ok).unwrap();
+    let reader = store.namespace("default").unwrap().run("r").unwrap();
+    for seq in 1..=3 {
+        let snapshot = reader.snapshot(seq).unwrap();
+        assert_eq!((snapshot.seq, snapshot.state.as_slice()), (seq, state.as_bytes()));
+        assert_eq!(snapshot.embeddings, [("mock".to_owned(), vec![0.25; 4])]);
+    }
+}
