@@ -174,7 +174,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Keeps zeros written beyond the tail: a sync that need not change the file's length costs half.
+    /// Keeps zeros written beyond the tail: a sync that need not change the file's length costs half. A disk too full
+    /// for them may still have room for what was asked to be written, so then there are none from here on.
     fn zero_ahead(&mut self) -> Result<()> {
         if self.tail <= self.zeroed || self.zero_ahead_bytes == 0 {
             return Ok(());
@@ -182,8 +183,13 @@ impl Writer {
         let step = self.zero_ahead_bytes;
         let target = (self.tail / step + 1) * step;
         let zeros = vec![0; (target - self.zeroed) as usize];
-        self.active.file.write_at(&[IoSlice::new(&zeros)], self.zeroed)?;
-        self.zeroed = target;
+        match self.active.file.write_at(&[IoSlice::new(&zeros)], self.zeroed) {
+            Ok(()) => self.zeroed = target,
+            Err(_) => {
+                self.active.file.set_len(self.zeroed)?;
+                self.zero_ahead_bytes = 0;
+            }
+        }
         Ok(())
     }
 
