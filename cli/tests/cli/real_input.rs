@@ -82,6 +82,15 @@ fn the_full_file_survives_kills_at_random_moments() {
     }
 }
 
+#[test]
+fn an_import_goes_on_when_nobody_reads_its_acknowledgements() {
+    let (bench, input) = (Bench::new(), cut());
+    let mut child = import_command(&bench, &input, false).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+    input.assert_whole(&replay(&bench).1, "with nobody reading");
+}
+
 /// Records an input, and reads it back in every way with and without tables.
 fn comes_back(input: &Input) {
     let mut random = Random(number("ANNALS_SEED").unwrap_or(7));
@@ -257,9 +266,8 @@ impl Input {
     fn assert_whole(&self, replayed: &BTreeMap<String, Lines>, what: &str) {
         assert_eq!(replayed.len(), self.runs.len(), "{}: runs, {what}", self.name);
         for (run, sum, frames) in &self.runs {
-            let lines =
-                replayed.get(run).unwrap_or_else(|| panic!("{}: run {run} is lost, {what}", self.name));
-            self.assert_run(run, sum, *frames, lines, what);
+            assert!(replayed.contains_key(run), "{}: run {run} is lost, {what}", self.name);
+            self.assert_run(run, sum, *frames, &replayed[run], what);
         }
     }
 
@@ -396,7 +404,9 @@ fn sum_of(lines: &Lines) -> String {
 
 fn number(variable: &str) -> Option<u64> {
     let given = std::env::var(variable).ok()?;
-    Some(given.parse().unwrap_or_else(|_| panic!("{variable}={given} is no number")))
+    let number = given.parse().ok();
+    assert!(number.is_some(), "{variable}={given} is no number");
+    number
 }
 
 /// Prints a line that is seen also where the test passes: figures, and what was not tested.
