@@ -1,15 +1,20 @@
 //! Runs, frames, snapshots and forks: typed views over the key-value floor.
 
+pub(crate) mod batch;
 pub(crate) mod builders;
 pub(crate) mod chain;
+pub(crate) mod frames;
 pub(crate) mod lanes;
 pub(crate) mod model;
 pub(crate) mod reader;
 pub(crate) mod recorder;
+pub(crate) mod snapshots;
 pub(crate) mod stream;
 
+pub use batch::RunBatch;
 pub use builders::{LlmFrame, ToolFrame};
 pub use model::{Component, ForkPoint, Frame, RUN_NAME_BYTES_MAX, RunInfo, RunSpec, Severity, Status};
-pub use reader::{FrameInfo, Frames, RecordedFrame, RunReader, Snapshot, Verified};
-pub use recorder::{Run, RunBatch};
+pub use reader::{FrameInfo, Frames, RecordedFrame, RunReader, Verified};
+pub use recorder::Run;
+pub use snapshots::Snapshot;
 pub use stream::OpenFrame;

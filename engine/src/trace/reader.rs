@@ -2,21 +2,17 @@
 
 use std::sync::Arc;
 
-use crate::blob::Extent;
 use crate::codec::Reader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, Link, NamespaceId, RunUid, Seqno};
-use crate::kv::blob_reader::BlobReader;
 use crate::kv::bodies;
 use crate::kv::core::Core;
 use crate::kv::keys;
-use crate::log::record::{BodyRef, FrameHead, Kind, PartHead, RecipeRef, RunFields, RunHead, SnapshotHead};
+use crate::log::record::{BodyRef, Kind, RecipeRef, RunFields, RunHead};
 use crate::trace::chain::{self, FrameDigest};
+use crate::trace::frames::Raw;
 use crate::trace::lanes::Slot;
 use crate::trace::model::{Component, ForkPoint, RunInfo, Severity, Status};
-
-/// How many recipes one may be coded against, one after the other. A million bodies need twenty.
-const BASE_DEPTH_MAX: u32 = 64;
 
 /// A frame as it was recorded: its bytes hash to their ids, and its link follows from the frame before.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,17 +74,6 @@ pub struct FrameInfo {
     pub metadata: Vec<u8>,
 }
 
-/// An agent's state after a frame.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Snapshot {
-    /// The frame it was taken after.
-    pub seq: u32,
-    /// The state, exactly.
-    pub state: Vec<u8>,
-    /// Embedder id and vector.
-    pub embeddings: Vec<(String, Vec<f32>)>,
-}
-
 /// Frames `..= .1` of the run's numbering stand in run `.0`.
 type Lineage = Vec<(RunUid, u32)>;
 
@@ -97,38 +82,10 @@ type Lineage = Vec<(RunUid, u32)>;
 pub struct RunReader {
     pub(crate) core: Arc<Core>,
     pub(crate) namespace: NamespaceId,
-    info: RunInfo,
+    pub(super) info: RunInfo,
     /// Oldest ancestor first.
-    lineage: Lineage,
+    pub(super) lineage: Lineage,
     metadata: (BodyRef, Option<Vec<u8>>),
-}
-
-/// A body, whose it is, the frame that holds it, and where its bytes are.
-#[derive(Debug)]
-pub(crate) struct StoredBody {
-    pub(crate) component: Component,
-    pub(crate) seq: u32,
-    pub(crate) id: BlobId,
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) extents: Arc<Vec<Extent>>,
-}
-
-/// A frame's head and the recipes in its tail.
-#[derive(Debug, Clone)]
-struct Raw {
-    head: FrameHead,
-    recipes: [Option<(u32, Vec<u8>)>; 3],
-}
-
-impl Raw {
-    fn slot(&self, slot: Slot) -> (&BodyRef, Option<RecipeRef<'_>>) {
-        let (reference, recipe) = match slot {
-            Slot::Input => (&self.head.input, &self.recipes[0]),
-            Slot::Output => (&self.head.output, &self.recipes[1]),
-            Slot::Metadata | Slot::State => (&self.head.metadata, &self.recipes[2]),
-        };
-        (reference, recipe.as_ref().map(|(base_back, recipe)| RecipeRef { base_back: *base_back, recipe }))
-    }
 }
 
 /// A run's newest record.
@@ -284,295 +241,6 @@ impl RunReader {
             output_bytes: self.body_len(seq, &raw, Slot::Output)?,
             metadata: self.body(seq, &raw, Slot::Metadata)?.0,
         })
-    }
-
-    /// The snapshot taken after frame `seq`.
-    ///
-    /// # Errors
-    /// `NotFound` where there is none; `Damaged`.
-    pub fn snapshot(&self, seq: u32) -> Result<Snapshot> {
-        let found = self.snapshot_at(seq)?.filter(|snapshot| snapshot.seq == seq);
-        found.ok_or_else(|| {
-            Error::not_found(format!("run {:?} has no snapshot after frame {seq}", self.info.name))
-        })
-    }
-
-    /// The newest snapshot taken after frame `seq` or an earlier one.
-    ///
-    /// # Errors
-    /// `Damaged`, `Unavailable`.
-    pub fn snapshot_at(&self, seq: u32) -> Result<Option<Snapshot>> {
-        for (uid, upto) in self.lineage.iter().rev() {
-            let to = keys::snapshot(*uid, seq.min(*upto));
-            if let Some(hit) = self.core.index.last(&keys::snapshots(*uid), &to)? {
-                let at = keys::last_number(&hit.key).unwrap_or(0);
-                return self.read_snapshot(*uid, at).map(Some);
-            }
-        }
-        Ok(None)
-    }
-
-    fn read_snapshot(&self, uid: RunUid, seq: u32) -> Result<Snapshot> {
-        let (head, tail) = self.snapshot_record(uid, seq)?;
-        let mut tail = Reader::new(&tail, "snapshot tail");
-        let mut read = |reference: &BodyRef| -> Result<Vec<u8>> {
-            match reference {
-                BodyRef::Inline(bytes) => Ok(bytes.clone()),
-                BodyRef::Blob { len, id } => {
-                    let recipe = RecipeRef::take(&mut tail).map_err(damaged_snapshot)?;
-                    let extents = bodies::extents(recipe, |back| self.snapshot_extents(seq, back, 0))?;
-                    bodies::body(&self.core, self.namespace, &extents, *len, *id)
-                }
-                BodyRef::Same { .. } => Err(Error::new(ErrorKind::Damaged, "a vector refers to another one")),
-            }
-        };
-        let state = match &head.state {
-            BodyRef::Same { back } => self.same_state(seq, *back)?,
-            stored => read(stored)?,
-        };
-        let mut embeddings = Vec::with_capacity(head.embeddings.len());
-        for (embedder, vector) in &head.embeddings {
-            let bytes = read(vector)?;
-            let vector =
-                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-            embeddings.push((embedder.clone(), vector));
-        }
-        Ok(Snapshot { seq, state, embeddings })
-    }
-
-    /// The state of an earlier snapshot that a later one repeats.
-    fn same_state(&self, seq: u32, back: u32) -> Result<Vec<u8>> {
-        let wrong =
-            || Error::new(ErrorKind::Damaged, format!("the snapshot after frame {seq} names no earlier one"));
-        let at = seq.checked_sub(back).filter(|at| *at > 0 && back > 0).ok_or_else(wrong)?;
-        let uid = self.owner(at)?;
-        match self.snapshot_record(uid, at)?.0.state {
-            BodyRef::Same { .. } => Err(wrong()),
-            _ => Ok(self.read_snapshot(uid, at)?.state),
-        }
-    }
-
-    fn snapshot_record(&self, uid: RunUid, seq: u32) -> Result<(SnapshotHead, Vec<u8>)> {
-        let value = self.core.index.newest(&keys::snapshot(uid, seq))?.ok_or_else(|| {
-            Error::new(
-                ErrorKind::Damaged,
-                format!("the snapshot after frame {seq} is named and is not there"),
-            )
-        })?;
-        self.core.logical(keys::place(value), Kind::Snapshot, |logical| {
-            Ok((SnapshotHead::parse(logical.head)?, logical.tail.to_vec()))
-        })
-    }
-
-    /// The extents of the state of the snapshot `back` numbers before `seq`.
-    fn snapshot_extents(&self, seq: u32, back: u32, depth: u32) -> Result<Arc<Vec<Extent>>> {
-        let at = seq.checked_sub(back).filter(|at| *at > 0 && depth < BASE_DEPTH_MAX);
-        let at =
-            at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a snapshot's recipe names no earlier one"))?;
-        let (_, tail) = self.snapshot_record(self.owner(at)?, at)?;
-        let mut tail = Reader::new(&tail, "snapshot tail");
-        let recipe = RecipeRef::take(&mut tail).map_err(damaged_snapshot)?;
-        bodies::extents(recipe, |back| self.snapshot_extents(at, back, depth + 1))
-    }
-
-    /// Which run of the lineage holds frame `seq`.
-    fn owner(&self, seq: u32) -> Result<RunUid> {
-        self.lineage
-            .iter()
-            .find(|(_, upto)| seq <= *upto)
-            .map(|(uid, _)| *uid)
-            .ok_or_else(|| Error::bug("a run's lineage does not reach its own frames"))
-    }
-
-    fn raw_if_any(&self, seq: u32) -> Result<Option<Raw>> {
-        if seq == 0 {
-            return Ok(None);
-        }
-        let uid = self.owner(seq)?;
-        let Some(value) = self.core.index.newest(&keys::frame(uid, seq))? else { return Ok(None) };
-        let raw = self.core.logical(keys::place(value), Kind::Frame, |logical| {
-            let head = FrameHead::parse(logical.head)?;
-            let mut tail = Reader::new(logical.tail, "frame tail");
-            let mut recipes = [None, None, None];
-            for (reference, recipe) in
-                [&head.input, &head.output, &head.metadata].into_iter().zip(&mut recipes)
-            {
-                if matches!(reference, BodyRef::Blob { .. }) {
-                    let taken = RecipeRef::take(&mut tail)?;
-                    *recipe = Some((taken.base_back, taken.recipe.to_vec()));
-                }
-            }
-            tail.finish()?;
-            Ok(Raw { head, recipes })
-        })?;
-        if raw.head.run != uid || raw.head.seq != seq {
-            return Err(Error::new(
-                ErrorKind::Damaged,
-                format!("the index leads to frame {} where frame {seq} is wanted", raw.head.seq),
-            ));
-        }
-        Ok(Some(raw))
-    }
-
-    fn raw(&self, seq: u32) -> Result<Raw> {
-        let name = &self.info.name;
-        if seq == 0 || seq > self.info.frames {
-            let hint = if self.info.frames == 0 {
-                "it has none".into()
-            } else {
-                format!("it has 1 to {}", self.info.frames)
-            };
-            return Err(Error::not_found(format!("run {name:?} has no frame {seq}: {hint}")));
-        }
-        self.raw_if_any(seq)?
-            .ok_or_else(|| Error::new(ErrorKind::Damaged, format!("frame {seq} of run {name:?} is missing")))
-    }
-
-    fn started_ns(&self, seq: u32, head: &FrameHead) -> Result<u64> {
-        let uid = self.owner(seq)?;
-        let run_start = if uid == self.info.uid {
-            self.info.started_ns
-        } else {
-            run_record(&self.core, self.namespace, uid)?.map_or(0, |(run, _)| run.fields.started_ns)
-        };
-        Ok(run_start.saturating_add_signed(head.start_ns))
-    }
-
-    /// The frame that really holds a body, and its reference there.
-    fn origin(&self, seq: u32, raw: &Raw, slot: Slot) -> Result<(u32, Option<Raw>)> {
-        match raw.slot(slot).0 {
-            BodyRef::Same { back } => {
-                let at = seq.checked_sub(*back).filter(|at| *at > 0);
-                let at = at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a body names no earlier frame"))?;
-                let origin = self.raw(at)?;
-                if matches!(origin.slot(slot).0, BodyRef::Same { .. }) {
-                    return Err(Error::new(ErrorKind::Damaged, "a body's origin is itself a reference"));
-                }
-                Ok((at, Some(origin)))
-            }
-            _ => Ok((seq, None)),
-        }
-    }
-
-    fn body_len(&self, seq: u32, raw: &Raw, slot: Slot) -> Result<u64> {
-        let (_, origin) = self.origin(seq, raw, slot)?;
-        Ok(match origin.as_ref().unwrap_or(raw).slot(slot).0 {
-            BodyRef::Inline(bytes) => bytes.len() as u64,
-            BodyRef::Blob { len, .. } => *len,
-            BodyRef::Same { .. } => 0,
-        })
-    }
-
-    /// A body's id as recorded, its bytes untouched.
-    fn body_id(&self, seq: u32, raw: &Raw, slot: Slot) -> Result<BlobId> {
-        let (_, origin) = self.origin(seq, raw, slot)?;
-        Ok(match origin.as_ref().unwrap_or(raw).slot(slot).0 {
-            BodyRef::Inline(bytes) => BlobId::of(bytes),
-            BodyRef::Blob { id, .. } => *id,
-            BodyRef::Same { .. } => return Err(Error::bug("a body's origin is itself a reference")),
-        })
-    }
-
-    fn body(&self, seq: u32, raw: &Raw, slot: Slot) -> Result<(Vec<u8>, BlobId)> {
-        let (at, origin) = self.origin(seq, raw, slot)?;
-        match origin.as_ref().unwrap_or(raw).slot(slot) {
-            (BodyRef::Inline(bytes), _) => Ok((bytes.clone(), BlobId::of(bytes))),
-            (BodyRef::Blob { len, id }, Some(recipe)) => {
-                let extents = bodies::extents(recipe, |back| self.extents(at, back, slot, 0))?;
-                Ok((bodies::body(&self.core, self.namespace, &extents, *len, *id)?, *id))
-            }
-            _ => Err(Error::new(ErrorKind::Damaged, format!("frame {seq} has a body without a recipe"))),
-        }
-    }
-
-    /// The extents of the body in `slot` of the frame `back` numbers before `seq`.
-    fn extents(&self, seq: u32, back: u32, slot: Slot, depth: u32) -> Result<Arc<Vec<Extent>>> {
-        let wrong =
-            || Error::new(ErrorKind::Damaged, format!("a recipe of frame {seq} names no earlier one"));
-        let at = seq.checked_sub(back).filter(|at| *at > 0 && depth < BASE_DEPTH_MAX).ok_or_else(wrong)?;
-        let raw = self.raw(at)?;
-        match raw.slot(slot) {
-            (BodyRef::Blob { .. }, Some(recipe)) => {
-                bodies::extents(recipe, |back| self.extents(at, back, slot, depth + 1))
-            }
-            _ => Err(wrong()),
-        }
-    }
-
-    /// A body with its extents: what a fork compares its first body with.
-    pub(crate) fn body_with_extents(&self, seq: u32, slot: Slot) -> Result<Option<StoredBody>> {
-        let raw = self.raw(seq)?;
-        let component = Component::from_code(raw.head.component, raw.head.other.clone())?;
-        let (at, origin) = self.origin(seq, &raw, slot)?;
-        match origin.as_ref().unwrap_or(&raw).slot(slot) {
-            (BodyRef::Blob { len, id }, Some(recipe)) => {
-                let extents = bodies::extents(recipe, |back| self.extents(at, back, slot, 0))?;
-                let bytes = bodies::body(&self.core, self.namespace, &extents, *len, *id)?;
-                Ok(Some(StoredBody { component, seq: at, id: *id, bytes, extents }))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// Frame `seq`'s input as a stream.
-    ///
-    /// # Errors
-    /// As [`RunReader::frame`]; bytes that are not what was recorded end the stream with an error.
-    pub fn input_reader(&self, seq: u32) -> Result<BlobReader> {
-        self.body_reader(seq, Slot::Input)
-    }
-
-    /// Frame `seq`'s output as a stream; of an incomplete frame, what had arrived.
-    ///
-    /// # Errors
-    /// As [`RunReader::input_reader`].
-    pub fn output_reader(&self, seq: u32) -> Result<BlobReader> {
-        self.body_reader(seq, Slot::Output)
-    }
-
-    fn body_reader(&self, seq: u32, slot: Slot) -> Result<BlobReader> {
-        let raw = self.raw(seq)?;
-        let (core, namespace) = (self.core.clone(), self.namespace);
-        if raw.head.open && slot == Slot::Output {
-            return Ok(BlobReader::of_bytes(core, namespace, self.arrived(seq)?));
-        }
-        let (at, origin) = self.origin(seq, &raw, slot)?;
-        match origin.as_ref().unwrap_or(&raw).slot(slot) {
-            (BodyRef::Inline(bytes), _) => Ok(BlobReader::of_bytes(core, namespace, bytes.clone())),
-            (BodyRef::Blob { len, id }, Some(recipe)) => {
-                let extents = bodies::extents(recipe, |back| self.extents(at, back, slot, 0))?;
-                bodies::check_len(&extents, *len, *id)?;
-                Ok(BlobReader::new(core, namespace, extents, *len, *id))
-            }
-            _ => Err(Error::new(ErrorKind::Damaged, format!("frame {seq} has a body without a recipe"))),
-        }
-    }
-
-    /// What had arrived of an incomplete frame's output.
-    fn arrived(&self, seq: u32) -> Result<Vec<u8>> {
-        let uid = self.owner(seq)?;
-        let mut output = Vec::new();
-        for hit in self.core.index.prefix(&keys::parts(uid, seq), Seqno(u64::MAX))? {
-            let (head, tail) = self.core.logical(keys::place(hit.value), Kind::FramePart, |logical| {
-                Ok((PartHead::parse(logical.head)?, logical.tail.to_vec()))
-            })?;
-            match head.body {
-                BodyRef::Inline(bytes) => output.extend_from_slice(&bytes),
-                BodyRef::Blob { len, id } => {
-                    let mut tail = Reader::new(&tail, "frame part tail");
-                    let recipe = RecipeRef::take(&mut tail).map_err(|e| {
-                        Error::new(ErrorKind::Damaged, format!("a frame's part is damaged: {e}"))
-                    })?;
-                    let extents =
-                        bodies::extents(recipe, |_| Err(Error::bug("a part's recipe stands alone")))?;
-                    output.extend(bodies::body(&self.core, self.namespace, &extents, len, id)?);
-                }
-                BodyRef::Same { .. } => {
-                    return Err(Error::new(ErrorKind::Damaged, "a frame's part refers to another frame"));
-                }
-            }
-        }
-        Ok(output)
     }
 
     /// Reads a frame's bodies and checks them, and its link, which must follow `before`.
@@ -762,8 +430,4 @@ fn lineage(core: &Core, namespace: NamespaceId, fields: &RunFields) -> Result<Li
     }
     lineage.reverse();
     Ok(lineage)
-}
-
-fn damaged_snapshot(error: crate::codec::CodecError) -> Error {
-    Error::new(ErrorKind::Damaged, format!("a snapshot's record is damaged: {error}"))
 }

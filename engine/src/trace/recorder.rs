@@ -4,31 +4,21 @@
 //! run remembers advances only when a batch is queued: one that is dropped leaves no trace.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
-use crate::blob::{Body, Extent};
 use crate::error::{Error, Result};
-use crate::ids::{BlobId, Link, NamespaceId, RunUid, Seqno};
+use crate::ids::{BlobId, Link, NamespaceId, RunUid};
 use crate::kv::Content;
 use crate::kv::core::Core;
 use crate::kv::write::{BatchWriter, Packed};
-use crate::log::queue::Durability;
-use crate::log::record::{
-    BodyRef, EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX, FrameHead, INLINE_BYTES_MAX, Kind, RunFields, RunHead,
-    SnapshotHead,
-};
+use crate::log::record::{BodyRef, Kind, RunFields, RunHead};
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
+use crate::trace::batch::RunBatch;
 use crate::trace::chain::{self, FrameDigest};
-use crate::trace::lanes::{Lane, LaneKey, Previous, Slot};
-use crate::trace::model::{Component, Frame, RunInfo, RunSpec, Severity, Status, check_text};
+use crate::trace::lanes::{Lane, LaneKey, Previous};
+use crate::trace::model::{Frame, RunInfo, RunSpec, Severity, Status};
 use crate::trace::reader::{RunReader, find_name, run_record};
-
-/// Earlier frames of a fork's lineage that are looked through for one of the same component.
-const FORK_LOOK_BACK: u32 = 16;
-
-/// A body no longer than this is never coded as the same as an earlier one: that would save nothing.
-const SAME_BYTES_MIN: u64 = 4;
 
 /// Names that runs not yet in the index have taken, and previous bodies: shared by all recorders of a store.
 #[derive(Debug, Default)]
@@ -43,54 +33,33 @@ pub(crate) struct Recording {
 #[derive(Debug)]
 pub struct Run {
     pub(crate) core: Arc<Core>,
-    recording: Arc<Recording>,
-    namespace: NamespaceId,
-    uid: RunUid,
-    name: String,
-    state: Mutex<RunState>,
+    pub(super) recording: Arc<Recording>,
+    pub(super) namespace: NamespaceId,
+    pub(super) uid: RunUid,
+    pub(super) name: String,
+    pub(super) state: Mutex<RunState>,
 }
 
 /// What a run remembers.
 #[derive(Debug, Clone)]
-struct RunState {
-    fields: RunFields,
-    metadata: Packed,
+pub(super) struct RunState {
+    pub(super) fields: RunFields,
+    pub(super) metadata: Packed,
     /// Metadata that the first batch is still to pack.
-    unpacked: Option<Content>,
+    pub(super) unpacked: Option<Content>,
     /// Its record is in the log.
-    begun: bool,
-    ended: bool,
+    pub(super) begun: bool,
+    pub(super) ended: bool,
     /// The run of the same name that it takes the place of.
-    replaces: Option<RunUid>,
-    last_seq: u32,
+    pub(super) replaces: Option<RunUid>,
+    pub(super) last_seq: u32,
     /// The chain up to here.
-    linked: (u32, Link),
+    pub(super) linked: (u32, Link),
     /// Digests of frames that ended before an earlier one did.
-    waiting: BTreeMap<u32, FrameDigest>,
-    lanes: HashMap<LaneKey, Lane>,
+    pub(super) waiting: BTreeMap<u32, FrameDigest>,
+    pub(super) lanes: HashMap<LaneKey, Lane>,
     /// Frames of its own that have a snapshot.
-    snapshots: BTreeSet<u32>,
-}
-
-/// A frame that was begun: what its end needs again.
-#[derive(Debug, Clone)]
-pub(crate) struct Begun {
-    pub(crate) head: FrameHead,
-    pub(crate) component: Component,
-    input: Packed,
-    input_base: Base,
-    metadata: PackedMetadata,
-    pub(crate) started_ns: u64,
-}
-
-/// How many frames back the body is that a recipe is coded against, and its extents.
-type Base = Option<(u32, Arc<Vec<Extent>>)>;
-
-#[derive(Debug, Clone)]
-struct PackedMetadata {
-    packed: Packed,
-    base: Base,
-    bytes: Vec<u8>,
+    pub(super) snapshots: BTreeSet<u32>,
 }
 
 impl Run {
@@ -209,16 +178,7 @@ impl Run {
     /// # Errors
     /// `Unavailable` once the store is closed, `Poisoned`.
     pub fn batch(&self) -> Result<RunBatch<'_>> {
-        let guard = lock(&self.state);
-        let writer = BatchWriter::new(&self.core, self.namespace)?;
-        let staged = guard.clone();
-        let durability = self.core.options.durability;
-        let mut batch =
-            RunBatch { run: self, guard, staged, writer, bodies: Vec::new(), durability, changed: false };
-        if !batch.staged.begun {
-            batch.begin()?;
-        }
-        Ok(batch)
+        RunBatch::new(self, lock(&self.state))
     }
 
     /// Keeps the agent's state after the last frame.
@@ -258,7 +218,7 @@ impl Run {
     }
 
     /// The run is over, here at least: its name is for the index to guard, its bodies need not be remembered.
-    fn release(&self) {
+    pub(super) fn release(&self) {
         let mut names = lock(&self.recording.names);
         let key = (self.namespace, self.name.clone());
         if names.get(&key) == Some(&self.uid) {
@@ -280,336 +240,6 @@ impl Drop for Run {
     }
 }
 
-/// Changes to one run that happen together. Dropped before it is committed, nothing has happened.
-#[derive(Debug)]
-#[must_use = "nothing happens before commit or submit"]
-pub struct RunBatch<'a> {
-    run: &'a Run,
-    guard: MutexGuard<'a, RunState>,
-    staged: RunState,
-    writer: BatchWriter,
-    /// Bodies that later ones are to be compared with, once the batch is queued.
-    bodies: Vec<(LaneKey, Body)>,
-    durability: Durability,
-    /// The run's record is to be written again, once, at the batch's end.
-    changed: bool,
-}
-
-impl RunBatch<'_> {
-    fn begin(&mut self) -> Result<()> {
-        if let Some(old) = self.staged.replaces.take() {
-            let (mut head, tail) = run_record(&self.run.core, self.run.namespace, old)?
-                .ok_or_else(|| Error::bug("a run that was just found is not there"))?;
-            head.fields.gone = true;
-            self.writer.record(Kind::Run, &encode_run(&head)?, &tail)?;
-        }
-        if let Some(metadata) = self.staged.unpacked.take() {
-            self.staged.metadata = self.writer.content(&metadata, None, INLINE_BYTES_MAX)?;
-        }
-        self.staged.begun = true;
-        self.changed = true;
-        Ok(())
-    }
-
-    /// Writes the run's record as it now stands.
-    fn put_run(&mut self) -> Result<()> {
-        let head =
-            RunHead { fields: self.staged.fields.clone(), metadata: self.staged.metadata.reference.clone() };
-        let mut tail = Vec::new();
-        self.staged.metadata.put_recipe(None, &mut tail);
-        self.writer.record(Kind::Run, &encode_run(&head)?, &tail)
-    }
-
-    fn check_open(&self) -> Result<()> {
-        match self.staged.ended {
-            false => Ok(()),
-            true => Err(Error::conflict(format!(
-                "run {:?} has ended: fork it, or record into a new run",
-                self.run.name
-            ))),
-        }
-    }
-
-    /// Waits for another durability than the store's options say.
-    pub fn durability(&mut self, durability: Durability) -> &mut Self {
-        self.durability = durability;
-        self
-    }
-
-    /// Adds a frame; gives its number.
-    ///
-    /// # Errors
-    /// As [`Run::record`].
-    pub fn frame(&mut self, frame: Frame) -> Result<u32> {
-        let mut begun = self.start(&frame)?;
-        begun.head.error = frame.error;
-        begun.head.duration_ns = frame.duration_ns;
-        let output_lane = (frame.component.clone(), Slot::Output);
-        let (output, base) = self.body(&output_lane, begun.head.seq, &frame.output)?;
-        let seq = begun.head.seq;
-        self.finish(begun, output, base)?;
-        Ok(seq)
-    }
-
-    /// Numbers a frame and packs what is known at its beginning.
-    pub(crate) fn start(&mut self, frame: &Frame) -> Result<Begun> {
-        self.check_open()?;
-        if let Component::Other(name) = &frame.component {
-            // A name of the engine's own would read back as another component.
-            if name.parse::<Component>()? != frame.component {
-                return Err(Error::invalid(format!(
-                    "component {name:?} is one of the engine's own: use that"
-                )));
-            }
-        }
-        let seq = self.staged.last_seq + 1;
-        let parent = match frame.parent {
-            None => 0,
-            Some(parent) if parent >= 1 && parent < seq => parent,
-            Some(parent) => {
-                return Err(Error::invalid(format!(
-                    "frame {seq} cannot have frame {parent} as its parent: name an earlier one"
-                )));
-            }
-        };
-        let started_ns = frame.started_ns.unwrap_or_else(|| self.run.core.io.now_ns());
-        let start_ns = started_ns.wrapping_sub(self.staged.fields.started_ns) as i64;
-        let lane = |slot| (frame.component.clone(), slot);
-        let (input, input_base) = self.body(&lane(Slot::Input), seq, &frame.input)?;
-        let metadata = Content::Bytes(Arc::new(frame.metadata.clone()));
-        let (metadata, metadata_base) = self.body(&lane(Slot::Metadata), seq, &metadata)?;
-        debug_assert!(metadata_base.is_none() || metadata.extents.is_some());
-        self.staged.last_seq = seq;
-        self.staged.fields.severity = self.staged.fields.severity.max(frame.severity.code());
-        let head = FrameHead {
-            run: self.run.uid,
-            seq,
-            parent,
-            component: frame.component.code(),
-            other: match &frame.component {
-                Component::Other(name) => Some(name.clone()),
-                _ => None,
-            },
-            severity: frame.severity.code(),
-            open: true,
-            error: false,
-            start_ns,
-            duration_ns: 0,
-            link: None,
-            input: input.reference.clone(),
-            output: BodyRef::Inline(Vec::new()),
-            metadata: metadata.reference.clone(),
-        };
-        let component = frame.component.clone();
-        let metadata =
-            PackedMetadata { packed: metadata, base: metadata_base, bytes: frame.metadata.clone() };
-        Ok(Begun { head, component, input, input_base, metadata, started_ns })
-    }
-
-    /// Writes the record of a frame that has begun and not ended.
-    pub(crate) fn put_begun(&mut self, begun: &Begun) -> Result<()> {
-        let mut tail = Vec::new();
-        begun.put_recipes(None, &mut tail);
-        self.writer.record(Kind::Frame, &begun.head.encode(), &tail)
-    }
-
-    /// Binds a frame to the chain and writes its record.
-    pub(crate) fn finish(&mut self, mut begun: Begun, output: Packed, output_base: Base) -> Result<()> {
-        self.check_open()?;
-        let head = &mut begun.head;
-        head.open = false;
-        head.output = output.reference.clone();
-        let digest = chain::digest(
-            &begun.component,
-            head.parent,
-            false,
-            head.error,
-            begun.input.id,
-            output.id,
-            &begun.metadata.bytes,
-        );
-        let staged = &mut self.staged;
-        staged.waiting.insert(head.seq, digest);
-        while let Some(digest) = staged.waiting.remove(&(staged.linked.0 + 1)) {
-            staged.linked = (staged.linked.0 + 1, chain::next(&staged.linked.1, &digest));
-        }
-        head.link = (staged.linked.0 >= head.seq).then_some(staged.linked);
-        for content in [&begun.input, &output, &begun.metadata.packed] {
-            staged.fields.raw_bytes += content.len;
-        }
-        let mut tail = Vec::new();
-        begun.put_recipes(Some((&output, &output_base)), &mut tail);
-        self.writer.record(Kind::Frame, &begun.head.encode(), &tail)
-    }
-
-    /// Packs a body and advances its lane. Gives what its recipe is coded against.
-    pub(crate) fn body(&mut self, key: &LaneKey, seq: u32, content: &Content) -> Result<(Packed, Base)> {
-        if content.len() <= SAME_BYTES_MIN {
-            return Ok((self.writer.content(content, None, INLINE_BYTES_MAX)?, None));
-        }
-        if !self.staged.lanes.contains_key(key) {
-            let lane = self.lane_from_lineage(key)?;
-            self.staged.lanes.insert(key.clone(), lane);
-        }
-        let staged_body = self.bodies.iter().rev().find(|(of, _)| of == key).map(|(_, body)| body.clone());
-        let previous = staged_body.or_else(|| self.run.recording.previous.get(self.run.uid, key));
-        let lane = self.staged.lanes.entry(key.clone()).or_default();
-        if let Content::Bytes(bytes) = content {
-            let id = BlobId::of(bytes);
-            if let Some(at) = lane.same(id).filter(|at| *at < seq) {
-                let reference = BodyRef::Same { back: seq - at };
-                return Ok((Packed { reference, id, extents: None, len: bytes.len() as u64 }, None));
-            }
-        }
-        let packed = self.writer.content(content, previous.as_ref(), INLINE_BYTES_MAX)?;
-        let Some(extents) = packed.extents.clone() else {
-            lane.note(seq, packed.id);
-            return Ok((packed, None));
-        };
-        // Frames may end in any order: only an earlier one can be named.
-        let base = lane.base().filter(|(at, _)| *at < seq).map(|(at, extents)| (seq - at, extents));
-        lane.push(seq, packed.id, extents.clone());
-        if let Content::Bytes(bytes) = content {
-            self.bodies.retain(|(of, _)| of != key);
-            self.bodies.push((key.clone(), Body { bytes: bytes.clone(), extents }));
-        }
-        Ok((packed, base))
-    }
-
-    /// A fork's lane begins with the last body that its lineage has for it.
-    fn lane_from_lineage(&mut self, (component, slot): &LaneKey) -> Result<Lane> {
-        let mut lane = Lane::default();
-        let Some((_, shared, _)) = self.staged.fields.parent else { return Ok(lane) };
-        if *slot != Slot::Input || shared == 0 {
-            return Ok(lane);
-        }
-        let Some((parent, ..)) = self.staged.fields.parent else { return Ok(lane) };
-        let reader = RunReader::open(&self.run.core, self.run.namespace, parent)?;
-        for seq in (shared.saturating_sub(FORK_LOOK_BACK).max(1)..=shared).rev() {
-            let found = reader.body_with_extents(seq, *slot)?;
-            if let Some(found) = found.filter(|found| found.component == *component) {
-                lane.push(found.seq, found.id, found.extents.clone());
-                let body = Body { bytes: Arc::new(found.bytes), extents: found.extents };
-                self.bodies.push(((found.component, *slot), body));
-                break;
-            }
-        }
-        Ok(lane)
-    }
-
-    /// Keeps the agent's state after the last frame; gives that frame's number.
-    ///
-    /// # Errors
-    /// As [`Run::snapshot`].
-    pub fn snapshot(&mut self, state: impl Into<Content>, embeddings: &[(&str, &[f32])]) -> Result<u32> {
-        self.check_open()?;
-        let seq = self.staged.last_seq;
-        if seq == 0 {
-            return Err(Error::invalid("a snapshot is taken after a frame: record one first"));
-        }
-        if self.staged.snapshots.contains(&seq) {
-            return Err(Error::conflict(format!(
-                "frame {seq} of run {:?} has a snapshot already",
-                self.run.name
-            )));
-        }
-        if embeddings.len() > EMBEDDINGS_MAX {
-            return Err(Error::invalid(format!("a snapshot has at most {EMBEDDINGS_MAX} embeddings")));
-        }
-        let lane: LaneKey = (Component::Merge, Slot::State);
-        let (state, base) = self.body(&lane, seq, &state.into())?;
-        let mut tail = Vec::new();
-        state.put_recipe(base.as_ref().map(|(back, extents)| (*back, extents.as_slice())), &mut tail);
-        let mut stored = Vec::with_capacity(embeddings.len());
-        for (embedder, vector) in embeddings {
-            check_text("an embedder's id", embedder, 1, EMBEDDER_BYTES_MAX)?;
-            if vector.is_empty() || vector.iter().any(|x| !x.is_finite()) {
-                return Err(Error::invalid(format!(
-                    "the embedding of {embedder:?} is empty or holds NaN or infinity: it could never be found again"
-                )));
-            }
-            let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-            let packed = self.writer.content(&bytes.into(), None, INLINE_BYTES_MAX)?;
-            packed.put_recipe(None, &mut tail);
-            stored.push(((*embedder).to_owned(), packed.reference));
-        }
-        let head = SnapshotHead { run: self.run.uid, seq, state: state.reference, embeddings: stored };
-        self.writer.record(Kind::Snapshot, &head.encode(), &tail)?;
-        self.staged.snapshots.insert(seq);
-        Ok(seq)
-    }
-
-    /// Ends the run.
-    ///
-    /// # Errors
-    /// As [`Run::end`].
-    pub fn end(&mut self, status: Status) -> Result<()> {
-        self.check_open()?;
-        if status == Status::Open {
-            return Err(Error::invalid("a run cannot end as open: say ok, failed or abandoned"));
-        }
-        if self.staged.linked.0 != self.staged.last_seq {
-            return Err(Error::conflict(format!(
-                "frame {} of run {:?} is not finished: finish it first",
-                self.staged.linked.0 + 1,
-                self.run.name
-            )));
-        }
-        self.staged.ended = true;
-        let fields = &mut self.staged.fields;
-        fields.status = status.code();
-        fields.ended_ns = self.run.core.io.now_ns().max(fields.started_ns);
-        fields.frames = self.staged.last_seq;
-        fields.fingerprint = self.staged.linked.1;
-        self.changed = true;
-        Ok(())
-    }
-
-    /// Writes it and waits until it is as durable as was asked; gives the last record's seqno.
-    ///
-    /// # Errors
-    /// `Unavailable`, `Poisoned`.
-    pub fn commit(self) -> Result<Seqno> {
-        self.submit()?.wait()
-    }
-
-    /// Hands it to the writer without waiting.
-    ///
-    /// # Errors
-    /// `Unavailable`, `Poisoned`.
-    pub fn submit(mut self) -> Result<Ticket> {
-        let run = self.run;
-        if self.changed {
-            self.put_run()?;
-        }
-        let submitted = self.writer.submit(self.durability)?;
-        let (_, ticket) = submitted.ok_or_else(|| Error::invalid("an empty batch cannot be committed"))?;
-        let limit = run.core.options.previous_bytes_max;
-        for (key, body) in self.bodies {
-            run.recording.previous.put(run.uid, key, body, limit);
-        }
-        *self.guard = self.staged;
-        if self.guard.ended {
-            run.release();
-        }
-        Ok(ticket)
-    }
-}
-
-impl Begun {
-    /// The recipes of a frame's record, in the order of its body references.
-    fn put_recipes(&self, output: Option<(&Packed, &Base)>, tail: &mut Vec<u8>) {
-        fn slice(base: &Base) -> Option<(u32, &[Extent])> {
-            base.as_ref().map(|(back, extents)| (*back, extents.as_slice()))
-        }
-        self.input.put_recipe(slice(&self.input_base), tail);
-        if let Some((output, base)) = output {
-            output.put_recipe(slice(base), tail);
-        }
-        self.metadata.packed.put_recipe(slice(&self.metadata.base), tail);
-    }
-}
-
 fn inline(bytes: &[u8]) -> Packed {
     Packed {
         reference: BodyRef::Inline(bytes.to_vec()),
@@ -619,7 +249,7 @@ fn inline(bytes: &[u8]) -> Packed {
     }
 }
 
-fn encode_run(head: &RunHead) -> Result<Vec<u8>> {
+pub(super) fn encode_run(head: &RunHead) -> Result<Vec<u8>> {
     head.encode().map_err(|e| Error::bug(format!("a run's record cannot be coded: {e}")))
 }
 

@@ -11,9 +11,10 @@ use crate::log::queue::Durability;
 use crate::log::record::{Kind, PartHead};
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
+use crate::trace::batch::Begun;
 use crate::trace::lanes::Slot;
 use crate::trace::model::Frame;
-use crate::trace::recorder::{Begun, Run};
+use crate::trace::recorder::Run;
 
 /// Bytes that are put together before they go to the log.
 const PART_BYTES: usize = 16 << 10;

@@ -1,0 +1,119 @@
+//! Reading snapshots: an agent's state after a frame, wherever in a fork's lineage it was taken.
+
+use std::sync::Arc;
+
+use crate::blob::Extent;
+use crate::codec::{CodecError, Reader};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::RunUid;
+use crate::kv::bodies;
+use crate::kv::keys;
+use crate::log::record::{BodyRef, Kind, RecipeRef, SnapshotHead};
+use crate::trace::frames::BASE_DEPTH_MAX;
+use crate::trace::reader::RunReader;
+
+/// An agent's state after a frame.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Snapshot {
+    /// The frame it was taken after.
+    pub seq: u32,
+    /// The state, exactly.
+    pub state: Vec<u8>,
+    /// Embedder id and vector.
+    pub embeddings: Vec<(String, Vec<f32>)>,
+}
+
+impl RunReader {
+    /// The snapshot taken after frame `seq`.
+    ///
+    /// # Errors
+    /// `NotFound` where there is none; `Damaged`.
+    pub fn snapshot(&self, seq: u32) -> Result<Snapshot> {
+        let found = self.snapshot_at(seq)?.filter(|snapshot| snapshot.seq == seq);
+        found.ok_or_else(|| {
+            Error::not_found(format!("run {:?} has no snapshot after frame {seq}", self.info.name))
+        })
+    }
+
+    /// The newest snapshot taken after frame `seq` or an earlier one.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn snapshot_at(&self, seq: u32) -> Result<Option<Snapshot>> {
+        for (uid, upto) in self.lineage.iter().rev() {
+            let to = keys::snapshot(*uid, seq.min(*upto));
+            if let Some(hit) = self.core.index.last(&keys::snapshots(*uid), &to)? {
+                let at = keys::last_number(&hit.key).unwrap_or(0);
+                return self.read_snapshot(*uid, at).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn read_snapshot(&self, uid: RunUid, seq: u32) -> Result<Snapshot> {
+        let (head, tail) = self.snapshot_record(uid, seq)?;
+        let mut tail = Reader::new(&tail, "snapshot tail");
+        let mut read = |reference: &BodyRef| -> Result<Vec<u8>> {
+            match reference {
+                BodyRef::Inline(bytes) => Ok(bytes.clone()),
+                BodyRef::Blob { len, id } => {
+                    let recipe = RecipeRef::take(&mut tail).map_err(damaged_snapshot)?;
+                    let extents = bodies::extents(recipe, |back| self.snapshot_extents(seq, back, 0))?;
+                    bodies::body(&self.core, self.namespace, &extents, *len, *id)
+                }
+                BodyRef::Same { .. } => Err(Error::new(ErrorKind::Damaged, "a vector refers to another one")),
+            }
+        };
+        let state = match &head.state {
+            BodyRef::Same { back } => self.same_state(seq, *back)?,
+            stored => read(stored)?,
+        };
+        let mut embeddings = Vec::with_capacity(head.embeddings.len());
+        for (embedder, vector) in &head.embeddings {
+            let bytes = read(vector)?;
+            let vector =
+                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+            embeddings.push((embedder.clone(), vector));
+        }
+        Ok(Snapshot { seq, state, embeddings })
+    }
+
+    /// The state of an earlier snapshot that a later one repeats.
+    fn same_state(&self, seq: u32, back: u32) -> Result<Vec<u8>> {
+        let wrong =
+            || Error::new(ErrorKind::Damaged, format!("the snapshot after frame {seq} names no earlier one"));
+        let at = seq.checked_sub(back).filter(|at| *at > 0 && back > 0).ok_or_else(wrong)?;
+        let uid = self.owner(at)?;
+        match self.snapshot_record(uid, at)?.0.state {
+            BodyRef::Same { .. } => Err(wrong()),
+            _ => Ok(self.read_snapshot(uid, at)?.state),
+        }
+    }
+
+    fn snapshot_record(&self, uid: RunUid, seq: u32) -> Result<(SnapshotHead, Vec<u8>)> {
+        let value = self.core.index.newest(&keys::snapshot(uid, seq))?.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Damaged,
+                format!("the snapshot after frame {seq} is named and is not there"),
+            )
+        })?;
+        self.core.logical(keys::place(value), Kind::Snapshot, |logical| {
+            Ok((SnapshotHead::parse(logical.head)?, logical.tail.to_vec()))
+        })
+    }
+
+    /// The extents of the state of the snapshot `back` numbers before `seq`.
+    fn snapshot_extents(&self, seq: u32, back: u32, depth: u32) -> Result<Arc<Vec<Extent>>> {
+        let at = seq.checked_sub(back).filter(|at| *at > 0 && depth < BASE_DEPTH_MAX);
+        let at =
+            at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a snapshot's recipe names no earlier one"))?;
+        let (_, tail) = self.snapshot_record(self.owner(at)?, at)?;
+        let mut tail = Reader::new(&tail, "snapshot tail");
+        let recipe = RecipeRef::take(&mut tail).map_err(damaged_snapshot)?;
+        bodies::extents(recipe, |back| self.snapshot_extents(at, back, depth + 1))
+    }
+}
+
+fn damaged_snapshot(error: CodecError) -> Error {
+    Error::new(ErrorKind::Damaged, format!("a snapshot's record is damaged: {error}"))
+}
