@@ -4,14 +4,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use crate::blob::{
-    BODY_BYTES_MAX, Codec, Extent, GROUP_BYTES_MAX, GroupId, anchors_of, assemble, decode_group,
+    Anchor, BODY_BYTES_MAX, Codec, Extent, GROUP_BYTES_MAX, GroupId, anchors_of, assemble, decode_group,
     decode_recipe,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, NamespaceId, Place, Seqno, StoreId};
 use crate::kv::core::Core;
 use crate::kv::keys;
-use crate::kv::table::{Entry, Value};
+use crate::kv::table::Entry;
 use crate::log::cursor::for_each_record;
 use crate::log::record::{GroupPart, Kind, RecipeRef};
 use crate::log::segments::{Segment, lock};
@@ -225,6 +225,8 @@ struct OpenGroup {
     raw_len: usize,
 }
 
+/// A part this large is taken for a piece of a large body, of which fewer anchors are kept.
+const LARGE_PART_BYTES: usize = 128 << 10;
 /// Groups whose parts are held while reading the log.
 const REBUILD_GROUPS_MAX: usize = 32;
 
@@ -293,10 +295,14 @@ impl OpenGroup {
         let mut start = 0;
         for (_, raw_len, _, seqno) in &self.parts {
             let end = start + *raw_len as usize;
+            let sparse = *raw_len as usize >= LARGE_PART_BYTES;
             for (key, at) in anchors_of(raw.get(start..end).unwrap_or(&[]), seed) {
+                if sparse && !keys::kept_of_large_bodies(key) {
+                    continue;
+                }
                 let offset = u32::try_from(start + at).unwrap_or(u32::MAX);
-                let value = Value { kind: keys::ANCHOR, a: self.id, b: offset, c: 0 };
-                entries.push(Entry { key: keys::anchor(self.namespace, key), seqno: seqno.0, value });
+                let found = Anchor { key, group: GroupId(self.id), offset };
+                entries.push(keys::anchor_entry(self.namespace, &found, *seqno));
             }
             start = end;
         }

@@ -15,6 +15,7 @@ use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, Open};
 use crate::kv::keys;
 use crate::kv::table::{Covers, Entry, Table, TableError, TableMeta, TableWriter, Value, merge};
+use crate::log::batch::BatchBuf;
 use crate::log::cursor::for_each_record;
 use crate::log::layout::Salt;
 use crate::log::manifest::TableEntry;
@@ -122,6 +123,9 @@ impl Index {
             && let Some((seqno, value)) = versions.iter().rev().find(|(seqno, _)| *seqno <= at.0)
         {
             return Ok(Some((Seqno(*seqno), *value)));
+        }
+        if !keys::kept_in_tables(key) {
+            return Ok(None);
         }
         for table in read(&self.tables).iter().rev() {
             if let Some((seqno, value)) = table.get(key, at.0).map_err(table_error)? {
@@ -372,12 +376,9 @@ impl Sink for Index {
                 keys::derive(&record, seqno, place, &mut entries)
             })
             .map_err(|e| Error::bug(format!("a batch of our own does not parse: {e}")))?;
+            let BatchBuf { anchors, namespace, .. } = &queued.batch;
             entries.extend(
-                queued
-                    .batch
-                    .anchors
-                    .iter()
-                    .map(|anchor| Entry { seqno: queued.first_seqno.0, ..anchor.clone() }),
+                anchors.iter().map(|anchor| keys::anchor_entry(*namespace, anchor, queued.first_seqno)),
             );
         }
         self.insert(entries);

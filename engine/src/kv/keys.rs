@@ -2,7 +2,7 @@
 //! the order wanted. The first numbers are the engine's own keyspaces; users' start at
 //! [`crate::log::record::FIRST_FREE_SPACE`].
 
-use crate::blob::AnchorKey;
+use crate::blob::{Anchor, AnchorKey};
 use crate::codec::{self, CodecError};
 use crate::ids::{NamespaceId, Place, RunUid, SegmentId, Seqno};
 use crate::kv::table::{Entry, Value};
@@ -152,6 +152,17 @@ pub(crate) fn user_part(key: &[u8]) -> &[u8] {
 /// The keyspace a key belongs to.
 pub(crate) fn space_of(key: &[u8]) -> u32 {
     key.first_chunk::<4>().map_or(0, |bytes| u32::from_be_bytes(*bytes))
+}
+
+/// Whether an anchor of a large body is kept at all.
+pub(crate) fn kept_of_large_bodies(anchor: AnchorKey) -> bool {
+    anchor.0 & 15 == 0
+}
+
+/// The entry of an anchor.
+pub(crate) fn anchor_entry(namespace: NamespaceId, found: &Anchor, seqno: Seqno) -> Entry {
+    let value = Value { kind: ANCHOR, a: found.group.0, b: found.offset, c: 0 };
+    Entry { key: anchor(namespace, found.key), seqno: seqno.0, value }
 }
 
 /// Whether an entry is worth its bytes in a table. Of the anchors one in four is: a long repeat still meets one, and

@@ -9,7 +9,6 @@ use crate::kv::bodies::{self, anchor_seed};
 use crate::kv::core::Core;
 use crate::kv::keys;
 use crate::kv::stored::{Content, StoredBlob};
-use crate::kv::table::{Entry, Value};
 use crate::log::batch::BatchBuf;
 use crate::log::queue::{Durability, Lease};
 use crate::log::record::{BodyRef, GroupPart, Kind, RecipeRef};
@@ -17,6 +16,9 @@ use crate::log::ticket::Ticket;
 
 /// Bytes of a streamed body that go to the log together.
 const STREAM_BYTES: usize = 1 << 20;
+
+/// Of a body from this size on fewer anchors are kept and looked up: it is found again by its length, not by its density.
+const LARGE_BODY_BYTES: usize = 256 << 10;
 
 /// See the module. Dropped before [`BatchWriter::submit`], nothing of it is ever seen.
 #[derive(Debug)]
@@ -57,7 +59,13 @@ impl Packed {
 impl BatchWriter {
     pub(crate) fn new(core: &Arc<Core>, namespace: NamespaceId) -> Result<Self> {
         core.log()?.queue.check()?;
-        Ok(Self { core: core.clone(), namespace, batch: BatchBuf::default(), lease: None, at_close: false })
+        Ok(Self {
+            core: core.clone(),
+            namespace,
+            batch: BatchBuf::new(namespace),
+            lease: None,
+            at_close: false,
+        })
     }
 
     /// The same for what closing itself writes, when callers are no longer served.
@@ -110,15 +118,14 @@ impl BatchWriter {
         let queue = &core.log()?.queue;
         let lease = self.lease.get_or_insert_with(|| queue.lease(namespace, || Packer::new(seed)));
         let packer = &mut lease.groups()?.packer;
-        let steps = plan(bytes, previous, &Look { core: &core, namespace, seed, packer });
+        let sparse = bytes.len() >= LARGE_BODY_BYTES;
+        let steps = plan(bytes, previous, &Look { core: &core, namespace, seed, packer, sparse });
         let packed = packer
             .put(bytes, &steps, &mut || core.new_group())
             .map_err(|e| Error::with_source(ErrorKind::Bug, format!("a body cannot be packed: {e}"), e))?;
-        self.batch.anchors.extend(packed.anchors.iter().map(|anchor| Entry {
-            key: keys::anchor(namespace, anchor.key),
-            seqno: 0,
-            value: Value { kind: keys::ANCHOR, a: anchor.group.0, b: anchor.offset, c: 0 },
-        }));
+        let kept =
+            packed.anchors.into_iter().filter(|anchor| !sparse || keys::kept_of_large_bodies(anchor.key));
+        self.batch.anchors.extend(kept);
         Ok(packed.extents)
     }
 
@@ -214,6 +221,8 @@ struct Look<'a> {
     namespace: NamespaceId,
     seed: AnchorSeed,
     packer: &'a Packer,
+    /// Only some anchors are looked up, as only some are kept.
+    sparse: bool,
 }
 
 impl Earlier for Look<'_> {
@@ -222,6 +231,9 @@ impl Earlier for Look<'_> {
     }
 
     fn anchor(&self, key: AnchorKey) -> Option<(GroupId, u32)> {
+        if self.sparse && !keys::kept_of_large_bodies(key) {
+            return None;
+        }
         // The index is a cache here: one that cannot be read costs room, not correctness.
         let value = self.core.index.newest(&keys::anchor(self.namespace, key)).ok()??;
         (value.kind == keys::ANCHOR).then_some((GroupId(value.a), value.b))

@@ -1,10 +1,10 @@
 //! Building a batch on the caller's thread: records end to end behind room for the header. Offsets, seqnos and
 //! checksums are not known yet; the writer stamps them.
 
+use crate::blob::Anchor;
 use crate::codec::put_bytes;
 use crate::error::{Error, Result};
-use crate::ids::{Place, SegmentId};
-use crate::kv::table::Entry;
+use crate::ids::{NamespaceId, Place, SegmentId};
 use crate::log::layout::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, seal_record, start_record};
 use crate::log::record::{GroupPart, Kind, LAYOUT};
 
@@ -14,17 +14,18 @@ pub(crate) struct BatchBuf {
     pub(crate) bytes: Vec<u8>,
     /// Where each record starts in `bytes`.
     pub(crate) starts: Vec<u32>,
-    /// Index entries that do not follow from a record (anchors); their seqno is the batch's first.
-    pub(crate) anchors: Vec<Entry>,
-}
-
-impl Default for BatchBuf {
-    fn default() -> Self {
-        Self { bytes: vec![0; BATCH_HEADER_BYTES], starts: Vec::new(), anchors: Vec::new() }
-    }
+    /// What of the new bytes later bodies may be compared with; the index takes it in with the batch.
+    pub(crate) anchors: Vec<Anchor>,
+    /// The namespace of its bodies.
+    pub(crate) namespace: NamespaceId,
 }
 
 impl BatchBuf {
+    /// An empty batch of a namespace.
+    pub(crate) fn new(namespace: NamespaceId) -> Self {
+        Self { bytes: vec![0; BATCH_HEADER_BYTES], starts: Vec::new(), anchors: Vec::new(), namespace }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }

@@ -185,10 +185,11 @@ impl Writer {
         let zeros = vec![0; (target - self.zeroed) as usize];
         match self.active.file.write_at(&[IoSlice::new(&zeros)], self.zeroed) {
             Ok(()) => self.zeroed = target,
-            Err(_) => {
+            Err(error) if error.kind() == std::io::ErrorKind::StorageFull => {
                 self.active.file.set_len(self.zeroed)?;
                 self.zero_ahead_bytes = 0;
             }
+            Err(error) => return Err(error.into()),
         }
         Ok(())
     }

@@ -177,7 +177,7 @@ fn what_a_newer_program_wrote_is_refused_by_name() {
 #[test]
 fn skippable_records_take_a_seqno_and_no_leaf() {
     let with = |kind: u8| {
-        let mut batch = BatchBuf::default();
+        let mut batch = BatchBuf::new(crate::ids::NamespaceId(16));
         let start = start_record(&mut batch.bytes, kind, 9);
         batch.bytes.extend_from_slice(b"anything");
         seal_record(&mut batch.bytes, start);
