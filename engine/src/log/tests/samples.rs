@@ -240,7 +240,7 @@ pub(super) fn stamped(mut batch: BatchBuf) -> Vec<u8> {
 }
 
 pub(super) fn one_record(kind: Kind, head: &[u8], tail: &[u8]) -> Vec<u8> {
-    let mut batch = BatchBuf::new(crate::ids::NamespaceId(16));
+    let mut batch = BatchBuf::new(NamespaceId(16));
     batch.logical(kind, RECORD_SALT, head, tail).unwrap();
     stamped(batch)
 }
@@ -255,7 +255,7 @@ fn record(kind: Kind, head: &[u8], recipes: usize) -> Vec<u8> {
 }
 
 fn part_record(first: bool) -> Vec<u8> {
-    let mut batch = BatchBuf::new(crate::ids::NamespaceId(16));
+    let mut batch = BatchBuf::new(NamespaceId(16));
     batch.group_part(&group_part(first)).unwrap();
     stamped(batch).split_off(48)
 }
