@@ -20,7 +20,7 @@ pub(crate) enum CodecError {
     Varint,
     #[error("{what} is {found}, over its limit of {limit}")]
     Limit { what: &'static str, found: u64, limit: u64 },
-    #[error("a header does not decode: {0}")]
+    #[error("{0}")]
     Header(String),
     #[error("{count} bytes follow a whole {what}")]
     Trailing { what: &'static str, count: usize },
@@ -40,7 +40,7 @@ fn options() -> impl Options {
 
 /// The bincode form of a header.
 pub(crate) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
-    options().serialize(value).map_err(|e| CodecError::Header(e.to_string()))
+    options().serialize(value).map_err(|e| CodecError::Header(format!("a header does not encode: {e}")))
 }
 
 /// A header from exactly these bytes.
@@ -49,7 +49,7 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError>
     if bytes.len() as u64 > HEADER_BYTES_MAX {
         return Err(CodecError::Limit { what: "header", found: bytes.len() as u64, limit: HEADER_BYTES_MAX });
     }
-    options().deserialize(bytes).map_err(|e| CodecError::Header(e.to_string()))
+    options().deserialize(bytes).map_err(|e| CodecError::Header(format!("a header does not decode: {e}")))
 }
 
 /// Appends an unsigned varint.
