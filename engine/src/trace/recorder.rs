@@ -74,6 +74,14 @@ impl Run {
         spec.check()?;
         core.log()?.queue.check()?;
         let uid = core.new_run();
+        // All that can fail comes before the name is taken.
+        let now = spec.started_ns.unwrap_or_else(|| core.io.now_ns());
+        let (parent, linked, last_seq) = match fork {
+            None => (None, (0, chain::genesis()), 0),
+            Some((reader, at, shared)) => {
+                (Some((reader.info().uid, shared, at)), (shared, reader.link_at(shared)?), shared)
+            }
+        };
         let replaces = {
             let mut names = lock(&recording.names);
             // A run of this name may be on its way to the index.
@@ -88,13 +96,6 @@ impl Run {
             }
             names.insert(key, uid);
             living
-        };
-        let now = spec.started_ns.unwrap_or_else(|| core.io.now_ns());
-        let (parent, linked, last_seq) = match fork {
-            None => (None, (0, chain::genesis()), 0),
-            Some((reader, at, shared)) => {
-                (Some((reader.info().uid, shared, at)), (shared, reader.link_at(shared)?), shared)
-            }
         };
         let fields = RunFields {
             uid,

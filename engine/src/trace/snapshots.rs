@@ -83,11 +83,23 @@ impl RunReader {
         let wrong =
             || Error::new(ErrorKind::Damaged, format!("the snapshot after frame {seq} names no earlier one"));
         let at = seq.checked_sub(back).filter(|at| *at > 0 && back > 0).ok_or_else(wrong)?;
-        let uid = self.owner(at)?;
+        let uid = self.snapshot_owner(at)?;
         match self.snapshot_record(uid, at)?.0.state {
             BodyRef::Same { .. } => Err(wrong()),
             _ => Ok(self.read_snapshot(uid, at)?.state),
         }
+    }
+
+    /// Which run of the lineage holds the snapshot after frame `seq`. A fork may take one before its own first frame:
+    /// then it is the fork's, though the frame is its parent's.
+    fn snapshot_owner(&self, seq: u32) -> Result<RunUid> {
+        for (uid, _) in self.lineage.iter().rev().filter(|(_, upto)| seq <= *upto) {
+            if self.core.index.newest(&keys::snapshot(*uid, seq))?.is_some() {
+                return Ok(*uid);
+            }
+        }
+        let what = format!("the snapshot after frame {seq} is named and is not there");
+        Err(Error::new(ErrorKind::Damaged, what))
     }
 
     fn snapshot_record(&self, uid: RunUid, seq: u32) -> Result<(SnapshotHead, Vec<u8>)> {
@@ -107,7 +119,7 @@ impl RunReader {
         let at = seq.checked_sub(back).filter(|at| *at > 0 && depth < BASE_DEPTH_MAX);
         let at =
             at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a snapshot's recipe names no earlier one"))?;
-        let (_, tail) = self.snapshot_record(self.owner(at)?, at)?;
+        let (_, tail) = self.snapshot_record(self.snapshot_owner(at)?, at)?;
         let mut tail = Reader::new(&tail, "snapshot tail");
         let recipe = RecipeRef::take(&mut tail).map_err(damaged_snapshot)?;
         bodies::extents(recipe, |back| self.snapshot_extents(at, back, depth + 1))

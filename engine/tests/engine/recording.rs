@@ -115,3 +115,31 @@ fn a_state_that_has_not_changed_is_read_back() {
         assert_eq!(snapshot.embeddings, [("mock".to_owned(), vec![0.25; 4])]);
     }
 }
+
+/// A fork's snapshot of its starting point belongs to the fork, its frame to the parent: a later snapshot coded against
+/// it was looked for in the parent, and called damaged.
+#[test]
+fn a_fork_may_change_the_state_before_its_first_frame() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open_with(dir.path().join("s"), options()).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    for step in 0..3 {
+        run.record(Frame::new(Component::Planner, format!("{step}"), "")).unwrap();
+    }
+    run.end(Status::Ok).unwrap();
+    let fork = space.fork("r", 2, false, RunSpec::new("f")).unwrap();
+    let state =
+        |step: usize| format!("planner_choice=tool_B {} then {step}", "what was known before ".repeat(20));
+    assert_eq!(fork.snapshot(state(0), &[]).unwrap(), 2);
+    for step in [1, 2, 0, 3] {
+        fork.record(Frame::new(Component::Planner, format!("other {step}"), "")).unwrap();
+        fork.snapshot(state(step), &[]).unwrap();
+    }
+    fork.end(Status::Ok).unwrap();
+    let reader = space.run("f").unwrap();
+    for (seq, step) in [(2, 0), (3, 1), (4, 2), (5, 0), (6, 3)] {
+        assert_eq!(reader.snapshot(seq).unwrap().state, state(step).into_bytes(), "after frame {seq}");
+    }
+    assert!(space.run("r").unwrap().snapshot_at(3).unwrap().is_none());
+}
