@@ -27,7 +27,7 @@ pub enum ErrorKind {
     Diverged,
     /// It was there and policy has dropped it.
     Gone,
-    /// The system refused (disk full, permission, io error): mend that and retry.
+    /// The system refused (disk full, permission, a file that went away, io error): mend that and retry.
     Unavailable,
     /// An earlier failure stopped the writer: reopen the store.
     Poisoned,
@@ -110,10 +110,6 @@ impl std::error::Error for Error {
 
 impl From<crate::io::IoError> for Error {
     fn from(error: crate::io::IoError) -> Self {
-        let kind = match error.source.kind() {
-            std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-            _ => ErrorKind::Unavailable,
-        };
-        Self::with_source(kind, error.to_string(), error)
+        Self::with_source(ErrorKind::Unavailable, error.to_string(), error)
     }
 }

@@ -277,6 +277,9 @@ impl Store {
 fn disk_bytes(core: &Core) -> Result<u64> {
     let mut total = 0;
     for dir in [core.paths.root().to_path_buf(), core.paths.segments(), core.paths.tables()] {
+        if core.io.stat(&dir)?.is_none() {
+            continue;
+        }
         for name in core.io.list(&dir)? {
             match core.io.stat(&dir.join(name))? {
                 Some(stat) if !stat.is_dir => total += stat.len,

@@ -58,13 +58,17 @@ pub(crate) struct Hit {
 }
 
 fn table_error(error: TableError) -> Error {
-    Error::with_source(
-        ErrorKind::Damaged,
-        format!(
-            "an index table cannot be read: {error}; delete the tables folder, it is made again from the log"
+    let (kind, message) = match &error {
+        TableError::Sink { source } => (
+            ErrorKind::Unavailable,
+            format!("an index table cannot be written: {source}; make room and reopen"),
         ),
-        error,
-    )
+        _ => (
+            ErrorKind::Damaged,
+            format!("{error}; delete the store's tables folder: the index is made again from the log"),
+        ),
+    };
+    Error::with_source(kind, message, error)
 }
 
 impl Index {

@@ -119,6 +119,10 @@ fn find_once(io: &dyn Io, paths: &Paths, write: bool, create: bool) -> Result<Fo
         }
         None => return Err(no_store(root)),
     };
+    if write {
+        // The folder holds a cache: whoever deletes it with what is in it deletes nothing.
+        io.create_dir_all(&paths.tables())?;
+    }
     let generation_lock =
         if write { None } else { loaded.file.try_lock(Lock::Shared)?.then(|| loaded.file.clone()) };
     let segments = Arc::new(Segments::default());

@@ -54,12 +54,16 @@ fn a_recorded_run_comes_back_bit_exactly_also_after_reopening() {
     store.close().unwrap();
     check(&Store::open_read_only(dir.path().join("s")).unwrap());
     std::fs::remove_dir_all(dir.path().join("s/tables")).unwrap();
-    std::fs::create_dir(dir.path().join("s/tables")).unwrap();
     let store = Store::open(dir.path().join("s")).unwrap();
     check(&store);
+    // The folder was told to be deletable and was not: the store could be read and not written or counted.
+    assert!(store.stats().unwrap().disk_bytes > 0);
+    store.namespace("default").unwrap().begin_run(RunSpec::new("another")).unwrap().end(Status::Ok).unwrap();
     let report = store.verify().unwrap();
     assert_eq!(report.damaged, []);
-    assert_eq!((report.runs, report.frames), (1, 60));
+    assert_eq!((report.runs, report.frames), (2, 60));
+    store.close().unwrap();
+    check(&Store::open_read_only(dir.path().join("s")).unwrap());
 }
 
 #[test]

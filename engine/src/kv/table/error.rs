@@ -24,7 +24,7 @@ pub(crate) enum TableError {
         known: u32,
     },
     /// The bytes are not what was written, or were never a valid table. The table can be rebuilt from the log.
-    #[error("table {table} is damaged at byte {offset}: {what}; delete it and it is rebuilt from the log")]
+    #[error("table {table} is damaged at byte {offset}: {what}")]
     Damaged {
         /// The table's id as its footer says; 0 where the footer itself is damaged.
         table: u64,
