@@ -193,3 +193,24 @@ fn a_body_of_64_mib_streams_in_and_comes_back() {
 fn a_body_of_1_gib_streams_in_and_comes_back() {
     stream_in_and_out(1 << 30);
 }
+
+/// Else a stranger could learn what others stored by how much a guess costs.
+#[test]
+fn nothing_is_shared_across_namespaces() {
+    let (dir, store, ours) = fresh();
+    let theirs = store.namespace("theirs").unwrap();
+    let secret = Rng(20).bytes(300_000);
+    let grown_by = |space: &annals::Namespace, name: &str| {
+        let before = store.stats().unwrap().bytes.pieces;
+        let run = space.begin_run(RunSpec::new(name)).unwrap();
+        run.record(Frame::new(Component::Tool, secret.clone(), "")).unwrap();
+        run.end(Status::Ok).unwrap();
+        store.stats().unwrap().bytes.pieces - before
+    };
+    assert!(grown_by(&ours, "first") >= 300_000);
+    // The control: within a namespace the same bytes are found again.
+    assert!(grown_by(&ours, "again") < 10_000);
+    assert!(grown_by(&theirs, "guess") >= 300_000);
+    assert_eq!(bodies(&theirs.run("guess").unwrap())[0].0, secret);
+    drop(dir);
+}
