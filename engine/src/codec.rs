@@ -170,6 +170,16 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.bytes(limit)?).map_err(|_| CodecError::Utf8)
     }
 
+    /// Bytes taken so far.
+    pub(crate) fn taken(&self) -> usize {
+        self.taken
+    }
+
+    /// Whether nothing is left.
+    pub(crate) fn is_done(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     pub(crate) fn rest(&mut self) -> &'a [u8] {
         let rest = self.bytes;
         self.taken += rest.len();

@@ -30,7 +30,6 @@ pub(crate) use {group::GroupWriter, group::Part, plan::MATCH_BYTES_MIN};
 #[cfg(test)]
 mod tests;
 mod types;
-mod varint;
 
 pub(crate) use anchor::{ANCHOR_WINDOW_BYTES, anchors_of};
 pub(crate) use decode::decode_group;

@@ -16,7 +16,8 @@
 //! Invariants of what decodes: no empty extent, none past [`GROUP_BYTES_MAX`], neighbours that meet
 //! are one extent, at most [`EXTENTS_MAX`] of them and [`BODY_BYTES_MAX`] bytes.
 
-use super::varint::{self, Reader};
+use crate::codec::{Reader, put_signed, put_varint};
+
 use super::{BODY_BYTES_MAX, BlobError, EXTENTS_MAX, Extent, GROUP_BYTES_MAX, GroupId};
 
 const COPY: u64 = 0;
@@ -98,8 +99,8 @@ pub(crate) fn encode_recipe(extents: &[Extent], base: Option<&[Extent]>) -> Vec<
 
 fn end_copy(out: &mut Vec<u8>, copy: &mut Option<(u64, u64)>, cursor: &mut u64) {
     if let Some((from, len)) = copy.take() {
-        varint::put(out, len << 2 | COPY);
-        varint::put(out, varint::fold(from.wrapping_sub(*cursor) as i64));
+        put_varint(out, len << 2 | COPY);
+        put_signed(out, from.wrapping_sub(*cursor) as i64);
         *cursor = from + len;
     }
 }
@@ -108,15 +109,15 @@ fn explicit(out: &mut Vec<u8>, marks: &mut Marks, e: &Extent) {
     let (group, offset) = marks.frontier;
     let len = u64::from(e.len) << 2;
     if e.group.0 != group {
-        varint::put(out, len | FAR);
-        varint::put(out, varint::fold(e.group.0.wrapping_sub(group) as i64));
-        varint::put(out, varint::fold(i64::from(e.offset) - i64::from(marks.far_origin(e.group.0))));
+        put_varint(out, len | FAR);
+        put_signed(out, e.group.0.wrapping_sub(group) as i64);
+        put_signed(out, i64::from(e.offset) - i64::from(marks.far_origin(e.group.0)));
         marks.far = (e.group.0, e.end());
     } else if e.offset == offset {
-        varint::put(out, len | NEXT);
+        put_varint(out, len | NEXT);
     } else {
-        varint::put(out, len | NEAR);
-        varint::put(out, varint::fold(i64::from(e.offset) - i64::from(offset)));
+        put_varint(out, len | NEAR);
+        put_signed(out, i64::from(e.offset) - i64::from(offset));
     }
     marks.passed(e);
 }
@@ -188,11 +189,11 @@ pub(crate) fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>) -> Result<Vec
     let mut marks = Marks::new(base);
     let mut out: Vec<Extent> = Vec::new();
     let (mut cursor, mut total) = (0u64, 0u64);
-    let mut reader = Reader::new(bytes);
+    let mut reader = Reader::new(bytes, "recipe");
     while !reader.is_done() {
-        let at = reader.at();
+        let at = reader.taken();
         let wrong = |what| BlobError::RecipeOperation { at, what };
-        let head = reader.take()?;
+        let head = number(&mut reader)?;
         let len = head >> 2;
         if len == 0 {
             return Err(wrong("it makes no bytes"));
@@ -203,7 +204,7 @@ pub(crate) fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>) -> Result<Vec
         }
         if head & 3 == COPY {
             let from = cursor
-                .checked_add_signed(reader.take_signed()?)
+                .checked_add_signed(signed(&mut reader)?)
                 .ok_or(wrong("it copies from before the base"))?;
             cursor = from.checked_add(len).ok_or(wrong("it copies past the base"))?;
             copy(&mut out, base, &starts, from, len).ok_or(wrong("it copies past the base"))?;
@@ -211,10 +212,10 @@ pub(crate) fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>) -> Result<Vec
             let (frontier_group, frontier) = marks.frontier;
             let (group, offset) = match head & 3 {
                 NEXT => (frontier_group, i64::from(frontier)),
-                NEAR => (frontier_group, i64::from(frontier).saturating_add(reader.take_signed()?)),
+                NEAR => (frontier_group, i64::from(frontier).saturating_add(signed(&mut reader)?)),
                 _ => {
-                    let group = frontier_group.wrapping_add_signed(reader.take_signed()?);
-                    (group, i64::from(marks.far_origin(group)).saturating_add(reader.take_signed()?))
+                    let group = frontier_group.wrapping_add_signed(signed(&mut reader)?);
+                    (group, i64::from(marks.far_origin(group)).saturating_add(signed(&mut reader)?))
                 }
             };
             let e = bounded(group, offset, len).ok_or(wrong("its extent lies outside a group"))?;
@@ -268,4 +269,16 @@ fn copy(out: &mut Vec<Extent>, base: &[Extent], starts: &[u64], from: u64, len: 
         index += 1;
     }
     Some(())
+}
+
+/// The next number of a recipe.
+fn number(reader: &mut Reader<'_>) -> Result<u64, BlobError> {
+    let at = reader.taken();
+    reader.varint().map_err(|_| BlobError::RecipeNumber { at })
+}
+
+/// The next signed number of a recipe.
+fn signed(reader: &mut Reader<'_>) -> Result<i64, BlobError> {
+    let at = reader.taken();
+    reader.signed().map_err(|_| BlobError::RecipeNumber { at })
 }

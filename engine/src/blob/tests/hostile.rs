@@ -149,11 +149,14 @@ proptest! {
 
     #[test]
     fn numbers_come_back(value in any::<u64>(), signed in any::<i64>()) {
-        use crate::blob::varint::{Reader, fold, put, unfold};
+        use crate::codec::{Reader, put_signed, put_varint};
         let mut out = Vec::new();
-        put(&mut out, value);
-        prop_assert_eq!(Reader::new(&out).take().unwrap(), value);
-        prop_assert_eq!(unfold(fold(signed)), signed);
+        put_varint(&mut out, value);
+        put_signed(&mut out, signed);
+        let mut reader = Reader::new(&out, "numbers");
+        prop_assert_eq!(reader.varint().unwrap(), value);
+        prop_assert_eq!(reader.signed().unwrap(), signed);
+        prop_assert!(reader.is_done());
     }
 
     #[test]
