@@ -1,2 +1,3 @@
 //! Benchmarks and storage measurements of annals.
 pub mod conversation;
+pub mod measure;

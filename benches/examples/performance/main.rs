@@ -1,0 +1,89 @@
+//! What the engine does a second, each path beside its physical limit in the same process, in turn, medians.
+//!
+//! `cargo run --release -p annals-benches --example performance -- [--dir DIR] [--rounds N] [--chat FILE.json] [SECTION…]`
+//!
+//! Sections: conversation, real, kv, frames, scan, single, open, forks, memory, curve; without any, all of them.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that measures and prints")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a measurement fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
+
+use std::path::{Path, PathBuf};
+
+use annals::{Durability, Options, Store};
+use annals_benches::measure::Rates;
+
+mod reading;
+mod recording;
+mod scale;
+
+/// What the command line said.
+pub struct Plan {
+    dir: PathBuf,
+    rounds: usize,
+    chat: Option<PathBuf>,
+}
+
+impl Plan {
+    /// A fresh directory that goes with the result.
+    pub fn fresh(&self) -> tempfile::TempDir {
+        tempfile::tempdir_in(&self.dir).unwrap()
+    }
+}
+
+/// Opens a store with this durability.
+pub fn open(path: &Path, durability: Durability) -> Store {
+    Store::open_with(path, Options { durability, ..Options::default() }).unwrap()
+}
+
+/// Prints rates, the first of them being what the others are compared with.
+pub fn table(title: &str, unit: &str, rates: &[Rates]) {
+    println!("\n{title} ({unit} a second; median, least, most)");
+    let base = rates.first().map_or(1.0, Rates::median);
+    for row in rates {
+        let (least, most) = (row.rates.first().unwrap(), row.rates.last().unwrap());
+        println!(
+            "  {:44} {:>14.0} {least:>14.0} {most:>14.0}   {:.2} of the first",
+            row.name,
+            row.median(),
+            row.median() / base
+        );
+    }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let mut plan = Plan { dir: std::env::temp_dir(), rounds: 5, chat: None };
+    let mut sections = Vec::new();
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().unwrap_or_else(|| panic!("{argument} needs a value"));
+        match argument.as_str() {
+            "--dir" => plan.dir = value().into(),
+            "--rounds" => plan.rounds = value().parse().unwrap(),
+            "--chat" => plan.chat = Some(value().into()),
+            // What `open` starts to be killed.
+            "--fill" => return scale::fill_until_killed(Path::new(&value())),
+            _ => sections.push(argument),
+        }
+    }
+    let wanted = |name: &str| sections.is_empty() || sections.iter().any(|section| section == name);
+    let all: [(&str, fn(&Plan)); 10] = [
+        ("conversation", recording::conversation),
+        ("real", recording::real),
+        ("kv", recording::kv),
+        ("frames", recording::frames),
+        ("scan", reading::scan),
+        ("single", reading::single),
+        ("open", scale::open_and_recover),
+        ("forks", scale::forks),
+        ("memory", scale::memory),
+        ("curve", scale::curve),
+    ];
+    for section in &sections {
+        assert!(all.iter().any(|(name, _)| name == section), "there is no section {section:?}");
+    }
+    for (name, run) in all {
+        if wanted(name) {
+            run(&plan);
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Writing: the growing conversation, real runs, key-value records, small frames.
+
+use std::fs::File;
+use std::io::IoSlice;
+use std::path::Path;
+use std::time::Duration;
+
+use annals::import::{ChatOptions, ChatRuns};
+use annals::{Component, Durability, Frame, History, RunSpec, Status, Store};
+use annals_benches::conversation::{Conversation, Form, Step};
+use annals_benches::measure::{Contender, Work, interleave, timed};
+
+use crate::{Plan, open, table};
+
+const STEPS: usize = 200;
+
+/// Appends to a file, and makes it durable where asked.
+pub fn append(file: &File, parts: &[&[u8]], at: &mut u64, sync: bool) {
+    let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let want: usize = parts.iter().map(|part| part.len()).sum();
+    let wrote = rustix::io::pwritev(file, &slices, *at).unwrap();
+    assert_eq!(wrote, want, "a short write");
+    *at += want as u64;
+    if sync {
+        file.sync_data().unwrap();
+    }
+}
+
+fn raw_steps(dir: &Path, steps: &[Step], sync: bool) -> Work {
+    let file = File::create_new(dir.join("raw")).unwrap();
+    let mut at = 0;
+    timed(steps.len() as f64, || {
+        for step in steps {
+            let parts = [&step.request, &step.response, &step.tool_input, &step.tool_output];
+            append(&file, &parts.map(Vec::as_slice), &mut at, sync);
+        }
+    })
+    .1
+}
+
+/// Records a step: the call of the model and of the tool, committed together.
+pub fn record_step(run: &annals::Run, step: Step) {
+    let mut batch = run.batch().unwrap();
+    let llm = batch.frame(Frame::new(Component::Llm, step.request, step.response)).unwrap();
+    let tool = Frame::new(Component::Tool, step.tool_input, step.tool_output).parent(llm);
+    batch.frame(tool).unwrap();
+    batch.commit().unwrap();
+}
+
+fn annals_steps(dir: &Path, steps: Vec<Step>, durability: Durability) -> Work {
+    let store = open(&dir.join("store"), durability);
+    let run = store.namespace("default").unwrap().begin_run(RunSpec::new("run")).unwrap();
+    let (_, work) = timed(steps.len() as f64, || {
+        for step in steps {
+            record_step(&run, step);
+        }
+    });
+    run.end(Status::Ok).unwrap();
+    store.close().unwrap();
+    work
+}
+
+/// The growing conversation beside a bare write of its raw bytes.
+pub fn conversation(plan: &Plan) {
+    let forms: Vec<(Form, Vec<Step>)> =
+        Form::ALL.into_iter().map(|form| (form, Conversation::new(form, 1).take(STEPS).collect())).collect();
+    for (durability, sync) in [(Durability::Process, false), (Durability::Disk, true)] {
+        let raw = &forms[0].1;
+        let mut contenders = vec![Contender::new(
+            if sync { "pwrite of the raw bodies + fdatasync" } else { "pwrite of the raw bodies" },
+            move || raw_steps(plan.fresh().path(), raw, sync),
+        )];
+        for (form, steps) in &forms {
+            contenders.push(Contender::new(format!("annals, {}", form.name()), move || {
+                annals_steps(plan.fresh().path(), steps.clone(), durability)
+            }));
+        }
+        if sync {
+            contenders.push(Contender::new("append of 2.5 KB + fdatasync", || {
+                let dir = plan.fresh();
+                let file = File::create_new(dir.path().join("raw")).unwrap();
+                let (bytes, mut at) = (vec![7; 2560], 0);
+                timed(STEPS as f64, || (0..STEPS).for_each(|_| append(&file, &[&bytes], &mut at, true))).1
+            }));
+        }
+        table(
+            &format!("growing conversation, {durability:?}"),
+            "steps",
+            &interleave(plan.rounds, contenders),
+        );
+    }
+}
+
+/// Runs of real input, one commit a frame, beside a bare write of their bodies.
+pub fn real(plan: &Plan) {
+    let Some(chat) = &plan.chat else {
+        println!("\nreal: give --chat FILE.json");
+        return;
+    };
+    let options = || ChatOptions { id: Some("{task_id}-{trial}".parse().unwrap()), ..Default::default() };
+    let source = std::io::BufReader::new(File::open(chat).unwrap());
+    let runs: Vec<_> = ChatRuns::new(source, options()).map(|run| run.unwrap()).collect();
+    let frames: usize = runs.iter().map(annals::import::ImportedRun::frame_count).sum();
+    let bodies: Vec<Vec<Frame>> = runs.iter().map(|run| run.frames().collect()).collect();
+    let raw: Vec<[std::sync::Arc<Vec<u8>>; 2]> = bodies
+        .iter()
+        .flatten()
+        .map(|frame| {
+            [&frame.input, &frame.output].map(|body| match body {
+                annals::Content::Bytes(bytes) => bytes.clone(),
+                annals::Content::Stored(_) => panic!("imported bodies are bytes"),
+            })
+        })
+        .collect();
+    let contenders = vec![
+        Contender::new("pwrite of the raw bodies", || {
+            let dir = plan.fresh();
+            let file = File::create_new(dir.path().join("raw")).unwrap();
+            let mut at = 0;
+            timed(frames as f64, || {
+                raw.iter().for_each(|[a, b]| append(&file, &[a, b], &mut at, false));
+            })
+            .1
+        }),
+        Contender::new("annals", || {
+            let dir = plan.fresh();
+            let store = open(&dir.path().join("store"), Durability::Process);
+            let space = store.namespace("default").unwrap();
+            let work = timed(frames as f64, || {
+                for (run, frames) in runs.iter().zip(&bodies) {
+                    let recorded = space.begin_run(RunSpec::new(run.id.clone())).unwrap();
+                    for frame in frames {
+                        recorded.record(frame.clone()).unwrap();
+                    }
+                    recorded.end(Status::Ok).unwrap();
+                }
+            })
+            .1;
+            store.close().unwrap();
+            work
+        }),
+    ];
+    table("real runs, Process, a commit a frame", "frames", &interleave(plan.rounds, contenders));
+}
+
+/// Small records in batches.
+pub fn kv(plan: &Plan) {
+    const COUNT: usize = 500_000;
+    const BATCH: usize = 100;
+    let mut random = Random(7);
+    let value: Vec<u8> = (0..512 + 64).map(|_| b' ' + (random.next() % 90) as u8).collect();
+    let keys: Vec<[u8; 16]> = (0..COUNT)
+        .map(|_| {
+            let mut key = [0; 16];
+            key[..8].copy_from_slice(&random.next().to_be_bytes());
+            key[8..].copy_from_slice(&random.next().to_be_bytes());
+            key
+        })
+        .collect();
+    let record = |index: usize| &value[index % 64..index % 64 + 512];
+    let contenders = vec![
+        Contender::new("pwrite, 100 records at once", || {
+            let dir = plan.fresh();
+            let file = File::create_new(dir.path().join("raw")).unwrap();
+            let (mut at, mut buffer) = (0, Vec::new());
+            timed(COUNT as f64, || {
+                for (batch, keys) in keys.chunks(BATCH).enumerate() {
+                    buffer.clear();
+                    for (index, key) in keys.iter().enumerate() {
+                        buffer.extend_from_slice(key);
+                        buffer.extend_from_slice(record(batch * BATCH + index));
+                    }
+                    append(&file, &[&buffer], &mut at, false);
+                }
+            })
+            .1
+        }),
+        Contender::new("annals, submitted, the last awaited", || kv_run(plan, &keys, BATCH, &record, false)),
+        Contender::new("annals, each batch awaited", || kv_run(plan, &keys, BATCH, &record, true)),
+    ];
+    table("kv records of 512 B, batches of 100, Process", "records", &interleave(plan.rounds, contenders));
+}
+
+fn kv_run<'a>(
+    plan: &Plan,
+    keys: &[[u8; 16]],
+    size: usize,
+    record: &dyn Fn(usize) -> &'a [u8],
+    wait: bool,
+) -> Work {
+    let dir = plan.fresh();
+    let store = open(&dir.path().join("store"), Durability::Process);
+    let space = store.namespace("default").unwrap();
+    let kv = space.keyspace("kv", History::Latest).unwrap();
+    let (_, work) = timed(keys.len() as f64, || {
+        let mut last = None;
+        for (batch, keys) in keys.chunks(size).enumerate() {
+            let mut changes = space.batch();
+            for (index, key) in keys.iter().enumerate() {
+                changes.put(&kv, key, record(batch * size + index));
+            }
+            let ticket = changes.submit().unwrap();
+            match wait {
+                true => drop(ticket.wait().unwrap()),
+                false => last = Some(ticket),
+            }
+        }
+        if let Some(last) = last {
+            last.wait().unwrap();
+        }
+    });
+    let found = kv.get(&keys[keys.len() / 2]).unwrap();
+    assert_eq!(found.as_deref(), Some(record(keys.len() / 2)));
+    store.close().unwrap();
+    work
+}
+
+/// Frames of 256 bytes in and 256 out.
+pub fn small_frames(count: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+    Conversation::new(Form::Plain, 3)
+        .flat_map(|step| {
+            let text = [step.response, step.tool_output].concat();
+            text.chunks_exact(512).map(|c| (c[..256].to_vec(), c[256..].to_vec())).collect::<Vec<_>>()
+        })
+        .take(count)
+        .collect()
+}
+
+/// Frames of 512 bytes: submitted without waiting, and durable one by one from 16 callers.
+pub fn frames(plan: &Plan) {
+    const COUNT: usize = 50_000;
+    // The conversation is long: its texts are made once.
+    let some = small_frames(4000);
+    let bodies: Vec<&(Vec<u8>, Vec<u8>)> = some.iter().cycle().take(COUNT).collect();
+    let begin = |store: &Store, name: &str| {
+        store.namespace("default").unwrap().begin_run(RunSpec::new(name)).unwrap()
+    };
+    let fresh_text = |index: usize, body: &(Vec<u8>, Vec<u8>)| {
+        // No two frames are the same: else the later would be a reference.
+        let (mut input, mut output) = body.clone();
+        input[..8].copy_from_slice(format!("{index:08}").as_bytes());
+        output[..8].copy_from_slice(format!("{index:08}").as_bytes());
+        (input, output)
+    };
+    let contenders = vec![
+        Contender::new("pwrite, one frame at once", || {
+            let dir = plan.fresh();
+            let file = File::create_new(dir.path().join("raw")).unwrap();
+            let mut at = 0;
+            timed(COUNT as f64, || {
+                bodies.iter().for_each(|(a, b)| append(&file, &[a, b], &mut at, false));
+            })
+            .1
+        }),
+        Contender::new("annals, submitted, one caller", || {
+            let dir = plan.fresh();
+            let store = open(&dir.path().join("store"), Durability::Process);
+            let run = begin(&store, "run");
+            let frames: Vec<Frame> = bodies
+                .iter()
+                .enumerate()
+                .map(|(index, body)| {
+                    let (input, output) = fresh_text(index, body);
+                    Frame::new(Component::Tool, input, output)
+                })
+                .collect();
+            let (_, work) = timed(COUNT as f64, || {
+                let mut last = None;
+                for frame in frames {
+                    last = Some(run.submit(frame).unwrap().1);
+                }
+                last.unwrap().wait().unwrap();
+            });
+            run.end(Status::Ok).unwrap();
+            store.close().unwrap();
+            work
+        }),
+    ];
+    table("frames of 512 B, Process, not waited for", "frames", &interleave(plan.rounds, contenders));
+    let callers = |count: usize, each: usize| {
+        let (some, begin, fresh_text) = (&some, &begin, &fresh_text);
+        move || {
+            let dir = plan.fresh();
+            let store = open(&dir.path().join("store"), Durability::Disk);
+            let runs: Vec<_> = (0..count).map(|n| begin(&store, &format!("run-{n}"))).collect();
+            let (_, work) = timed((count * each) as f64, || {
+                std::thread::scope(|scope| {
+                    for (number, run) in runs.iter().enumerate() {
+                        scope.spawn(move || {
+                            for index in 0..each {
+                                let body = &some[(number * each + index) % some.len()];
+                                let (input, output) = fresh_text(number * each + index, body);
+                                run.record(Frame::new(Component::Tool, input, output)).unwrap();
+                            }
+                        });
+                    }
+                });
+            });
+            store.close().unwrap();
+            work
+        }
+    };
+    let contenders = vec![
+        Contender::new("append of 512 B + fdatasync, one by one", || {
+            let dir = plan.fresh();
+            let file = File::create_new(dir.path().join("raw")).unwrap();
+            let (bytes, mut at) = (vec![7; 512], 0);
+            timed(1000.0, || (0..1000).for_each(|_| append(&file, &[&bytes], &mut at, true))).1
+        }),
+        Contender::new("annals, 1 caller, Disk each", callers(1, 1000)),
+        Contender::new("annals, 16 callers, Disk each", callers(16, 1000)),
+    ];
+    table("frames of 512 B, durable each", "frames", &interleave(plan.rounds, contenders));
+    // So that the machine settles between programs.
+    std::thread::sleep(Duration::from_millis(10));
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014).
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}

@@ -1,0 +1,102 @@
+//! Measuring on a noisy machine: what is compared runs in one process, in turn, and the median of each is taken.
+
+use std::time::{Duration, Instant};
+
+/// One thing to be measured: gives how long it took, and how much it did in that time.
+pub struct Contender<'a> {
+    /// For tables.
+    pub name: String,
+    /// Does the work once. What it gives is counted by the second.
+    pub run: Box<dyn FnMut() -> Work + 'a>,
+}
+
+/// What was done and how long it took.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// Things done: steps, bytes, records.
+    pub done: f64,
+    /// Time it took, preparation left out.
+    pub took: Duration,
+}
+
+impl<'a> Contender<'a> {
+    /// Something that gives what it did and how long that took.
+    pub fn new(name: impl Into<String>, run: impl FnMut() -> Work + 'a) -> Self {
+        Self { name: name.into(), run: Box::new(run) }
+    }
+}
+
+/// Times a piece of work.
+pub fn timed<T>(done: f64, work: impl FnOnce() -> T) -> (T, Work) {
+    let began = Instant::now();
+    let out = work();
+    (out, Work { done, took: began.elapsed() })
+}
+
+/// Rates of one contender, things a second, one for each round.
+#[derive(Clone, Debug)]
+pub struct Rates {
+    /// The contender's name.
+    pub name: String,
+    /// Sorted.
+    pub rates: Vec<f64>,
+}
+
+impl Rates {
+    /// The middle one.
+    #[must_use]
+    pub fn median(&self) -> f64 {
+        self.rates.get(self.rates.len() / 2).copied().unwrap_or(0.0)
+    }
+}
+
+/// Runs all contenders in turn, `rounds` times, the order turned round each time.
+#[must_use]
+pub fn interleave(rounds: usize, mut contenders: Vec<Contender<'_>>) -> Vec<Rates> {
+    let mut all: Vec<Rates> =
+        contenders.iter().map(|c| Rates { name: c.name.clone(), rates: Vec::new() }).collect();
+    for round in 0..rounds {
+        let count = contenders.len();
+        for turn in 0..count {
+            let index = if round % 2 == 0 { turn } else { count - 1 - turn };
+            let work = (contenders[index].run)();
+            all[index].rates.push(work.done / work.took.as_secs_f64().max(1e-9));
+        }
+    }
+    for rates in &mut all {
+        rates.rates.sort_by(f64::total_cmp);
+    }
+    all
+}
+
+/// The value below which `share` (0 to 1) of the sorted samples lie.
+#[must_use]
+pub fn quantile(sorted: &[Duration], share: f64) -> Duration {
+    let last = sorted.len().saturating_sub(1);
+    sorted.get(((last as f64) * share).round() as usize).copied().unwrap_or_default()
+}
+
+/// Calls `work` `count` times and gives each call's time, sorted.
+pub fn samples(count: usize, mut work: impl FnMut(usize)) -> Vec<Duration> {
+    let mut all: Vec<Duration> = (0..count)
+        .map(|index| {
+            let began = Instant::now();
+            work(index);
+            began.elapsed()
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+/// Anonymous resident memory of this process in bytes, and the most that it ever had resident (files included).
+#[must_use]
+pub fn memory() -> (u64, u64) {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|rest| rest.trim().split(' ').next()).and_then(|kb| kb.parse::<u64>().ok()).unwrap_or(0)
+            * 1024
+    };
+    (field("RssAnon:"), field("VmHWM:"))
+}
