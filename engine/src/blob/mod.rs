@@ -29,6 +29,7 @@ mod recipe;
 pub(crate) use {group::GroupWriter, group::Part, plan::MATCH_BYTES_MIN};
 #[cfg(test)]
 mod tests;
+mod tree;
 mod types;
 
 pub(crate) use anchor::{ANCHOR_WINDOW_BYTES, anchors_of};
@@ -38,6 +39,7 @@ pub(crate) use error::BlobError;
 pub(crate) use packer::Packer;
 pub(crate) use plan::{Earlier, Step, plan};
 pub(crate) use recipe::{decode_recipe, encode_recipe};
+pub(crate) use tree::TreeHash;
 pub(crate) use types::{
     Anchor, AnchorKey, AnchorSeed, BODY_BYTES_MAX, Body, Codec, EXTENTS_MAX, Extent, GROUP_BYTES_MAX,
     GroupId, assemble,
