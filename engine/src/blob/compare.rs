@@ -8,7 +8,7 @@ use memchr::memmem;
 
 /// The same `len` bytes at `new` and at `old`, counted from each body's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Same {
+pub(crate) struct Same {
     pub(super) new: usize,
     pub(super) old: usize,
     pub(super) len: usize,

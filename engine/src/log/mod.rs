@@ -13,6 +13,8 @@ pub(crate) mod paths;
 pub(crate) mod queue;
 pub(crate) mod record;
 pub(crate) mod segments;
+pub(crate) mod sequence;
+pub(crate) mod sums;
 #[cfg(test)]
 mod tests;
 pub(crate) mod ticket;

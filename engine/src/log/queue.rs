@@ -1,9 +1,10 @@
 //! The queue in front of the writer: it fixes the order.
 //!
-//! A batch gets its seqno and its place the moment it is queued, under one lock, and the queue hands batches on
-//! in that order. So a caller knows where its bytes will stand before they are written, and a group's next part
-//! can point back at the one before. Groups never span segments: while a new segment is wanted, no group that
-//! already has parts is handed out, and the segment changes at the first batch that leaves none of them behind.
+//! A batch gets its seqno and its place the moment it is queued, under one lock; its caller then fills in what
+//! follows from the place (checksums, sums) outside the lock, and the writer takes batches in the order of their
+//! places ([`super::sequence`]). So a caller knows where its bytes will stand before they are written, and a group's
+//! next part can point back at the one before. Groups never span segments: while a new segment is wanted, no group
+//! that already has parts is handed out, and the segment changes at the first batch that leaves none of them behind.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -12,10 +13,12 @@ use crossbeam_channel::Sender;
 
 use crate::blob::Packer;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NamespaceId, SegmentId, Seqno};
+use crate::ids::{NamespaceId, SegmentId, Seqno, StoreId};
 use crate::log::batch::BatchBuf;
-use crate::log::layout::SEGMENT_HEADER_BYTES;
+use crate::log::layout::{SEGMENT_HEADER_BYTES, Salt};
 use crate::log::segments::lock;
+use crate::log::sequence::Ordered;
+use crate::log::sums::Sums;
 use crate::log::ticket::{Completer, Failure, Ticket, ticket};
 
 /// When a commit counts as done.
@@ -35,18 +38,37 @@ const IDLE_GROUPS_MAX: usize = 8;
 #[derive(Debug)]
 pub(crate) enum Job {
     Batch(Queued),
+    /// A batch whose caller went away after its place was fixed: nothing can follow it.
+    Lost { from: Seqno, to: Seqno },
     /// Answer once everything queued before is published.
-    Barrier(Completer),
-    /// Seal the active segment and start the next.
-    Rotate,
-    /// Write and sync all, close cleanly where `clean`, and end.
-    Close,
+    Barrier { at: Seqno, completer: Completer },
+    /// Write and sync all, close cleanly, and end.
+    Close { at: Seqno },
 }
 
-/// A batch whose place is fixed.
+impl Ordered for Job {
+    fn from(&self) -> Seqno {
+        match self {
+            Self::Batch(queued) => queued.first_seqno,
+            Self::Lost { from, .. } => *from,
+            Self::Barrier { at, .. } | Self::Close { at } => *at,
+        }
+    }
+
+    fn to(&self) -> Seqno {
+        match self {
+            Self::Batch(queued) => Seqno(queued.first_seqno.0 + queued.batch.starts.len() as u64),
+            Self::Lost { to, .. } => *to,
+            Self::Barrier { at, .. } | Self::Close { at } => *at,
+        }
+    }
+}
+
+/// A batch whose place is fixed, whole but for its header.
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) batch: BatchBuf,
+    pub(crate) sums: Sums,
     pub(crate) segment: SegmentId,
     pub(crate) offset: u64,
     pub(crate) first_seqno: Seqno,
@@ -137,18 +159,35 @@ pub(crate) struct Queue {
     jobs: Sender<Job>,
     budget: Budget,
     failure: OnceLock<Failure>,
+    store: StoreId,
     segment_bytes_max: u64,
 }
 
-/// Where a batch will stand.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Position {
-    pub(crate) first_seqno: Seqno,
+/// Where a batch will stand. Whoever drops it without using it ends all writing, since nothing can follow.
+#[derive(Debug)]
+struct Position<'a> {
+    queue: &'a Queue,
+    segment: SegmentId,
+    offset: u64,
+    from: Seqno,
+    to: Seqno,
+    bytes: usize,
+    used: bool,
+}
+
+impl Drop for Position<'_> {
+    fn drop(&mut self) {
+        if !self.used {
+            self.queue.budget.give(self.bytes);
+            self.queue.send(Job::Lost { from: self.from, to: self.to });
+        }
+    }
 }
 
 impl Queue {
     pub(crate) fn new(
         jobs: Sender<Job>,
+        store: StoreId,
         segment: SegmentId,
         offset: u64,
         next_seqno: Seqno,
@@ -169,6 +208,7 @@ impl Queue {
             jobs,
             budget: Budget { limit: queue_bytes_max, used: Mutex::new(0), freed: Condvar::new() },
             failure: OnceLock::new(),
+            store,
             segment_bytes_max,
         }
     }
@@ -190,48 +230,83 @@ impl Queue {
         Lease { groups: Some(groups), continuing: found.is_some(), queue: self.clone() }
     }
 
-    /// Fixes the batch's place and hands it to the writer.
+    /// Fixes the batch's place and hands it to the writer. Gives the seqno of its first record.
     ///
     /// # Errors
     /// `Poisoned` after an earlier failure of the writer, `Unavailable` once the store is closed.
     pub(crate) fn submit(
         &self,
-        batch: BatchBuf,
+        mut batch: BatchBuf,
         part_places: &[(u64, u32, u32)],
-        mut lease: Option<Lease>,
+        lease: Option<Lease>,
         durability: Durability,
         time_ns: u64,
         at_close: bool,
-    ) -> Result<(Position, Ticket)> {
+    ) -> Result<(Seqno, Ticket)> {
         self.check()?;
         let bytes = batch.bytes.len();
         self.budget.take(bytes);
+        let mut position = match self.place(&batch, part_places, lease, at_close) {
+            Ok(position) => position,
+            Err(refused) => {
+                self.budget.give(bytes);
+                return Err(refused);
+            }
+        };
+        let (segment, offset, first_seqno) = (position.segment, position.offset, position.from);
+        let sums = batch
+            .settle(Salt::new(self.store, segment), offset, first_seqno)
+            .map_err(|e| Error::bug(format!("a batch of our own does not parse: {e}")))?;
         let (completer, ticket) = ticket();
+        position.used = true;
+        self.send(Job::Batch(Queued {
+            batch,
+            sums,
+            segment,
+            offset,
+            first_seqno,
+            time_ns,
+            durability,
+            completer,
+        }));
+        Ok((first_seqno, ticket))
+    }
+
+    /// Fixes a batch's place: from here on the groups it was given can be lent to the next one.
+    fn place(
+        &self,
+        batch: &BatchBuf,
+        part_places: &[(u64, u32, u32)],
+        mut lease: Option<Lease>,
+        at_close: bool,
+    ) -> Result<Position<'_>> {
+        let bytes = batch.bytes.len();
         let mut guard = lock(&self.order);
         let order = &mut *guard;
-        if order.closed || (order.closing && !at_close) {
-            drop(guard);
-            self.budget.give(bytes);
-            return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
-        }
-        if order.offset + bytes as u64 > u64::from(u32::MAX) {
-            drop(guard);
-            self.budget.give(bytes);
-            return Err(Error::new(
-                ErrorKind::Unavailable,
+        let refused = if order.closed || (order.closing && !at_close) {
+            Some("the store is closed: open it again")
+        } else if order.offset + bytes as u64 > u64::from(u32::MAX) {
+            Some(
                 "the log segment is full and a batch that is still open keeps it from being sealed: commit or drop it",
-            ));
+            )
+        } else {
+            None
+        };
+        if let Some(refused) = refused {
+            // A lease takes the lock when it is dropped.
+            drop(guard);
+            return Err(Error::new(ErrorKind::Unavailable, refused));
         }
         let own = usize::from(lease.as_ref().is_some_and(|lease| lease.continuing));
         if order.rotate && own == 0 && order.continuing == 0 {
             order.segment = SegmentId(order.segment.0 + 1);
             order.offset = SEGMENT_HEADER_BYTES;
             order.rotate = false;
-            self.send(Job::Rotate);
         }
-        let (segment, offset, first_seqno) = (order.segment, order.offset, order.next_seqno);
+        let (segment, offset, from) = (order.segment, order.offset, order.next_seqno);
+        let to = Seqno(from.0 + batch.starts.len() as u64);
         order.offset += bytes as u64;
-        order.next_seqno = Seqno(first_seqno.0 + batch.starts.len() as u64);
+        order.next_seqno = to;
         if order.offset >= self.segment_bytes_max && !order.rotate {
             order.rotate = true;
             order.idle.clear();
@@ -251,9 +326,7 @@ impl Queue {
                 order.idle.push(groups);
             }
         }
-        self.send(Job::Batch(Queued { batch, segment, offset, first_seqno, time_ns, durability, completer }));
-        drop(guard);
-        Ok((Position { first_seqno }, ticket))
+        Ok(Position { queue: self, segment, offset, from, to, bytes, used: false })
     }
 
     /// Waits until everything queued so far is published; `visible` is what is published already.
@@ -267,7 +340,7 @@ impl Queue {
                 return Ok(());
             }
             let (completer, waiting) = ticket();
-            self.send(Job::Barrier(completer));
+            self.send(Job::Barrier { at: order.next_seqno, completer });
             waiting
         };
         waiting.wait().map(drop)
@@ -283,7 +356,7 @@ impl Queue {
         let mut order = lock(&self.order);
         if !std::mem::replace(&mut order.closed, true) {
             order.idle.clear();
-            self.send(Job::Close);
+            self.send(Job::Close { at: order.next_seqno });
         }
     }
 

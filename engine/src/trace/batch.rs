@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use crate::blob::{Body, Extent};
+use crate::blob::{Body, Compared, Extent};
 use crate::error::{Error, Result};
 use crate::ids::{BlobId, Seqno};
 use crate::kv::Content;
@@ -81,7 +81,7 @@ impl<'a> RunBatch<'a> {
             self.writer.record(Kind::Run, &encode_run(&head)?, &tail)?;
         }
         if let Some(metadata) = self.staged.unpacked.take() {
-            self.staged.metadata = self.writer.content(&metadata, None, INLINE_BYTES_MAX)?;
+            self.staged.metadata = self.writer.content(&metadata, INLINE_BYTES_MAX)?;
         }
         self.staged.begun = true;
         self.changed = true;
@@ -222,23 +222,37 @@ impl<'a> RunBatch<'a> {
     /// Packs a body and advances its lane. Gives what its recipe is coded against.
     pub(crate) fn body(&mut self, key: &LaneKey, seq: u32, content: &Content) -> Result<(Packed, Base)> {
         if content.len() <= SAME_BYTES_MIN {
-            return Ok((self.writer.content(content, None, INLINE_BYTES_MAX)?, None));
+            return Ok((self.writer.content(content, INLINE_BYTES_MAX)?, None));
         }
         if !self.staged.lanes.contains_key(key) {
             let lane = self.lane_from_lineage(key)?;
             self.staged.lanes.insert(key.clone(), lane);
         }
+        self.writer.check_len(content)?;
         let staged_body = self.bodies.iter().rev().find(|(of, _)| of == key).map(|(_, body)| body.clone());
         let previous = staged_body.or_else(|| self.run.recording.previous.get(self.run.uid, key));
         let lane = self.staged.lanes.entry(key.clone()).or_default();
-        if let Content::Bytes(bytes) = content {
-            let id = BlobId::of(bytes);
-            if let Some(at) = lane.same(id).filter(|at| *at < seq) {
-                let reference = BodyRef::Same { back: seq - at };
-                return Ok((Packed { reference, id, extents: None, len: bytes.len() as u64 }, None));
+        let compared = match content {
+            Content::Bytes(bytes) if bytes.len() > INLINE_BYTES_MAX => {
+                Some(Compared::new(bytes, previous.as_ref()))
             }
+            _ => None,
+        };
+        let id = match (content, &compared) {
+            (_, Some(compared)) => compared.id(),
+            (Content::Bytes(bytes), None) => BlobId::of(bytes),
+            (Content::Stored(blob), None) => blob.id(),
+        };
+        if let Content::Bytes(bytes) = content
+            && let Some(at) = lane.same(id).filter(|at| *at < seq)
+        {
+            let reference = BodyRef::Same { back: seq - at };
+            return Ok((Packed { reference, id, extents: None, len: bytes.len() as u64 }, None));
         }
-        let packed = self.writer.content(content, previous.as_ref(), INLINE_BYTES_MAX)?;
+        let packed = match &compared {
+            Some(compared) => self.writer.blob(compared)?,
+            None => self.writer.content(content, INLINE_BYTES_MAX)?,
+        };
         let Some(extents) = packed.extents.clone() else {
             lane.note(seq, packed.id);
             return Ok((packed, None));
@@ -246,9 +260,9 @@ impl<'a> RunBatch<'a> {
         // Frames may end in any order: only an earlier one can be named.
         let base = lane.base().filter(|(at, _)| *at < seq).map(|(at, extents)| (seq - at, extents));
         lane.push(seq, packed.id, extents.clone());
-        if let Content::Bytes(bytes) = content {
+        if let Some(compared) = compared {
             self.bodies.retain(|(of, _)| of != key);
-            self.bodies.push((key.clone(), Body { bytes: bytes.clone(), extents }));
+            self.bodies.push((key.clone(), compared.into_body(extents)));
         }
         Ok((packed, base))
     }
@@ -266,7 +280,8 @@ impl<'a> RunBatch<'a> {
             let found = reader.body_with_extents(seq, *slot)?;
             if let Some(found) = found.filter(|found| found.component == *component) {
                 lane.push(found.seq, found.id, found.extents.clone());
-                let body = Body { bytes: Arc::new(found.bytes), extents: found.extents };
+                let bytes = Arc::new(found.bytes);
+                let body = Compared::new(&bytes, None).into_body(found.extents);
                 self.bodies.push(((found.component, *slot), body));
                 break;
             }
@@ -306,7 +321,7 @@ impl<'a> RunBatch<'a> {
                 )));
             }
             let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-            let packed = self.writer.content(&bytes.into(), None, INLINE_BYTES_MAX)?;
+            let packed = self.writer.content(&bytes.into(), INLINE_BYTES_MAX)?;
             packed.put_recipe(None, &mut tail);
             stored.push(((*embedder).to_owned(), packed.reference));
         }
