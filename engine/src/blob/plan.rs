@@ -4,7 +4,6 @@
 //! by anchors; each hit is checked against the group's raw bytes and extended both ways. Nothing is
 //! hashed that the comparison covers.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -106,7 +105,7 @@ pub(crate) enum Step {
 #[must_use]
 pub(crate) fn plan(new: &[u8], before: Option<Before<'_>>, earlier: &dyn Earlier) -> Vec<Step> {
     let mut planner =
-        Planner { new, earlier, steps: Vec::new(), groups: HashMap::new(), looks: looks_max(new) };
+        Planner { new, earlier, steps: Vec::new(), groups: Vec::new(), looks: looks_max(new) };
     let mut at = 0;
     if let Some(Before { body, same }) = before {
         let sliced = Slices::new(&body.extents, body.bytes.len());
@@ -133,7 +132,7 @@ struct Planner<'a> {
     earlier: &'a dyn Earlier,
     steps: Vec<Step>,
     /// Groups asked for so far; `None`: not to be had.
-    groups: HashMap<GroupId, Option<Arc<Vec<u8>>>>,
+    groups: Vec<(GroupId, Option<Arc<Vec<u8>>>)>,
     looks: usize,
 }
 
@@ -187,12 +186,12 @@ impl Planner<'_> {
     }
 
     fn group(&mut self, id: GroupId) -> Option<Arc<Vec<u8>>> {
-        if let Some(known) = self.groups.get(&id) {
+        if let Some((_, known)) = self.groups.iter().rev().find(|(of, _)| *of == id) {
             return known.clone();
         }
         self.looks = self.looks.checked_sub(1)?;
         let found = self.earlier.group(id);
-        self.groups.insert(id, found.clone());
+        self.groups.push((id, found.clone()));
         found
     }
 }

@@ -44,7 +44,7 @@ impl GroupCache {
         (raw.len() >= len_min).then(|| raw.clone())
     }
 
-    fn put(&self, id: GroupId, raw: &Arc<Vec<u8>>) {
+    pub(crate) fn put(&self, id: GroupId, raw: &Arc<Vec<u8>>) {
         let mut held = lock(&self.held);
         held.clock += 1;
         let now = held.clock;

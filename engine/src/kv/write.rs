@@ -46,11 +46,14 @@ impl Packed {
     /// Appends the recipe of a blob to a record's tail. `base` is how far back the body it is coded against is.
     pub(crate) fn put_recipe(&self, base: Option<(u32, &[Extent])>, tail: &mut Vec<u8>) {
         let Some(extents) = &self.extents else { return };
-        let alone = encode_recipe(extents, None);
         let coded = base.map(|(back, base)| (back, encode_recipe(extents, Some(base))));
         let (base_back, recipe) = match coded {
-            Some((back, coded)) if coded.len() < alone.len() => (back, coded),
-            _ => (0, alone),
+            // Alone, each extent takes a byte at least.
+            Some(coded) if coded.1.len() < extents.len() => coded,
+            coded => {
+                let alone = encode_recipe(extents, None);
+                coded.filter(|(_, coded)| coded.len() < alone.len()).unwrap_or((0, alone))
+            }
         };
         RecipeRef { base_back, recipe: &recipe }.put(tail);
     }
@@ -133,10 +136,11 @@ impl BatchWriter {
 
     fn pack(&mut self, bytes: &[u8], before: Option<Before<'_>>) -> Result<Vec<Extent>> {
         let (core, namespace) = (self.core.clone(), self.namespace);
-        let seed = anchor_seed(core.store, namespace);
         let queue = &core.log()?.queue;
-        let lease = self.lease.get_or_insert_with(|| queue.lease(namespace, || Packer::new(seed)));
+        let fresh = || Packer::new(anchor_seed(core.store, namespace));
+        let lease = self.lease.get_or_insert_with(|| queue.lease(namespace, fresh));
         let packer = &mut lease.groups()?.packer;
+        let seed = packer.seed();
         let sparse = bytes.len() >= LARGE_BODY_BYTES;
         let steps = plan(bytes, before, &Look { core: &core, namespace, seed, packer, sparse });
         let packed = packer
@@ -165,8 +169,10 @@ impl BatchWriter {
             .packer
             .flush()
             .map_err(|e| Error::with_source(ErrorKind::Bug, format!("a group cannot be coded: {e}"), e))?;
+        // Bodies to come repeat what these hold: they need not be decoded for that.
+        groups.packer.take_filled().iter().for_each(|(id, raw)| self.core.groups.put(*id, raw));
         for part in parts {
-            let (before_offset, before_len) = groups.last_parts.get(&part.group.0).copied().unwrap_or((0, 0));
+            let (before_offset, before_len) = groups.last_part(part.group.0);
             let (start, len) = self.batch.group_part(&GroupPart {
                 group: part.group.0,
                 namespace: self.namespace,

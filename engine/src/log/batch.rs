@@ -11,6 +11,9 @@ use crate::log::layout::{
 use crate::log::record::{GroupPart, Kind, LAYOUT};
 use crate::log::sums::Sums;
 
+/// Room for an ordinary batch.
+const BATCH_BYTES: usize = 2048;
+
 /// Records on their way to the writer.
 #[derive(Debug)]
 pub(crate) struct BatchBuf {
@@ -45,8 +48,10 @@ pub(crate) struct Posting<'a> {
 impl BatchBuf {
     /// An empty batch of a namespace.
     pub(crate) fn new(namespace: NamespaceId) -> Self {
+        let mut bytes = Vec::with_capacity(BATCH_BYTES);
+        bytes.resize(BATCH_HEADER_BYTES, 0);
         Self {
-            bytes: vec![0; BATCH_HEADER_BYTES],
+            bytes,
             starts: Vec::new(),
             anchors: Vec::new(),
             namespace,

@@ -6,7 +6,6 @@
 //! next part can point back at the one before. Groups never span segments: while a new segment is wanted, no group
 //! that already has parts is handed out, and the segment changes at the first batch that leaves none of them behind.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 use crossbeam_channel::Sender;
@@ -81,11 +80,18 @@ pub(crate) struct Queued {
 #[derive(Debug)]
 pub(crate) struct OpenGroups {
     pub(crate) packer: Packer,
-    /// Place of each group's last part: offset in the segment, bytes.
-    pub(crate) last_parts: HashMap<u64, (u32, u32)>,
+    /// Place of each open group's last part: group, offset in the segment, bytes.
+    last_parts: Vec<(u64, u32, u32)>,
     /// The segment that holds their parts.
     segment: Option<SegmentId>,
     namespace: NamespaceId,
+}
+
+impl OpenGroups {
+    /// Where a group's last part stands in the segment and how long it is; zeros without one.
+    pub(crate) fn last_part(&self, group: u64) -> (u32, u32) {
+        self.last_parts.iter().find(|(of, ..)| *of == group).map_or((0, 0), |(_, at, len)| (*at, *len))
+    }
 }
 
 /// Open groups on loan to one batch. Dropped without being queued, they are closed for good: what was packed
@@ -224,7 +230,7 @@ impl Queue {
             }
             None => {
                 drop(order);
-                OpenGroups { packer: fresh(), last_parts: HashMap::new(), segment: None, namespace }
+                OpenGroups { packer: fresh(), last_parts: Vec::new(), segment: None, namespace }
             }
         };
         Lease { groups: Some(groups), continuing: found.is_some(), queue: self.clone() }
@@ -314,11 +320,11 @@ impl Queue {
         if let Some(mut groups) = lease.as_mut().and_then(|lease| lease.groups.take()) {
             order.continuing -= own;
             groups.segment = Some(segment);
-            for (group, start, len) in part_places {
-                groups.last_parts.insert(*group, ((offset + u64::from(*start)) as u32, *len));
-            }
+            let new = part_places.iter().map(|(group, at, len)| (*group, (offset + u64::from(*at)) as u32, *len));
+            groups.last_parts.retain(|(of, ..)| part_places.iter().all(|(group, ..)| group != of));
+            groups.last_parts.extend(new);
             let open = groups.packer.open_groups();
-            groups.last_parts.retain(|group, _| open.contains(group));
+            groups.last_parts.retain(|(group, ..)| open.contains(group));
             if !order.rotate {
                 if order.idle.len() >= IDLE_GROUPS_MAX {
                     order.idle.remove(0);

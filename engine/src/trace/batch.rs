@@ -10,11 +10,12 @@ use crate::kv::Content;
 use crate::kv::write::{BatchWriter, Packed};
 use crate::log::queue::Durability;
 use crate::log::record::{
-    BodyRef, EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX, FrameHead, INLINE_BYTES_MAX, Kind, RunHead, SnapshotHead,
+    BodyRef, EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX, FrameHead, INLINE_BYTES_MAX, Kind, RunFields, RunHead,
+    SnapshotHead,
 };
 use crate::log::ticket::Ticket;
 use crate::trace::chain;
-use crate::trace::lanes::{Lane, LaneKey, Slot};
+use crate::trace::lanes::{Lane, LaneKey, Lanes, Slot};
 use crate::trace::model::{Component, Frame, Status, check_text};
 use crate::trace::reader::{RunReader, run_record};
 use crate::trace::recorder::{Run, RunState, encode_run};
@@ -81,7 +82,7 @@ impl<'a> RunBatch<'a> {
             self.writer.record(Kind::Run, &encode_run(&head)?, &tail)?;
         }
         if let Some(metadata) = self.staged.unpacked.take() {
-            self.staged.metadata = self.writer.content(&metadata, INLINE_BYTES_MAX)?;
+            self.staged.metadata = Arc::new(self.writer.content(&metadata, INLINE_BYTES_MAX)?);
         }
         self.staged.begun = true;
         self.changed = true;
@@ -90,8 +91,9 @@ impl<'a> RunBatch<'a> {
 
     /// Writes the run's record as it now stands.
     fn put_run(&mut self) -> Result<()> {
-        let head =
-            RunHead { fields: self.staged.fields.clone(), metadata: self.staged.metadata.reference.clone() };
+        let mut fields = RunFields::clone(&self.staged.fields);
+        (fields.severity, fields.raw_bytes) = (self.staged.severity, self.staged.raw_bytes);
+        let head = RunHead { fields, metadata: self.staged.metadata.reference.clone() };
         let mut tail = Vec::new();
         self.staged.metadata.put_recipe(None, &mut tail);
         self.writer.record(Kind::Run, &encode_run(&head)?, &tail)
@@ -157,7 +159,7 @@ impl<'a> RunBatch<'a> {
         let (metadata, metadata_base) = self.body(&lane(Slot::Metadata), seq, &metadata)?;
         debug_assert!(metadata_base.is_none() || metadata.extents.is_some());
         self.staged.last_seq = seq;
-        self.staged.fields.severity = self.staged.fields.severity.max(frame.severity.code());
+        self.staged.severity = self.staged.severity.max(frame.severity.code());
         let head = FrameHead {
             run: self.run.uid,
             seq,
@@ -212,7 +214,7 @@ impl<'a> RunBatch<'a> {
         }
         head.link = (staged.linked.0 >= head.seq).then_some(staged.linked);
         for content in [&begun.input, &output, &begun.metadata.packed] {
-            staged.fields.raw_bytes += content.len;
+            staged.raw_bytes += content.len;
         }
         let mut tail = Vec::new();
         begun.put_recipes(Some((&output, &output_base)), &mut tail);
@@ -224,14 +226,15 @@ impl<'a> RunBatch<'a> {
         if content.len() <= SAME_BYTES_MIN {
             return Ok((self.writer.content(content, INLINE_BYTES_MAX)?, None));
         }
-        if !self.staged.lanes.contains_key(key) {
+        if self.staged.lanes.get(key).is_none() {
             let lane = self.lane_from_lineage(key)?;
             self.staged.lanes.insert(key.clone(), lane);
         }
         self.writer.check_len(content)?;
         let staged_body = self.bodies.iter().rev().find(|(of, _)| of == key).map(|(_, body)| body.clone());
-        let previous = staged_body.or_else(|| self.run.recording.previous.get(self.run.uid, key));
-        let lane = self.staged.lanes.entry(key.clone()).or_default();
+        let lane =
+            self.staged.lanes.get_mut(key).ok_or_else(|| Error::bug("a lane that was just made is gone"))?;
+        let previous = staged_body.or_else(|| lane.last());
         let compared = match content {
             Content::Bytes(bytes) if bytes.len() > INLINE_BYTES_MAX => {
                 Some(Compared::new(bytes, previous.as_ref()))
@@ -269,7 +272,7 @@ impl<'a> RunBatch<'a> {
 
     /// A fork's lane begins with the last body that its lineage has for it.
     fn lane_from_lineage(&mut self, (component, slot): &LaneKey) -> Result<Lane> {
-        let mut lane = Lane::default();
+        let mut lane = Lane::new(&self.run.recording.previous);
         let Some((_, shared, _)) = self.staged.fields.parent else { return Ok(lane) };
         if *slot != Slot::Input || shared == 0 {
             return Ok(lane);
@@ -327,7 +330,7 @@ impl<'a> RunBatch<'a> {
         }
         let head = SnapshotHead { run: self.run.uid, seq, state: state.reference, embeddings: stored };
         self.writer.record(Kind::Snapshot, &head.encode(), &tail)?;
-        self.staged.snapshots.insert(seq);
+        Arc::make_mut(&mut self.staged.snapshots).insert(seq);
         Ok(seq)
     }
 
@@ -348,7 +351,7 @@ impl<'a> RunBatch<'a> {
             )));
         }
         self.staged.ended = true;
-        let fields = &mut self.staged.fields;
+        let fields = Arc::make_mut(&mut self.staged.fields);
         fields.status = status.code();
         fields.ended_ns = self.run.core.io.now_ns().max(fields.started_ns);
         fields.frames = self.staged.last_seq;
@@ -378,10 +381,13 @@ impl<'a> RunBatch<'a> {
         let (_, ticket) = submitted.ok_or_else(|| Error::invalid("an empty batch cannot be committed"))?;
         let limit = run.core.options.previous_bytes_max;
         for (key, body) in self.bodies {
-            run.recording.previous.put(run.uid, key, body, limit);
+            if let Some(lane) = self.staged.lanes.get(&key) {
+                lane.remember(body, limit);
+            }
         }
         *self.guard = self.staged;
         if self.guard.ended {
+            self.guard.lanes = Lanes::default();
             run.release();
         }
         Ok(ticket)

@@ -2,6 +2,8 @@
 //! before it; times and whatever the metadata holds under `volatile` are left out, so that the same run recorded
 //! elsewhere has the same fingerprint.
 
+use std::sync::LazyLock;
+
 use serde_json::Value;
 
 use crate::ids::{BlobId, Link};
@@ -10,6 +12,10 @@ use crate::trace::model::Component;
 /// Hash of what a frame is, before it is bound to the frames before it.
 pub(crate) type FrameDigest = [u8; 32];
 
+/// Hashers of this module's two purposes: deriving their keys would cost as much as hashing a frame.
+static LINK: LazyLock<blake3::Hasher> = LazyLock::new(|| blake3::Hasher::new_derive_key("annals run link 1"));
+static FRAME: LazyLock<blake3::Hasher> = LazyLock::new(|| blake3::Hasher::new_derive_key("annals run frame 1"));
+
 /// The link before frame 1.
 pub(crate) fn genesis() -> Link {
     Link(*blake3::Hasher::new_derive_key("annals run chain 1").finalize().as_bytes())
@@ -17,7 +23,7 @@ pub(crate) fn genesis() -> Link {
 
 /// The link after a frame.
 pub(crate) fn next(before: &Link, frame: &FrameDigest) -> Link {
-    let mut hasher = blake3::Hasher::new_derive_key("annals run link 1");
+    let mut hasher = LINK.clone();
     hasher.update(&before.0);
     hasher.update(frame);
     Link(*hasher.finalize().as_bytes())
@@ -33,7 +39,7 @@ pub(crate) fn digest(
     output: BlobId,
     metadata: &[u8],
 ) -> FrameDigest {
-    let mut hasher = blake3::Hasher::new_derive_key("annals run frame 1");
+    let mut hasher = FRAME.clone();
     hasher.update(&[component.code()]);
     if let Component::Other(name) = component {
         hasher.update(&(name.len() as u64).to_le_bytes());
