@@ -61,11 +61,12 @@ impl Packed {
 
 impl BatchWriter {
     pub(crate) fn new(core: &Arc<Core>, namespace: NamespaceId) -> Result<Self> {
-        core.log()?.queue.check()?;
+        let queue = &core.log()?.queue;
+        queue.check()?;
         Ok(Self {
             core: core.clone(),
             namespace,
-            batch: BatchBuf::new(namespace),
+            batch: queue.batch(namespace),
             lease: None,
             at_close: false,
         })

@@ -14,6 +14,9 @@ use crate::log::sums::Sums;
 /// Room for an ordinary batch.
 const BATCH_BYTES: usize = 2048;
 
+/// A batch with more room than this is not used again.
+const SPARE_BYTES_MAX: usize = 256 << 10;
+
 /// Records on their way to the writer.
 #[derive(Debug)]
 pub(crate) struct BatchBuf {
@@ -57,6 +60,20 @@ impl BatchBuf {
             namespace,
             postings: Postings::default(),
         }
+    }
+
+    /// Makes it as new, keeping its room; `None` where that is more than an ordinary batch should hold.
+    pub(crate) fn emptied(mut self) -> Option<Self> {
+        if self.bytes.capacity() > SPARE_BYTES_MAX {
+            return None;
+        }
+        self.bytes.truncate(BATCH_HEADER_BYTES);
+        self.bytes.fill(0);
+        self.starts.clear();
+        self.anchors.clear();
+        self.postings.keys.clear();
+        self.postings.ends.clear();
+        Some(self)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -10,6 +10,7 @@ pub(crate) mod ledger;
 pub(crate) mod manifest;
 pub(crate) mod open;
 pub(crate) mod paths;
+pub(crate) mod patience;
 pub(crate) mod queue;
 pub(crate) mod record;
 pub(crate) mod segments;

@@ -15,6 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, SegmentId, Seqno, StoreId};
 use crate::log::batch::BatchBuf;
 use crate::log::layout::{SEGMENT_HEADER_BYTES, Salt};
+use crate::log::patience::Patience;
 use crate::log::segments::lock;
 use crate::log::sequence::Ordered;
 use crate::log::sums::Sums;
@@ -32,6 +33,9 @@ pub enum Durability {
 
 /// Open groups kept ready, for all namespaces together.
 const IDLE_GROUPS_MAX: usize = 8;
+
+/// Written batches whose room is kept.
+const SPARE_BATCHES_MAX: usize = 32;
 
 /// What the writer receives.
 #[derive(Debug)]
@@ -164,6 +168,10 @@ pub(crate) struct Queue {
     order: Mutex<Order>,
     jobs: Sender<Job>,
     budget: Budget,
+    /// Batches that were written, to be filled again.
+    spare: Mutex<Vec<BatchBuf>>,
+    /// Of those who wait for tickets.
+    patience: Arc<Patience>,
     failure: OnceLock<Failure>,
     store: StoreId,
     segment_bytes_max: u64,
@@ -213,9 +221,31 @@ impl Queue {
             }),
             jobs,
             budget: Budget { limit: queue_bytes_max, used: Mutex::new(0), freed: Condvar::new() },
+            spare: Mutex::default(),
+            patience: Arc::default(),
             failure: OnceLock::new(),
             store,
             segment_bytes_max,
+        }
+    }
+
+    /// An empty batch of a namespace.
+    pub(crate) fn batch(&self, namespace: NamespaceId) -> BatchBuf {
+        match lock(&self.spare).pop() {
+            Some(mut batch) => {
+                batch.namespace = namespace;
+                batch
+            }
+            None => BatchBuf::new(namespace),
+        }
+    }
+
+    /// Keeps the room of a batch that the writer is done with.
+    pub(crate) fn take_back(&self, batch: BatchBuf) {
+        let Some(batch) = batch.emptied() else { return };
+        let mut spare = lock(&self.spare);
+        if spare.len() < SPARE_BATCHES_MAX {
+            spare.push(batch);
         }
     }
 
@@ -263,7 +293,7 @@ impl Queue {
         let sums = batch
             .settle(Salt::new(self.store, segment), offset, first_seqno)
             .map_err(|e| Error::bug(format!("a batch of our own does not parse: {e}")))?;
-        let (completer, ticket) = ticket();
+        let (completer, ticket) = ticket(&self.patience);
         position.used = true;
         self.send(Job::Batch(Queued {
             batch,
@@ -345,7 +375,7 @@ impl Queue {
             if order.closed || order.next_seqno.0 == visible.0 + 1 {
                 return Ok(());
             }
-            let (completer, waiting) = ticket();
+            let (completer, waiting) = ticket(&self.patience);
             self.send(Job::Barrier { at: order.next_seqno, completer });
             waiting
         };

@@ -18,6 +18,7 @@ use crate::log::layout::{
 };
 use crate::log::manifest::{Clean, Manifest, SegmentEntry, TableEntry};
 use crate::log::paths::Paths;
+use crate::log::patience::Patience;
 use crate::log::queue::{Durability, Job, Queue, Queued};
 use crate::log::segments::{Segment, Segments};
 use crate::log::sequence::Sequence;
@@ -69,7 +70,10 @@ impl Writer {
     /// Works until told to close. `ended` receives what the close came to.
     pub(crate) fn run(mut self, ended: &crossbeam_channel::Sender<Result<()>>) {
         let mut sequence = Sequence::new(self.state.next_seqno);
-        while let Ok(first) = self.jobs.recv() {
+        let patience = Patience::default();
+        let jobs = self.jobs.clone();
+        let next = || patience.look(|| jobs.try_recv().ok()).or_else(|| jobs.recv().ok());
+        while let Some(first) = next() {
             sequence.push(first);
             let mut waiting: Vec<Queued> = Vec::new();
             let mut bytes = 0;
@@ -128,6 +132,7 @@ impl Writer {
                 None => Ok(last),
                 Some(failure) => Err(failure.clone()),
             });
+            self.queue.take_back(queued.batch);
         }
     }
 

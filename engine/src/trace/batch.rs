@@ -208,7 +208,11 @@ impl<'a> RunBatch<'a> {
             &begun.metadata.bytes,
         );
         let staged = &mut self.staged;
-        staged.waiting.insert(head.seq, digest);
+        if head.seq == staged.linked.0 + 1 {
+            staged.linked = (head.seq, chain::next(&staged.linked.1, &digest));
+        } else {
+            staged.waiting.insert(head.seq, digest);
+        }
         while let Some(digest) = staged.waiting.remove(&(staged.linked.0 + 1)) {
             staged.linked = (staged.linked.0 + 1, chain::next(&staged.linked.1, &digest));
         }
