@@ -223,8 +223,8 @@ pub(crate) fn lead(kind: Kind, of: &[u8], add: &mut dyn FnMut(&[u8], u8)) -> Res
             add(&run_name(fields.namespace, &fields.name), kind);
         }
         Kind::Frame => {
-            let head = FrameHead::parse(of)?;
-            add(&frame(head.run, head.seq), AT);
+            let (run, seq) = FrameHead::peek(of)?;
+            add(&frame(run, seq), AT);
         }
         Kind::FramePart => {
             let head = PartHead::parse(of)?;

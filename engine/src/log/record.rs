@@ -322,6 +322,12 @@ impl FrameHead {
         out
     }
 
+    /// Run and number of a frame, from the front of its head.
+    pub(crate) fn peek(head: &[u8]) -> Result<(RunUid, u32), CodecError> {
+        let mut r = Reader::new(head, "frame head");
+        Ok((RunUid(r.varint()?), r.varint32()?))
+    }
+
     pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
         let mut r = Reader::new(head, "frame head");
         let run = RunUid(r.varint()?);
