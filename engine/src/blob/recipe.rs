@@ -65,7 +65,7 @@ pub(super) fn push_extent(out: &mut Vec<Extent>, e: Extent) {
 pub(crate) fn encode_recipe(extents: &[Extent], base: Option<&[Extent]>) -> Vec<u8> {
     let base = Base::new(base.unwrap_or_default());
     let mut out = Vec::with_capacity(32);
-    let mut marks = Marks::new(base.extents);
+    let mut marks = Marks { frontier: base.end, far: (0, 0) };
     let mut cursor = 0u64;
     // Most bodies begin as their base does: that front is one copy, found without a search.
     let front = extents.iter().zip(base.extents).take_while(|(a, b)| a == b).count();
@@ -130,6 +130,8 @@ struct Base<'a> {
     extents: &'a [Extent],
     /// Start of each extent in the body.
     starts: Vec<u64>,
+    /// Greatest end among the extents: group and offset.
+    end: (u64, u32),
     /// Indices by (group, offset), made when first asked for.
     sorted: std::cell::OnceCell<Vec<u32>>,
 }
@@ -143,7 +145,8 @@ enum Found {
 
 impl<'a> Base<'a> {
     fn new(extents: &'a [Extent]) -> Self {
-        Self { extents, starts: starts_of(extents), sorted: std::cell::OnceCell::new() }
+        let end = Marks::new(extents).frontier;
+        Self { extents, starts: starts_of(extents), end, sorted: std::cell::OnceCell::new() }
     }
 
     fn sorted(&self) -> &[u32] {
@@ -160,6 +163,10 @@ impl<'a> Base<'a> {
         let index = self.starts.partition_point(|&start| start <= wanted);
         if let Some(found) = index.checked_sub(1).and_then(|i| self.overlap(i, e)).filter(|f| f.0 == wanted) {
             return Found::At { from: found.0, len: found.1 };
+        }
+        if (e.group.0, e.offset) >= self.end {
+            // Newer than all of the base, as what was just packed is.
+            return Found::NotBefore { skip: e.len };
         }
         let sorted = self.sorted();
         let after = sorted.partition_point(|&i| {
