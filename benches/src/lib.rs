@@ -1,3 +1,4 @@
 //! Benchmarks and storage measurements of annals.
 pub mod conversation;
 pub mod measure;
+pub mod work;

@@ -9,7 +9,6 @@
 
 use std::path::{Path, PathBuf};
 
-use annals::{Durability, Options, Store};
 use annals_benches::measure::Rates;
 
 mod reading;
@@ -17,7 +16,7 @@ mod recording;
 mod scale;
 
 /// What the command line said.
-pub struct Plan {
+pub(crate) struct Plan {
     dir: PathBuf,
     rounds: usize,
     chat: Option<PathBuf>,
@@ -25,18 +24,13 @@ pub struct Plan {
 
 impl Plan {
     /// A fresh directory that goes with the result.
-    pub fn fresh(&self) -> tempfile::TempDir {
+    pub(crate) fn fresh(&self) -> tempfile::TempDir {
         tempfile::tempdir_in(&self.dir).unwrap()
     }
 }
 
-/// Opens a store with this durability.
-pub fn open(path: &Path, durability: Durability) -> Store {
-    Store::open_with(path, Options { durability, ..Options::default() }).unwrap()
-}
-
 /// Prints rates, the first of them being what the others are compared with.
-pub fn table(title: &str, unit: &str, rates: &[Rates]) {
+pub(crate) fn table(title: &str, unit: &str, rates: &[Rates]) {
     println!("\n{title} ({unit} a second; median, least, most)");
     let base = rates.first().map_or(1.0, Rates::median);
     for row in rates {

@@ -3,9 +3,9 @@
 use annals::{Component, Durability, RunReader, RunSpec, Status};
 use annals_benches::conversation::{Conversation, Form};
 use annals_benches::measure::{Contender, interleave, quantile, samples, timed};
+use annals_benches::work::{open, record_step};
 
-use crate::recording::record_step;
-use crate::{Plan, open, table};
+use crate::{Plan, table};
 
 fn filled(plan: &Plan, form: Form) -> (tempfile::TempDir, annals::Store) {
     let dir = plan.fresh();
@@ -23,7 +23,7 @@ fn reader(store: &annals::Store) -> RunReader {
 }
 
 /// All frames of a run, every byte checked against its hash.
-pub fn scan(plan: &Plan) {
+pub(crate) fn scan(plan: &Plan) {
     let bodies: Vec<Vec<u8>> = Conversation::new(Form::Plain, 1)
         .take(200)
         .flat_map(|step| [step.request, step.response, step.tool_input, step.tool_output])
@@ -68,7 +68,7 @@ pub fn scan(plan: &Plan) {
 }
 
 /// One frame: its group decoded anew, and out of the cache.
-pub fn single(plan: &Plan) {
+pub(crate) fn single(plan: &Plan) {
     let (_dir, store) = filled(plan, Form::Plain);
     let reader = reader(&store);
     let last = (1..=reader.info().frames).rev();

@@ -3,19 +3,19 @@
 use std::fs::File;
 use std::io::IoSlice;
 use std::path::Path;
-use std::time::Duration;
 
 use annals::import::{ChatOptions, ChatRuns};
-use annals::{Component, Durability, Frame, History, RunSpec, Status, Store};
-use annals_benches::conversation::{Conversation, Form, Step};
+use annals::{Durability, Frame, History, RunSpec, Status};
+use annals_benches::conversation::{Conversation, Form, Random, Step};
 use annals_benches::measure::{Contender, Work, interleave, timed};
+use annals_benches::work::{begin, key, open, record_step, small_bodies, small_frames};
 
-use crate::{Plan, open, table};
+use crate::{Plan, table};
 
 const STEPS: usize = 200;
 
 /// Appends to a file, and makes it durable where asked.
-pub fn append(file: &File, parts: &[&[u8]], at: &mut u64, sync: bool) {
+pub(crate) fn append(file: &File, parts: &[&[u8]], at: &mut u64, sync: bool) {
     let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let want: usize = parts.iter().map(|part| part.len()).sum();
     let wrote = rustix::io::pwritev(file, &slices, *at).unwrap();
@@ -38,15 +38,6 @@ fn raw_steps(dir: &Path, steps: &[Step], sync: bool) -> Work {
     .1
 }
 
-/// Records a step: the call of the model and of the tool, committed together.
-pub fn record_step(run: &annals::Run, step: Step) {
-    let mut batch = run.batch().unwrap();
-    let llm = batch.frame(Frame::new(Component::Llm, step.request, step.response)).unwrap();
-    let tool = Frame::new(Component::Tool, step.tool_input, step.tool_output).parent(llm);
-    batch.frame(tool).unwrap();
-    batch.commit().unwrap();
-}
-
 fn annals_steps(dir: &Path, steps: Vec<Step>, durability: Durability) -> Work {
     let store = open(&dir.join("store"), durability);
     let run = store.namespace("default").unwrap().begin_run(RunSpec::new("run")).unwrap();
@@ -61,7 +52,7 @@ fn annals_steps(dir: &Path, steps: Vec<Step>, durability: Durability) -> Work {
 }
 
 /// The growing conversation beside a bare write of its raw bytes.
-pub fn conversation(plan: &Plan) {
+pub(crate) fn conversation(plan: &Plan) {
     let forms: Vec<(Form, Vec<Step>)> =
         Form::ALL.into_iter().map(|form| (form, Conversation::new(form, 1).take(STEPS).collect())).collect();
     for (durability, sync) in [(Durability::Process, false), (Durability::Disk, true)] {
@@ -92,7 +83,7 @@ pub fn conversation(plan: &Plan) {
 }
 
 /// Runs of real input, one commit a frame, beside a bare write of their bodies.
-pub fn real(plan: &Plan) {
+pub(crate) fn real(plan: &Plan) {
     let Some(chat) = &plan.chat else {
         println!("\nreal: give --chat FILE.json");
         return;
@@ -144,19 +135,12 @@ pub fn real(plan: &Plan) {
 }
 
 /// Small records in batches.
-pub fn kv(plan: &Plan) {
+pub(crate) fn kv(plan: &Plan) {
     const COUNT: usize = 500_000;
     const BATCH: usize = 100;
     let mut random = Random(7);
     let value: Vec<u8> = (0..512 + 64).map(|_| b' ' + (random.next() % 90) as u8).collect();
-    let keys: Vec<[u8; 16]> = (0..COUNT)
-        .map(|_| {
-            let mut key = [0; 16];
-            key[..8].copy_from_slice(&random.next().to_be_bytes());
-            key[8..].copy_from_slice(&random.next().to_be_bytes());
-            key
-        })
-        .collect();
+    let keys: Vec<[u8; 16]> = (0..COUNT as u64).map(key).collect();
     let record = |index: usize| &value[index % 64..index % 64 + 512];
     let contenders = vec![
         Contender::new("pwrite, 100 records at once", || {
@@ -215,33 +199,10 @@ fn kv_run<'a>(
     work
 }
 
-/// Frames of 256 bytes in and 256 out.
-pub fn small_frames(count: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
-    Conversation::new(Form::Plain, 3)
-        .flat_map(|step| {
-            let text = [step.response, step.tool_output].concat();
-            text.chunks_exact(512).map(|c| (c[..256].to_vec(), c[256..].to_vec())).collect::<Vec<_>>()
-        })
-        .take(count)
-        .collect()
-}
-
 /// Frames of 512 bytes: submitted without waiting, and durable one by one from 16 callers.
-pub fn frames(plan: &Plan) {
+pub(crate) fn frames(plan: &Plan) {
     const COUNT: usize = 50_000;
-    // The conversation is long: its texts are made once.
-    let some = small_frames(4000);
-    let bodies: Vec<&(Vec<u8>, Vec<u8>)> = some.iter().cycle().take(COUNT).collect();
-    let begin = |store: &Store, name: &str| {
-        store.namespace("default").unwrap().begin_run(RunSpec::new(name)).unwrap()
-    };
-    let fresh_text = |index: usize, body: &(Vec<u8>, Vec<u8>)| {
-        // No two frames are the same: else the later would be a reference.
-        let (mut input, mut output) = body.clone();
-        input[..8].copy_from_slice(format!("{index:08}").as_bytes());
-        output[..8].copy_from_slice(format!("{index:08}").as_bytes());
-        (input, output)
-    };
+    let bodies = small_bodies(COUNT);
     let contenders = vec![
         Contender::new("pwrite, one frame at once", || {
             let dir = plan.fresh();
@@ -256,19 +217,9 @@ pub fn frames(plan: &Plan) {
             let dir = plan.fresh();
             let store = open(&dir.path().join("store"), Durability::Process);
             let run = begin(&store, "run");
-            let frames: Vec<Frame> = bodies
-                .iter()
-                .enumerate()
-                .map(|(index, body)| {
-                    let (input, output) = fresh_text(index, body);
-                    Frame::new(Component::Tool, input, output)
-                })
-                .collect();
+            let frames = small_frames(COUNT);
             let (_, work) = timed(COUNT as f64, || {
-                let mut last = None;
-                for frame in frames {
-                    last = Some(run.submit(frame).unwrap().1);
-                }
+                let last = frames.into_iter().map(|frame| run.submit(frame).unwrap().1).last();
                 last.unwrap().wait().unwrap();
             });
             run.end(Status::Ok).unwrap();
@@ -278,19 +229,21 @@ pub fn frames(plan: &Plan) {
     ];
     table("frames of 512 B, Process, not waited for", "frames", &interleave(plan.rounds, contenders));
     let callers = |count: usize, each: usize| {
-        let (some, begin, fresh_text) = (&some, &begin, &fresh_text);
         move || {
             let dir = plan.fresh();
             let store = open(&dir.path().join("store"), Durability::Disk);
-            let runs: Vec<_> = (0..count).map(|n| begin(&store, &format!("run-{n}"))).collect();
+            let mut frames = small_frames(count * each);
+            let of_each: Vec<_> = (0..count)
+                .map(|number| {
+                    (begin(&store, &format!("run-{number}")), frames.split_off(frames.len() - each))
+                })
+                .collect();
             let (_, work) = timed((count * each) as f64, || {
                 std::thread::scope(|scope| {
-                    for (number, run) in runs.iter().enumerate() {
+                    for (run, frames) in of_each {
                         scope.spawn(move || {
-                            for index in 0..each {
-                                let body = &some[(number * each + index) % some.len()];
-                                let (input, output) = fresh_text(number * each + index, body);
-                                run.record(Frame::new(Component::Tool, input, output)).unwrap();
+                            for frame in frames {
+                                run.record(frame).unwrap();
                             }
                         });
                     }
@@ -311,20 +264,4 @@ pub fn frames(plan: &Plan) {
         Contender::new("annals, 16 callers, Disk each", callers(16, 1000)),
     ];
     table("frames of 512 B, durable each", "frames", &interleave(plan.rounds, contenders));
-    // So that the machine settles between programs.
-    std::thread::sleep(Duration::from_millis(10));
-}
-
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next number.
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
 }

@@ -4,22 +4,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use annals::{Component, Durability, Frame, History, Namespace, Options, RunSpec, Status, Store};
-use annals_benches::conversation::{Conversation, Form, Step};
+use annals_benches::conversation::{Conversation, Form, Random, Step};
 use annals_benches::measure::{memory as resident, quantile, samples, timed};
+use annals_benches::work::{key, open, record_step};
 
-use crate::recording::{Random, record_step};
-use crate::{Plan, open};
+use crate::Plan;
 
 const KEYS: u64 = 5_000_000;
 const RUNS: usize = 4_000;
-
-fn key(number: u64) -> [u8; 16] {
-    let mut random = Random(number);
-    let mut key = [0; 16];
-    key[..8].copy_from_slice(&random.next().to_be_bytes());
-    key[8..].copy_from_slice(&number.to_be_bytes());
-    key
-}
 
 fn value(number: u64) -> Vec<u8> {
     let mut random = Random(number ^ 0xabcd);
@@ -54,7 +46,7 @@ fn put_runs(space: &Namespace, count: usize, steps: &[Step]) {
 }
 
 /// Records until somebody kills the process.
-pub fn fill_until_killed(path: &Path) {
+pub(crate) fn fill_until_killed(path: &Path) {
     let store = open(path, Durability::Process);
     let space = store.namespace("default").unwrap();
     let from = store.seqno().0;
@@ -69,7 +61,7 @@ fn store_bytes(path: &Path) -> u64 {
 }
 
 /// Opening a store of 2 GB after a clean close and after a kill.
-pub fn open_and_recover(plan: &Plan) {
+pub(crate) fn open_and_recover(plan: &Plan) {
     let dir = plan.fresh();
     let path = dir.path().join("store");
     let steps: Vec<Step> = Conversation::new(Form::Plain, 5).take(4).collect();
@@ -132,7 +124,7 @@ pub fn open_and_recover(plan: &Plan) {
 }
 
 /// Forks of a run of 200 steps beside copies of it.
-pub fn forks(plan: &Plan) {
+pub(crate) fn forks(plan: &Plan) {
     let dir = plan.fresh();
     let path = dir.path().join("store");
     let store = open(&path, Durability::Process);
@@ -180,7 +172,7 @@ pub fn forks(plan: &Plan) {
 }
 
 /// Anonymous memory while 2 GB are recorded into 1,000 runs that stay open, and while random keys are read.
-pub fn memory(plan: &Plan) {
+pub(crate) fn memory(plan: &Plan) {
     let dir = plan.fresh();
     let path = dir.path().join("store");
     let store = open(&path, Durability::Process);
@@ -196,8 +188,7 @@ pub fn memory(plan: &Plan) {
     let mut report = 0;
     while written < 2_000_000_000 {
         // A third text, two thirds of bytes that do not compress.
-        let text =
-            annals_benches::conversation::Conversation::new(Form::Plain, number as u64).next().unwrap();
+        let text = Conversation::new(Form::Plain, number as u64).next().unwrap();
         let mut body = text.request;
         body.extend((0..3000).flat_map(|_| random.next().to_le_bytes()));
         written += body.len() as u64 + text.response.len() as u64;
@@ -261,7 +252,7 @@ pub fn memory(plan: &Plan) {
 }
 
 /// Microseconds and bytes of a step, to 2,000 steps. Comma-separated: form, steps so far, microseconds a step.
-pub fn curve(plan: &Plan) {
+pub(crate) fn curve(plan: &Plan) {
     println!("\ncost of a step by its number (form,step,us a step,KB of the request)");
     for form in Form::ALL {
         let dir = plan.fresh();

@@ -104,8 +104,7 @@ pub(crate) enum Step {
 /// No two `New` steps are neighbours.
 #[must_use]
 pub(crate) fn plan(new: &[u8], before: Option<Before<'_>>, earlier: &dyn Earlier) -> Vec<Step> {
-    let mut planner =
-        Planner { new, earlier, steps: Vec::new(), groups: Vec::new(), looks: looks_max(new) };
+    let mut planner = Planner { new, earlier, steps: Vec::new(), groups: Vec::new(), looks: looks_max(new) };
     let mut at = 0;
     if let Some(Before { body, same }) = before {
         let sliced = Slices::new(&body.extents, body.bytes.len());

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::blob::{AnchorKey, AnchorSeed, Before, Compared, Earlier, Extent, GroupId, Packer, encode_recipe, plan};
+use crate::blob::{
+    AnchorKey, AnchorSeed, Before, Compared, Earlier, Extent, GroupId, Packer, encode_recipe, plan,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, NamespaceId, Seqno};
 use crate::kv::bodies::{self, anchor_seed};

@@ -53,13 +53,7 @@ impl BatchBuf {
     pub(crate) fn new(namespace: NamespaceId) -> Self {
         let mut bytes = Vec::with_capacity(BATCH_BYTES);
         bytes.resize(BATCH_HEADER_BYTES, 0);
-        Self {
-            bytes,
-            starts: Vec::new(),
-            anchors: Vec::new(),
-            namespace,
-            postings: Postings::default(),
-        }
+        Self { bytes, starts: Vec::new(), anchors: Vec::new(), namespace, postings: Postings::default() }
     }
 
     /// Makes it as new, keeping its room; `None` where that is more than an ordinary batch should hold.

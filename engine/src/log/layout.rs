@@ -220,7 +220,9 @@ impl<'a> RawRecord<'a> {
             Some((header, body)) => {
                 Ok(Self { kind: header[8], layout: header[9], body, bytes: whole.len() as u32 })
             }
-            None => Err(CodecError::Short { what: "record", found: whole.len(), needed: RECORD_HEADER_BYTES }),
+            None => {
+                Err(CodecError::Short { what: "record", found: whole.len(), needed: RECORD_HEADER_BYTES })
+            }
         }
     }
 

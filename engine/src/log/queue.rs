@@ -42,11 +42,19 @@ const SPARE_BATCHES_MAX: usize = 32;
 pub(crate) enum Job {
     Batch(Queued),
     /// A batch whose caller went away after its place was fixed: nothing can follow it.
-    Lost { from: Seqno, to: Seqno },
+    Lost {
+        from: Seqno,
+        to: Seqno,
+    },
     /// Answer once everything queued before is published.
-    Barrier { at: Seqno, completer: Completer },
+    Barrier {
+        at: Seqno,
+        completer: Completer,
+    },
     /// Write and sync all, close cleanly, and end.
-    Close { at: Seqno },
+    Close {
+        at: Seqno,
+    },
 }
 
 impl Ordered for Job {
@@ -350,7 +358,8 @@ impl Queue {
         if let Some(mut groups) = lease.as_mut().and_then(|lease| lease.groups.take()) {
             order.continuing -= own;
             groups.segment = Some(segment);
-            let new = part_places.iter().map(|(group, at, len)| (*group, (offset + u64::from(*at)) as u32, *len));
+            let new =
+                part_places.iter().map(|(group, at, len)| (*group, (offset + u64::from(*at)) as u32, *len));
             groups.last_parts.retain(|(of, ..)| part_places.iter().all(|(group, ..)| group != of));
             groups.last_parts.extend(new);
             let open = groups.packer.open_groups();

@@ -28,8 +28,7 @@ impl Sums {
         let Some(kind) = Kind::parse(record.kind, record.layout)? else { return Ok(()) };
         if kind == Kind::GroupPart {
             self.totals.piece_bytes += u64::from(record.bytes);
-            self.next_group =
-                self.next_group.max(GroupPart::parse(record.body)?.group.saturating_add(1));
+            self.next_group = self.next_group.max(GroupPart::parse(record.body)?.group.saturating_add(1));
             return Ok(());
         }
         let logical = Logical::parse(record.body)?;
@@ -58,7 +57,8 @@ impl Sums {
             Kind::Snapshot => {
                 let head = SnapshotHead::parse(logical.head)?;
                 recipes += head.state.recipe_bytes();
-                recipes += head.embeddings.iter().map(|(_, vector)| BodyRef::recipe_bytes(vector)).sum::<u64>();
+                recipes +=
+                    head.embeddings.iter().map(|(_, vector)| BodyRef::recipe_bytes(vector)).sum::<u64>();
                 &mut totals.run_bytes
             }
             Kind::Put | Kind::Delete => {

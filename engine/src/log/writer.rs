@@ -94,7 +94,8 @@ impl Writer {
                         waiting.push(queued);
                     }
                     Job::Lost { .. } => {
-                        self.queue.poison(Failure::of(&Error::bug("a batch was lost on its way to the writer")));
+                        self.queue
+                            .poison(Failure::of(&Error::bug("a batch was lost on its way to the writer")));
                     }
                     Job::Barrier { completer, .. } => {
                         let last = self.state.last_seqno();

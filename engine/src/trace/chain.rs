@@ -14,7 +14,8 @@ pub(crate) type FrameDigest = [u8; 32];
 
 /// Hashers of this module's two purposes: deriving their keys would cost as much as hashing a frame.
 static LINK: LazyLock<blake3::Hasher> = LazyLock::new(|| blake3::Hasher::new_derive_key("annals run link 1"));
-static FRAME: LazyLock<blake3::Hasher> = LazyLock::new(|| blake3::Hasher::new_derive_key("annals run frame 1"));
+static FRAME: LazyLock<blake3::Hasher> =
+    LazyLock::new(|| blake3::Hasher::new_derive_key("annals run frame 1"));
 
 /// The link before frame 1.
 pub(crate) fn genesis() -> Link {
