@@ -1,2 +1,4 @@
 //! Benchmarks and storage measurements of annals.
 pub mod conversation;
+#[cfg(feature = "peers")]
+pub mod peers;
