@@ -5,7 +5,10 @@
 //!   default (`manual_journal_persist` off) every batch is handed to the system as it commits.
 //! - key-value separation with lz4, fjall's only codec, for large values: "intended for large value
 //!   workloads", it spares compaction. Its default threshold of 1 KiB is kept.
-//! - lz4 of large values in the journal, and of blocks from the third level on: the defaults.
+//! - no compression in the journal (`journal_compression`), by default lz4 of values from 4 KiB on: without
+//!   it the conversation is written two to five times as fast and reopened more than ten times as fast, and the
+//!   journal is dropped once the blob files hold its values.
+//! - lz4 of blocks from the third level on: the default.
 //! - `expect_point_read_hits`: documented for reads that mostly find their key, as here.
 //! - a cache that holds everything; 64 MiB memtables (the default and the greatest recommended).
 //!
@@ -17,9 +20,9 @@
 use std::path::Path;
 
 use annals::Durability;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
+use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
 
-use super::peer::{CACHE_BYTES, LOG_BYTES, Peer, Record, Settings, Values, touch};
+use super::peer::{CACHE_BYTES, MEMTABLE_BYTES, Peer, Record, Settings, Values, touch};
 
 #[derive(Clone)]
 struct Fjall {
@@ -30,7 +33,11 @@ struct Fjall {
 }
 
 pub(super) fn open(folder: &Path, settings: Settings) -> Box<dyn Peer> {
-    let database = Database::builder(folder).cache_size(CACHE_BYTES as u64).open().unwrap();
+    let database = Database::builder(folder)
+        .cache_size(CACHE_BYTES as u64)
+        .journal_compression(CompressionType::None)
+        .open()
+        .unwrap();
     let separation = match settings.values {
         Values::Large => Some(KvSeparationOptions::default()),
         Values::Small => None,
@@ -39,7 +46,7 @@ pub(super) fn open(folder: &Path, settings: Settings) -> Box<dyn Peer> {
         KeyspaceCreateOptions::default()
             .with_kv_separation(separation)
             .expect_point_read_hits(true)
-            .max_memtable_size(LOG_BYTES as u64)
+            .max_memtable_size(MEMTABLE_BYTES as u64)
     };
     let keyspace = database.keyspace("records", options).unwrap();
     let persist = match settings.durability {

@@ -32,9 +32,9 @@ pub struct Settings {
 /// for all. (annals and LMDB have none of their own; they read through the system's.)
 pub(super) const CACHE_BYTES: usize = 1 << 30;
 
-/// Unsorted data that a peer with a log may gather before it sorts or checkpoints, in bytes: what
-/// RocksDB and fjall do unasked.
-pub(super) const LOG_BYTES: usize = 64 << 20;
+/// Unsorted data that a merge tree gathers in memory before it writes it sorted, in bytes: what RocksDB and
+/// fjall do unasked.
+pub(super) const MEMTABLE_BYTES: usize = 64 << 20;
 
 /// An open store. Every method panics on failure.
 pub trait Peer: Send {

@@ -19,11 +19,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use annals::Durability;
-use rocksdb::{
-    BlockBasedOptions, Cache, DB, DBCompressionType, IteratorMode, Options, WriteBatch, WriteOptions,
-};
+use rocksdb::{BlockBasedOptions, Cache, DB, DBCompressionType, Options, WriteBatch, WriteOptions};
 
-use super::peer::{CACHE_BYTES, LOG_BYTES, Peer, Record, Settings, touch};
+use super::peer::{CACHE_BYTES, MEMTABLE_BYTES, Peer, Record, Settings, touch};
 
 struct Rocksdb {
     database: Arc<DB>,
@@ -47,7 +45,7 @@ pub(super) fn open(folder: &Path, settings: Settings) -> Box<dyn Peer> {
     options.set_min_blob_size(4 << 10);
     options.set_blob_compression_type(DBCompressionType::Zstd);
     options.set_blob_cache(&cache);
-    options.set_write_buffer_size(LOG_BYTES);
+    options.set_write_buffer_size(MEMTABLE_BYTES);
     options.set_max_write_buffer_number(4);
     options.set_bytes_per_sync(1 << 20);
     options.increase_parallelism(2);
