@@ -44,7 +44,7 @@ fn main() {
         let data = Data::conversation();
         for durability in [Durability::Process, Durability::Disk] {
             let mut contest = Contest::new(&arguments, "conversation", durability, &data);
-            for &(name, open) in &peers {
+            for &(name, open) in peers.iter().filter(|(name, _)| differs(name, durability)) {
                 contest.add(name, move |data, folder| conversation(open, durability, data, folder));
             }
             contest.run();
@@ -61,12 +61,16 @@ fn main() {
     if arguments.wants("kv-sync") {
         let data = Data::records(SYNC_RECORDS, 1);
         let mut contest = Contest::new(&arguments, "kv-sync", Durability::Disk, &data);
-        // redb-memory differs from redb only where nothing waits for the disk.
-        for &(name, open) in peers.iter().filter(|(name, _)| *name != "redb-memory") {
+        for &(name, open) in peers.iter().filter(|(name, _)| differs(name, Durability::Disk)) {
             contest.add(name, move |data, folder| kv_sync(open, data, folder));
         }
         contest.run();
     }
+}
+
+/// Whether this peer is another than one already there: redb-memory is redb where commits are synced.
+fn differs(name: &str, durability: Durability) -> bool {
+    name != "redb-memory" || durability == Durability::Process
 }
 
 // The workloads.
