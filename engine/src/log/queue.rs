@@ -39,6 +39,7 @@ const SPARE_BATCHES_MAX: usize = 32;
 
 /// What the writer receives.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly every job is a batch")]
 pub(crate) enum Job {
     Batch(Queued),
     /// A batch whose caller went away after its place was fixed: nothing can follow it.

@@ -1,7 +1,7 @@
 //! Putting jobs back into the order that the queue fixed: a caller fills in its batch after its place is fixed and
 //! hands it over when it is done, so a later batch may arrive first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::ids::Seqno;
 
@@ -16,7 +16,9 @@ pub(crate) trait Ordered {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Sequence<T> {
+    /// Where what is ready ends.
     next: Seqno,
+    ready: VecDeque<T>,
     early: BTreeMap<(Seqno, u64), T>,
     arrived: u64,
 }
@@ -24,24 +26,31 @@ pub(crate) struct Sequence<T> {
 impl<T: Ordered> Sequence<T> {
     /// Begins with what begins at `next`.
     pub(crate) fn new(next: Seqno) -> Self {
-        Self { next, early: BTreeMap::new(), arrived: 0 }
+        Self { next, ready: VecDeque::new(), early: BTreeMap::new(), arrived: 0 }
     }
 
     /// Takes in a job that arrived.
     pub(crate) fn push(&mut self, job: T) {
+        if self.early.is_empty() && job.from() <= self.next {
+            self.next = self.next.max(job.to());
+            self.ready.push_back(job);
+            return;
+        }
         self.arrived += 1;
         // Of jobs that begin at one place, those without a record of their own come as they arrived: a barrier
         // before the batch after it.
         let class = if job.to() == job.from() { self.arrived } else { u64::MAX };
         self.early.insert((job.from(), class), job);
+        while let Some(first) = self.early.first_entry().filter(|entry| entry.key().0 <= self.next) {
+            let job = first.remove();
+            self.next = self.next.max(job.to());
+            self.ready.push_back(job);
+        }
     }
 
     /// The next job in order, if it has arrived.
     pub(crate) fn pop(&mut self) -> Option<T> {
-        let first = self.early.first_entry().filter(|entry| entry.key().0 <= self.next)?;
-        let job = first.remove();
-        self.next = self.next.max(job.to());
-        Some(job)
+        self.ready.pop_front()
     }
 }
 
