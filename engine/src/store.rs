@@ -263,9 +263,10 @@ impl Store {
         Ok(stats)
     }
 
-    /// Forgets decoded groups, so that what is read next comes from the files. For measuring.
+    /// Forgets decoded groups and frame records, so that what is read next comes from the files. For measuring.
     pub fn drop_caches(&self) {
         self.0.core.groups.clear();
+        self.0.core.frames.clear();
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

@@ -2,6 +2,9 @@
 //! before it; times and whatever the metadata holds under `volatile` are left out, so that the same run recorded
 //! elsewhere has the same fingerprint.
 
+use std::sync::LazyLock;
+
+use blake3::hazmat::{ContextKey, HasherExt, hash_derive_key_context};
 use serde_json::Value;
 
 use crate::ids::{BlobId, Link};
@@ -10,6 +13,11 @@ use crate::trace::model::Component;
 /// Hash of what a frame is, before it is bound to the frames before it.
 pub(crate) type FrameDigest = [u8; 32];
 
+static LINK_KEY: LazyLock<ContextKey> = LazyLock::new(|| hash_derive_key_context("annals run link 1"));
+static FRAME_KEY: LazyLock<ContextKey> = LazyLock::new(|| hash_derive_key_context("annals run frame 1"));
+/// What most frames have for metadata.
+static NO_METADATA: LazyLock<[u8; 32]> = LazyLock::new(|| *blake3::hash(&[]).as_bytes());
+
 /// The link before frame 1.
 pub(crate) fn genesis() -> Link {
     Link(*blake3::Hasher::new_derive_key("annals run chain 1").finalize().as_bytes())
@@ -17,7 +25,7 @@ pub(crate) fn genesis() -> Link {
 
 /// The link after a frame.
 pub(crate) fn next(before: &Link, frame: &FrameDigest) -> Link {
-    let mut hasher = blake3::Hasher::new_derive_key("annals run link 1");
+    let mut hasher = blake3::Hasher::new_from_context_key(&LINK_KEY);
     hasher.update(&before.0);
     hasher.update(frame);
     Link(*hasher.finalize().as_bytes())
@@ -33,7 +41,7 @@ pub(crate) fn digest(
     output: BlobId,
     metadata: &[u8],
 ) -> FrameDigest {
-    let mut hasher = blake3::Hasher::new_derive_key("annals run frame 1");
+    let mut hasher = blake3::Hasher::new_from_context_key(&FRAME_KEY);
     hasher.update(&[component.code()]);
     if let Component::Other(name) = component {
         hasher.update(&(name.len() as u64).to_le_bytes());
@@ -51,7 +59,7 @@ pub(crate) fn digest(
 /// they are no JSON object.
 fn canonical_metadata(metadata: &[u8]) -> [u8; 32] {
     if metadata.is_empty() {
-        return *blake3::hash(metadata).as_bytes();
+        return *NO_METADATA;
     }
     let canonical = match serde_json::from_slice(metadata) {
         Ok(Value::Object(mut object)) => {

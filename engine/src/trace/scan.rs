@@ -1,0 +1,254 @@
+//! Reading a run's frames one after the other, each at the cost of what it adds to the one before.
+//!
+//! A frame's body is mostly the body before it in the same place. A scan keeps the last large body of each lane, how
+//! it was put together, and its tree of hashes. Of the next body it fetches only the ranges that another place of the
+//! log stands for, and hashes only the blocks that have such a range.
+//!
+//! Invariant: what is handed out is a copy of bytes that were hashed as they stand in memory: a range that is kept was
+//! hashed when it came, under the same chaining value. Nothing is taken from what another reader checked.
+//!
+//! Left out on purpose: bodies that moved by some bytes. Their blocks are other blocks, so they are hashed whole.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::blob::{BLOCK_BYTES, Extent, TreeHash};
+use crate::error::Result;
+use crate::ids::{BlobId, Link};
+use crate::kv::bodies::{self, Hashing};
+use crate::kv::frame_cache::{FrameCache, FrameRecord};
+use crate::kv::groups::{Wanted, group_of};
+use crate::trace::chain;
+use crate::trace::frames::{Found, ReadBody};
+use crate::trace::lanes::Slot;
+use crate::trace::reader::{Bodies, RecordedFrame, RunReader};
+
+/// A body larger than this is not kept for the next one.
+const KEPT_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of all bodies that are kept.
+const KEPT_TOTAL_MAX: usize = 64 << 20;
+/// Lanes kept.
+const LANES_MAX: usize = 16;
+
+/// Whether the bytes of a frame's bodies are given to the caller, or only checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Handing {
+    Out,
+    Nothing,
+}
+
+/// A frame that was checked.
+#[derive(Debug)]
+pub(super) struct Scanned {
+    /// Without input and output where nobody asked for them.
+    pub(super) frame: RecordedFrame,
+    /// Bytes of its bodies.
+    pub(super) bytes: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Scan {
+    reader: RunReader,
+    next: u32,
+    last: u32,
+    link: Link,
+    /// The least recently used first.
+    lanes: Vec<Lane>,
+}
+
+/// The last body of a lane.
+#[derive(Debug)]
+struct Lane {
+    component: (u8, Option<String>),
+    slot: Slot,
+    bytes: Vec<u8>,
+    extents: Arc<Vec<Extent>>,
+    hash: Option<TreeHash>,
+}
+
+impl Scan {
+    /// Frames `first ..= last`; what comes before them is taken as recorded.
+    pub(super) fn new(reader: &RunReader, first: u32, last: u32) -> Result<Self> {
+        // Records are read anew, whoever read them before, and do not push out what others need again.
+        let reader = RunReader { known: Arc::new(FrameCache::new()), ..reader.clone() };
+        let link = reader.link_at(first.saturating_sub(1))?;
+        Ok(Self { reader, next: first, last, link, lanes: Vec::new() })
+    }
+
+    /// All frames.
+    pub(super) fn whole(reader: &RunReader) -> Self {
+        let last = reader.info.frames;
+        let reader = RunReader { known: Arc::new(FrameCache::new()), ..reader.clone() };
+        Self { reader, next: 1, last, link: chain::genesis(), lanes: Vec::new() }
+    }
+
+    /// The link after the last frame that was read.
+    pub(super) fn link(&self) -> Link {
+        self.link
+    }
+
+    /// The next frame, if there is one.
+    pub(super) fn next(&mut self, handing: Handing) -> Option<Result<Scanned>> {
+        if self.next > self.last {
+            return None;
+        }
+        let seq = self.next;
+        self.next += 1;
+        let scanned = self.read(seq, handing);
+        match &scanned {
+            Ok(scanned) => self.link = scanned.frame.link,
+            Err(_) => self.next = u32::MAX,
+        }
+        Some(scanned)
+    }
+
+    fn read(&mut self, seq: u32, handing: Handing) -> Result<Scanned> {
+        let record = self.reader.record(seq)?;
+        let input = self.body(seq, &record, Slot::Input, handing)?;
+        let output = match record.head.open {
+            true => ReadBody::hashed(self.reader.arrived(seq)?),
+            false => self.body(seq, &record, Slot::Output, handing)?,
+        };
+        let metadata = self.body(seq, &record, Slot::Metadata, Handing::Out)?;
+        let bytes = input.len + output.len + metadata.len;
+        let bodies = Bodies { input, output, metadata };
+        Ok(Scanned { frame: self.reader.linked(seq, &record, &self.link, bodies)?, bytes })
+    }
+
+    fn body(
+        &mut self,
+        seq: u32,
+        record: &Arc<FrameRecord>,
+        slot: Slot,
+        handing: Handing,
+    ) -> Result<ReadBody> {
+        let (extents, len, id) = match self.reader.find_body(seq, record, slot)? {
+            Found::Inline(bytes) => return Ok(ReadBody::hashed(bytes)),
+            Found::Blob { extents, len, id, .. } => (extents, len, id),
+        };
+        let RunReader { core, namespace, hashing, .. } = &self.reader;
+        // A body of one block has no tree; one that is not hashed has none, either.
+        if len <= BLOCK_BYTES as u64 || len > KEPT_BYTES_MAX || *hashing == Hashing::LeftOut {
+            let bytes = bodies::body_with(core, *namespace, &extents, (len, id), Wanted::Whole, *hashing)?;
+            return Ok(ReadBody { bytes, len, id });
+        }
+        bodies::check_len(&extents, len, id)?;
+        // A lane whose body turns out wrong is not put back.
+        let mut lane = self.take_lane(record, slot);
+        lane.follow(&self.reader, extents, len as usize, id)?;
+        let bytes = match handing {
+            Handing::Out => lane.bytes.clone(),
+            Handing::Nothing => Vec::new(),
+        };
+        self.put_lane(lane);
+        Ok(ReadBody { bytes, len, id })
+    }
+
+    fn take_lane(&mut self, record: &FrameRecord, slot: Slot) -> Lane {
+        let head = &record.head;
+        let is_it = |lane: &Lane| {
+            lane.slot == slot && lane.component.0 == head.component && lane.component.1 == head.other
+        };
+        match self.lanes.iter().position(is_it) {
+            Some(at) => self.lanes.remove(at),
+            None => Lane {
+                component: (head.component, head.other.clone()),
+                slot,
+                bytes: Vec::new(),
+                extents: Arc::default(),
+                hash: None,
+            },
+        }
+    }
+
+    fn put_lane(&mut self, lane: Lane) {
+        self.lanes.push(lane);
+        let mut total: usize = self.lanes.iter().map(|lane| lane.bytes.capacity()).sum();
+        while self.lanes.len() > LANES_MAX || (total > KEPT_TOTAL_MAX && self.lanes.len() > 1) {
+            total -= self.lanes.remove(0).bytes.capacity();
+        }
+    }
+}
+
+impl Lane {
+    /// Makes this the body of `extents`, which `id` must be of.
+    fn follow(
+        &mut self,
+        reader: &RunReader,
+        extents: Arc<Vec<Extent>>,
+        len: usize,
+        id: BlobId,
+    ) -> Result<()> {
+        let (same, changed) = compared(&self.extents, &extents);
+        self.bytes.resize(len, 0);
+        let mut group = None;
+        for (at, piece) in &changed {
+            let range = piece.offset as usize..piece.end() as usize;
+            let raw = match group.take() {
+                Some((known, raw)) if known == piece.group => raw,
+                _ => group_of(&reader.core, reader.namespace, piece, &extents, Wanted::Whole)?,
+            };
+            // What was fetched for one piece may end before the next one does.
+            let raw = match raw.len() >= range.end {
+                true => raw,
+                false => group_of(&reader.core, reader.namespace, piece, &extents, Wanted::Whole)?,
+            };
+            let from = raw.get(range).ok_or_else(|| bodies::mismatch(id))?;
+            let to = self.bytes.get_mut(*at..*at + from.len()).ok_or_else(|| bodies::mismatch(id))?;
+            to.copy_from_slice(from);
+            group = Some((piece.group, raw));
+        }
+        let hash = match &self.hash {
+            Some(known) => TreeHash::after(&self.bytes, known, same),
+            None => TreeHash::of(&self.bytes),
+        };
+        if hash.id() != id {
+            return Err(bodies::mismatch(id));
+        }
+        self.extents = extents;
+        self.hash = Some(hash);
+        Ok(())
+    }
+}
+
+/// Compares how two bodies are put together: the ranges of the new one that stand at the same place of both and come
+/// from the same place of the log, ascending; and the extents of the rest, each with its place in the new body.
+fn compared(old: &[Extent], new: &[Extent]) -> (Vec<Range<usize>>, Vec<(usize, Extent)>) {
+    let (mut same, mut changed): (Vec<Range<usize>>, Vec<(usize, Extent)>) = (Vec::new(), Vec::new());
+    // The extent of the old body at hand, and where it begins.
+    let mut old = old.iter();
+    let mut before: Option<(usize, &Extent)> = old.next().map(|first| (0, first));
+    let mut at = 0;
+    for extent in new {
+        let mut left = *extent;
+        while left.len > 0 {
+            while let Some((start, known)) = before
+                && start + known.len as usize <= at
+            {
+                before = old.next().map(|next| (start + known.len as usize, next));
+            }
+            let (len, is_same) = match before {
+                None => (left.len, false),
+                Some((start, known)) => {
+                    // What of the old extent is already behind.
+                    let behind = (at - start) as u32;
+                    let len = left.len.min(known.len - behind);
+                    (len, known.group == left.group && known.offset.checked_add(behind) == Some(left.offset))
+                }
+            };
+            let end = at + len as usize;
+            match (is_same, same.last_mut(), changed.last_mut()) {
+                (true, Some(last), _) if last.end == at => last.end = end,
+                (true, _, _) => same.push(at..end),
+                (false, _, Some((start, last))) if *start + last.len as usize == at && last.meets(&left) => {
+                    last.len += len;
+                }
+                (false, _, _) => changed.push((at, Extent { len, ..left })),
+            }
+            left = Extent { offset: left.offset.saturating_add(len), len: left.len - len, ..left };
+            at = end;
+        }
+    }
+    (same, changed)
+}
