@@ -88,22 +88,26 @@ impl BlobReader {
         self.id
     }
 
-    /// The decoded bytes of the next extent's group, and where in them the extent is.
-    fn next_extent(&mut self) -> Result<Option<(&[u8], Range<usize>)>, Error> {
+    /// Has the next extent's group at hand, and says where in it the extent is.
+    fn next_extent(&mut self) -> Result<Option<Range<usize>>, Error> {
         let Some(extent) = self.extents.get(self.next) else { return Ok(None) };
         let range = extent.offset as usize..extent.end() as usize;
         let known = self.group.take().filter(|(id, raw)| *id == extent.group && raw.len() >= range.end);
-        let (_, raw) = match known {
-            Some(known) => self.group.insert(known),
+        let at_hand = match known {
+            Some(known) => known,
             None => {
                 let rest = self.extents.get(self.next..).unwrap_or_default();
-                let raw = group_of(&self.core, self.namespace, extent, rest, Wanted::Reach)?;
-                self.group.insert((extent.group, raw))
+                (extent.group, group_of(&self.core, self.namespace, extent, rest, Wanted::Reach)?)
             }
         };
+        self.group = Some(at_hand);
         self.next += 1;
-        let bytes = raw.get(range.clone()).ok_or_else(|| bodies::mismatch(self.id))?;
-        Ok(Some((bytes, range)))
+        Ok(Some(range))
+    }
+
+    fn of_group(&self, range: Range<usize>) -> Result<&[u8], Error> {
+        let raw = self.group.as_ref().and_then(|(_, raw)| raw.get(range));
+        raw.ok_or_else(|| bodies::mismatch(self.id))
     }
 
     /// Goes to the next piece, if there is one. Small extents are gathered first, since hashing them one by one costs
@@ -115,7 +119,8 @@ impl BlobReader {
         let mut hasher = self.hasher.take();
         let mut whole = None;
         while gathered.len() < PIECE_BYTES {
-            let Some((bytes, range)) = self.next_extent()? else { break };
+            let Some(range) = self.next_extent()? else { break };
+            let bytes = self.of_group(range.clone())?;
             if alone {
                 if let Some(hasher) = &mut hasher {
                     hasher.update(bytes);

@@ -20,6 +20,8 @@ use crate::log::segments::{Segment, lock};
 
 /// Decoders kept for the next group.
 const DECODERS_MAX: usize = 4;
+/// Groups share this many locks.
+const DECODING_LOCKS: usize = 16;
 /// Most bytes read ahead of a part of the active segment.
 const AHEAD_BYTES_MAX: u64 = 128 << 10;
 
@@ -28,6 +30,8 @@ const AHEAD_BYTES_MAX: u64 = 128 << 10;
 pub(crate) struct GroupCache {
     decoded: Cache<(NamespaceId, GroupId), Decoded>,
     decoders: Mutex<Vec<GroupDecoder>>,
+    /// Held while a group is decoded, so that no other thread decodes the same one beside it.
+    decoding: [Mutex<()>; DECODING_LOCKS],
 }
 
 #[derive(Debug, Clone)]
@@ -48,7 +52,11 @@ pub(crate) enum Wanted {
 
 impl GroupCache {
     pub(crate) fn new(bytes_max: usize) -> Self {
-        Self { decoded: Cache::new(bytes_max), decoders: Mutex::default() }
+        Self { decoded: Cache::new(bytes_max), decoders: Mutex::default(), decoding: Default::default() }
+    }
+
+    fn get(&self, namespace: NamespaceId, id: GroupId) -> Option<Decoded> {
+        self.decoded.get(&(namespace, id))
     }
 
     fn put(&self, namespace: NamespaceId, id: GroupId, found: Decoded) {
@@ -77,12 +85,7 @@ pub(crate) fn group(
     id: GroupId,
     len_min: usize,
 ) -> Result<Arc<Vec<u8>>> {
-    if let Some(known) = core.groups.decoded.get(&(namespace, id)).filter(|known| known.whole)
-        && known.raw.len() >= len_min
-    {
-        return Ok(known.raw);
-    }
-    load(core, namespace, id, GROUP_BYTES_MAX, len_min)
+    find(core, namespace, id, len_min, true, |_| GROUP_BYTES_MAX)
 }
 
 /// The raw bytes of the group of `extent`, which is one of `extents`, at least up to its end.
@@ -97,12 +100,32 @@ pub(crate) fn group_of(
     wanted: Wanted,
 ) -> Result<Arc<Vec<u8>>> {
     let end = extent.end() as usize;
-    match core.groups.decoded.get(&(namespace, extent.group)) {
-        Some(known) if known.raw.len() >= end => Ok(known.raw),
+    find(core, namespace, extent.group, end, false, |shorter| match wanted {
+        Wanted::Reach if !shorter => reach(extents, extent.group).max(end),
         // More of it is wanted than before: what is wanted next may be more again.
-        Some(_) => load(core, namespace, extent.group, GROUP_BYTES_MAX, end),
-        None if wanted == Wanted::Whole => load(core, namespace, extent.group, GROUP_BYTES_MAX, end),
-        None => load(core, namespace, extent.group, reach(extents, extent.group).max(end), end),
+        _ => GROUP_BYTES_MAX,
+    })
+}
+
+/// At least `len_min` bytes of a group out of the cache, or decoded as far as `upto` says, which is told whether the
+/// cache has fewer.
+fn find(
+    core: &Core,
+    namespace: NamespaceId,
+    id: GroupId,
+    len_min: usize,
+    whole: bool,
+    upto: impl FnOnce(bool) -> usize,
+) -> Result<Arc<Vec<u8>>> {
+    let enough = |known: &Decoded| known.raw.len() >= len_min && (known.whole || !whole);
+    if let Some(known) = core.groups.get(namespace, id).filter(enough) {
+        return Ok(known.raw);
+    }
+    let _decoding = core.groups.decoding.get(id.0 as usize % DECODING_LOCKS).map(lock);
+    match core.groups.get(namespace, id) {
+        // Another thread was faster.
+        Some(known) if enough(&known) => Ok(known.raw),
+        known => load(core, namespace, id, upto(known.is_some()), len_min),
     }
 }
 
@@ -245,7 +268,6 @@ impl Windows<'_> {
 mod tests {
     use std::sync::Arc;
 
-    use super::*;
     use crate::io::sim::SimIo;
     use crate::{Component, Frame, Options, RunSpec, Store};
 

@@ -8,6 +8,7 @@ use crate::log::open::{find, scan, sealed_footer};
 use crate::log::segments::lock;
 use crate::store::Store;
 use crate::trace::reader::RunReader;
+use crate::trace::verify::ranges_each;
 
 /// Runs that are open for checking at a time.
 const RUNS_AT_ONCE: usize = 256;
@@ -128,7 +129,8 @@ impl Store {
         let total: u64 = runs.iter().map(|(_, run)| frames(run)).sum();
         let (mut jobs, mut counts) = (Vec::new(), Vec::new());
         for (_, run) in &runs {
-            let share = (frames(run) * threads as u64).div_ceil(total.max(1));
+            let ranges = threads.saturating_mul(ranges_each(threads)) as u64;
+            let share = frames(run).saturating_mul(ranges).div_ceil(total.max(1));
             let ranges = match run {
                 Ok(reader) => reader.verify_jobs(usize::try_from(share).unwrap_or(1)),
                 Err(_) => Vec::new(),

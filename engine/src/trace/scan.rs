@@ -183,7 +183,9 @@ impl Lane {
         let (same, changed) = compared(&self.extents, &extents);
         self.bytes.resize(len, 0);
         let mut group = None;
-        for (at, piece) in &changed {
+        // The last first: of two threads that begin in different frames, neither then waits for a group that the other
+        // is decoding while there is one that nobody is.
+        for (at, piece) in changed.iter().rev() {
             let range = piece.offset as usize..piece.end() as usize;
             let raw = match group.take() {
                 Some((known, raw)) if known == piece.group => raw,

@@ -14,6 +14,11 @@ use crate::trace::scan::{Handing, Scan};
 /// A range is worth a thread from so many frames on.
 const RANGE_FRAMES_MIN: u32 = 32;
 
+/// Ranges for each thread: later frames cost more than earlier ones, so whoever is done takes another.
+pub(crate) fn ranges_each(threads: usize) -> usize {
+    if threads > 1 { 2 } else { 1 }
+}
+
 /// What a verification read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Verified {
@@ -47,7 +52,8 @@ impl RunReader {
     /// # Errors
     /// As [`RunReader::verify`].
     pub fn verify_with_threads(&self, threads: usize) -> Result<Verified> {
-        let ranges = parallel::all(&*self.core.io, threads, self.verify_jobs(threads))?;
+        let jobs = self.verify_jobs(threads.saturating_mul(ranges_each(threads)));
+        let ranges = parallel::all(&*self.core.io, threads, jobs)?;
         self.joined(ranges)
     }
 
