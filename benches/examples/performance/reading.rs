@@ -49,6 +49,23 @@ pub fn scan(plan: &Plan) {
             })
             .1
         }),
+        // What a second thread is worth here and now.
+        Contender::new("BLAKE3 of the same bodies, two threads", || {
+            let (even, odd): (Vec<_>, Vec<_>) =
+                bodies.iter().enumerate().partition(|(at, _)| at / 4 % 2 == 0);
+            let hash = |half: Vec<(usize, &Vec<u8>)>| {
+                for (_, body) in half {
+                    std::hint::black_box(blake3::hash(body));
+                }
+            };
+            let both = || {
+                std::thread::scope(|scope| {
+                    scope.spawn(|| hash(even));
+                    hash(odd);
+                });
+            };
+            timed(bytes as f64, both).1
+        }),
         Contender::new("copy of the same bodies", || {
             timed(bytes as f64, || {
                 for body in &bodies {

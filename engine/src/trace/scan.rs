@@ -254,3 +254,85 @@ fn compared(old: &[Extent], new: &[Extent]) -> (Vec<Range<usize>>, Vec<(usize, E
     }
     (same, changed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blob::GroupId;
+    use crate::io::sim::SimIo;
+    use crate::{Component, ErrorKind, Frame, Options, RunSpec, Store};
+
+    fn numbers(mut state: u64) -> impl FnMut(u64) -> u64 {
+        move |below| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        }
+    }
+
+    #[test]
+    fn what_is_the_same_and_what_is_not_make_up_the_new_body() {
+        let mut next = numbers(9);
+        // Every byte of the log is told apart: group and offset.
+        let bytes = |extents: &[Extent]| -> Vec<(u64, u32)> {
+            extents.iter().flat_map(|e| (e.offset..e.end()).map(|at| (e.group.0, at))).collect()
+        };
+        for round in 0..20_000 {
+            let mut body = |count| -> Vec<Extent> {
+                let mut one = |_| {
+                    let (group, offset) = (GroupId(next(2)), next(6) as u32);
+                    Extent { group, offset, len: 1 + next(5) as u32 }
+                };
+                (0..count).map(&mut one).collect()
+            };
+            let (old, mut new) = (body(round % 7), body(round % 5));
+            if round % 2 == 0 {
+                new.splice(0..0, old.iter().copied().take(3));
+            }
+            let (same, changed) = compared(&old, &new);
+            let (old, new) = (bytes(&old), bytes(&new));
+            let mut made = vec![None; new.len()];
+            for range in &same {
+                assert!(!range.is_empty());
+                for at in range.clone() {
+                    assert!(made[at].replace(old[at]).is_none(), "told twice");
+                }
+            }
+            assert!(same.is_sorted_by(|a, b| a.end < b.start), "{same:?}");
+            for (at, extent) in &changed {
+                for (at, byte) in (*at..).zip(bytes(&[*extent])) {
+                    assert!(made[at].replace(byte).is_none(), "told twice");
+                    assert!(old.get(at) != Some(&byte), "fetched though it is there");
+                }
+            }
+            assert!(made.into_iter().eq(new.into_iter().map(Some)), "round {round}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_not_what_its_id_says_is_refused_after_any_other() {
+        let io = Arc::new(SimIo::new(1));
+        let store = Store::open_with("s", Options { io, ..Options::default() }).unwrap();
+        let space = store.namespace("default").unwrap();
+        let run = space.begin_run(RunSpec::new("r")).unwrap();
+        let (mut next, mut body) = (numbers(4), Vec::new());
+        for _ in 0..12 {
+            body.extend((0..9000).map(|_| b'a' + next(20) as u8));
+            run.record(Frame::new(Component::Llm, body.clone(), "")).unwrap();
+        }
+        let reader = space.run("r").unwrap();
+        let found = |seq| match reader.find_body(seq, &reader.record(seq).unwrap(), Slot::Input).unwrap() {
+            Found::Blob { extents, len, id, .. } => (extents, len as usize, id),
+            Found::Inline(_) => unreachable!("it is large"),
+        };
+        for wrong in 2..=11u32 {
+            let mut scan = Scan::whole(&reader);
+            let mut lane = scan.take_lane(&reader.record(1).unwrap(), Slot::Input);
+            for seq in 1..wrong {
+                let (extents, len, id) = found(seq);
+                lane.follow(&reader, extents, len, id).unwrap();
+            }
+            let ((extents, len, _), (_, _, id)) = (found(wrong), found(wrong + 1));
+            assert_eq!(lane.follow(&reader, extents, len, id).unwrap_err().kind(), ErrorKind::Damaged);
+        }
+    }
+}
