@@ -125,7 +125,12 @@ impl Store {
         if core.recovered {
             abandon_open(&core)?;
         }
-        Ok(Self(Arc::new(Inner { core, recording: Arc::default() })))
+        Ok(Self::over(core))
+    }
+
+    fn over(core: Arc<Core>) -> Self {
+        let recording = Arc::new(Recording::new(core.options.previous_bytes_max));
+        Self(Arc::new(Inner { core, recording }))
     }
 
     /// Opens a store for reading, beside a writer or not. Sees what was in the log when it was opened and when
@@ -143,7 +148,7 @@ impl Store {
     /// As [`Store::open_read_only`].
     pub fn open_read_only_with(path: impl AsRef<Path>, options: Options) -> Result<Self> {
         let core = Core::open(path.as_ref(), options, false)?;
-        Ok(Self(Arc::new(Inner { core, recording: Arc::default() })))
+        Ok(Self::over(core))
     }
 
     /// Reads on from the end of the log as it was last seen. Does nothing in the writing process.
@@ -263,9 +268,10 @@ impl Store {
         Ok(stats)
     }
 
-    /// Forgets decoded groups, so that what is read next comes from the files. For measuring.
+    /// Forgets decoded groups and frame records, so that what is read next comes from the files. For measuring.
     pub fn drop_caches(&self) {
         self.0.core.groups.clear();
+        self.0.core.frames.clear();
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

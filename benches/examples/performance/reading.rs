@@ -1,21 +1,31 @@
 //! Reading: verified scans beside the hash's own rate, single frames cold and warm.
 
-use annals::{Component, Durability, RunReader, RunSpec, Status};
+use annals::{Component, Durability, Frame, RunReader, RunSpec, Status};
 use annals_benches::conversation::{Conversation, Form};
 use annals_benches::measure::{Contender, interleave, quantile, samples, timed};
 use annals_benches::work::{open, record_step};
 
 use crate::{Plan, table};
 
-fn filled(plan: &Plan, form: Form) -> (tempfile::TempDir, annals::Store) {
+/// A store with a run of 200 steps, closed; the number of a frame whose bodies are 4 KB together, halfway.
+fn filled(plan: &Plan, form: Form) -> (tempfile::TempDir, annals::Store, u32) {
     let dir = plan.fresh();
     let path = dir.path().join("store");
     let store = open(&path, Durability::Process);
     let run = store.namespace("default").unwrap().begin_run(RunSpec::new("run")).unwrap();
-    Conversation::new(form, 1).take(200).for_each(|step| record_step(&run, step));
+    let mut small = 0;
+    for (index, step) in Conversation::new(form, 1).take(200).enumerate() {
+        if index == 100 {
+            let words = Conversation::new(Form::Plain, 2).next().unwrap().response;
+            let (input, output) = words[..4096.min(words.len())].split_at(1024);
+            let frame = Frame::new(Component::Planner, input.to_vec(), output.to_vec());
+            small = run.record(frame).unwrap();
+        }
+        record_step(&run, step);
+    }
     run.end(Status::Ok).unwrap();
     store.close().unwrap();
-    (dir, annals::Store::open_read_only(path).unwrap())
+    (dir, annals::Store::open_read_only(path).unwrap(), small)
 }
 
 fn reader(store: &annals::Store) -> RunReader {
@@ -39,6 +49,23 @@ pub(crate) fn scan(plan: &Plan) {
             })
             .1
         }),
+        // What a second thread is worth here and now.
+        Contender::new("BLAKE3 of the same bodies, two threads", || {
+            let (even, odd): (Vec<_>, Vec<_>) =
+                bodies.iter().enumerate().partition(|(at, _)| at / 4 % 2 == 0);
+            let hash = |half: Vec<(usize, &Vec<u8>)>| {
+                for (_, body) in half {
+                    std::hint::black_box(blake3::hash(body));
+                }
+            };
+            let both = || {
+                std::thread::scope(|scope| {
+                    scope.spawn(|| hash(even));
+                    hash(odd);
+                });
+            };
+            timed(bytes as f64, both).1
+        }),
         Contender::new("copy of the same bodies", || {
             timed(bytes as f64, || {
                 for body in &bodies {
@@ -48,55 +75,95 @@ pub(crate) fn scan(plan: &Plan) {
             .1
         }),
     ];
-    for (form, (_, store)) in &stores {
-        contenders.push(Contender::new(format!("annals, one thread, {}", form.name()), move || {
-            store.drop_caches();
-            timed(bytes as f64, || assert_eq!(reader(store).verify().unwrap().frames, 400)).1
-        }));
+    for (form, (_, store, _)) in &stores {
+        for (threads, name) in [(1, "one thread"), (2, "two threads")] {
+            contenders.push(Contender::new(format!("annals, {name}, {}", form.name()), move || {
+                store.drop_caches();
+                let work = || reader(store).verify_with_threads(threads).unwrap().frames;
+                let (frames, work) = timed(bytes as f64, work);
+                assert_eq!(frames, 401);
+                work
+            }));
+        }
     }
     let plain = &stores[0].1.1;
-    contenders.push(Contender::new("annals, frames handed out, one thread, plain", || {
-        plain.drop_caches();
-        timed(bytes as f64, || {
-            for frame in reader(plain).frames() {
-                std::hint::black_box(frame.unwrap());
-            }
-        })
-        .1
-    }));
+    for (name, verified) in [("verified", true), ("unverified", false)] {
+        contenders.push(Contender::new(format!("annals, frames handed out, {name}, plain"), move || {
+            plain.drop_caches();
+            let reader = if verified { reader(plain) } else { reader(plain).unverified() };
+            timed(bytes as f64, || {
+                for frame in reader.frames() {
+                    std::hint::black_box(frame.unwrap());
+                }
+            })
+            .1
+        }));
+    }
     table("verified replay scan, caches empty at first", "bytes", &interleave(plan.rounds, contenders));
 }
 
-/// One frame: its group decoded anew, and out of the cache.
+/// One frame: its records and groups read and decoded anew, and out of the caches.
+///
+/// "Cold" is without the engine's caches; the system's page cache is warm, and dropping the caches is counted.
+/// The frame of 780 KB is the conversation's last request (needs all groups), the tool frame the one after it (in the
+/// last group), the frame of 4 KB stands in the middle of a run and of a group, and the response is streamed.
 pub(crate) fn single(plan: &Plan) {
-    let (_dir, store) = filled(plan, Form::Plain);
-    let reader = reader(&store);
-    let last = (1..=reader.info().frames).rev();
-    let big = last.clone().find(|seq| reader.frame_info(*seq).unwrap().component == Component::Llm).unwrap();
+    let (_dir, store, small) = filled(plan, Form::Plain);
+    let verified = reader(&store);
+    let unverified = verified.unverified();
+    let last = (1..=verified.info().frames).rev();
+    let is_big = |seq: &u32| verified.frame_info(*seq).unwrap().component == Component::Llm;
+    let big = last.clone().find(is_big).unwrap();
     println!("\nsingle frames (microseconds; median, 99%)");
     let show = |name: &str, times: &[std::time::Duration]| {
         let us = |share| quantile(times, share).as_secs_f64() * 1e6;
         println!("  {name:44} {:>10.1} {:>10.1}", us(0.5), us(0.99));
     };
-    for (name, seq) in [("780 KB", big), ("1 KB tool frame", big + 1)] {
+    let body = verified.frame(big).unwrap().input;
+    show(
+        "BLAKE3 of 780 KB",
+        &samples(1000, |_| {
+            std::hint::black_box(blake3::hash(&body));
+        }),
+    );
+    show("copy of 780 KB", &samples(1000, |_| drop(std::hint::black_box(body.clone()))));
+    show(
+        "BLAKE3 of 4 KB",
+        &samples(5000, |_| {
+            std::hint::black_box(blake3::hash(&body[..4096]));
+        }),
+    );
+    for (name, seq) in [("780 KB", big), ("1 KB tool frame", big + 1), ("4 KB frame", small)] {
         let cold = samples(200, |_| {
             store.drop_caches();
-            std::hint::black_box(reader.frame(seq).unwrap());
+            std::hint::black_box(verified.frame(seq).unwrap());
         });
-        show(&format!("{name}, cold, with dropping the caches"), &cold);
-        let warm = samples(1000, |_| drop(std::hint::black_box(reader.frame(seq).unwrap())));
-        show(&format!("{name}, from the cache, verified"), &warm);
+        show(&format!("{name}, cold, verified"), &cold);
+        let cold = samples(200, |_| {
+            store.drop_caches();
+            std::hint::black_box(unverified.frame(seq).unwrap());
+        });
+        show(&format!("{name}, cold, unverified"), &cold);
+        let warm = samples(2000, |_| drop(std::hint::black_box(verified.frame(seq).unwrap())));
+        show(&format!("{name}, from the caches, verified"), &warm);
+        let warm = samples(2000, |_| drop(std::hint::black_box(unverified.frame(seq).unwrap())));
+        show(&format!("{name}, from the caches, unverified"), &warm);
     }
     let mut out = Vec::new();
     let response = samples(1000, |_| {
         store.drop_caches();
         out.clear();
-        std::io::Read::read_to_end(&mut reader.output_reader(big).unwrap(), &mut out).unwrap();
+        std::io::Read::read_to_end(&mut verified.output_reader(big).unwrap(), &mut out).unwrap();
     });
-    show("4 KB response, cold", &response);
+    show("4 KB response streamed, cold, verified", &response);
     let response = samples(5000, |_| {
         out.clear();
-        std::io::Read::read_to_end(&mut reader.output_reader(big).unwrap(), &mut out).unwrap();
+        std::io::Read::read_to_end(&mut verified.output_reader(big).unwrap(), &mut out).unwrap();
     });
-    show("4 KB response, from the cache, verified", &response);
+    show("4 KB response streamed, from the caches", &response);
+    let streamed = samples(500, |_| {
+        out.clear();
+        std::io::Read::read_to_end(&mut verified.input_reader(big).unwrap(), &mut out).unwrap();
+    });
+    show("780 KB streamed, from the caches, verified", &streamed);
 }

@@ -9,52 +9,89 @@ use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
 use super::group::WINDOW_LOG;
 use super::{BlobError, Codec, GROUP_BYTES_MAX};
 
-/// Decodes the raw bytes of a group from its parts (codec, raw length, encoded bytes), first to last.
-///
-/// The parts may stop anywhere: a group's front decodes without its rest.
-///
-/// # Errors
-/// [`BlobError::GroupTooLong`], [`BlobError::MixedCodec`], [`BlobError::PartLength`],
-/// [`BlobError::PartDamaged`]. At most [`GROUP_BYTES_MAX`] bytes and one decoder are allocated.
-pub(crate) fn decode_group<'a>(
-    parts: impl IntoIterator<Item = (Codec, u32, &'a [u8])>,
-) -> Result<Vec<u8>, BlobError> {
-    let mut out = Vec::new();
-    let mut group: Option<(Codec, Option<Decoder<'static>>)> = None;
-    for (part, (codec, raw_len, encoded)) in parts.into_iter().enumerate() {
-        let found = out.len() as u64 + u64::from(raw_len);
-        if found > GROUP_BYTES_MAX as u64 {
-            return Err(BlobError::GroupTooLong { found, most: GROUP_BYTES_MAX as u64 });
-        }
-        let (first, decoder) = match &mut group {
-            Some(group) => group,
-            None => group.insert((codec, new_decoder(codec)?)),
-        };
-        if *first != codec {
-            return Err(BlobError::MixedCodec { part });
-        }
-        match decoder {
-            None if encoded.len() == raw_len as usize => out.extend_from_slice(encoded),
-            None => {
-                let (expected, found) = (u64::from(raw_len), encoded.len() as u64);
-                return Err(BlobError::PartLength { part, expected, found });
-            }
-            Some(decoder) => decode_part(decoder, part, raw_len as usize, encoded, &mut out)?,
-        }
-    }
-    Ok(out)
+/// Decodes groups, one after the other. A Zstandard context is dear to make (some 400 KB) and cheap to use again.
+#[derive(Default)]
+pub(crate) struct GroupDecoder {
+    zstd: Option<Decoder<'static>>,
 }
 
-fn new_decoder(codec: Codec) -> Result<Option<Decoder<'static>>, BlobError> {
-    if codec == Codec::Raw {
-        return Ok(None);
+impl std::fmt::Debug for GroupDecoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GroupDecoder").finish_non_exhaustive()
     }
-    let open = || {
-        let mut decoder = Decoder::new()?;
-        decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG))?;
-        Ok(decoder)
-    };
-    open().map(Some).map_err(|source| BlobError::Zstd { what: "open a decoder", source })
+}
+
+impl GroupDecoder {
+    /// Decodes the raw bytes of a group from its parts (codec, raw length, encoded bytes), first to last.
+    ///
+    /// The parts may stop anywhere: a group's front decodes without its rest.
+    ///
+    /// # Errors
+    /// [`BlobError::GroupTooLong`], [`BlobError::MixedCodec`], [`BlobError::PartLength`],
+    /// [`BlobError::PartDamaged`]. At most [`GROUP_BYTES_MAX`] bytes and one decoder are allocated.
+    pub(crate) fn decode<'a>(
+        &mut self,
+        parts: impl IntoIterator<Item = (Codec, u32, &'a [u8])> + Clone,
+    ) -> Result<Vec<u8>, BlobError> {
+        let mut total = 0u64;
+        for (_, raw_len, _) in parts.clone() {
+            total += u64::from(raw_len);
+            if total > GROUP_BYTES_MAX as u64 {
+                return Err(BlobError::GroupTooLong { found: total, most: GROUP_BYTES_MAX as u64 });
+            }
+        }
+        // One byte more than recorded, so that a last part that holds too much shows it.
+        let mut out = Vec::with_capacity(total as usize + 1);
+        let mut first = None;
+        let mut zstd: Option<Decoder<'static>> = None;
+        for (part, (codec, raw_len, encoded)) in parts.into_iter().enumerate() {
+            if *first.get_or_insert(codec) != codec {
+                return Err(BlobError::MixedCodec { part });
+            }
+            match codec {
+                Codec::Raw if encoded.len() == raw_len as usize => out.extend_from_slice(encoded),
+                Codec::Raw => {
+                    let (expected, found) = (u64::from(raw_len), encoded.len() as u64);
+                    return Err(BlobError::PartLength { part, expected, found });
+                }
+                Codec::Zstd => {
+                    let decoder = match &mut zstd {
+                        Some(decoder) => decoder,
+                        None => zstd.insert(self.take()?),
+                    };
+                    decode_part(decoder, part, raw_len as usize, encoded, &mut out)?;
+                }
+            }
+        }
+        // One that met damage is not used again.
+        self.zstd = zstd.or(self.zstd.take());
+        Ok(out)
+    }
+
+    /// A decoder at the start of a frame.
+    fn take(&mut self) -> Result<Decoder<'static>, BlobError> {
+        let ready = match self.zstd.take() {
+            Some(mut used) => used.reinit().map(|()| used),
+            None => new_decoder(),
+        };
+        ready.map_err(|source| BlobError::Zstd { what: "open a decoder", source })
+    }
+}
+
+/// Decodes one group with a decoder of its own.
+///
+/// # Errors
+/// As [`GroupDecoder::decode`].
+pub(crate) fn decode_group<'a>(
+    parts: impl IntoIterator<Item = (Codec, u32, &'a [u8])> + Clone,
+) -> Result<Vec<u8>, BlobError> {
+    GroupDecoder::default().decode(parts)
+}
+
+fn new_decoder() -> std::io::Result<Decoder<'static>> {
+    let mut decoder = Decoder::new()?;
+    decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG))?;
+    Ok(decoder)
 }
 
 fn decode_part(
@@ -65,10 +102,7 @@ fn decode_part(
     out: &mut Vec<u8>,
 ) -> Result<(), BlobError> {
     let start = out.len();
-    // One byte more than recorded, so that a part that holds too much shows it.
-    out.resize(start + raw_len + 1, 0);
-    let room = out.get_mut(start..).unwrap_or_default();
-    let mut output = OutBuffer::around(room);
+    let mut output = OutBuffer::around_pos(out, start);
     let mut input = InBuffer::around(encoded);
     loop {
         let before = (input.pos(), output.pos());
@@ -78,11 +112,13 @@ fn decode_part(
         if hint == 0 {
             return Err(BlobError::PartDamaged { part, what: "its frame ends, which no group's does" });
         }
-        if output.pos() > raw_len || (input.pos(), output.pos()) == before {
+        // With room left in the output, nothing is held back once all input is taken.
+        let drained = input.pos() == encoded.len() && output.pos() < output.capacity();
+        if drained || output.pos() - start > raw_len || (input.pos(), output.pos()) == before {
             break;
         }
     }
-    let (found, consumed) = (output.pos(), input.pos() == encoded.len());
+    let (found, consumed) = (output.pos() - start, input.pos() == encoded.len());
     if found != raw_len {
         let (expected, found) = (raw_len as u64, found as u64);
         return Err(BlobError::PartLength { part, expected, found });
@@ -90,6 +126,5 @@ fn decode_part(
     if !consumed {
         return Err(BlobError::PartDamaged { part, what: "bytes are left over" });
     }
-    out.truncate(start + raw_len);
     Ok(())
 }

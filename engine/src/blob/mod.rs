@@ -33,13 +33,13 @@ mod tree;
 mod types;
 
 pub(crate) use anchor::{ANCHOR_WINDOW_BYTES, anchors_of};
-pub(crate) use decode::decode_group;
+pub(crate) use decode::{GroupDecoder, decode_group};
 pub(crate) use delta::DeltaStack;
 pub(crate) use error::BlobError;
 pub(crate) use packer::Packer;
 pub(crate) use plan::{Before, Compared, Earlier, Step, plan};
 pub(crate) use recipe::{decode_recipe, encode_recipe};
-pub(crate) use tree::TreeHash;
+pub(crate) use tree::{BLOCK_BYTES, TreeHash};
 pub(crate) use types::{
     Anchor, AnchorKey, AnchorSeed, BODY_BYTES_MAX, Body, Codec, EXTENTS_MAX, Extent, GROUP_BYTES_MAX,
     GroupId, assemble,

@@ -205,7 +205,7 @@ pub(crate) fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>) -> Result<Vec
     let base = base.unwrap_or_default();
     let starts = starts_of(base);
     let mut marks = Marks::new(base);
-    let mut out: Vec<Extent> = Vec::new();
+    let mut out: Vec<Extent> = Vec::with_capacity(base.len() + 4);
     let (mut cursor, mut total) = (0u64, 0u64);
     let mut reader = Reader::new(bytes, "recipe");
     while !reader.is_done() {

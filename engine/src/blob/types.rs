@@ -104,7 +104,11 @@ pub(crate) struct Body {
     pub hash: Arc<TreeHash>,
 }
 
-/// Puts a body together from its extents; `group` gives a group's decoded raw bytes.
+/// Most bytes that are set aside for a body before any of it is there: what a recipe says may not be so.
+const RESERVED_MAX: u64 = 16 << 20;
+
+/// Puts a body together from its extents; `group` gives the decoded raw bytes of an extent's group, up to the
+/// extent's end at least.
 ///
 /// The caller hashes the result: see the module's header.
 ///
@@ -112,19 +116,19 @@ pub(crate) struct Body {
 /// [`BlobError::MissingGroup`] or [`BlobError::OutsideGroup`]; [`BlobError::BodyTooLong`].
 pub(crate) fn assemble(
     extents: &[Extent],
-    mut group: impl FnMut(GroupId) -> Option<Arc<Vec<u8>>>,
+    mut group: impl FnMut(&Extent) -> Option<Arc<Vec<u8>>>,
 ) -> Result<Vec<u8>, BlobError> {
     let len: u64 = extents.iter().map(|e| u64::from(e.len)).sum();
     if len > BODY_BYTES_MAX {
         return Err(BlobError::BodyTooLong { found: len, most: BODY_BYTES_MAX });
     }
-    let mut out = Vec::new();
+    let mut out = Vec::with_capacity(usize::try_from(len.min(RESERVED_MAX)).unwrap_or_default());
     let mut last: Option<(GroupId, Arc<Vec<u8>>)> = None;
     for e in extents {
         let raw = match &last {
-            Some((id, raw)) if *id == e.group => raw,
+            Some((id, raw)) if *id == e.group && raw.len() >= e.end() as usize => raw,
             _ => {
-                let raw = group(e.group).ok_or(BlobError::MissingGroup { group: e.group })?;
+                let raw = group(e).ok_or(BlobError::MissingGroup { group: e.group })?;
                 &last.insert((e.group, raw)).1
             }
         };

@@ -1,135 +1,29 @@
-//! Bodies in the log: decoding groups, putting bodies together, checking them against their ids.
+//! Bodies in the log: putting them together from their extents, checking them against their ids.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::blob::{
-    Anchor, BODY_BYTES_MAX, Codec, Extent, GROUP_BYTES_MAX, GroupId, anchors_of, assemble, decode_group,
-    decode_recipe,
+    Anchor, BODY_BYTES_MAX, Codec, Extent, GroupId, anchors_of, assemble, decode_group, decode_recipe,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{BlobId, NamespaceId, Place, Seqno, StoreId};
+use crate::ids::{BlobId, NamespaceId, Seqno, StoreId};
 use crate::kv::core::Core;
+pub(crate) use crate::kv::groups::group;
+use crate::kv::groups::{Wanted, group_of};
 use crate::kv::keys;
 use crate::kv::table::Entry;
 use crate::log::cursor::for_each_record;
 use crate::log::record::{GroupPart, Kind, RecipeRef};
-use crate::log::segments::{Segment, lock};
+use crate::log::segments::Segment;
 
-/// Decoded groups, the least recently used dropped first.
-#[derive(Debug)]
-pub(crate) struct GroupCache {
-    bytes_max: usize,
-    held: Mutex<Held>,
-}
-
-#[derive(Debug, Default)]
-struct Held {
-    groups: HashMap<u64, (Arc<Vec<u8>>, u64)>,
-    bytes: usize,
-    clock: u64,
-}
-
-impl GroupCache {
-    pub(crate) fn new(bytes_max: usize) -> Self {
-        Self { bytes_max, held: Mutex::default() }
-    }
-
-    fn get(&self, id: GroupId, len_min: usize) -> Option<Arc<Vec<u8>>> {
-        let mut held = lock(&self.held);
-        held.clock += 1;
-        let now = held.clock;
-        let (raw, used) = held.groups.get_mut(&id.0)?;
-        *used = now;
-        (raw.len() >= len_min).then(|| raw.clone())
-    }
-
-    pub(crate) fn put(&self, id: GroupId, raw: &Arc<Vec<u8>>) {
-        let mut held = lock(&self.held);
-        held.clock += 1;
-        let now = held.clock;
-        held.bytes += raw.len();
-        if let Some((old, _)) = held.groups.insert(id.0, (raw.clone(), now)) {
-            held.bytes -= old.len();
-        }
-        while held.bytes > self.bytes_max && held.groups.len() > 1 {
-            let Some(oldest) = held.groups.iter().min_by_key(|(_, (_, used))| *used).map(|(id, _)| *id)
-            else {
-                break;
-            };
-            if let Some((raw, _)) = held.groups.remove(&oldest) {
-                held.bytes -= raw.len();
-            }
-        }
-    }
-
-    /// Forgets everything, so that the next read is cold.
-    pub(crate) fn clear(&self) {
-        *lock(&self.held) = Held::default();
-    }
-}
-
-/// The raw bytes of a group of a namespace, at least `len_min` of them.
-///
-/// # Errors
-/// `Damaged` where the group is missing, shorter, another namespace's, or does not decode.
-pub(crate) fn group(
-    core: &Core,
-    namespace: NamespaceId,
-    id: GroupId,
-    len_min: usize,
-) -> Result<Arc<Vec<u8>>> {
-    if let Some(raw) = core.groups.get(id, len_min) {
-        return Ok(raw);
-    }
-    let missing = || {
-        Error::new(ErrorKind::Damaged, format!("group {} is named by a recipe and is not in the log", id.0))
-    };
-    let value = core.index.newest(&keys::group(id.0))?.ok_or_else(missing)?;
-    let mut place = keys::place(value);
-    let segment = core.segment(place.segment)?;
-    let mut parts: Vec<(Codec, u32, u32, Vec<u8>)> = Vec::new();
-    loop {
-        let before = segment.record(place, |record| {
-            let wrong = |what: String| Error::damaged(&segment.path, u64::from(place.offset), what);
-            if Kind::parse(record.kind, record.layout).map_err(|e| wrong(e.to_string()))?
-                != Some(Kind::GroupPart)
-            {
-                return Err(wrong("a group part is expected here".into()));
-            }
-            let part = GroupPart::parse(record.body).map_err(|e| wrong(e.to_string()))?;
-            if part.group != id.0 || part.namespace != namespace {
-                return Err(wrong(format!("this part belongs to group {}, not {}", part.group, id.0)));
-            }
-            let codec = Codec::from_code(part.codec).map_err(|e| wrong(e.to_string()))?;
-            let follows = parts
-                .last()
-                .is_none_or(|(_, start, _, _)| part.raw_start.checked_add(part.raw_len) == Some(*start));
-            let fits = part.raw_len > 0
-                && u64::from(part.raw_start) + u64::from(part.raw_len) <= GROUP_BYTES_MAX as u64;
-            if !fits
-                || !follows
-                || part.before_offset >= place.offset
-                || (part.before_offset == 0) != (part.raw_start == 0)
-            {
-                return Err(wrong("the parts of a group do not follow each other".into()));
-            }
-            parts.push((codec, part.raw_start, part.raw_len, part.encoded.to_vec()));
-            Ok((part.before_offset, part.before_len))
-        })?;
-        if before.0 == 0 {
-            break;
-        }
-        place = Place { offset: before.0, len: before.1, ..place };
-    }
-    let encoded = parts.iter().rev().map(|(codec, _, raw_len, bytes)| (*codec, *raw_len, bytes.as_slice()));
-    let raw = decode_group(encoded).map_err(|e| Error::damaged(&segment.path, u64::from(place.offset), e))?;
-    if raw.len() < len_min {
-        return Err(missing());
-    }
-    let raw = Arc::new(raw);
-    core.groups.put(id, &raw);
-    Ok(raw)
+/// Whether a body's bytes are hashed and compared with its id before they are handed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hashing {
+    /// They are.
+    Compared,
+    /// The caller said that the records' checksums are enough.
+    LeftOut,
 }
 
 /// A body from its extents, checked against its length and id.
@@ -143,14 +37,26 @@ pub(crate) fn body(
     len: u64,
     id: BlobId,
 ) -> Result<Vec<u8>> {
+    body_with(core, namespace, extents, (len, id), Wanted::Reach, Hashing::Compared)
+}
+
+/// The same, of length and id `named`, with as much of each group decoded as is `wanted`, and hashed or not.
+///
+/// # Errors
+/// As [`body`].
+pub(crate) fn body_with(
+    core: &Core,
+    namespace: NamespaceId,
+    extents: &[Extent],
+    named: (u64, BlobId),
+    wanted: Wanted,
+    hashing: Hashing,
+) -> Result<Vec<u8>> {
+    let (len, id) = named;
     check_len(extents, len, id)?;
     let mut failed = None;
-    let bytes = assemble(extents, |wanted| match group(core, namespace, wanted, reach(extents, wanted)) {
-        Ok(raw) => Some(raw),
-        Err(error) => {
-            failed = Some(error);
-            None
-        }
+    let bytes = assemble(extents, |extent| {
+        group_of(core, namespace, extent, extents, wanted).map_err(|error| failed = Some(error)).ok()
     });
     match (bytes, failed) {
         (_, Some(error)) => Err(error),
@@ -159,7 +65,7 @@ pub(crate) fn body(
             format!("blob {id} cannot be put together: {error}"),
             error,
         )),
-        (Ok(bytes), None) if BlobId::of(&bytes) == id => Ok(bytes),
+        (Ok(bytes), None) if hashing == Hashing::LeftOut || BlobId::of(&bytes) == id => Ok(bytes),
         (Ok(_), None) => Err(mismatch(id)),
     }
 }
@@ -182,17 +88,6 @@ pub(crate) fn check_len(extents: &[Extent], len: u64, id: BlobId) -> Result<()> 
 /// What a reader is told when bytes do not hash to their id.
 pub(crate) fn mismatch(id: BlobId) -> Error {
     Error::new(ErrorKind::Damaged, format!("the bytes stored for blob {id} do not hash to it"))
-}
-
-/// How much of a group these extents need.
-fn reach(extents: &[Extent], group: GroupId) -> usize {
-    extents
-        .iter()
-        .filter(|e| e.group == group)
-        .map(|e| e.end() as usize)
-        .max()
-        .unwrap_or(0)
-        .min(GROUP_BYTES_MAX)
 }
 
 /// The extents that a recipe codes; `base` gives those of the body it is coded against.

@@ -7,7 +7,9 @@ use crate::blob::GroupId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Place, RunUid, SegmentId, Seqno, StoreId};
 use crate::io::{File, Io};
-use crate::kv::bodies::{AnchorRebuild, GroupCache, anchor_seed};
+use crate::kv::bodies::{AnchorRebuild, anchor_seed};
+use crate::kv::frame_cache::FrameCache;
+use crate::kv::groups::GroupCache;
 use crate::kv::index::Index;
 use crate::kv::keys;
 use crate::kv::table::Entry;
@@ -80,6 +82,7 @@ pub(crate) struct Core {
     log: Option<OpenLog>,
     followed: Mutex<Option<Followed>>,
     pub(crate) groups: GroupCache,
+    pub(crate) frames: Arc<FrameCache>,
     next_group: AtomicU64,
     next_run: AtomicU64,
     next_space: AtomicU32,
@@ -125,6 +128,7 @@ impl Core {
         };
         let core = Arc::new(Self {
             groups: GroupCache::new(options.group_cache_bytes),
+            frames: Arc::new(FrameCache::new()),
             io,
             options,
             paths,

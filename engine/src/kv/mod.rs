@@ -2,10 +2,14 @@
 
 pub(crate) mod blob_reader;
 pub(crate) mod bodies;
+pub(crate) mod cache;
 pub(crate) mod core;
+pub(crate) mod frame_cache;
+pub(crate) mod groups;
 pub(crate) mod index;
 pub(crate) mod keys;
 pub(crate) mod keyspace;
+pub(crate) mod parallel;
 pub(crate) mod stored;
 pub(crate) mod table;
 pub(crate) mod view;

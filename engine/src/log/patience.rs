@@ -61,9 +61,9 @@ mod tests {
             looks
         };
         assert_eq!(count(u32::MAX), LOOKS_MAX + 1);
-        (0..20).for_each(|_| drop(count(u32::MAX)));
+        (0..20).for_each(|_| _ = count(u32::MAX));
         assert_eq!(count(u32::MAX), LOOKS_MIN + 1);
-        (0..20).for_each(|_| drop(count(5)));
+        (0..20).for_each(|_| _ = count(5));
         assert_eq!(count(u32::MAX), LOOKS_MAX + 1);
     }
 }

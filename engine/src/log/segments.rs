@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 
 use crate::error::{Error, Result};
@@ -22,11 +23,24 @@ pub(crate) struct Segment {
     pub(crate) salt: Salt,
     sealed: OnceLock<()>,
     map: OnceLock<Option<Bytes>>,
+    /// The file was seen to be as long as this.
+    known_len: AtomicU64,
 }
+
+/// A record of at most this many bytes is read without an allocation.
+const SMALL_RECORD_BYTES: usize = 512;
 
 impl Segment {
     pub(crate) fn new(store: StoreId, id: SegmentId, path: PathBuf, file: Arc<dyn File>) -> Self {
-        Self { id, path, file, salt: Salt::new(store, id), sealed: OnceLock::new(), map: OnceLock::new() }
+        Self {
+            id,
+            path,
+            file,
+            salt: Salt::new(store, id),
+            sealed: OnceLock::new(),
+            map: OnceLock::new(),
+            known_len: AtomicU64::new(0),
+        }
     }
 
     /// Opens an existing segment and checks its header.
@@ -52,39 +66,70 @@ impl Segment {
         self.map.get_or_init(|| self.file.map().ok()).as_ref()
     }
 
+    /// All bytes of a sealed segment, without a copy; `None` of one that is still written.
+    pub(crate) fn mapped(&self) -> Option<&[u8]> {
+        self.map().map(|map| &**map)
+    }
+
+    /// Reads the bytes from `start` to `end` of a segment, into `out`, whose old content goes.
+    ///
+    /// # Errors
+    /// `Damaged` where the file ends before; then nothing is allocated, so `end` may come from anywhere.
+    pub(crate) fn read_range(&self, start: u64, end: u64, out: &mut Vec<u8>) -> Result<()> {
+        let short = || Error::damaged(&self.path, start, "the file ends before a record");
+        let len = end.checked_sub(start).and_then(|len| usize::try_from(len).ok()).ok_or_else(short)?;
+        self.check_end(end, start)?;
+        out.clear();
+        out.resize(len, 0);
+        let got = self.file.read_at(out, start)?;
+        if got == len { Ok(()) } else { Err(short()) }
+    }
+
+    /// Refuses a range that ends past the file. Its length is asked for only where it is past all that was ever seen:
+    /// a file that was cut since gives fewer bytes when read.
+    fn check_end(&self, end: u64, start: u64) -> Result<()> {
+        if end > self.known_len.load(Ordering::Relaxed) {
+            let len = self.file.len()?;
+            self.known_len.fetch_max(len, Ordering::Relaxed);
+            if len < end {
+                return Err(Error::damaged(&self.path, start, "the file ends before a record"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks `bytes`, which are said to be those of the record at `place`.
+    pub(crate) fn check<'a>(&self, place: Place, bytes: &'a [u8]) -> Result<RawRecord<'a>> {
+        let start = u64::from(place.offset);
+        let record =
+            RawRecord::check(bytes, self.salt, start).map_err(|e| Error::damaged(&self.path, start, e))?;
+        if record.bytes != place.len || (place.len as usize) < RECORD_HEADER_BYTES {
+            let what = "a record has another length than the index says";
+            return Err(Error::damaged(&self.path, start, what));
+        }
+        Ok(record)
+    }
+
     /// Calls `then` with the checked record at `place`.
     pub(crate) fn record<T>(&self, place: Place, then: impl FnOnce(RawRecord<'_>) -> Result<T>) -> Result<T> {
         let (start, len) = (u64::from(place.offset), place.len as usize);
-        let checked = |bytes: &[u8]| {
-            let record = RawRecord::check(bytes, self.salt, start)
-                .map_err(|e| Error::damaged(&self.path, start, e))?;
-            if record.bytes as usize != len || len < RECORD_HEADER_BYTES {
-                return Err(Error::damaged(
-                    &self.path,
-                    start,
-                    "a record has another length than the index says",
-                ));
-            }
-            then(record)
-        };
-        match self.map() {
-            Some(map) => {
-                let end = start as usize + len;
-                let bytes = map.get(start as usize..end);
-                checked(
-                    bytes
-                        .ok_or_else(|| Error::damaged(&self.path, start, "the file ends before a record"))?,
-                )
-            }
-            None => {
-                if self.file.len()? < start + len as u64 {
-                    return Err(Error::damaged(&self.path, start, "the file ends before a record"));
-                }
-                let mut bytes = vec![0; len];
-                let got = self.file.read_at(&mut bytes, start)?;
-                checked(&bytes[..got])
-            }
+        let end = start + u64::from(place.len);
+        if let Some(map) = self.mapped() {
+            let bytes = usize::try_from(start).ok().and_then(|start| map.get(start..)?.get(..len));
+            let bytes =
+                bytes.ok_or_else(|| Error::damaged(&self.path, start, "the file ends before a record"))?;
+            return then(self.check(place, bytes)?);
         }
+        // Most records are small: those need no allocation.
+        let mut small = [0; SMALL_RECORD_BYTES];
+        if let Some(bytes) = small.get_mut(..len) {
+            self.check_end(end, start)?;
+            let got = self.file.read_at(bytes, start)?;
+            return then(self.check(place, bytes.get(..got).unwrap_or_default())?);
+        }
+        let mut bytes = Vec::new();
+        self.read_range(start, end, &mut bytes)?;
+        then(self.check(place, &bytes)?)
     }
 }
 

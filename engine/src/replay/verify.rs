@@ -1,11 +1,17 @@
 //! Checking everything: files first, then every run.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::kv::parallel;
 use crate::log::cursor::for_each_record;
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
 use crate::log::open::{find, scan, sealed_footer};
 use crate::log::segments::lock;
 use crate::store::Store;
+use crate::trace::reader::RunReader;
+use crate::trace::verify::ranges_each;
+
+/// Runs that are open for checking at a time.
+const RUNS_AT_ONCE: usize = 256;
 
 /// Something that is not what was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,16 +59,32 @@ impl Store {
     /// # Errors
     /// `Unavailable` where files cannot be read. Damage is reported, not an error.
     pub fn verify(&self) -> Result<VerifyReport> {
+        self.verify_with_threads(1)
+    }
+
+    /// The same, the runs on this many threads, the caller's being one of them; 0 is 1. Reports the same.
+    ///
+    /// # Errors
+    /// As [`Store::verify`].
+    pub fn verify_with_threads(&self, threads: usize) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         self.verify_files(&mut report)?;
         for namespace in self.namespaces()? {
-            let runs: Vec<_> = self.namespace(&namespace)?.runs()?.collect();
-            for run in runs {
-                match run {
-                    Ok(info) => self.verify_one(&namespace, &info.name, &mut report)?,
-                    Err(error) => report.note(None, &error)?,
+            let space = self.namespace(&namespace)?;
+            let mut some = Vec::new();
+            for info in space.runs()? {
+                match info {
+                    Ok(info) => some.push((info.name.clone(), space.run(&info.name))),
+                    Err(error) => {
+                        self.verify_some(&namespace, std::mem::take(&mut some), threads, &mut report)?;
+                        report.note(None, &error)?;
+                    }
+                }
+                if some.len() == RUNS_AT_ONCE {
+                    self.verify_some(&namespace, std::mem::take(&mut some), threads, &mut report)?;
                 }
             }
+            self.verify_some(&namespace, some, threads, &mut report)?;
         }
         Ok(report)
     }
@@ -72,29 +94,68 @@ impl Store {
     /// # Errors
     /// `NotFound` for a run that does not exist; `Unavailable`.
     pub fn verify_runs(&self, namespace: &str, runs: &[String]) -> Result<VerifyReport> {
+        self.verify_runs_with_threads(namespace, runs, 1)
+    }
+
+    /// The same on this many threads, as [`Store::verify_with_threads`].
+    ///
+    /// # Errors
+    /// As [`Store::verify_runs`].
+    pub fn verify_runs_with_threads(
+        &self,
+        namespace: &str,
+        runs: &[String],
+        threads: usize,
+    ) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
-        for run in runs {
-            self.verify_one(namespace, run, &mut report)?;
+        let space = self.namespace(namespace)?;
+        for names in runs.chunks(RUNS_AT_ONCE) {
+            let some = names.iter().map(|name| (name.clone(), space.run(name))).collect();
+            self.verify_some(namespace, some, threads, &mut report)?;
         }
         Ok(report)
     }
 
-    fn verify_one(&self, namespace: &str, name: &str, report: &mut VerifyReport) -> Result<()> {
-        let checked = self.namespace(namespace)?.run(name);
-        let checked = match checked {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Err(error),
-            other => other.and_then(|reader| reader.verify()),
-        };
-        match checked {
-            Ok(verified) => {
-                report.runs += 1;
-                report.frames += verified.frames;
-                report.blobs += verified.blobs;
-                report.bytes += verified.bytes;
-                Ok(())
-            }
-            Err(error) => report.note(Some((namespace, name)), &error),
+    /// Checks these runs, each long one in ranges, so that no thread is left with one of them alone.
+    fn verify_some(
+        &self,
+        namespace: &str,
+        runs: Vec<(String, Result<RunReader>)>,
+        threads: usize,
+        report: &mut VerifyReport,
+    ) -> Result<()> {
+        let frames =
+            |run: &Result<RunReader>| run.as_ref().map_or(0, |reader| u64::from(reader.info().frames));
+        let total: u64 = runs.iter().map(|(_, run)| frames(run)).sum();
+        let (mut jobs, mut counts) = (Vec::new(), Vec::new());
+        for (_, run) in &runs {
+            let ranges = threads.saturating_mul(ranges_each(threads)) as u64;
+            let share = frames(run).saturating_mul(ranges).div_ceil(total.max(1));
+            let ranges = match run {
+                Ok(reader) => reader.verify_jobs(usize::try_from(share).unwrap_or(1)),
+                Err(_) => Vec::new(),
+            };
+            counts.push(ranges.len());
+            jobs.extend(ranges);
         }
+        let mut done = parallel::all(&*self.core().io, threads, jobs)?.into_iter();
+        for ((name, run), count) in runs.into_iter().zip(counts) {
+            let ranges: Vec<_> = done.by_ref().take(count).collect();
+            let checked = match run {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Err(error),
+                run => run.and_then(|reader| reader.joined(ranges)),
+            };
+            match checked {
+                Ok(verified) => {
+                    report.runs += 1;
+                    report.frames += verified.frames;
+                    report.blobs += verified.blobs;
+                    report.bytes += verified.bytes;
+                }
+                Err(error) => report.note(Some((namespace, &name)), &error)?,
+            }
+        }
+        Ok(())
     }
 
     /// Reads the log from its first byte, trusting no table and no clean close.

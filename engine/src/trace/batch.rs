@@ -15,7 +15,7 @@ use crate::log::record::{
 };
 use crate::log::ticket::Ticket;
 use crate::trace::chain;
-use crate::trace::lanes::{Lane, LaneKey, Lanes, Slot};
+use crate::trace::lanes::{Lane, LaneKey, Slot};
 use crate::trace::model::{Component, Frame, Status, check_text};
 use crate::trace::reader::{RunReader, run_record};
 use crate::trace::recorder::{Run, RunState, encode_run};
@@ -238,7 +238,7 @@ impl<'a> RunBatch<'a> {
         let staged_body = self.bodies.iter().rev().find(|(of, _)| of == key).map(|(_, body)| body.clone());
         let lane =
             self.staged.lanes.get_mut(key).ok_or_else(|| Error::bug("a lane that was just made is gone"))?;
-        let previous = staged_body.or_else(|| lane.last());
+        let previous = staged_body.or_else(|| self.run.recording.previous.of(lane));
         let compared = match content {
             Content::Bytes(bytes) if bytes.len() > INLINE_BYTES_MAX => {
                 Some(Compared::new(bytes, previous.as_ref()))
@@ -276,7 +276,7 @@ impl<'a> RunBatch<'a> {
 
     /// A fork's lane begins with the last body that its lineage has for it.
     fn lane_from_lineage(&mut self, (component, slot): &LaneKey) -> Result<Lane> {
-        let mut lane = Lane::new(&self.run.recording.previous);
+        let mut lane = self.run.recording.previous.lane();
         let Some((_, shared, _)) = self.staged.fields.parent else { return Ok(lane) };
         if *slot != Slot::Input || shared == 0 {
             return Ok(lane);
@@ -383,16 +383,14 @@ impl<'a> RunBatch<'a> {
         }
         let submitted = self.writer.submit(self.durability)?;
         let (_, ticket) = submitted.ok_or_else(|| Error::invalid("an empty batch cannot be committed"))?;
-        let limit = run.core.options.previous_bytes_max;
         for (key, body) in self.bodies {
             if let Some(lane) = self.staged.lanes.get(&key) {
-                lane.remember(body, limit);
+                run.recording.previous.remember(lane, body);
             }
         }
         *self.guard = self.staged;
         if self.guard.ended {
-            self.guard.lanes = Lanes::default();
-            run.release();
+            run.release(&mut self.guard);
         }
         Ok(ticket)
     }

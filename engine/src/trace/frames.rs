@@ -9,11 +9,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, RunUid, Seqno};
 use crate::kv::blob_reader::BlobReader;
 use crate::kv::bodies;
+use crate::kv::frame_cache::FrameRecord;
+use crate::kv::groups::Wanted;
 use crate::kv::keys;
 use crate::log::record::{BodyRef, FrameHead, Kind, PartHead, RecipeRef};
 use crate::trace::lanes::Slot;
 use crate::trace::model::Component;
-use crate::trace::reader::{RunReader, run_record};
+use crate::trace::reader::{Ancestor, RunReader};
 
 /// How many recipes one may be coded against, one after the other. A million bodies need twenty.
 pub(crate) const BASE_DEPTH_MAX: u32 = 64;
@@ -28,65 +30,75 @@ pub(crate) struct StoredBody {
     pub(crate) extents: Arc<Vec<Extent>>,
 }
 
-/// A frame's head and the recipes in its tail.
-#[derive(Debug, Clone)]
-pub(super) struct Raw {
-    pub(super) head: FrameHead,
-    recipes: [Option<(u32, Vec<u8>)>; 3],
+/// Where a body's bytes are.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// In the record that names it.
+    Inline(Vec<u8>),
+    /// In groups. `seq`: the frame that holds the recipe.
+    Blob { seq: u32, extents: Arc<Vec<Extent>>, len: u64, id: BlobId },
 }
 
-impl Raw {
-    fn slot(&self, slot: Slot) -> (&BodyRef, Option<RecipeRef<'_>>) {
-        let (reference, recipe) = match slot {
-            Slot::Input => (&self.head.input, &self.recipes[0]),
-            Slot::Output => (&self.head.output, &self.recipes[1]),
-            Slot::Metadata | Slot::State => (&self.head.metadata, &self.recipes[2]),
-        };
-        (reference, recipe.as_ref().map(|(base_back, recipe)| RecipeRef { base_back: *base_back, recipe }))
+/// A body as read.
+#[derive(Debug)]
+pub(super) struct ReadBody {
+    pub(super) bytes: Vec<u8>,
+    /// Its length, also where nobody asked for its bytes.
+    pub(super) len: u64,
+    pub(super) id: BlobId,
+}
+
+impl ReadBody {
+    pub(super) fn hashed(bytes: Vec<u8>) -> Self {
+        Self { len: bytes.len() as u64, id: BlobId::of(&bytes), bytes }
+    }
+}
+
+/// A slot's place in a frame's record.
+fn place_of(slot: Slot) -> usize {
+    match slot {
+        Slot::Input => 0,
+        Slot::Output => 1,
+        Slot::Metadata | Slot::State => 2,
     }
 }
 
 impl RunReader {
-    /// Which run of the lineage holds frame `seq`.
-    pub(super) fn owner(&self, seq: u32) -> Result<RunUid> {
+    /// The run of the lineage that holds frame `seq`.
+    fn ancestor(&self, seq: u32) -> Result<&Ancestor> {
         self.lineage
             .iter()
-            .find(|(_, upto)| seq <= *upto)
-            .map(|(uid, _)| *uid)
+            .find(|ancestor| seq <= ancestor.upto)
             .ok_or_else(|| Error::bug("a run's lineage does not reach its own frames"))
     }
 
-    pub(super) fn raw_if_any(&self, seq: u32) -> Result<Option<Raw>> {
+    /// The uid of the run of the lineage that holds frame `seq`.
+    pub(super) fn owner(&self, seq: u32) -> Result<RunUid> {
+        self.ancestor(seq).map(|ancestor| ancestor.uid)
+    }
+
+    pub(super) fn record_if_any(&self, seq: u32) -> Result<Option<Arc<FrameRecord>>> {
         if seq == 0 {
             return Ok(None);
         }
         let uid = self.owner(seq)?;
+        if let Some(known) = self.known.record(uid, seq) {
+            return Ok(Some(known));
+        }
         let Some(value) = self.core.index.newest(&keys::frame(uid, seq))? else { return Ok(None) };
-        let raw = self.core.logical(keys::place(value), Kind::Frame, |logical| {
-            let head = FrameHead::parse(logical.head)?;
-            let mut tail = Reader::new(logical.tail, "frame tail");
-            let mut recipes = [None, None, None];
-            for (reference, recipe) in
-                [&head.input, &head.output, &head.metadata].into_iter().zip(&mut recipes)
-            {
-                if matches!(reference, BodyRef::Blob { .. }) {
-                    let taken = RecipeRef::take(&mut tail)?;
-                    *recipe = Some((taken.base_back, taken.recipe.to_vec()));
-                }
-            }
-            tail.finish()?;
-            Ok(Raw { head, recipes })
-        })?;
-        if raw.head.run != uid || raw.head.seq != seq {
+        let record = self.core.logical(keys::place(value), Kind::Frame, FrameRecord::parse)?;
+        if record.head.run != uid || record.head.seq != seq {
             return Err(Error::new(
                 ErrorKind::Damaged,
-                format!("the index leads to frame {} where frame {seq} is wanted", raw.head.seq),
+                format!("the index leads to frame {} where frame {seq} is wanted", record.head.seq),
             ));
         }
-        Ok(Some(raw))
+        let record = Arc::new(record);
+        self.known.put_record(&record);
+        Ok(Some(record))
     }
 
-    pub(super) fn raw(&self, seq: u32) -> Result<Raw> {
+    pub(super) fn record(&self, seq: u32) -> Result<Arc<FrameRecord>> {
         let name = &self.info.name;
         if seq == 0 || seq > self.info.frames {
             let hint = if self.info.frames == 0 {
@@ -96,39 +108,33 @@ impl RunReader {
             };
             return Err(Error::not_found(format!("run {name:?} has no frame {seq}: {hint}")));
         }
-        self.raw_if_any(seq)?
+        self.record_if_any(seq)?
             .ok_or_else(|| Error::new(ErrorKind::Damaged, format!("frame {seq} of run {name:?} is missing")))
     }
 
     pub(super) fn started_ns(&self, seq: u32, head: &FrameHead) -> Result<u64> {
-        let uid = self.owner(seq)?;
-        let run_start = if uid == self.info.uid {
-            self.info.started_ns
-        } else {
-            run_record(&self.core, self.namespace, uid)?.map_or(0, |(run, _)| run.fields.started_ns)
-        };
-        Ok(run_start.saturating_add_signed(head.start_ns))
+        Ok(self.ancestor(seq)?.started_ns.saturating_add_signed(head.start_ns))
     }
 
-    /// The frame that really holds a body, and its reference there.
-    fn origin(&self, seq: u32, raw: &Raw, slot: Slot) -> Result<(u32, Option<Raw>)> {
-        match raw.slot(slot).0 {
+    /// The frame that really holds a body, and its record.
+    fn origin(&self, seq: u32, record: &Arc<FrameRecord>, slot: Slot) -> Result<(u32, Arc<FrameRecord>)> {
+        match record.body(place_of(slot)).0 {
             BodyRef::Same { back } => {
                 let at = seq.checked_sub(*back).filter(|at| *at > 0);
                 let at = at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a body names no earlier frame"))?;
-                let origin = self.raw(at)?;
-                if matches!(origin.slot(slot).0, BodyRef::Same { .. }) {
+                let origin = self.record(at)?;
+                if matches!(origin.body(place_of(slot)).0, BodyRef::Same { .. }) {
                     return Err(Error::new(ErrorKind::Damaged, "a body's origin is itself a reference"));
                 }
-                Ok((at, Some(origin)))
+                Ok((at, origin))
             }
-            _ => Ok((seq, None)),
+            _ => Ok((seq, record.clone())),
         }
     }
 
-    pub(super) fn body_len(&self, seq: u32, raw: &Raw, slot: Slot) -> Result<u64> {
-        let (_, origin) = self.origin(seq, raw, slot)?;
-        Ok(match origin.as_ref().unwrap_or(raw).slot(slot).0 {
+    pub(super) fn body_len(&self, seq: u32, record: &Arc<FrameRecord>, slot: Slot) -> Result<u64> {
+        let (_, origin) = self.origin(seq, record, slot)?;
+        Ok(match origin.body(place_of(slot)).0 {
             BodyRef::Inline(bytes) => bytes.len() as u64,
             BodyRef::Blob { len, .. } => *len,
             BodyRef::Same { .. } => 0,
@@ -136,53 +142,85 @@ impl RunReader {
     }
 
     /// A body's id as recorded, its bytes untouched.
-    pub(super) fn body_id(&self, seq: u32, raw: &Raw, slot: Slot) -> Result<BlobId> {
-        let (_, origin) = self.origin(seq, raw, slot)?;
-        Ok(match origin.as_ref().unwrap_or(raw).slot(slot).0 {
+    pub(super) fn body_id(&self, seq: u32, record: &Arc<FrameRecord>, slot: Slot) -> Result<BlobId> {
+        let (_, origin) = self.origin(seq, record, slot)?;
+        Ok(match origin.body(place_of(slot)).0 {
             BodyRef::Inline(bytes) => BlobId::of(bytes),
             BodyRef::Blob { id, .. } => *id,
             BodyRef::Same { .. } => return Err(Error::bug("a body's origin is itself a reference")),
         })
     }
 
-    pub(super) fn body(&self, seq: u32, raw: &Raw, slot: Slot) -> Result<(Vec<u8>, BlobId)> {
-        let (at, origin) = self.origin(seq, raw, slot)?;
-        match origin.as_ref().unwrap_or(raw).slot(slot) {
-            (BodyRef::Inline(bytes), _) => Ok((bytes.clone(), BlobId::of(bytes))),
+    /// Where a body's bytes are.
+    pub(super) fn find_body(&self, seq: u32, record: &Arc<FrameRecord>, slot: Slot) -> Result<Found> {
+        let (at, origin) = self.origin(seq, record, slot)?;
+        match origin.body(place_of(slot)) {
+            (BodyRef::Inline(bytes), _) => Ok(Found::Inline(bytes.clone())),
             (BodyRef::Blob { len, id }, Some(recipe)) => {
-                let extents = bodies::extents(recipe, |back| self.extents(at, back, slot, 0))?;
-                Ok((bodies::body(&self.core, self.namespace, &extents, *len, *id)?, *id))
+                let extents = self.extents_of(at, &origin, slot, recipe, 0)?;
+                Ok(Found::Blob { seq: at, extents, len: *len, id: *id })
             }
             _ => Err(Error::new(ErrorKind::Damaged, format!("frame {seq} has a body without a recipe"))),
         }
     }
 
-    /// The extents of the body in `slot` of the frame `back` numbers before `seq`.
-    fn extents(&self, seq: u32, back: u32, slot: Slot, depth: u32) -> Result<Arc<Vec<Extent>>> {
-        let wrong =
-            || Error::new(ErrorKind::Damaged, format!("a recipe of frame {seq} names no earlier one"));
-        let at = seq.checked_sub(back).filter(|at| *at > 0 && depth < BASE_DEPTH_MAX).ok_or_else(wrong)?;
-        let raw = self.raw(at)?;
-        match raw.slot(slot) {
-            (BodyRef::Blob { .. }, Some(recipe)) => {
-                bodies::extents(recipe, |back| self.extents(at, back, slot, depth + 1))
+    /// A body, checked unless this reader was told not to.
+    pub(super) fn body(&self, seq: u32, record: &Arc<FrameRecord>, slot: Slot) -> Result<ReadBody> {
+        match self.find_body(seq, record, slot)? {
+            Found::Inline(bytes) => Ok(ReadBody::hashed(bytes)),
+            Found::Blob { extents, len, id, .. } => {
+                let named = (len, id);
+                let bytes = bodies::body_with(
+                    &self.core,
+                    self.namespace,
+                    &extents,
+                    named,
+                    Wanted::Reach,
+                    self.hashing,
+                )?;
+                Ok(ReadBody { bytes, len, id })
             }
-            _ => Err(wrong()),
         }
+    }
+
+    /// The extents that frame `seq`'s recipe in `slot` codes.
+    fn extents_of(
+        &self,
+        seq: u32,
+        record: &FrameRecord,
+        slot: Slot,
+        recipe: RecipeRef<'_>,
+        depth: u32,
+    ) -> Result<Arc<Vec<Extent>>> {
+        let place = place_of(slot);
+        if let Some(known) = self.known.recipe(record, place) {
+            return Ok(known);
+        }
+        let extents = bodies::extents(recipe, |back| {
+            let wrong =
+                || Error::new(ErrorKind::Damaged, format!("a recipe of frame {seq} names no earlier one"));
+            let at =
+                seq.checked_sub(back).filter(|at| *at > 0 && depth < BASE_DEPTH_MAX).ok_or_else(wrong)?;
+            let base = self.record(at)?;
+            match base.body(place) {
+                (BodyRef::Blob { .. }, Some(recipe)) => self.extents_of(at, &base, slot, recipe, depth + 1),
+                _ => Err(wrong()),
+            }
+        })?;
+        self.known.put_recipe(record, place, &extents);
+        Ok(extents)
     }
 
     /// A body with its extents: what a fork compares its first body with.
     pub(crate) fn body_with_extents(&self, seq: u32, slot: Slot) -> Result<Option<StoredBody>> {
-        let raw = self.raw(seq)?;
-        let component = Component::from_code(raw.head.component, raw.head.other.clone())?;
-        let (at, origin) = self.origin(seq, &raw, slot)?;
-        match origin.as_ref().unwrap_or(&raw).slot(slot) {
-            (BodyRef::Blob { len, id }, Some(recipe)) => {
-                let extents = bodies::extents(recipe, |back| self.extents(at, back, slot, 0))?;
-                let bytes = bodies::body(&self.core, self.namespace, &extents, *len, *id)?;
-                Ok(Some(StoredBody { component, seq: at, id: *id, bytes, extents }))
+        let record = self.record(seq)?;
+        let component = Component::from_code(record.head.component, record.head.other.clone())?;
+        match self.find_body(seq, &record, slot)? {
+            Found::Blob { seq, extents, len, id } => {
+                let bytes = bodies::body(&self.core, self.namespace, &extents, len, id)?;
+                Ok(Some(StoredBody { component, seq, id, bytes, extents }))
             }
-            _ => Ok(None),
+            Found::Inline(_) => Ok(None),
         }
     }
 
@@ -203,20 +241,17 @@ impl RunReader {
     }
 
     fn body_reader(&self, seq: u32, slot: Slot) -> Result<BlobReader> {
-        let raw = self.raw(seq)?;
+        let record = self.record(seq)?;
         let (core, namespace) = (self.core.clone(), self.namespace);
-        if raw.head.open && slot == Slot::Output {
+        if record.head.open && slot == Slot::Output {
             return Ok(BlobReader::of_bytes(core, namespace, self.arrived(seq)?));
         }
-        let (at, origin) = self.origin(seq, &raw, slot)?;
-        match origin.as_ref().unwrap_or(&raw).slot(slot) {
-            (BodyRef::Inline(bytes), _) => Ok(BlobReader::of_bytes(core, namespace, bytes.clone())),
-            (BodyRef::Blob { len, id }, Some(recipe)) => {
-                let extents = bodies::extents(recipe, |back| self.extents(at, back, slot, 0))?;
-                bodies::check_len(&extents, *len, *id)?;
-                Ok(BlobReader::new(core, namespace, extents, *len, *id))
+        match self.find_body(seq, &record, slot)? {
+            Found::Inline(bytes) => Ok(BlobReader::of_bytes(core, namespace, bytes)),
+            Found::Blob { extents, len, id, .. } => {
+                bodies::check_len(&extents, len, id)?;
+                Ok(BlobReader::new(core, namespace, extents, (len, id), self.hashing))
             }
-            _ => Err(Error::new(ErrorKind::Damaged, format!("frame {seq} has a body without a recipe"))),
         }
     }
 

@@ -4,13 +4,12 @@
 //! run keeps the recipes that later ones may be coded against, and its last body itself as long as the store has
 //! room for it.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::blob::{Body, DeltaStack, Extent};
 use crate::ids::BlobId;
-use crate::log::segments::lock;
+use crate::kv::cache::Cache;
 use crate::trace::model::Component;
 
 /// A body larger than this is not remembered.
@@ -52,37 +51,16 @@ impl Lanes {
 /// See the module.
 #[derive(Debug, Clone)]
 pub(crate) struct Lane {
+    /// Unique among the store's lanes.
+    id: u64,
     /// Bodies so far.
     count: u64,
     stack: DeltaStack<u32>,
     /// Where recent bodies were first stored.
     recent: Vec<(u32, BlobId)>,
-    /// The last body whose batch was queued.
-    last: Arc<Remembered>,
 }
 
 impl Lane {
-    pub(crate) fn new(previous: &Arc<Previous>) -> Self {
-        let last = Arc::new(Remembered {
-            body: Mutex::default(),
-            used: AtomicBool::new(false),
-            listed: AtomicBool::new(false),
-            of: previous.clone(),
-        });
-        Self { count: 0, stack: DeltaStack::default(), recent: Vec::new(), last }
-    }
-
-    /// The last body whose batch was queued, if it is still remembered.
-    pub(crate) fn last(&self) -> Option<Body> {
-        self.last.used.store(true, Ordering::Relaxed);
-        lock(&self.last.body).clone()
-    }
-
-    /// Remembers a body whose batch was queued.
-    pub(crate) fn remember(&self, body: Body, bytes_max: usize) {
-        Previous::put(&self.last, body, bytes_max);
-    }
-
     /// The frame and recipe that the next body is coded against.
     pub(crate) fn base(&self) -> Option<(u32, Arc<Vec<Extent>>)> {
         self.stack.base_for(self.count).map(|(seq, extents)| (*seq, extents.clone()))
@@ -109,109 +87,42 @@ impl Lane {
     }
 }
 
-/// A lane's last body, until there is no room for it.
+/// The last bodies of all lanes of all runs, as long as there is room for them.
 #[derive(Debug)]
-struct Remembered {
-    body: Mutex<Option<Body>>,
-    /// Looked at since it was last passed over.
-    used: AtomicBool,
-    /// It waits in the queue of those that may have to go.
-    listed: AtomicBool,
-    of: Arc<Previous>,
-}
-
-impl Drop for Remembered {
-    fn drop(&mut self) {
-        let body = self.body.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        self.of.bytes.fetch_sub(body.map_or(0, |body| body.bytes.len()), Ordering::Relaxed);
-    }
-}
-
-/// The last bodies of all lanes of all runs, bounded. One that was not looked at since it was last passed over goes
-/// first (the clock of Corbató's paging experiment, 1968).
-#[derive(Debug, Default)]
 pub(crate) struct Previous {
-    bytes: AtomicUsize,
-    queue: Mutex<VecDeque<Weak<Remembered>>>,
+    bodies: Cache<u64, Body>,
+    bytes_max: usize,
+    next_lane: AtomicU64,
 }
 
 impl Previous {
-    fn put(slot: &Arc<Remembered>, body: Body, bytes_max: usize) {
-        let this = &slot.of;
-        let len = body.bytes.len();
-        let body = (len <= REMEMBERED_BYTES_MAX.min(bytes_max)).then_some(body);
-        this.bytes.fetch_add(body.as_ref().map_or(0, |_| len), Ordering::Relaxed);
-        let old = std::mem::replace(&mut *lock(&slot.body), body);
-        this.bytes.fetch_sub(old.map_or(0, |old| old.bytes.len()), Ordering::Relaxed);
-        if !slot.listed.swap(true, Ordering::Relaxed) {
-            let mut queue = lock(&this.queue);
-            // Slots of runs that are gone must not gather where nothing ever has to go.
-            while queue.front().is_some_and(|slot| slot.strong_count() == 0) {
-                queue.pop_front();
-            }
-            queue.push_back(Arc::downgrade(slot));
-        }
-        if this.bytes.load(Ordering::Relaxed) > bytes_max {
-            this.shrink(bytes_max);
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self { bodies: Cache::new(bytes_max), bytes_max, next_lane: AtomicU64::new(0) }
+    }
+
+    /// A lane without bodies.
+    pub(crate) fn lane(&self) -> Lane {
+        let id = self.next_lane.fetch_add(1, Ordering::Relaxed);
+        Lane { id, count: 0, stack: DeltaStack::default(), recent: Vec::new() }
+    }
+
+    /// A lane's last body whose batch was queued.
+    pub(crate) fn of(&self, lane: &Lane) -> Option<Body> {
+        self.bodies.get(&lane.id)
+    }
+
+    /// Remembers a body whose batch was queued.
+    pub(crate) fn remember(&self, lane: &Lane, body: Body) {
+        let bytes = body.bytes.len();
+        if bytes <= REMEMBERED_BYTES_MAX.min(self.bytes_max) {
+            self.bodies.put(lane.id, body, bytes);
+        } else {
+            self.bodies.remove(&lane.id);
         }
     }
 
-    fn shrink(&self, bytes_max: usize) {
-        let mut queue = lock(&self.queue);
-        // Each is passed over once at most.
-        for _ in 0..queue.len() * 2 {
-            if self.bytes.load(Ordering::Relaxed) <= bytes_max {
-                return;
-            }
-            let Some(slot) = queue.pop_front().and_then(|slot| slot.upgrade()) else { continue };
-            if slot.used.swap(false, Ordering::Relaxed) {
-                queue.push_back(Arc::downgrade(&slot));
-                continue;
-            }
-            slot.listed.store(false, Ordering::Relaxed);
-            let gone = lock(&slot.body).take();
-            self.bytes.fetch_sub(gone.map_or(0, |body| body.bytes.len()), Ordering::Relaxed);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::blob::Compared;
-
-    fn body(len: usize) -> Body {
-        Compared::new(&Arc::new(vec![7; len]), None).into_body(Arc::default())
-    }
-
-    #[test]
-    fn remembered_bodies_stay_within_their_bound_and_go_with_their_lanes() {
-        let previous = Arc::new(Previous::default());
-        let lanes: Vec<Lane> = (0..100).map(|_| Lane::new(&previous)).collect();
-        for round in 0..3 {
-            for lane in &lanes {
-                lane.remember(body(1000 + round), 20_000);
-                assert!(previous.bytes.load(Ordering::Relaxed) <= 20_000);
-            }
-        }
-        let kept = lanes.iter().filter(|lane| lane.last().is_some()).count();
-        assert!((15..=20).contains(&kept), "{kept} bodies of 1,002 bytes");
-        lanes[0].remember(body(30_000), 20_000);
-        assert!(lanes[0].last().is_none(), "one that is too large is not kept, nor what was there before it");
-        drop(lanes);
-        assert_eq!(previous.bytes.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn what_is_looked_at_stays_longer() {
-        let previous = Arc::new(Previous::default());
-        let hot = Lane::new(&previous);
-        hot.remember(body(1000), 10_000);
-        for _ in 0..100 {
-            assert!(hot.last().is_some());
-            let other = Lane::new(&previous);
-            other.remember(body(1000), 10_000);
-            std::mem::forget(other);
-        }
+    /// Forgets the bodies of lanes that get no more.
+    pub(crate) fn forget(&self, lanes: &Lanes) {
+        lanes.0.iter().for_each(|(_, lane)| self.bodies.remove(&lane.id));
     }
 }

@@ -8,13 +8,16 @@ pub(crate) mod lanes;
 pub(crate) mod model;
 pub(crate) mod reader;
 pub(crate) mod recorder;
+pub(crate) mod scan;
 pub(crate) mod snapshots;
 pub(crate) mod stream;
+pub(crate) mod verify;
 
 pub use batch::RunBatch;
 pub use builders::{LlmFrame, ToolFrame};
 pub use model::{Component, ForkPoint, Frame, RUN_NAME_BYTES_MAX, RunInfo, RunSpec, Severity, Status};
-pub use reader::{FrameInfo, Frames, RecordedFrame, RunReader, Verified};
+pub use reader::{FrameInfo, Frames, RecordedFrame, RunReader};
 pub use recorder::Run;
 pub use snapshots::Snapshot;
 pub use stream::OpenFrame;
+pub use verify::Verified;

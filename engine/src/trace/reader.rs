@@ -5,16 +5,19 @@ use std::sync::Arc;
 use crate::codec::Reader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, Link, NamespaceId, RunUid, Seqno};
-use crate::kv::bodies;
+use crate::kv::bodies::{self, Hashing};
 use crate::kv::core::Core;
+use crate::kv::frame_cache::{FrameCache, FrameRecord};
 use crate::kv::keys;
 use crate::log::record::{BodyRef, Kind, RecipeRef, RunFields, RunHead};
 use crate::trace::chain::{self, FrameDigest};
-use crate::trace::frames::Raw;
+use crate::trace::frames::ReadBody;
 use crate::trace::lanes::Slot;
 use crate::trace::model::{Component, ForkPoint, RunInfo, Severity, Status};
+use crate::trace::scan::{Handing, Scan};
 
-/// A frame as it was recorded: its bytes hash to their ids, and its link follows from the frame before.
+/// A frame as it was recorded: its bytes hash to their ids, and its link follows from the frame before. One that comes
+/// from [`RunReader::unverified`] has the ids that were recorded, and bytes that nobody hashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedFrame {
     /// Its number.
@@ -74,8 +77,22 @@ pub struct FrameInfo {
     pub metadata: Vec<u8>,
 }
 
-/// Frames `..= .1` of the run's numbering stand in run `.0`.
-type Lineage = Vec<(RunUid, u32)>;
+/// A run of a fork's lineage, or the fork itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ancestor {
+    pub(super) uid: RunUid,
+    /// The frames up to this one, as the fork counts them, that an older run does not have stand in this run.
+    pub(super) upto: u32,
+    pub(super) started_ns: u64,
+}
+
+/// What a frame has, before its link is known.
+#[derive(Debug)]
+pub(super) struct Bodies {
+    pub(super) input: ReadBody,
+    pub(super) output: ReadBody,
+    pub(super) metadata: ReadBody,
+}
 
 /// A run to read. Sees what was committed when it was found; cheap to clone.
 #[derive(Debug, Clone)]
@@ -84,8 +101,11 @@ pub struct RunReader {
     pub(crate) namespace: NamespaceId,
     pub(super) info: RunInfo,
     /// Oldest ancestor first.
-    pub(super) lineage: Lineage,
-    metadata: (BodyRef, Option<Vec<u8>>),
+    pub(super) lineage: Arc<Vec<Ancestor>>,
+    /// Records that were read before.
+    pub(super) known: Arc<FrameCache>,
+    pub(super) hashing: Hashing,
+    pub(super) metadata: (BodyRef, Option<Vec<u8>>),
 }
 
 /// A run's newest record.
@@ -120,7 +140,7 @@ impl RunReader {
     pub(crate) fn open(core: &Arc<Core>, namespace: NamespaceId, uid: RunUid) -> Result<Self> {
         let (head, tail) = run_record(core, namespace, uid)?
             .ok_or_else(|| Error::not_found(format!("there is no run number {}", uid.0)))?;
-        let lineage = lineage(core, namespace, &head.fields)?;
+        let lineage = Arc::new(lineage(core, namespace, &head.fields)?);
         let parent = match head.fields.parent {
             None => None,
             Some((parent, shared, at)) => {
@@ -157,8 +177,15 @@ impl RunReader {
             raw_bytes: fields.raw_bytes,
             fingerprint: (!open).then_some(fields.fingerprint),
         };
-        let mut reader =
-            Self { core: core.clone(), namespace, info, lineage, metadata: (head.metadata, recipe) };
+        let mut reader = Self {
+            core: core.clone(),
+            namespace,
+            info,
+            lineage,
+            known: core.frames.clone(),
+            hashing: Hashing::Compared,
+            metadata: (head.metadata, recipe),
+        };
         if open {
             reader.count()?;
         }
@@ -173,9 +200,9 @@ impl RunReader {
         self.info.frames = last.and_then(|hit| keys::last_number(&hit.key)).unwrap_or(shared);
         let mut raw_bytes = 0;
         for seq in shared + 1..=self.info.frames {
-            if let Some(raw) = self.raw_if_any(seq)? {
+            if let Some(record) = self.record_if_any(seq)? {
                 for slot in [Slot::Input, Slot::Output, Slot::Metadata] {
-                    raw_bytes += self.body_len(seq, &raw, slot)?;
+                    raw_bytes += self.body_len(seq, &record, slot)?;
                 }
             }
         }
@@ -205,20 +232,53 @@ impl RunReader {
         }
     }
 
+    /// The same run, read without hashing what is read: for whoever reads a body again and again, or checks the
+    /// bytes on another way.
+    ///
+    /// Each record's checksum (CRC-32, of what stands on disk) is still compared, each length, and each stored link
+    /// of the chain against the ids as recorded. Left out is that the bytes of a body hash to its id, which alone
+    /// proves that they are the ones that were recorded. [`RunReader::verify`] does so whatever the reader.
+    ///
+    /// ```
+    /// # use annals::{Component, Frame, RunSpec, Status, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::open(dir.path().join("store"))?;
+    /// # let agent = store.namespace("default")?;
+    /// # let run = agent.begin_run(RunSpec::new("r"))?;
+    /// # run.record(Frame::new(Component::Llm, "in", "out"))?;
+    /// # run.end(Status::Ok)?;
+    /// let reader = agent.run("r")?;
+    /// assert_eq!(reader.unverified().frame(1)?, reader.frame(1)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn unverified(&self) -> Self {
+        Self { hashing: Hashing::LeftOut, ..self.clone() }
+    }
+
     /// One frame, without reading those before it but for one link.
     ///
     /// # Errors
     /// `NotFound` for a number the run does not have; `Damaged` where bytes or link are not what was recorded.
     pub fn frame(&self, seq: u32) -> Result<RecordedFrame> {
-        let raw = self.raw(seq)?;
+        let record = self.record(seq)?;
         let before = self.link_at(seq - 1)?;
-        self.verified(seq, &raw, &before)
+        let input = self.body(seq, &record, Slot::Input)?;
+        let output = match record.head.open {
+            true => ReadBody::hashed(self.arrived(seq)?),
+            false => self.body(seq, &record, Slot::Output)?,
+        };
+        let metadata = self.body(seq, &record, Slot::Metadata)?;
+        self.linked(seq, &record, &before, Bodies { input, output, metadata })
     }
 
     /// All frames in order, each checked, the chain walked.
+    ///
+    /// A body is hashed where it differs from the one before it in the same place: what was compared or hashed before
+    /// is not hashed again. At most 64 MiB of bodies are kept for that.
     #[must_use]
     pub fn frames(&self) -> Frames {
-        Frames { reader: self.clone(), next: 1, link: chain::genesis(), failed: false }
+        Frames { scan: Scan::whole(self) }
     }
 
     /// A frame without its bodies. Its bytes are not checked.
@@ -226,8 +286,8 @@ impl RunReader {
     /// # Errors
     /// As [`RunReader::frame`].
     pub fn frame_info(&self, seq: u32) -> Result<FrameInfo> {
-        let raw = self.raw(seq)?;
-        let head = &raw.head;
+        let record = self.record(seq)?;
+        let head = &record.head;
         Ok(FrameInfo {
             seq,
             parent: (head.parent != 0).then_some(head.parent),
@@ -237,27 +297,32 @@ impl RunReader {
             error: head.error,
             started_ns: self.started_ns(seq, head)?,
             duration_ns: head.duration_ns,
-            input_bytes: self.body_len(seq, &raw, Slot::Input)?,
-            output_bytes: self.body_len(seq, &raw, Slot::Output)?,
-            metadata: self.body(seq, &raw, Slot::Metadata)?.0,
+            input_bytes: self.body_len(seq, &record, Slot::Input)?,
+            output_bytes: self.body_len(seq, &record, Slot::Output)?,
+            metadata: self.body(seq, &record, Slot::Metadata)?.bytes,
         })
     }
 
-    /// Reads a frame's bodies and checks them, and its link, which must follow `before`.
-    fn verified(&self, seq: u32, raw: &Raw, before: &Link) -> Result<RecordedFrame> {
-        let head = &raw.head;
+    /// A frame of these bodies, whose link must follow `before`.
+    pub(super) fn linked(
+        &self,
+        seq: u32,
+        record: &FrameRecord,
+        before: &Link,
+        bodies: Bodies,
+    ) -> Result<RecordedFrame> {
+        let head = &record.head;
         let component = Component::from_code(head.component, head.other.clone())?;
-        let (input, input_id) = self.body(seq, raw, Slot::Input)?;
-        let (output, output_id) = if head.open {
-            let output = self.arrived(seq)?;
-            let id = BlobId::of(&output);
-            (output, id)
-        } else {
-            self.body(seq, raw, Slot::Output)?
-        };
-        let (metadata, _) = self.body(seq, raw, Slot::Metadata)?;
-        let digest =
-            chain::digest(&component, head.parent, head.open, head.error, input_id, output_id, &metadata);
+        let Bodies { input, output, metadata } = bodies;
+        let digest = chain::digest(
+            &component,
+            head.parent,
+            head.open,
+            head.error,
+            input.id,
+            output.id,
+            &metadata.bytes,
+        );
         let link = chain::next(before, &digest);
         if let Some((at, stored)) = head.link
             && at == seq
@@ -280,25 +345,25 @@ impl RunReader {
             error: head.error,
             started_ns: self.started_ns(seq, head)?,
             duration_ns: head.duration_ns,
-            input,
-            output,
-            metadata,
-            input_id,
-            output_id,
+            input: input.bytes,
+            output: output.bytes,
+            metadata: metadata.bytes,
+            input_id: input.id,
+            output_id: output.id,
             link,
         })
     }
 
     /// What frame `seq` adds to the chain, from its record: only metadata (and an incomplete output) is read.
-    fn digest(&self, seq: u32, raw: &Raw) -> Result<FrameDigest> {
-        let head = &raw.head;
+    fn digest(&self, seq: u32, record: &Arc<FrameRecord>) -> Result<FrameDigest> {
+        let head = &record.head;
         let component = Component::from_code(head.component, head.other.clone())?;
-        let input = self.body_id(seq, raw, Slot::Input)?;
+        let input = self.body_id(seq, record, Slot::Input)?;
         let output = match head.open {
             true => BlobId::of(&self.arrived(seq)?),
-            false => self.body_id(seq, raw, Slot::Output)?,
+            false => self.body_id(seq, record, Slot::Output)?,
         };
-        let (metadata, _) = self.body(seq, raw, Slot::Metadata)?;
+        let metadata = self.body(seq, record, Slot::Metadata)?.bytes;
         Ok(chain::digest(&component, head.parent, head.open, head.error, input, output, &metadata))
     }
 
@@ -308,18 +373,18 @@ impl RunReader {
         let mut at = seq;
         let mut link = chain::genesis();
         while at > 0 {
-            let raw = self.raw(at)?;
-            match raw.head.link {
+            let record = self.record(at)?;
+            match record.head.link {
                 Some((of, stored)) if of == at => {
                     link = stored;
                     break;
                 }
-                _ => unlinked.push((at, raw)),
+                _ => unlinked.push((at, record)),
             }
             at -= 1;
         }
-        for (at, raw) in unlinked.iter().rev() {
-            link = chain::next(&link, &self.digest(*at, raw)?);
+        for (at, record) in unlinked.iter().rev() {
+            link = chain::next(&link, &self.digest(*at, record)?);
         }
         Ok(link)
     }
@@ -331,103 +396,55 @@ impl RunReader {
         }
         let mut at = seq;
         while at > 0 && self.owner(at)? == self.info.uid {
-            let raw = self.raw(at)?;
-            if raw.head.open {
+            let record = self.record(at)?;
+            if record.head.open {
                 return Err(Error::conflict(format!(
                     "frame {at} of run {:?} is not finished: finish it first, or fork before it",
                     self.info.name
                 )));
             }
             // A stored link says that all frames before it were finished.
-            if raw.head.link.is_some() {
+            if record.head.link.is_some() {
                 break;
             }
             at -= 1;
         }
         Ok(())
     }
-
-    /// Reads every frame, and checks the run's fingerprint where it has ended.
-    ///
-    /// # Errors
-    /// `Damaged` at the first frame that is not what was recorded.
-    pub fn verify(&self) -> Result<Verified> {
-        let mut verified = Verified::default();
-        let mut link = chain::genesis();
-        for frame in self.frames() {
-            let frame = frame?;
-            verified.frames += 1;
-            verified.blobs += 2 + u64::from(!frame.metadata.is_empty());
-            verified.bytes += (frame.input.len() + frame.output.len() + frame.metadata.len()) as u64;
-            link = frame.link;
-        }
-        if self.info.fingerprint.is_some_and(|fingerprint| fingerprint != link) {
-            return Err(Error::new(
-                ErrorKind::Damaged,
-                format!("run {:?} does not add up to its fingerprint", self.info.name),
-            ));
-        }
-        self.metadata()?;
-        Ok(verified)
-    }
 }
 
-/// What a verification read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Verified {
-    /// Frames whose bytes and links were checked.
-    pub frames: u64,
-    /// Bodies re-hashed.
-    pub blobs: u64,
-    /// Their bytes.
-    pub bytes: u64,
-}
-
-/// The frames of a run in order, each checked.
+/// The frames of a run in order, each checked. After an error there are no more.
 #[derive(Debug)]
 pub struct Frames {
-    reader: RunReader,
-    next: u32,
-    link: Link,
-    failed: bool,
+    scan: Scan,
 }
 
 impl Iterator for Frames {
     type Item = Result<RecordedFrame>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.failed || self.next > self.reader.info.frames {
-            return None;
-        }
-        let seq = self.next;
-        self.next += 1;
-        let frame = self.reader.raw(seq).and_then(|raw| self.reader.verified(seq, &raw, &self.link));
-        match &frame {
-            Ok(frame) => self.link = frame.link,
-            Err(_) => self.failed = true,
-        }
-        Some(frame)
+        self.scan.next(Handing::Out).map(|scanned| scanned.map(|scanned| scanned.frame))
     }
 }
 
-/// Which run holds which frames of a run with these fields.
-fn lineage(core: &Core, namespace: NamespaceId, fields: &RunFields) -> Result<Lineage> {
-    let mut lineage = vec![(fields.uid, u32::MAX)];
+/// Which run holds which frames of a run with these fields, oldest first.
+fn lineage(core: &Core, namespace: NamespaceId, fields: &RunFields) -> Result<Vec<Ancestor>> {
+    let mut child = Ancestor { uid: fields.uid, upto: u32::MAX, started_ns: fields.started_ns };
     let mut parent = fields.parent;
-    let mut upto = u32::MAX;
+    let mut lineage = Vec::new();
     while let Some((uid, shared, _)) = parent {
-        let child = lineage.last().map_or(0, |(child, _)| child.0);
         // A fork is always younger than what it was forked from: anything else would not end.
-        if uid.0 >= child {
+        if uid >= child.uid {
             return Err(Error::new(ErrorKind::Damaged, "a run is recorded as a fork of a younger one"));
         }
-        upto = upto.min(shared);
-        lineage.push((uid, upto));
         let (head, _) = run_record(core, namespace, uid)?.ok_or_else(|| {
-            Error::new(ErrorKind::Gone, format!("the run that run {child} was forked from is gone"))
+            Error::new(ErrorKind::Gone, format!("the run that run {} was forked from is gone", child.uid.0))
         })?;
+        lineage.push(child);
+        child = Ancestor { uid, upto: child.upto.min(shared), started_ns: head.fields.started_ns };
         parent = head.fields.parent;
     }
+    lineage.push(child);
     lineage.reverse();
     Ok(lineage)
 }

@@ -21,10 +21,17 @@ use crate::trace::model::{Frame, RunInfo, RunSpec, Severity, Status};
 use crate::trace::reader::{RunReader, find_name, run_record};
 
 /// Names that runs not yet in the index have taken, and previous bodies: shared by all recorders of a store.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Recording {
     names: Mutex<HashMap<(NamespaceId, String), RunUid>>,
-    pub(crate) previous: Arc<Previous>,
+    pub(crate) previous: Previous,
+}
+
+impl Recording {
+    /// Remembers at most so many bytes of previous bodies.
+    pub(crate) fn new(previous_bytes_max: usize) -> Self {
+        Self { names: Mutex::default(), previous: Previous::new(previous_bytes_max) }
+    }
 }
 
 /// A run being recorded. May be shared between threads; its frames are then numbered in the order of the calls.
@@ -223,8 +230,9 @@ impl Run {
         Ok(RunReader::open(&self.core, self.namespace, self.uid)?.info().clone())
     }
 
-    /// The run is over, here at least: its name is for the index to guard.
-    pub(super) fn release(&self) {
+    /// The run is over, here at least: its name is for the index to guard, its bodies need not be remembered.
+    pub(super) fn release(&self, state: &mut RunState) {
+        self.recording.previous.forget(&std::mem::take(&mut state.lanes));
         let mut names = lock(&self.recording.names);
         let key = (self.namespace, self.name.clone());
         if names.get(&key) == Some(&self.uid) {
@@ -241,7 +249,8 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        self.release();
+        let mut state = lock(&self.state);
+        self.release(&mut state);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::kv::bodies;
 use crate::kv::keys;
 use crate::log::record::{BodyRef, Kind, RecipeRef, SnapshotHead};
 use crate::trace::frames::BASE_DEPTH_MAX;
-use crate::trace::reader::RunReader;
+use crate::trace::reader::{Ancestor, RunReader};
 
 /// An agent's state after a frame.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,7 +40,7 @@ impl RunReader {
     /// # Errors
     /// `Damaged`, `Unavailable`.
     pub fn snapshot_at(&self, seq: u32) -> Result<Option<Snapshot>> {
-        for (uid, upto) in self.lineage.iter().rev() {
+        for Ancestor { uid, upto, .. } in self.lineage.iter().rev() {
             let to = keys::snapshot(*uid, seq.min(*upto));
             if let Some(hit) = self.core.index.last(&keys::snapshots(*uid), &to)? {
                 let at = keys::last_number(&hit.key).unwrap_or(0);
@@ -93,7 +93,7 @@ impl RunReader {
     /// Which run of the lineage holds the snapshot after frame `seq`. A fork may take one before its own first frame:
     /// then it is the fork's, though the frame is its parent's.
     fn snapshot_owner(&self, seq: u32) -> Result<RunUid> {
-        for (uid, _) in self.lineage.iter().rev().filter(|(_, upto)| seq <= *upto) {
+        for Ancestor { uid, .. } in self.lineage.iter().rev().filter(|ancestor| seq <= ancestor.upto) {
             if self.core.index.newest(&keys::snapshot(*uid, seq))?.is_some() {
                 return Ok(*uid);
             }

@@ -15,6 +15,7 @@ mod format_fixture;
 mod kills;
 mod kv;
 mod readers;
+mod reading;
 mod recording;
 mod refusals;
 mod snapshots;

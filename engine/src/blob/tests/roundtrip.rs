@@ -173,7 +173,7 @@ fn wrong_anchors_and_a_wrong_previous_body_never_cost_a_byte() {
         let rebuilt: Vec<u8> = steps
             .iter()
             .flat_map(|step| match step {
-                Step::Old(e) => assemble(&[*e], |id| store.group(id)).unwrap(),
+                Step::Old(e) => assemble(&[*e], |e| store.group(e.group)).unwrap(),
                 Step::New(range) => body[range.clone()].to_vec(),
             })
             .collect();

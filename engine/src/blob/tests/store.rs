@@ -91,7 +91,7 @@ impl Store {
 
     /// Reads a body from what would be on disk.
     pub(super) fn read(&self, index: usize) -> Vec<u8> {
-        assemble(&self.recipe(index), |id| self.decode(id.0)).unwrap()
+        assemble(&self.recipe(index), |e| self.decode(e.group.0)).unwrap()
     }
 }
 

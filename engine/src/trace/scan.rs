@@ -1,0 +1,338 @@
+//! Reading a run's frames one after the other, each at the cost of what it adds to the one before.
+//!
+//! A frame's body is mostly the body before it in the same place. A scan keeps the last large body of each lane, how
+//! it was put together, and its tree of hashes. Of the next body it fetches only the ranges that another place of the
+//! log stands for, and hashes only the blocks that have such a range.
+//!
+//! Invariant: what is handed out is a copy of bytes that were hashed as they stand in memory: a range that is kept was
+//! hashed when it came, under the same chaining value. Nothing is taken from what another reader checked.
+//!
+//! Left out on purpose: bodies that moved by some bytes. Their blocks are other blocks, so they are hashed whole.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::blob::{BLOCK_BYTES, Extent, TreeHash};
+use crate::error::Result;
+use crate::ids::{BlobId, Link};
+use crate::kv::bodies::{self, Hashing};
+use crate::kv::frame_cache::{FrameCache, FrameRecord};
+use crate::kv::groups::{Wanted, group_of};
+use crate::trace::chain;
+use crate::trace::frames::{Found, ReadBody};
+use crate::trace::lanes::Slot;
+use crate::trace::reader::{Bodies, RecordedFrame, RunReader};
+
+/// A body larger than this is not kept for the next one.
+const KEPT_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of all bodies that are kept.
+const KEPT_TOTAL_MAX: usize = 64 << 20;
+/// Lanes kept.
+const LANES_MAX: usize = 16;
+
+/// Whether the bytes of a frame's bodies are given to the caller, or only checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Handing {
+    Out,
+    Nothing,
+}
+
+/// A frame that was checked.
+#[derive(Debug)]
+pub(super) struct Scanned {
+    /// Without input and output where nobody asked for them.
+    pub(super) frame: RecordedFrame,
+    /// Bytes of its bodies.
+    pub(super) bytes: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Scan {
+    reader: RunReader,
+    next: u32,
+    last: u32,
+    link: Link,
+    /// The least recently used first.
+    lanes: Vec<Lane>,
+}
+
+/// The last body of a lane.
+#[derive(Debug)]
+struct Lane {
+    component: (u8, Option<String>),
+    slot: Slot,
+    bytes: Vec<u8>,
+    extents: Arc<Vec<Extent>>,
+    hash: Option<TreeHash>,
+}
+
+impl Scan {
+    /// Frames `first ..= last`; what comes before them is taken as recorded.
+    pub(super) fn new(reader: &RunReader, first: u32, last: u32) -> Result<Self> {
+        // Records are read anew, whoever read them before, and do not push out what others need again.
+        let reader = RunReader { known: Arc::new(FrameCache::new()), ..reader.clone() };
+        let link = reader.link_at(first.saturating_sub(1))?;
+        Ok(Self { reader, next: first, last, link, lanes: Vec::new() })
+    }
+
+    /// All frames.
+    pub(super) fn whole(reader: &RunReader) -> Self {
+        let last = reader.info.frames;
+        let reader = RunReader { known: Arc::new(FrameCache::new()), ..reader.clone() };
+        Self { reader, next: 1, last, link: chain::genesis(), lanes: Vec::new() }
+    }
+
+    /// The link after the last frame that was read.
+    pub(super) fn link(&self) -> Link {
+        self.link
+    }
+
+    /// The next frame, if there is one.
+    pub(super) fn next(&mut self, handing: Handing) -> Option<Result<Scanned>> {
+        if self.next > self.last {
+            return None;
+        }
+        let seq = self.next;
+        self.next += 1;
+        let scanned = self.read(seq, handing);
+        match &scanned {
+            Ok(scanned) => self.link = scanned.frame.link,
+            Err(_) => self.next = u32::MAX,
+        }
+        Some(scanned)
+    }
+
+    fn read(&mut self, seq: u32, handing: Handing) -> Result<Scanned> {
+        let record = self.reader.record(seq)?;
+        let input = self.body(seq, &record, Slot::Input, handing)?;
+        let output = match record.head.open {
+            true => ReadBody::hashed(self.reader.arrived(seq)?),
+            false => self.body(seq, &record, Slot::Output, handing)?,
+        };
+        let metadata = self.body(seq, &record, Slot::Metadata, Handing::Out)?;
+        let bytes = input.len + output.len + metadata.len;
+        let bodies = Bodies { input, output, metadata };
+        Ok(Scanned { frame: self.reader.linked(seq, &record, &self.link, bodies)?, bytes })
+    }
+
+    fn body(
+        &mut self,
+        seq: u32,
+        record: &Arc<FrameRecord>,
+        slot: Slot,
+        handing: Handing,
+    ) -> Result<ReadBody> {
+        let (extents, len, id) = match self.reader.find_body(seq, record, slot)? {
+            Found::Inline(bytes) => return Ok(ReadBody::hashed(bytes)),
+            Found::Blob { extents, len, id, .. } => (extents, len, id),
+        };
+        let RunReader { core, namespace, hashing, .. } = &self.reader;
+        // A body of one block has no tree; one that is not hashed has none, either.
+        if len <= BLOCK_BYTES as u64 || len > KEPT_BYTES_MAX || *hashing == Hashing::LeftOut {
+            let bytes = bodies::body_with(core, *namespace, &extents, (len, id), Wanted::Whole, *hashing)?;
+            return Ok(ReadBody { bytes, len, id });
+        }
+        bodies::check_len(&extents, len, id)?;
+        // A lane whose body turns out wrong is not put back.
+        let mut lane = self.take_lane(record, slot);
+        lane.follow(&self.reader, extents, len as usize, id)?;
+        let bytes = match handing {
+            Handing::Out => lane.bytes.clone(),
+            Handing::Nothing => Vec::new(),
+        };
+        self.put_lane(lane);
+        Ok(ReadBody { bytes, len, id })
+    }
+
+    fn take_lane(&mut self, record: &FrameRecord, slot: Slot) -> Lane {
+        let head = &record.head;
+        let is_it = |lane: &Lane| {
+            lane.slot == slot && lane.component.0 == head.component && lane.component.1 == head.other
+        };
+        match self.lanes.iter().position(is_it) {
+            Some(at) => self.lanes.remove(at),
+            None => Lane {
+                component: (head.component, head.other.clone()),
+                slot,
+                bytes: Vec::new(),
+                extents: Arc::default(),
+                hash: None,
+            },
+        }
+    }
+
+    fn put_lane(&mut self, lane: Lane) {
+        self.lanes.push(lane);
+        let mut total: usize = self.lanes.iter().map(|lane| lane.bytes.capacity()).sum();
+        while self.lanes.len() > LANES_MAX || (total > KEPT_TOTAL_MAX && self.lanes.len() > 1) {
+            total -= self.lanes.remove(0).bytes.capacity();
+        }
+    }
+}
+
+impl Lane {
+    /// Makes this the body of `extents`, which `id` must be of.
+    fn follow(
+        &mut self,
+        reader: &RunReader,
+        extents: Arc<Vec<Extent>>,
+        len: usize,
+        id: BlobId,
+    ) -> Result<()> {
+        let (same, changed) = compared(&self.extents, &extents);
+        self.bytes.resize(len, 0);
+        let mut group = None;
+        // The last first: of two threads that begin in different frames, neither then waits for a group that the other
+        // is decoding while there is one that nobody is.
+        for (at, piece) in changed.iter().rev() {
+            let range = piece.offset as usize..piece.end() as usize;
+            let raw = match group.take() {
+                Some((known, raw)) if known == piece.group => raw,
+                _ => group_of(&reader.core, reader.namespace, piece, &extents, Wanted::Whole)?,
+            };
+            // What was fetched for one piece may end before the next one does.
+            let raw = match raw.len() >= range.end {
+                true => raw,
+                false => group_of(&reader.core, reader.namespace, piece, &extents, Wanted::Whole)?,
+            };
+            let from = raw.get(range).ok_or_else(|| bodies::mismatch(id))?;
+            let to = self.bytes.get_mut(*at..*at + from.len()).ok_or_else(|| bodies::mismatch(id))?;
+            to.copy_from_slice(from);
+            group = Some((piece.group, raw));
+        }
+        let hash = match &self.hash {
+            Some(known) => TreeHash::after(&self.bytes, known, same),
+            None => TreeHash::of(&self.bytes),
+        };
+        if hash.id() != id {
+            return Err(bodies::mismatch(id));
+        }
+        self.extents = extents;
+        self.hash = Some(hash);
+        Ok(())
+    }
+}
+
+/// Compares how two bodies are put together: the ranges of the new one that stand at the same place of both and come
+/// from the same place of the log, ascending; and the extents of the rest, each with its place in the new body.
+fn compared(old: &[Extent], new: &[Extent]) -> (Vec<Range<usize>>, Vec<(usize, Extent)>) {
+    let (mut same, mut changed): (Vec<Range<usize>>, Vec<(usize, Extent)>) = (Vec::new(), Vec::new());
+    // The extent of the old body at hand, and where it begins.
+    let mut old = old.iter();
+    let mut before: Option<(usize, &Extent)> = old.next().map(|first| (0, first));
+    let mut at = 0;
+    for extent in new {
+        let mut left = *extent;
+        while left.len > 0 {
+            while let Some((start, known)) = before
+                && start + known.len as usize <= at
+            {
+                before = old.next().map(|next| (start + known.len as usize, next));
+            }
+            let (len, is_same) = match before {
+                None => (left.len, false),
+                Some((start, known)) => {
+                    // What of the old extent is already behind.
+                    let behind = (at - start) as u32;
+                    let len = left.len.min(known.len - behind);
+                    (len, known.group == left.group && known.offset.checked_add(behind) == Some(left.offset))
+                }
+            };
+            let end = at + len as usize;
+            match (is_same, same.last_mut(), changed.last_mut()) {
+                (true, Some(last), _) if last.end == at => last.end = end,
+                (true, _, _) => same.push(at..end),
+                (false, _, Some((start, last))) if *start + last.len as usize == at && last.meets(&left) => {
+                    last.len += len;
+                }
+                (false, _, _) => changed.push((at, Extent { len, ..left })),
+            }
+            left = Extent { offset: left.offset.saturating_add(len), len: left.len - len, ..left };
+            at = end;
+        }
+    }
+    (same, changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blob::GroupId;
+    use crate::io::sim::SimIo;
+    use crate::{Component, ErrorKind, Frame, Options, RunSpec, Store};
+
+    fn numbers(mut state: u64) -> impl FnMut(u64) -> u64 {
+        move |below| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        }
+    }
+
+    #[test]
+    fn what_is_the_same_and_what_is_not_make_up_the_new_body() {
+        let mut next = numbers(9);
+        // Every byte of the log is told apart: group and offset.
+        let bytes = |extents: &[Extent]| -> Vec<(u64, u32)> {
+            extents.iter().flat_map(|e| (e.offset..e.end()).map(|at| (e.group.0, at))).collect()
+        };
+        for round in 0..20_000 {
+            let mut body = |count| -> Vec<Extent> {
+                let mut one = |_| {
+                    let (group, offset) = (GroupId(next(2)), next(6) as u32);
+                    Extent { group, offset, len: 1 + next(5) as u32 }
+                };
+                (0..count).map(&mut one).collect()
+            };
+            let (old, mut new) = (body(round % 7), body(round % 5));
+            if round % 2 == 0 {
+                new.splice(0..0, old.iter().copied().take(3));
+            }
+            let (same, changed) = compared(&old, &new);
+            let (old, new) = (bytes(&old), bytes(&new));
+            let mut made = vec![None; new.len()];
+            for range in &same {
+                assert!(!range.is_empty());
+                for at in range.clone() {
+                    assert!(made[at].replace(old[at]).is_none(), "told twice");
+                }
+            }
+            assert!(same.is_sorted_by(|a, b| a.end < b.start), "{same:?}");
+            for (at, extent) in &changed {
+                for (at, byte) in (*at..).zip(bytes(&[*extent])) {
+                    assert!(made[at].replace(byte).is_none(), "told twice");
+                    assert!(old.get(at) != Some(&byte), "fetched though it is there");
+                }
+            }
+            assert!(made.into_iter().eq(new.into_iter().map(Some)), "round {round}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_not_what_its_id_says_is_refused_after_any_other() {
+        let io = Arc::new(SimIo::new(1));
+        let store = Store::open_with("s", Options { io, ..Options::default() }).unwrap();
+        let space = store.namespace("default").unwrap();
+        let run = space.begin_run(RunSpec::new("r")).unwrap();
+        let (mut next, mut body) = (numbers(4), Vec::new());
+        for _ in 0..12 {
+            body.extend((0..9000).map(|_| b'a' + next(20) as u8));
+            run.record(Frame::new(Component::Llm, body.clone(), "")).unwrap();
+        }
+        let reader = space.run("r").unwrap();
+        let found = |seq| match reader.find_body(seq, &reader.record(seq).unwrap(), Slot::Input).unwrap() {
+            Found::Blob { extents, len, id, .. } => (extents, len as usize, id),
+            Found::Inline(_) => unreachable!("it is large"),
+        };
+        for wrong in 2..=11u32 {
+            let mut scan = Scan::whole(&reader);
+            let mut lane = scan.take_lane(&reader.record(1).unwrap(), Slot::Input);
+            for seq in 1..wrong {
+                let (extents, len, id) = found(seq);
+                lane.follow(&reader, extents, len, id).unwrap();
+            }
+            let ((extents, len, _), (_, _, id)) = (found(wrong), found(wrong + 1));
+            assert_eq!(lane.follow(&reader, extents, len, id).unwrap_err().kind(), ErrorKind::Damaged);
+        }
+    }
+}
