@@ -19,21 +19,21 @@ pub(crate) const ANCHOR_WINDOW_BYTES: usize = 32;
 pub(crate) const ANCHOR_SPACING_BYTES: usize = 1 << SELECT_BITS;
 
 const SELECT_BITS: u32 = 8;
-/// The top bits below bit 32: they depend on the most of the window.
-const SELECT_MASK: u64 = ((1 << SELECT_BITS) - 1) << (32 - SELECT_BITS);
+/// A hash below this has its top bits zero: of all 32 they depend on the most of the window.
+const SELECT_BELOW: u32 = 1 << (32 - SELECT_BITS);
 /// Anchors stand at least this far apart, so that a run of one byte does not anchor each position.
 const GAP_BYTES_MIN: usize = 16;
 
-/// One odd 64-bit number for each byte value, from SplitMix64 (Steele et al., 2014) on the ASCII of "annals01".
-static GEAR: [u64; 256] = gear_table(0x616e_6e61_6c73_3031);
+/// The low half of one 64-bit number for each byte value, from SplitMix64 (Steele et al., 2014) on the ASCII of "annals01".
+static GEAR: [u32; 256] = gear_table(0x616e_6e61_6c73_3031);
 
-const fn gear_table(seed: u64) -> [u64; 256] {
+const fn gear_table(seed: u64) -> [u32; 256] {
     let mut table = [0; 256];
     let mut state = seed;
     let mut i = 0;
     while i < 256 {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        table[i] = scramble(state);
+        table[i] = scramble(state) as u32;
         i += 1;
     }
     table
@@ -60,7 +60,7 @@ pub(super) fn key_of(window: &[u8], seed: AnchorSeed) -> AnchorKey {
 /// Rolls over a region that arrives in slices and finds the ends of windows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scanner {
-    hash: u64,
+    hash: u32,
     seen: usize,
     /// One past the last selected window, counted in bytes seen.
     last: usize,
@@ -70,17 +70,18 @@ impl Scanner {
     /// Takes the region's next bytes; `found` gets the start of each selected window, counted from the region's start.
     pub(super) fn scan(&mut self, bytes: &[u8], mut found: impl FnMut(usize)) {
         let mut hash = self.hash;
-        let mut at = self.seen;
-        for &byte in bytes {
+        for (index, &byte) in bytes.iter().enumerate() {
             hash = (hash << 1).wrapping_add(GEAR[byte as usize]);
-            at += 1;
-            if hash & SELECT_MASK == 0 && at >= ANCHOR_WINDOW_BYTES && at >= self.last + GAP_BYTES_MIN {
-                self.last = at;
-                found(at - ANCHOR_WINDOW_BYTES);
+            if hash < SELECT_BELOW {
+                let at = self.seen + index + 1;
+                if at >= ANCHOR_WINDOW_BYTES && at >= self.last + GAP_BYTES_MIN {
+                    self.last = at;
+                    found(at - ANCHOR_WINDOW_BYTES);
+                }
             }
         }
         self.hash = hash;
-        self.seen = at;
+        self.seen += bytes.len();
     }
 }
 

@@ -8,7 +8,7 @@ use memchr::memmem;
 
 /// The same `len` bytes at `new` and at `old`, counted from each body's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Same {
+pub(crate) struct Same {
     pub(super) new: usize,
     pub(super) old: usize,
     pub(super) len: usize,
@@ -18,6 +18,8 @@ pub(super) struct Same {
 const PROBE: usize = 32;
 /// How far past a mismatch a probe is looked for.
 const REACH: usize = 8 * 1024;
+/// What is left of the shorter one must be this long: in less, anchors find a repeat for less.
+const RESYNC_BYTES_MIN: usize = 1024;
 /// How far past the mismatch probes are taken.
 const PROBE_AT: [usize; 10] = [0, 8, 24, 56, 120, 248, 504, 1016, 2040, 4088];
 
@@ -75,6 +77,9 @@ pub(super) fn compare(new: &[u8], old: &[u8], least: usize) -> Vec<Same> {
 
 /// The first range, after a mismatch at the front of both, that is the same and long enough.
 fn resync(new: &[u8], old: &[u8], least: usize, budget: &mut usize) -> Option<Same> {
+    if new.len().min(old.len()) < RESYNC_BYTES_MIN {
+        return None;
+    }
     for at in PROBE_AT {
         let in_new = look(old, at, new, budget).map(|found| (found, at));
         let in_old = look(new, at, old, budget).map(|found| (at, found));

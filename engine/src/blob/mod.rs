@@ -37,7 +37,7 @@ pub(crate) use decode::{GroupDecoder, decode_group};
 pub(crate) use delta::DeltaStack;
 pub(crate) use error::BlobError;
 pub(crate) use packer::Packer;
-pub(crate) use plan::{Earlier, Step, plan};
+pub(crate) use plan::{Before, Compared, Earlier, Step, plan};
 pub(crate) use recipe::{decode_recipe, encode_recipe};
 pub(crate) use tree::{BLOCK_BYTES, TreeHash};
 pub(crate) use types::{

@@ -41,6 +41,12 @@ impl Packer {
         Self { seed, zstd: None, raw: None, done: Vec::new(), filled: Vec::new() }
     }
 
+    /// Keys the anchors of its namespace.
+    #[must_use]
+    pub(crate) fn seed(&self) -> AnchorSeed {
+        self.seed
+    }
+
     /// Puts a body's new ranges into groups and gives the extents of the whole.
     ///
     /// `steps` come from [`super::plan`] on the same bytes. `next_group` gives a fresh id each time.
@@ -138,8 +144,12 @@ impl Packer {
         for writer in [&mut self.zstd, &mut self.raw].into_iter().flatten() {
             parts.extend(writer.flush()?);
         }
-        self.filled.clear();
         Ok(parts)
+    }
+
+    /// Hands out the groups that were filled, whose parts have been flushed: what follows finds them elsewhere.
+    pub(crate) fn take_filled(&mut self) -> Vec<(GroupId, Arc<Vec<u8>>)> {
+        std::mem::take(&mut self.filled)
     }
 }
 

@@ -4,13 +4,13 @@
 //! by anchors; each hit is checked against the group's raw bytes and extended both ways. Nothing is
 //! hashed that the comparison covers.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::anchor::{self, Scanner};
 use super::compare::{self, Same};
-use super::{ANCHOR_WINDOW_BYTES, AnchorKey, AnchorSeed, Body, EXTENTS_MAX, Extent, GroupId};
+use super::{ANCHOR_WINDOW_BYTES, AnchorKey, AnchorSeed, Body, EXTENTS_MAX, Extent, GroupId, TreeHash};
+use crate::ids::BlobId;
 
 /// Shortest repeat that becomes an extent of its own, in bytes.
 ///
@@ -33,6 +33,63 @@ pub(crate) trait Earlier {
     fn group(&self, id: GroupId) -> Option<Arc<Vec<u8>>>;
 }
 
+/// A body compared with the one before it in its lane, and hashed as far as it differs.
+#[derive(Debug)]
+pub(crate) struct Compared<'a> {
+    bytes: &'a Arc<Vec<u8>>,
+    previous: Option<&'a Body>,
+    same: Vec<Same>,
+    hash: TreeHash,
+}
+
+impl<'a> Compared<'a> {
+    /// Compares `bytes` with `previous`, the body before it in the same lane of the run.
+    #[must_use]
+    pub(crate) fn new(bytes: &'a Arc<Vec<u8>>, previous: Option<&'a Body>) -> Self {
+        let same = previous.map(|before| compare::compare(bytes, &before.bytes, MATCH_BYTES_MIN));
+        let same = same.unwrap_or_default();
+        let hash = match previous {
+            Some(before) => {
+                let in_place = same.iter().filter(|same| same.new == same.old);
+                TreeHash::after(bytes, &before.hash, in_place.map(|same| same.new..same.new + same.len))
+            }
+            None => TreeHash::of(bytes),
+        };
+        Self { bytes, previous, same, hash }
+    }
+
+    /// BLAKE3 of the body.
+    #[must_use]
+    pub(crate) fn id(&self) -> BlobId {
+        self.hash.id()
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// What of it the body before holds; `None` where there is none.
+    #[must_use]
+    pub(crate) fn before(&self) -> Option<Before<'_>> {
+        self.previous.map(|body| Before { body, same: &self.same })
+    }
+
+    /// What the next body is compared with.
+    #[must_use]
+    pub(crate) fn into_body(self, extents: Arc<Vec<Extent>>) -> Body {
+        Body { bytes: self.bytes.clone(), extents, hash: Arc::new(self.hash) }
+    }
+}
+
+/// The body before, and where it holds the same bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Before<'a> {
+    body: &'a Body,
+    same: &'a [Same],
+}
+
 /// A piece of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
@@ -42,22 +99,21 @@ pub(crate) enum Step {
     New(Range<usize>),
 }
 
-/// Splits `new` into old ranges and new ones, in order, covering it exactly.
+/// Splits a body into old ranges and new ones, in order, covering it exactly. `before` comes from [`Compared`].
 ///
-/// `previous` is the body before it in the same lane of the run. No two `New` steps are neighbours.
+/// No two `New` steps are neighbours.
 #[must_use]
-pub(crate) fn plan(new: &[u8], previous: Option<&Body>, earlier: &dyn Earlier) -> Vec<Step> {
-    let mut planner =
-        Planner { new, earlier, steps: Vec::new(), groups: HashMap::new(), looks: looks_max(new) };
+pub(crate) fn plan(new: &[u8], before: Option<Before<'_>>, earlier: &dyn Earlier) -> Vec<Step> {
+    let mut planner = Planner { new, earlier, steps: Vec::new(), groups: Vec::new(), looks: looks_max(new) };
     let mut at = 0;
-    if let Some(previous) = previous {
-        let sliced = Slices::new(&previous.extents, previous.bytes.len());
-        for same in compare::compare(new, &previous.bytes, MATCH_BYTES_MIN) {
-            if !sliced.holds(&same) || planner.steps.len() + sliced.count(&same) > STEPS_MAX {
+    if let Some(Before { body, same }) = before {
+        let sliced = Slices::new(&body.extents, body.bytes.len());
+        for same in same {
+            if !sliced.holds(same) || planner.steps.len() + sliced.count(same) > STEPS_MAX {
                 continue;
             }
             planner.rest(at..same.new);
-            sliced.push(&same, &mut planner.steps);
+            sliced.push(same, &mut planner.steps);
             at = same.new + same.len;
         }
     }
@@ -75,7 +131,7 @@ struct Planner<'a> {
     earlier: &'a dyn Earlier,
     steps: Vec<Step>,
     /// Groups asked for so far; `None`: not to be had.
-    groups: HashMap<GroupId, Option<Arc<Vec<u8>>>>,
+    groups: Vec<(GroupId, Option<Arc<Vec<u8>>>)>,
     looks: usize,
 }
 
@@ -129,12 +185,12 @@ impl Planner<'_> {
     }
 
     fn group(&mut self, id: GroupId) -> Option<Arc<Vec<u8>>> {
-        if let Some(known) = self.groups.get(&id) {
+        if let Some((_, known)) = self.groups.iter().rev().find(|(of, _)| *of == id) {
             return known.clone();
         }
         self.looks = self.looks.checked_sub(1)?;
         let found = self.earlier.group(id);
-        self.groups.insert(id, found.clone());
+        self.groups.push((id, found.clone()));
         found
     }
 }

@@ -64,12 +64,15 @@ pub(super) fn push_extent(out: &mut Vec<Extent>, e: Extent) {
 #[must_use]
 pub(crate) fn encode_recipe(extents: &[Extent], base: Option<&[Extent]>) -> Vec<u8> {
     let base = Base::new(base.unwrap_or_default());
-    let mut out = Vec::new();
-    let mut marks = Marks::new(base.extents);
+    let mut out = Vec::with_capacity(32);
+    let mut marks = Marks { frontier: base.end, far: (0, 0) };
     let mut cursor = 0u64;
+    // Most bodies begin as their base does: that front is one copy, found without a search.
+    let front = extents.iter().zip(base.extents).take_while(|(a, b)| a == b).count();
+    let front_len: u64 = extents[..front].iter().map(|e| u64::from(e.len)).sum();
     // A copy not yet written: source and length in the base body.
-    let mut copy: Option<(u64, u64)> = None;
-    for whole in extents {
+    let mut copy: Option<(u64, u64)> = (front > 0).then_some((0, front_len));
+    for whole in &extents[front..] {
         let mut e = *whole;
         while e.len > 0 {
             let wanted = copy.map_or(cursor, |(from, len)| from + len);
@@ -127,8 +130,10 @@ struct Base<'a> {
     extents: &'a [Extent],
     /// Start of each extent in the body.
     starts: Vec<u64>,
-    /// Indices by (group, offset).
-    sorted: Vec<u32>,
+    /// Greatest end among the extents: group and offset.
+    end: (u64, u32),
+    /// Indices by (group, offset), made when first asked for.
+    sorted: std::cell::OnceCell<Vec<u32>>,
 }
 
 enum Found {
@@ -140,9 +145,17 @@ enum Found {
 
 impl<'a> Base<'a> {
     fn new(extents: &'a [Extent]) -> Self {
-        let mut sorted: Vec<u32> = (0..extents.len()).filter_map(|i| u32::try_from(i).ok()).collect();
-        sorted.sort_by_key(|&i| (extents[i as usize].group, extents[i as usize].offset, i));
-        Self { extents, starts: starts_of(extents), sorted }
+        let end = Marks::new(extents).frontier;
+        Self { extents, starts: starts_of(extents), end, sorted: std::cell::OnceCell::new() }
+    }
+
+    fn sorted(&self) -> &[u32] {
+        self.sorted.get_or_init(|| {
+            let extents = self.extents;
+            let mut sorted: Vec<u32> = (0..extents.len()).filter_map(|i| u32::try_from(i).ok()).collect();
+            sorted.sort_unstable_by_key(|&i| (extents[i as usize].group, extents[i as usize].offset, i));
+            sorted
+        })
     }
 
     /// Finds the front of `e`: at `wanted` in the base if it is there, so that copies stay whole; else anywhere.
@@ -151,17 +164,22 @@ impl<'a> Base<'a> {
         if let Some(found) = index.checked_sub(1).and_then(|i| self.overlap(i, e)).filter(|f| f.0 == wanted) {
             return Found::At { from: found.0, len: found.1 };
         }
-        let after = self.sorted.partition_point(|&i| {
+        if (e.group.0, e.offset) >= self.end {
+            // Newer than all of the base, as what was just packed is.
+            return Found::NotBefore { skip: e.len };
+        }
+        let sorted = self.sorted();
+        let after = sorted.partition_point(|&i| {
             let b = &self.extents[i as usize];
             (b.group, b.offset) <= (e.group, e.offset)
         });
         // Extents of the base may overlap; the last few that begin before `e` are looked at, no more.
-        for &i in self.sorted[..after].iter().rev().take(4) {
+        for &i in sorted[..after].iter().rev().take(4) {
             if let Some((from, len)) = self.overlap(i as usize, e) {
                 return Found::At { from, len };
             }
         }
-        let skip = match self.sorted.get(after).map(|&i| &self.extents[i as usize]) {
+        let skip = match sorted.get(after).map(|&i| &self.extents[i as usize]) {
             Some(b) if b.group == e.group && b.offset < e.end() => b.offset - e.offset,
             _ => e.len,
         };

@@ -1,9 +1,9 @@
 //! BLAKE3 of a body that is nearly the one before it.
 //!
 //! BLAKE3 (O'Connor, Aumasson, Neves, Wilcox-O'Hearn, 2020) is a tree of chunks of 1 KiB. What is kept of a body
-//! are the chaining values of its aligned subtrees of [`BLOCK_BYTES`]; a block whose bytes stand at the same
-//! offset of the next body keeps its value there, and is not hashed again. Whoever says that bytes are the same
-//! has compared them: nothing is taken on trust.
+//! are the chaining values of its aligned subtrees of [`BLOCK_BYTES`] and of the complete subtrees above them; a
+//! block whose bytes stand at the same offset of the next body keeps its value there, and is not hashed again, nor
+//! is a subtree of such blocks. Whoever says that bytes are the same has compared them: nothing is taken on trust.
 //!
 //! Invariant: the id is the one that [`blake3::hash`] gives for the same bytes (tested for every shape of tree).
 
@@ -20,58 +20,74 @@ pub(crate) const BLOCK_BYTES: usize = 16 * 1024;
 #[derive(Clone, Debug)]
 pub(crate) struct TreeHash {
     id: BlobId,
-    /// Chaining values of the whole blocks, first to last; empty where the body is a single block.
-    blocks: Vec<ChainingValue>,
+    /// Chaining values of the whole blocks, first to last, then of each two of those, and so on; none where the body
+    /// is a single block.
+    levels: Vec<Vec<ChainingValue>>,
 }
 
 impl TreeHash {
     /// Hashes all of `bytes`.
     #[must_use]
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        Self::with_known(bytes, |_| None)
+        Self::with_known(bytes, None, |_| false)
     }
 
     /// Hashes `bytes`, of which `same` ranges, ascending, stand at the same offsets in the body that `known` is of.
     #[must_use]
     pub(crate) fn after(bytes: &[u8], known: &Self, same: impl IntoIterator<Item = Range<usize>>) -> Self {
         let mut same = same.into_iter().peekable();
-        Self::with_known(bytes, |block| {
+        Self::with_known(bytes, Some(known), |block| {
             let (start, end) = (block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES);
             while same.next_if(|range| range.end < end).is_some() {}
-            let covered = same.peek().is_some_and(|range| range.start <= start);
-            known.blocks.get(block).filter(|_| covered).copied()
+            same.peek().is_some_and(|range| range.start <= start)
         })
     }
 
     /// Hashes `bytes` after comparing them, block by block, with `previous`, the body that `known` is of.
     #[must_use]
     pub(crate) fn after_comparing(bytes: &[u8], previous: &[u8], known: &Self) -> Self {
-        Self::with_known(bytes, |block| {
-            let value = known.blocks.get(block)?;
+        Self::with_known(bytes, Some(known), |block| {
             let range = block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
-            (bytes.get(range.clone())? == previous.get(range)?).then_some(*value)
+            previous.get(range.clone()).is_some_and(|before| bytes.get(range) == Some(before))
         })
     }
 
-    /// `known` gives the chaining value of a whole block where it is known.
-    fn with_known(bytes: &[u8], mut known: impl FnMut(usize) -> Option<ChainingValue>) -> Self {
+    /// `is_same` says whether a whole block is the one that `known` has there; it is asked in ascending order.
+    fn with_known(bytes: &[u8], known: Option<&Self>, mut is_same: impl FnMut(usize) -> bool) -> Self {
         if bytes.len() <= BLOCK_BYTES {
-            return Self { id: BlobId::of(bytes), blocks: Vec::new() };
+            return Self { id: BlobId::of(bytes), levels: Vec::new() };
         }
-        let mut blocks = Vec::with_capacity(bytes.len().div_ceil(BLOCK_BYTES));
-        let mut last = None;
-        for (index, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
-            if block.len() == BLOCK_BYTES {
-                blocks.push(known(index).unwrap_or_else(|| subtree(block, index)));
-            } else {
-                last = Some(subtree(block, index));
-            }
+        let known = |level: usize, index: usize| Some(*known?.levels.get(level)?.get(index)?);
+        let blocks = bytes.chunks_exact(BLOCK_BYTES);
+        let last = Some(blocks.remainder()).filter(|rest| !rest.is_empty());
+        let last = last.map(|rest| subtree(rest, bytes.len() / BLOCK_BYTES));
+        // Whether each value of the level at hand is the known one.
+        let mut kept: Vec<bool> = Vec::with_capacity(blocks.len());
+        let level: Vec<ChainingValue> = blocks
+            .enumerate()
+            .map(|(index, block)| {
+                let value = known(0, index).filter(|_| is_same(index));
+                kept.push(value.is_some());
+                value.unwrap_or_else(|| subtree(block, index))
+            })
+            .collect();
+        let mut levels = vec![level];
+        while let Some(below) = levels.last().filter(|below| below.len() >= 2) {
+            let mut next_kept = Vec::with_capacity(below.len() / 2);
+            let next = below
+                .chunks_exact(2)
+                .enumerate()
+                .map(|(index, pair)| {
+                    let same = kept[2 * index] && kept[2 * index + 1];
+                    let value = known(levels.len(), index).filter(|_| same);
+                    next_kept.push(value.is_some());
+                    value.unwrap_or_else(|| merge_subtrees_non_root(&pair[0], &pair[1], Mode::Hash))
+                })
+                .collect();
+            kept = next_kept;
+            levels.push(next);
         }
-        let whole = blocks.len();
-        blocks.extend(last);
-        let id = root(&blocks);
-        blocks.truncate(whole);
-        Self { id, blocks }
+        Self { id: root(&levels, last), levels }
     }
 
     /// BLAKE3 of the body.
@@ -89,24 +105,26 @@ fn subtree(block: &[u8], index: usize) -> ChainingValue {
     hasher.finalize_non_root()
 }
 
-/// How many of `count` leaves, two at least, the left subtree has: the greatest power of two below it.
-fn left_of(count: usize) -> usize {
-    count.next_power_of_two() / 2
-}
-
-fn root(blocks: &[ChainingValue]) -> BlobId {
-    let (left, right) = blocks.split_at(left_of(blocks.len()));
-    BlobId(*merge_subtrees_root(&merged(left), &merged(right), Mode::Hash).as_bytes())
-}
-
-fn merged(blocks: &[ChainingValue]) -> ChainingValue {
-    match blocks {
-        [one] => *one,
-        _ => {
-            let (left, right) = blocks.split_at(left_of(blocks.len()));
-            merge_subtrees_non_root(&merged(left), &merged(right), Mode::Hash)
-        }
+/// The root over the whole blocks and what is left after them. Complete subtrees are as large as can be from the left;
+/// they are merged from the right.
+fn root(levels: &[Vec<ChainingValue>], last: Option<ChainingValue>) -> BlobId {
+    let mut parts = Vec::with_capacity(levels.len() + 1);
+    for level in levels.iter().rev() {
+        // A value without a neighbour to its right stands at the border of what is complete.
+        parts.extend(level.last().filter(|_| level.len() % 2 == 1));
     }
+    parts.extend(last);
+    // Of a number of blocks that is a power of two the topmost value would be the root's: its two halves make it.
+    if let ([_], Some(halves)) = (parts.as_slice(), levels.iter().rev().nth(1)) {
+        parts.clone_from(halves);
+    }
+    let mut right = parts.pop().unwrap_or_default();
+    while parts.len() > 1 {
+        let left = parts.pop().unwrap_or_default();
+        right = merge_subtrees_non_root(&left, &right, Mode::Hash);
+    }
+    let left = parts.pop().unwrap_or_default();
+    BlobId(*merge_subtrees_root(&left, &right, Mode::Hash).as_bytes())
 }
 
 #[cfg(test)]
@@ -162,7 +180,7 @@ mod tests {
         let same = [4..5 * BLOCK_BYTES + 9, 5 * BLOCK_BYTES + 10..new.len()];
         let hash = TreeHash::after(&new, &known, same);
         assert_eq!(hash.id(), BlobId::of(&new));
-        let changed: Vec<usize> = (0..20).filter(|i| hash.blocks[*i] != known.blocks[*i]).collect();
+        let changed: Vec<usize> = (0..20).filter(|i| hash.levels[0][*i] != known.levels[0][*i]).collect();
         assert_eq!(changed, [0, 5]);
         // The next one is told of the one before it, and so on down a conversation.
         let mut body = Vec::new();

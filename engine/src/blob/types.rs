@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::BlobError;
+use super::{BlobError, TreeHash};
 
 /// Most raw bytes in a group: what a cold read of one small blob may have to decode.
 pub(crate) const GROUP_BYTES_MAX: usize = 256 * 1024;
@@ -94,12 +94,14 @@ pub(crate) struct Anchor {
 }
 
 /// A body with the extents that make it; cheap to clone.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Body {
     /// The bytes.
     pub bytes: Arc<Vec<u8>>,
     /// The extents whose concatenation they are.
     pub extents: Arc<Vec<Extent>>,
+    /// What of their hash the next body may keep.
+    pub hash: Arc<TreeHash>,
 }
 
 /// Most bytes that are set aside for a body before any of it is there: what a recipe says may not be so.

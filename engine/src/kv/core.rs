@@ -86,6 +86,7 @@ pub(crate) struct Core {
     next_group: AtomicU64,
     next_run: AtomicU64,
     next_space: AtomicU32,
+    salts: Mutex<Salts>,
     /// Serialises what must look before it writes: names of spaces.
     pub(crate) spaces: Mutex<()>,
     /// Bytes on disk that were not what had been written, met while opening.
@@ -139,6 +140,7 @@ impl Core {
             next_group: AtomicU64::new(state.next_group),
             next_run: AtomicU64::new(state.next_run),
             next_space: AtomicU32::new(state.next_space),
+            salts: Mutex::default(),
             spaces: Mutex::new(()),
             damage: Mutex::new(damage),
             recovered,
@@ -227,10 +229,9 @@ impl Core {
         self.next_space.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// A salt for one record.
     pub(crate) fn salt(&self) -> Result<[u8; 16]> {
-        let mut salt = [0; 16];
-        self.io.random(&mut salt)?;
-        Ok(salt)
+        lock(&self.salts).next(&*self.io)
     }
 
     /// What the log says up to its end now: counts, bytes by kind, the ledger. A pass over the part of the active
@@ -267,6 +268,34 @@ impl Core {
             Some(log) => log.close(),
             None => Ok(()),
         }
+    }
+}
+
+/// Random salts: BLAKE3's output stream under a random key that is never written down and often exchanged.
+#[derive(Debug, Default)]
+struct Salts {
+    stream: Option<blake3::OutputReader>,
+    left: u32,
+}
+
+/// Salts drawn from one key.
+const SALTS_OF_A_KEY: u32 = 1024;
+
+impl Salts {
+    fn next(&mut self, io: &dyn Io) -> Result<[u8; 16]> {
+        let stream = match &mut self.stream {
+            Some(stream) if self.left > 0 => stream,
+            _ => {
+                let mut key = [0; 32];
+                io.random(&mut key)?;
+                self.left = SALTS_OF_A_KEY;
+                self.stream.insert(blake3::Hasher::new_keyed(&key).finalize_xof())
+            }
+        };
+        self.left -= 1;
+        let mut salt = [0; 16];
+        stream.fill(&mut salt);
+        Ok(salt)
     }
 }
 

@@ -64,6 +64,11 @@ impl GroupCache {
         self.decoded.put((namespace, id), found, bytes);
     }
 
+    /// Takes in a group that its writer has filled: all of its raw bytes.
+    pub(crate) fn put_filled(&self, namespace: NamespaceId, id: GroupId, raw: Arc<Vec<u8>>) {
+        self.put(namespace, id, Decoded { raw, whole: true });
+    }
+
     /// Forgets everything, so that the next read is cold.
     pub(crate) fn clear(&self) {
         self.decoded.clear();

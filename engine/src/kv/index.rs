@@ -16,8 +16,6 @@ use crate::io::{File, Io, Open};
 use crate::kv::keys;
 use crate::kv::table::{Covers, Entry, Table, TableError, TableMeta, TableWriter, Value, merge};
 use crate::log::batch::BatchBuf;
-use crate::log::cursor::for_each_record;
-use crate::log::layout::Salt;
 use crate::log::manifest::TableEntry;
 use crate::log::paths::{Paths, parse_table};
 use crate::log::queue::Queued;
@@ -371,19 +369,20 @@ impl Sink for Index {
         let mut entries = Vec::new();
         let mut last = self.visible();
         for queued in batches {
-            let salt = Salt::new(self.store, queued.segment);
-            let mut index = 0;
-            for_each_record(&queued.batch.bytes, queued.offset, salt, |_, seqno, record| {
-                let place = queued.batch.place(index, queued.segment, queued.offset);
-                index += 1;
-                last = seqno;
-                keys::derive(&record, seqno, place, &mut entries)
-            })
-            .map_err(|e| Error::bug(format!("a batch of our own does not parse: {e}")))?;
-            let BatchBuf { anchors, namespace, .. } = &queued.batch;
+            let first = queued.first_seqno.0;
+            entries.extend(queued.batch.postings().map(|posting| Entry {
+                key: posting.key.to_vec(),
+                seqno: first + posting.record as u64,
+                value: keys::at(
+                    posting.kind,
+                    queued.batch.place(posting.record, queued.segment, queued.offset),
+                ),
+            }));
+            let BatchBuf { anchors, namespace, starts, .. } = &queued.batch;
             entries.extend(
                 anchors.iter().map(|anchor| keys::anchor_entry(*namespace, anchor, queued.first_seqno)),
             );
+            last = Seqno(first + starts.len() as u64 - 1);
         }
         self.insert(entries);
         self.show(last);

@@ -186,7 +186,7 @@ pub(crate) fn place(value: Value) -> Place {
     Place { segment: SegmentId(u32::try_from(value.a).unwrap_or(u32::MAX)), offset: value.b, len: value.c }
 }
 
-/// The index entries that follow from a record. Writing and recovery both go through here, so that tables can be
+/// The index entries that follow from a record. Writing and recovery both go through [`lead`], so that tables can be
 /// made again from the log alone.
 pub(crate) fn derive(
     record: &RawRecord<'_>,
@@ -195,43 +195,45 @@ pub(crate) fn derive(
     entries: &mut Vec<Entry>,
 ) -> Result<(), CodecError> {
     let Some(kind) = Kind::parse(record.kind, record.layout)? else { return Ok(()) };
-    let mut add =
-        |key: Vec<u8>, kind: u8| entries.push(Entry { key, seqno: seqno.0, value: at(kind, place) });
-    if kind == Kind::GroupPart {
-        add(group(GroupPart::parse(record.body)?.group), AT);
-        return Ok(());
-    }
-    let head = Logical::parse(record.body)?.head;
+    let of = if kind == Kind::GroupPart { record.body } else { Logical::parse(record.body)?.head };
+    lead(kind, of, &mut |key, kind| {
+        entries.push(Entry { key: key.to_vec(), seqno: seqno.0, value: at(kind, place) });
+    })
+}
+
+/// Calls `add` with the keys that lead to a record: `of` is its head, or the body of a group part.
+pub(crate) fn lead(kind: Kind, of: &[u8], add: &mut dyn FnMut(&[u8], u8)) -> Result<(), CodecError> {
     match kind {
+        Kind::GroupPart => add(&group(GroupPart::parse(of)?.group), AT),
         Kind::Put | Kind::Delete => {
-            let kv = KvHead::parse(kind, head)?;
-            add(user(kv.space, &kv.key), if kind == Kind::Put { AT } else { ENDED });
+            let (space, key, _) = KvHead::peek(kind, of)?;
+            add(&user(space, key), if kind == Kind::Put { AT } else { ENDED });
         }
         Kind::Space => add(
-            space(match codec::decode(head)? {
+            &space(match codec::decode(of)? {
                 SpaceHead::Namespace { id, .. } => id.0,
                 SpaceHead::Keyspace { id, .. } => id,
             }),
             AT,
         ),
         Kind::Run => {
-            let fields = RunHead::parse(head)?.fields;
-            add(run(fields.namespace, fields.uid), if fields.gone { ENDED } else { AT });
-            add(run_name(fields.namespace, &fields.name), if fields.gone { ENDED } else { AT });
+            let fields = RunHead::parse(of)?.fields;
+            let kind = if fields.gone { ENDED } else { AT };
+            add(&run(fields.namespace, fields.uid), kind);
+            add(&run_name(fields.namespace, &fields.name), kind);
         }
         Kind::Frame => {
-            let frame_head = FrameHead::parse(head)?;
-            add(frame(frame_head.run, frame_head.seq), AT);
+            let (run, seq) = FrameHead::peek(of)?;
+            add(&frame(run, seq), AT);
         }
         Kind::FramePart => {
-            let p = PartHead::parse(head)?;
-            add(part(p.run, p.seq, p.part), AT);
+            let head = PartHead::parse(of)?;
+            add(&part(head.run, head.seq, head.part), AT);
         }
         Kind::Snapshot => {
-            let s = SnapshotHead::parse(head)?;
-            add(snapshot(s.run, s.seq), AT);
+            let head = SnapshotHead::parse(of)?;
+            add(&snapshot(head.run, head.seq), AT);
         }
-        Kind::GroupPart => {}
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::kv::table::Value;
 use crate::kv::view::View;
 use crate::kv::write::BatchWriter;
 use crate::log::queue::Durability;
-use crate::log::record::{BodyRef, HistoryCode, KV_INLINE_BYTES_MAX, Kind, KvHead, RecipeRef};
+use crate::log::record::{BodyRef, HistoryCode, Kind, KvHead, RecipeRef};
 use crate::log::ticket::Ticket;
 
 /// How much of a key's past a keyspace keeps. What is past it reads as `Gone`, and compaction may drop it.
@@ -228,13 +228,16 @@ fn check_key(key: &[u8]) -> Result<()> {
 pub struct KvBatch {
     core: Arc<Core>,
     namespace: NamespaceId,
-    operations: Vec<(u32, Vec<u8>, Option<Content>)>,
+    /// All keys, end to end.
+    keys: Vec<u8>,
+    /// Keyspace, where its key ends, and the new value.
+    operations: Vec<(u32, usize, Option<Content>)>,
     wrong: Option<Error>,
 }
 
 impl KvBatch {
     pub(crate) fn new(core: &Arc<Core>, namespace: NamespaceId) -> Self {
-        Self { core: core.clone(), namespace, operations: Vec::new(), wrong: None }
+        Self { core: core.clone(), namespace, keys: Vec::new(), operations: Vec::new(), wrong: None }
     }
 
     /// Sets a key.
@@ -254,7 +257,8 @@ impl KvBatch {
         if let Err(error) = check_key(key) {
             self.wrong.get_or_insert(error);
         }
-        self.operations.push((keyspace.id, key.to_vec(), value));
+        self.keys.extend_from_slice(key);
+        self.operations.push((keyspace.id, self.keys.len(), value));
         self
     }
 
@@ -286,17 +290,21 @@ impl KvBatch {
         }
         let mut writer = BatchWriter::new(&self.core, self.namespace)?;
         let time_ns = self.core.io.now_ns();
-        for (space, key, value) in self.operations {
-            let mut tail = Vec::new();
-            let (kind, value) = match value {
-                None => (Kind::Delete, None),
+        let (mut head, mut tail, mut start) = (Vec::new(), Vec::new(), 0);
+        for (space, end, value) in self.operations {
+            head.clear();
+            tail.clear();
+            let key = self.keys.get(start..end).unwrap_or_default();
+            start = end;
+            KvHead::put_key(space, time_ns, key, &mut head);
+            let kind = match value {
+                None => Kind::Delete,
                 Some(content) => {
-                    let packed = writer.content(&content, None, KV_INLINE_BYTES_MAX)?;
-                    packed.put_recipe(None, &mut tail);
-                    (Kind::Put, Some(packed.reference))
+                    writer.value(&content, &mut head, &mut tail)?;
+                    Kind::Put
                 }
             };
-            writer.record(kind, &KvHead { space, time_ns, key, value }.encode(), &tail)?;
+            writer.record(kind, &head, &tail)?;
         }
         let submitted = writer.submit(durability)?;
         submitted

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::blob::{AnchorKey, AnchorSeed, Body, Earlier, Extent, GroupId, Packer, encode_recipe, plan};
+use crate::blob::{
+    AnchorKey, AnchorSeed, Before, Compared, Earlier, Extent, GroupId, Packer, encode_recipe, plan,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, NamespaceId, Seqno};
 use crate::kv::bodies::{self, anchor_seed};
@@ -11,7 +13,7 @@ use crate::kv::keys;
 use crate::kv::stored::{Content, StoredBlob};
 use crate::log::batch::BatchBuf;
 use crate::log::queue::{Durability, Lease};
-use crate::log::record::{BodyRef, GroupPart, Kind, RecipeRef};
+use crate::log::record::{BodyRef, GroupPart, KV_INLINE_BYTES_MAX, Kind, RecipeRef};
 use crate::log::ticket::Ticket;
 
 /// Bytes of a streamed body that go to the log together.
@@ -46,11 +48,14 @@ impl Packed {
     /// Appends the recipe of a blob to a record's tail. `base` is how far back the body it is coded against is.
     pub(crate) fn put_recipe(&self, base: Option<(u32, &[Extent])>, tail: &mut Vec<u8>) {
         let Some(extents) = &self.extents else { return };
-        let alone = encode_recipe(extents, None);
         let coded = base.map(|(back, base)| (back, encode_recipe(extents, Some(base))));
         let (base_back, recipe) = match coded {
-            Some((back, coded)) if coded.len() < alone.len() => (back, coded),
-            _ => (0, alone),
+            // Alone, each extent takes a byte at least.
+            Some(coded) if coded.1.len() < extents.len() => coded,
+            coded => {
+                let alone = encode_recipe(extents, None);
+                coded.filter(|(_, coded)| coded.len() < alone.len()).unwrap_or((0, alone))
+            }
         };
         RecipeRef { base_back, recipe: &recipe }.put(tail);
     }
@@ -58,11 +63,12 @@ impl Packed {
 
 impl BatchWriter {
     pub(crate) fn new(core: &Arc<Core>, namespace: NamespaceId) -> Result<Self> {
-        core.log()?.queue.check()?;
+        let queue = &core.log()?.queue;
+        queue.check()?;
         Ok(Self {
             core: core.clone(),
             namespace,
-            batch: BatchBuf::new(namespace),
+            batch: queue.batch(namespace),
             lease: None,
             at_close: false,
         })
@@ -74,19 +80,8 @@ impl BatchWriter {
     }
 
     /// Takes a body in: inline where it is at most `inline_max` bytes, else as a blob.
-    pub(crate) fn content(
-        &mut self,
-        content: &Content,
-        previous: Option<&Body>,
-        inline_max: usize,
-    ) -> Result<Packed> {
-        let limit = self.core.options.body_bytes_max;
-        if content.len() > limit {
-            return Err(Error::invalid(format!(
-                "a body of {} bytes is over the limit of {limit}; raise body_bytes_max or split it",
-                content.len()
-            )));
-        }
+    pub(crate) fn content(&mut self, content: &Content, inline_max: usize) -> Result<Packed> {
+        self.check_len(content)?;
         match content {
             Content::Bytes(bytes) if bytes.len() <= inline_max => Ok(Packed {
                 reference: BodyRef::Inline(bytes.to_vec()),
@@ -94,12 +89,7 @@ impl BatchWriter {
                 len: bytes.len() as u64,
                 extents: None,
             }),
-            Content::Bytes(bytes) => {
-                let id = BlobId::of(bytes);
-                let extents = Arc::new(self.pack(bytes, previous)?);
-                let len = bytes.len() as u64;
-                Ok(Packed { reference: BodyRef::Blob { len, id }, id, len, extents: Some(extents) })
-            }
+            Content::Bytes(bytes) => self.blob(&Compared::new(bytes, None)),
             Content::Stored(blob) if blob.namespace != self.namespace => {
                 Err(Error::invalid("a stored blob belongs to another namespace than what is to hold it"))
             }
@@ -112,14 +102,50 @@ impl BatchWriter {
         }
     }
 
-    fn pack(&mut self, bytes: &[u8], previous: Option<&Body>) -> Result<Vec<Extent>> {
+    /// Takes a key's value in, and appends how the record's head and tail name it.
+    pub(crate) fn value(&mut self, content: &Content, head: &mut Vec<u8>, tail: &mut Vec<u8>) -> Result<()> {
+        let inline_max = KV_INLINE_BYTES_MAX.min(self.core.options.body_bytes_max as usize);
+        match content {
+            // Such a value has no address, so nothing hashes it.
+            Content::Bytes(bytes) if bytes.len() <= inline_max => BodyRef::put_inline(bytes, head),
+            _ => {
+                let packed = self.content(content, KV_INLINE_BYTES_MAX)?;
+                packed.reference.put(head);
+                packed.put_recipe(None, tail);
+            }
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// `Invalid` for a body over the store's limit.
+    pub(crate) fn check_len(&self, content: &Content) -> Result<()> {
+        let limit = self.core.options.body_bytes_max;
+        if content.len() > limit {
+            return Err(Error::invalid(format!(
+                "a body of {} bytes is over the limit of {limit}; raise body_bytes_max or split it",
+                content.len()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Takes a body in as a blob.
+    pub(crate) fn blob(&mut self, body: &Compared<'_>) -> Result<Packed> {
+        let (id, len) = (body.id(), body.bytes().len() as u64);
+        let extents = Arc::new(self.pack(body.bytes(), body.before())?);
+        Ok(Packed { reference: BodyRef::Blob { len, id }, id, len, extents: Some(extents) })
+    }
+
+    fn pack(&mut self, bytes: &[u8], before: Option<Before<'_>>) -> Result<Vec<Extent>> {
         let (core, namespace) = (self.core.clone(), self.namespace);
-        let seed = anchor_seed(core.store, namespace);
         let queue = &core.log()?.queue;
-        let lease = self.lease.get_or_insert_with(|| queue.lease(namespace, || Packer::new(seed)));
+        let fresh = || Packer::new(anchor_seed(core.store, namespace));
+        let lease = self.lease.get_or_insert_with(|| queue.lease(namespace, fresh));
         let packer = &mut lease.groups()?.packer;
+        let seed = packer.seed();
         let sparse = bytes.len() >= LARGE_BODY_BYTES;
-        let steps = plan(bytes, previous, &Look { core: &core, namespace, seed, packer, sparse });
+        let steps = plan(bytes, before, &Look { core: &core, namespace, seed, packer, sparse });
         let packed = packer
             .put(bytes, &steps, &mut || core.new_group())
             .map_err(|e| Error::with_source(ErrorKind::Bug, format!("a body cannot be packed: {e}"), e))?;
@@ -131,7 +157,10 @@ impl BatchWriter {
 
     /// Appends a logical record.
     pub(crate) fn record(&mut self, kind: Kind, head: &[u8], tail: &[u8]) -> Result<()> {
-        self.batch.logical(kind, self.core.salt()?, head, tail)
+        self.batch.logical(kind, self.core.salt()?, head, tail)?;
+        let batch = &mut self.batch;
+        keys::lead(kind, head, &mut |key, kind| batch.post(key, kind))
+            .map_err(|e| Error::bug(format!("a record of our own does not parse: {e}")))
     }
 
     /// Encodes what was packed into records of the batch.
@@ -143,8 +172,12 @@ impl BatchWriter {
             .packer
             .flush()
             .map_err(|e| Error::with_source(ErrorKind::Bug, format!("a group cannot be coded: {e}"), e))?;
+        // Bodies to come repeat what these hold: they need not be decoded for that.
+        for (id, raw) in groups.packer.take_filled() {
+            self.core.groups.put_filled(self.namespace, id, raw);
+        }
         for part in parts {
-            let (before_offset, before_len) = groups.last_parts.get(&part.group.0).copied().unwrap_or((0, 0));
+            let (before_offset, before_len) = groups.last_part(part.group.0);
             let (start, len) = self.batch.group_part(&GroupPart {
                 group: part.group.0,
                 namespace: self.namespace,
@@ -155,6 +188,7 @@ impl BatchWriter {
                 before_len,
                 encoded: &part.encoded,
             })?;
+            self.batch.post(&keys::group(part.group.0), keys::AT);
             places.push((part.group.0, start, len));
         }
         Ok(places)
@@ -169,8 +203,7 @@ impl BatchWriter {
         let now = self.core.io.now_ns();
         let lease = self.lease.take();
         let queue = &self.core.log()?.queue;
-        let (position, ticket) = queue.submit(self.batch, &places, lease, durability, now, self.at_close)?;
-        Ok(Some((position.first_seqno, ticket)))
+        queue.submit(self.batch, &places, lease, durability, now, self.at_close).map(Some)
     }
 }
 

@@ -1,12 +1,21 @@
-//! Building a batch on the caller's thread: records end to end behind room for the header. Offsets, seqnos and
-//! checksums are not known yet; the writer stamps them.
+//! Building a batch on the caller's thread: records end to end behind room for the header. Once the queue has fixed
+//! its place, the caller fills in checksums and sums it up; the header is left to the writer.
 
 use crate::blob::Anchor;
-use crate::codec::put_bytes;
+use crate::codec::{CodecError, put_bytes};
 use crate::error::{Error, Result};
-use crate::ids::{NamespaceId, Place, SegmentId};
-use crate::log::layout::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, seal_record, start_record};
+use crate::ids::{NamespaceId, Place, SegmentId, Seqno};
+use crate::log::layout::{
+    BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RawRecord, Salt, seal_record, stamp_record, start_record,
+};
 use crate::log::record::{GroupPart, Kind, LAYOUT};
+use crate::log::sums::Sums;
+
+/// Room for an ordinary batch.
+const BATCH_BYTES: usize = 2048;
+
+/// A batch with more room than this is not used again.
+const SPARE_BYTES_MAX: usize = 256 << 10;
 
 /// Records on their way to the writer.
 #[derive(Debug)]
@@ -18,12 +27,47 @@ pub(crate) struct BatchBuf {
     pub(crate) anchors: Vec<Anchor>,
     /// The namespace of its bodies.
     pub(crate) namespace: NamespaceId,
+    postings: Postings,
+}
+
+/// What the index takes in with a batch: keys that lead to its records.
+#[derive(Debug, Default)]
+struct Postings {
+    /// All keys, end to end.
+    keys: Vec<u8>,
+    /// Where each key ends, the index's own code for it, and the record it leads to.
+    ends: Vec<(u32, u8, u32)>,
+}
+
+/// A key that leads to a record of a batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Posting<'a> {
+    pub(crate) key: &'a [u8],
+    /// The index's own code.
+    pub(crate) kind: u8,
+    pub(crate) record: usize,
 }
 
 impl BatchBuf {
     /// An empty batch of a namespace.
     pub(crate) fn new(namespace: NamespaceId) -> Self {
-        Self { bytes: vec![0; BATCH_HEADER_BYTES], starts: Vec::new(), anchors: Vec::new(), namespace }
+        let mut bytes = Vec::with_capacity(BATCH_BYTES);
+        bytes.resize(BATCH_HEADER_BYTES, 0);
+        Self { bytes, starts: Vec::new(), anchors: Vec::new(), namespace, postings: Postings::default() }
+    }
+
+    /// Makes it as new, keeping its room; `None` where that is more than an ordinary batch should hold.
+    pub(crate) fn emptied(mut self) -> Option<Self> {
+        if self.bytes.capacity() > SPARE_BYTES_MAX {
+            return None;
+        }
+        self.bytes.truncate(BATCH_HEADER_BYTES);
+        self.bytes.fill(0);
+        self.starts.clear();
+        self.anchors.clear();
+        self.postings.keys.clear();
+        self.postings.ends.clear();
+        Some(self)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -47,6 +91,23 @@ impl BatchBuf {
         Ok((start as u32, (self.bytes.len() - start) as u32))
     }
 
+    /// Lets the index lead from a key to the last record.
+    pub(crate) fn post(&mut self, key: &[u8], kind: u8) {
+        self.postings.keys.extend_from_slice(key);
+        let record = self.starts.len().saturating_sub(1) as u32;
+        self.postings.ends.push((self.postings.keys.len() as u32, kind, record));
+    }
+
+    /// The keys that lead to records, in the order of the records.
+    pub(crate) fn postings(&self) -> impl Iterator<Item = Posting<'_>> {
+        let mut start = 0;
+        self.postings.ends.iter().map(move |(end, kind, record)| {
+            let key = self.postings.keys.get(start..*end as usize).unwrap_or_default();
+            start = *end as usize;
+            Posting { key, kind: *kind, record: *record as usize }
+        })
+    }
+
     fn seal(&mut self, start: usize) -> Result<()> {
         if self.bytes.len() > BATCH_BYTES_MAX {
             self.bytes.truncate(start);
@@ -57,6 +118,25 @@ impl BatchBuf {
         seal_record(&mut self.bytes, start);
         self.starts.push(start as u32);
         Ok(())
+    }
+
+    /// Fills in what depends on where the batch stands and sums its records up.
+    pub(crate) fn settle(
+        &mut self,
+        salt: Salt,
+        offset: u64,
+        first_seqno: Seqno,
+    ) -> std::result::Result<Sums, CodecError> {
+        let mut sums = Sums::default();
+        let len = self.bytes.len();
+        for (index, start) in self.starts.iter().enumerate() {
+            let start = *start as usize;
+            let end = self.starts.get(index + 1).map_or(len, |next| *next as usize);
+            let record = self.bytes.get_mut(start..end).unwrap_or_default();
+            stamp_record(record, salt, offset + start as u64);
+            sums.record(Seqno(first_seqno.0 + index as u64), &RawRecord::of(record)?)?;
+        }
+        Ok(sums)
     }
 
     /// Where record `index` will stand once the batch stands at `offset`.

@@ -2,17 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::codec::{self, CodecError, Reader};
+use crate::codec::{CodecError, Reader};
 use crate::error::Result;
 use crate::ids::Seqno;
 use crate::io::File;
 use crate::log::layout::{
     BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, LogState, RawRecord, Salt, chain_digest,
 };
-use crate::log::ledger::{Frontier, leaf_hash, record_hash};
-use crate::log::record::{
-    BodyRef, FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead,
-};
+use crate::log::sums::Sums;
 
 /// Bytes read at once.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -177,84 +174,8 @@ pub(crate) fn account(
     salt: Salt,
 ) -> std::result::Result<(), CodecError> {
     let (_, header) = BatchHeader::peek(whole)?;
-    let mut small = Frontier::default();
-    let mut next = state.clone();
-    for_each_record(whole, offset, salt, |_, seqno, record| {
-        let Some(kind) = Kind::parse(record.kind, record.layout)? else { return Ok(()) };
-        if kind == Kind::GroupPart {
-            next.totals.piece_bytes += u64::from(record.bytes);
-            next.next_group = next.next_group.max(GroupPart::parse(record.body)?.group.saturating_add(1));
-            return Ok(());
-        }
-        let logical = Logical::parse(record.body)?;
-        small.push(record_hash(&logical.salt, record.kind, record.layout, seqno.0, logical.head));
-        measure(kind, u64::from(record.bytes), &logical, &mut next)
-    })?;
-    next.totals.batches += 1;
-    next.totals.records += u64::from(header.records);
-    next.totals.chain_bytes += BATCH_HEADER_BYTES as u64;
-    *state = next;
-    if small.leaves > 0 {
-        state.ledger.push(leaf_hash(&small.root()));
-    }
-    state.next_seqno = Seqno(header.first_seqno.0.saturating_add(u64::from(header.records)));
-    state.chain = chain_digest(whole);
-    state.newest_ns = state.newest_ns.max(header.time_ns);
-    Ok(())
-}
-
-/// Adds a logical record's bytes to the kind that they serve, and notes the ids that it uses.
-fn measure(
-    kind: Kind,
-    bytes: u64,
-    logical: &Logical<'_>,
-    state: &mut LogState,
-) -> std::result::Result<(), CodecError> {
-    let totals = &mut state.totals;
-    let mut recipes = logical.tail.len() as u64;
-    let mut chain = logical.salt.len() as u64;
-    let refs = |refs: &[&BodyRef]| refs.iter().map(|r| r.recipe_bytes()).sum::<u64>();
-    let own = match kind {
-        Kind::Frame => {
-            let head = FrameHead::parse(logical.head)?;
-            recipes += refs(&[&head.input, &head.output, &head.metadata]);
-            chain += if head.link.is_some() { 32 } else { 0 };
-            totals.frames += u64::from(!head.open);
-            &mut totals.frame_bytes
-        }
-        Kind::FramePart => {
-            recipes += refs(&[&PartHead::parse(logical.head)?.body]);
-            &mut totals.frame_bytes
-        }
-        Kind::Snapshot => {
-            let head = SnapshotHead::parse(logical.head)?;
-            recipes += refs(&[&head.state]) + head.embeddings.iter().map(|e| e.1.recipe_bytes()).sum::<u64>();
-            &mut totals.run_bytes
-        }
-        Kind::Put | Kind::Delete => {
-            if let Some(value) = KvHead::parse(kind, logical.head)?.value {
-                recipes += value.recipe_bytes();
-            }
-            &mut totals.kv_bytes
-        }
-        Kind::Run => {
-            let head = RunHead::parse(logical.head)?;
-            recipes += refs(&[&head.metadata]);
-            state.next_run = state.next_run.max(head.fields.uid.0.saturating_add(1));
-            &mut totals.run_bytes
-        }
-        Kind::Space => {
-            let id = match codec::decode(logical.head)? {
-                SpaceHead::Namespace { id, .. } => id.0,
-                SpaceHead::Keyspace { id, .. } => id,
-            };
-            state.next_space = state.next_space.max(id.saturating_add(1));
-            &mut totals.run_bytes
-        }
-        Kind::GroupPart => return Ok(()),
-    };
-    *own += bytes.saturating_sub(recipes + chain);
-    totals.recipe_bytes += recipes;
-    totals.chain_bytes += chain;
+    let mut sums = Sums::default();
+    for_each_record(whole, offset, salt, |_, seqno, record| sums.record(seqno, &record))?;
+    state.advance(&header, &sums, chain_digest(whole));
     Ok(())
 }

@@ -214,6 +214,18 @@ pub(crate) struct RawRecord<'a> {
 }
 
 impl<'a> RawRecord<'a> {
+    /// A whole record of our own making.
+    pub(crate) fn of(whole: &'a [u8]) -> Result<Self, CodecError> {
+        match whole.split_at_checked(RECORD_HEADER_BYTES) {
+            Some((header, body)) => {
+                Ok(Self { kind: header[8], layout: header[9], body, bytes: whole.len() as u32 })
+            }
+            None => {
+                Err(CodecError::Short { what: "record", found: whole.len(), needed: RECORD_HEADER_BYTES })
+            }
+        }
+    }
+
     /// The record at the front of `bytes`, which stands at `offset`.
     pub(crate) fn check(bytes: &'a [u8], salt: Salt, offset: u64) -> Result<Self, CodecError> {
         let mut r = Reader::new(bytes, "record");

@@ -10,9 +10,12 @@ pub(crate) mod ledger;
 pub(crate) mod manifest;
 pub(crate) mod open;
 pub(crate) mod paths;
+pub(crate) mod patience;
 pub(crate) mod queue;
 pub(crate) mod record;
 pub(crate) mod segments;
+pub(crate) mod sequence;
+pub(crate) mod sums;
 #[cfg(test)]
 mod tests;
 pub(crate) mod ticket;

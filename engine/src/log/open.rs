@@ -384,6 +384,7 @@ pub(crate) fn start(
     let (sender, jobs) = unbounded();
     let queue = Arc::new(Queue::new(
         sender,
+        manifest.state.store,
         active.id,
         tail,
         end.state.next_seqno,

@@ -1,21 +1,24 @@
 //! The queue in front of the writer: it fixes the order.
 //!
-//! A batch gets its seqno and its place the moment it is queued, under one lock, and the queue hands batches on
-//! in that order. So a caller knows where its bytes will stand before they are written, and a group's next part
-//! can point back at the one before. Groups never span segments: while a new segment is wanted, no group that
-//! already has parts is handed out, and the segment changes at the first batch that leaves none of them behind.
+//! A batch gets its seqno and its place the moment it is queued, under one lock; its caller then fills in what
+//! follows from the place (checksums, sums) outside the lock, and the writer takes batches in the order of their
+//! places ([`super::sequence`]). So a caller knows where its bytes will stand before they are written, and a group's
+//! next part can point back at the one before. Groups never span segments: while a new segment is wanted, no group
+//! that already has parts is handed out, and the segment changes at the first batch that leaves none of them behind.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 use crossbeam_channel::Sender;
 
 use crate::blob::Packer;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NamespaceId, SegmentId, Seqno};
+use crate::ids::{NamespaceId, SegmentId, Seqno, StoreId};
 use crate::log::batch::BatchBuf;
-use crate::log::layout::SEGMENT_HEADER_BYTES;
+use crate::log::layout::{SEGMENT_HEADER_BYTES, Salt};
+use crate::log::patience::Patience;
 use crate::log::segments::lock;
+use crate::log::sequence::Ordered;
+use crate::log::sums::Sums;
 use crate::log::ticket::{Completer, Failure, Ticket, ticket};
 
 /// When a commit counts as done.
@@ -31,22 +34,52 @@ pub enum Durability {
 /// Open groups kept ready, for all namespaces together.
 const IDLE_GROUPS_MAX: usize = 8;
 
+/// Written batches whose room is kept.
+const SPARE_BATCHES_MAX: usize = 32;
+
 /// What the writer receives.
 #[derive(Debug)]
 pub(crate) enum Job {
     Batch(Queued),
+    /// A batch whose caller went away after its place was fixed: nothing can follow it.
+    Lost {
+        from: Seqno,
+        to: Seqno,
+    },
     /// Answer once everything queued before is published.
-    Barrier(Completer),
-    /// Seal the active segment and start the next.
-    Rotate,
-    /// Write and sync all, close cleanly where `clean`, and end.
-    Close,
+    Barrier {
+        at: Seqno,
+        completer: Completer,
+    },
+    /// Write and sync all, close cleanly, and end.
+    Close {
+        at: Seqno,
+    },
 }
 
-/// A batch whose place is fixed.
+impl Ordered for Job {
+    fn from(&self) -> Seqno {
+        match self {
+            Self::Batch(queued) => queued.first_seqno,
+            Self::Lost { from, .. } => *from,
+            Self::Barrier { at, .. } | Self::Close { at } => *at,
+        }
+    }
+
+    fn to(&self) -> Seqno {
+        match self {
+            Self::Batch(queued) => Seqno(queued.first_seqno.0 + queued.batch.starts.len() as u64),
+            Self::Lost { to, .. } => *to,
+            Self::Barrier { at, .. } | Self::Close { at } => *at,
+        }
+    }
+}
+
+/// A batch whose place is fixed, whole but for its header.
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) batch: BatchBuf,
+    pub(crate) sums: Sums,
     pub(crate) segment: SegmentId,
     pub(crate) offset: u64,
     pub(crate) first_seqno: Seqno,
@@ -59,11 +92,18 @@ pub(crate) struct Queued {
 #[derive(Debug)]
 pub(crate) struct OpenGroups {
     pub(crate) packer: Packer,
-    /// Place of each group's last part: offset in the segment, bytes.
-    pub(crate) last_parts: HashMap<u64, (u32, u32)>,
+    /// Place of each open group's last part: group, offset in the segment, bytes.
+    last_parts: Vec<(u64, u32, u32)>,
     /// The segment that holds their parts.
     segment: Option<SegmentId>,
     namespace: NamespaceId,
+}
+
+impl OpenGroups {
+    /// Where a group's last part stands in the segment and how long it is; zeros without one.
+    pub(crate) fn last_part(&self, group: u64) -> (u32, u32) {
+        self.last_parts.iter().find(|(of, ..)| *of == group).map_or((0, 0), |(_, at, len)| (*at, *len))
+    }
 }
 
 /// Open groups on loan to one batch. Dropped without being queued, they are closed for good: what was packed
@@ -136,19 +176,40 @@ pub(crate) struct Queue {
     order: Mutex<Order>,
     jobs: Sender<Job>,
     budget: Budget,
+    /// Batches that were written, to be filled again.
+    spare: Mutex<Vec<BatchBuf>>,
+    /// Of those who wait for tickets.
+    patience: Arc<Patience>,
     failure: OnceLock<Failure>,
+    store: StoreId,
     segment_bytes_max: u64,
 }
 
-/// Where a batch will stand.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Position {
-    pub(crate) first_seqno: Seqno,
+/// Where a batch will stand. Whoever drops it without using it ends all writing, since nothing can follow.
+#[derive(Debug)]
+struct Position<'a> {
+    queue: &'a Queue,
+    segment: SegmentId,
+    offset: u64,
+    from: Seqno,
+    to: Seqno,
+    bytes: usize,
+    used: bool,
+}
+
+impl Drop for Position<'_> {
+    fn drop(&mut self) {
+        if !self.used {
+            self.queue.budget.give(self.bytes);
+            self.queue.send(Job::Lost { from: self.from, to: self.to });
+        }
+    }
 }
 
 impl Queue {
     pub(crate) fn new(
         jobs: Sender<Job>,
+        store: StoreId,
         segment: SegmentId,
         offset: u64,
         next_seqno: Seqno,
@@ -168,8 +229,31 @@ impl Queue {
             }),
             jobs,
             budget: Budget { limit: queue_bytes_max, used: Mutex::new(0), freed: Condvar::new() },
+            spare: Mutex::default(),
+            patience: Arc::default(),
             failure: OnceLock::new(),
+            store,
             segment_bytes_max,
+        }
+    }
+
+    /// An empty batch of a namespace.
+    pub(crate) fn batch(&self, namespace: NamespaceId) -> BatchBuf {
+        match lock(&self.spare).pop() {
+            Some(mut batch) => {
+                batch.namespace = namespace;
+                batch
+            }
+            None => BatchBuf::new(namespace),
+        }
+    }
+
+    /// Keeps the room of a batch that the writer is done with.
+    pub(crate) fn take_back(&self, batch: BatchBuf) {
+        let Some(batch) = batch.emptied() else { return };
+        let mut spare = lock(&self.spare);
+        if spare.len() < SPARE_BATCHES_MAX {
+            spare.push(batch);
         }
     }
 
@@ -184,54 +268,89 @@ impl Queue {
             }
             None => {
                 drop(order);
-                OpenGroups { packer: fresh(), last_parts: HashMap::new(), segment: None, namespace }
+                OpenGroups { packer: fresh(), last_parts: Vec::new(), segment: None, namespace }
             }
         };
         Lease { groups: Some(groups), continuing: found.is_some(), queue: self.clone() }
     }
 
-    /// Fixes the batch's place and hands it to the writer.
+    /// Fixes the batch's place and hands it to the writer. Gives the seqno of its first record.
     ///
     /// # Errors
     /// `Poisoned` after an earlier failure of the writer, `Unavailable` once the store is closed.
     pub(crate) fn submit(
         &self,
-        batch: BatchBuf,
+        mut batch: BatchBuf,
         part_places: &[(u64, u32, u32)],
-        mut lease: Option<Lease>,
+        lease: Option<Lease>,
         durability: Durability,
         time_ns: u64,
         at_close: bool,
-    ) -> Result<(Position, Ticket)> {
+    ) -> Result<(Seqno, Ticket)> {
         self.check()?;
         let bytes = batch.bytes.len();
         self.budget.take(bytes);
-        let (completer, ticket) = ticket();
+        let mut position = match self.place(&batch, part_places, lease, at_close) {
+            Ok(position) => position,
+            Err(refused) => {
+                self.budget.give(bytes);
+                return Err(refused);
+            }
+        };
+        let (segment, offset, first_seqno) = (position.segment, position.offset, position.from);
+        let sums = batch
+            .settle(Salt::new(self.store, segment), offset, first_seqno)
+            .map_err(|e| Error::bug(format!("a batch of our own does not parse: {e}")))?;
+        let (completer, ticket) = ticket(&self.patience);
+        position.used = true;
+        self.send(Job::Batch(Queued {
+            batch,
+            sums,
+            segment,
+            offset,
+            first_seqno,
+            time_ns,
+            durability,
+            completer,
+        }));
+        Ok((first_seqno, ticket))
+    }
+
+    /// Fixes a batch's place: from here on the groups it was given can be lent to the next one.
+    fn place(
+        &self,
+        batch: &BatchBuf,
+        part_places: &[(u64, u32, u32)],
+        mut lease: Option<Lease>,
+        at_close: bool,
+    ) -> Result<Position<'_>> {
+        let bytes = batch.bytes.len();
         let mut guard = lock(&self.order);
         let order = &mut *guard;
-        if order.closed || (order.closing && !at_close) {
-            drop(guard);
-            self.budget.give(bytes);
-            return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
-        }
-        if order.offset + bytes as u64 > u64::from(u32::MAX) {
-            drop(guard);
-            self.budget.give(bytes);
-            return Err(Error::new(
-                ErrorKind::Unavailable,
+        let refused = if order.closed || (order.closing && !at_close) {
+            Some("the store is closed: open it again")
+        } else if order.offset + bytes as u64 > u64::from(u32::MAX) {
+            Some(
                 "the log segment is full and a batch that is still open keeps it from being sealed: commit or drop it",
-            ));
+            )
+        } else {
+            None
+        };
+        if let Some(refused) = refused {
+            // A lease takes the lock when it is dropped.
+            drop(guard);
+            return Err(Error::new(ErrorKind::Unavailable, refused));
         }
         let own = usize::from(lease.as_ref().is_some_and(|lease| lease.continuing));
         if order.rotate && own == 0 && order.continuing == 0 {
             order.segment = SegmentId(order.segment.0 + 1);
             order.offset = SEGMENT_HEADER_BYTES;
             order.rotate = false;
-            self.send(Job::Rotate);
         }
-        let (segment, offset, first_seqno) = (order.segment, order.offset, order.next_seqno);
+        let (segment, offset, from) = (order.segment, order.offset, order.next_seqno);
+        let to = Seqno(from.0 + batch.starts.len() as u64);
         order.offset += bytes as u64;
-        order.next_seqno = Seqno(first_seqno.0 + batch.starts.len() as u64);
+        order.next_seqno = to;
         if order.offset >= self.segment_bytes_max && !order.rotate {
             order.rotate = true;
             order.idle.clear();
@@ -239,11 +358,12 @@ impl Queue {
         if let Some(mut groups) = lease.as_mut().and_then(|lease| lease.groups.take()) {
             order.continuing -= own;
             groups.segment = Some(segment);
-            for (group, start, len) in part_places {
-                groups.last_parts.insert(*group, ((offset + u64::from(*start)) as u32, *len));
-            }
+            let new =
+                part_places.iter().map(|(group, at, len)| (*group, (offset + u64::from(*at)) as u32, *len));
+            groups.last_parts.retain(|(of, ..)| part_places.iter().all(|(group, ..)| group != of));
+            groups.last_parts.extend(new);
             let open = groups.packer.open_groups();
-            groups.last_parts.retain(|group, _| open.contains(group));
+            groups.last_parts.retain(|(group, ..)| open.contains(group));
             if !order.rotate {
                 if order.idle.len() >= IDLE_GROUPS_MAX {
                     order.idle.remove(0);
@@ -251,9 +371,7 @@ impl Queue {
                 order.idle.push(groups);
             }
         }
-        self.send(Job::Batch(Queued { batch, segment, offset, first_seqno, time_ns, durability, completer }));
-        drop(guard);
-        Ok((Position { first_seqno }, ticket))
+        Ok(Position { queue: self, segment, offset, from, to, bytes, used: false })
     }
 
     /// Waits until everything queued so far is published; `visible` is what is published already.
@@ -266,8 +384,8 @@ impl Queue {
             if order.closed || order.next_seqno.0 == visible.0 + 1 {
                 return Ok(());
             }
-            let (completer, waiting) = ticket();
-            self.send(Job::Barrier(completer));
+            let (completer, waiting) = ticket(&self.patience);
+            self.send(Job::Barrier { at: order.next_seqno, completer });
             waiting
         };
         waiting.wait().map(drop)
@@ -283,7 +401,7 @@ impl Queue {
         let mut order = lock(&self.order);
         if !std::mem::replace(&mut order.closed, true) {
             order.idle.clear();
-            self.send(Job::Close);
+            self.send(Job::Close { at: order.next_seqno });
         }
     }
 

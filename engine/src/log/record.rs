@@ -94,12 +94,15 @@ pub(crate) enum BodyRef {
 }
 
 impl BodyRef {
+    /// Appends a body that stands in the head itself.
+    pub(crate) fn put_inline(bytes: &[u8], out: &mut Vec<u8>) {
+        put_varint(out, (bytes.len() as u64) << 2);
+        out.extend_from_slice(bytes);
+    }
+
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Inline(bytes) => {
-                put_varint(out, (bytes.len() as u64) << 2);
-                out.extend_from_slice(bytes);
-            }
+            Self::Inline(bytes) => Self::put_inline(bytes, out),
             Self::Blob { len, id } => {
                 put_varint(out, len << 2 | 1);
                 out.extend_from_slice(&id.0);
@@ -115,6 +118,19 @@ impl BodyRef {
             0 if number <= KV_INLINE_BYTES_MAX as u64 => Ok(Self::Inline(r.take(number as usize)?.to_vec())),
             1 => Ok(Self::Blob { len: number, id: BlobId(r.array()?) }),
             2 if number >= 1 && number <= u64::from(u32::MAX) => Ok(Self::Same { back: number as u32 }),
+            _ => Err(CodecError::Unknown { what: "body reference", found: first }),
+        }
+    }
+
+    /// Passes over a reference, checking it as [`BodyRef::take`] does; gives its recipe bytes.
+    pub(crate) fn pass(r: &mut Reader<'_>) -> Result<u64, CodecError> {
+        let before = r.taken();
+        let first = r.varint()?;
+        let number = first >> 2;
+        match first & 3 {
+            0 if number <= KV_INLINE_BYTES_MAX as u64 => r.take(number as usize).map(|_| 0),
+            1 => r.take(32).map(|_| (r.taken() - before) as u64),
+            2 if number >= 1 && number <= u64::from(u32::MAX) => Ok(0),
             _ => Err(CodecError::Unknown { what: "body reference", found: first }),
         }
     }
@@ -202,15 +218,32 @@ pub(crate) struct KvHead {
 }
 
 impl KvHead {
+    #[cfg(test)]
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.key.len() + 32);
-        put_varint(&mut out, u64::from(self.space));
-        out.extend_from_slice(&self.time_ns.to_le_bytes());
-        put_bytes(&mut out, &self.key);
+        Self::put_key(self.space, self.time_ns, &self.key, &mut out);
         if let Some(value) = &self.value {
             value.put(&mut out);
         }
         out
+    }
+
+    /// Appends the head of a delete, or of a put up to its value.
+    pub(crate) fn put_key(space: u32, time_ns: u64, key: &[u8], out: &mut Vec<u8>) {
+        put_varint(out, u64::from(space));
+        out.extend_from_slice(&time_ns.to_le_bytes());
+        put_bytes(out, key);
+    }
+
+    /// The keyspace, the key, and the value's recipe bytes: a head checked without being copied.
+    pub(crate) fn peek(kind: Kind, head: &[u8]) -> Result<(u32, &[u8], u64), CodecError> {
+        let mut r = Reader::new(head, "key-value head");
+        let space = r.varint32()?;
+        r.u64()?;
+        let key = r.bytes(head.len())?;
+        let recipe = if kind == Kind::Put { BodyRef::pass(&mut r)? } else { 0 };
+        r.finish()?;
+        Ok((space, key, recipe))
     }
 
     pub(crate) fn parse(kind: Kind, head: &[u8]) -> Result<Self, CodecError> {
@@ -287,6 +320,12 @@ impl FrameHead {
         self.output.put(&mut out);
         self.metadata.put(&mut out);
         out
+    }
+
+    /// Run and number of a frame, from the front of its head.
+    pub(crate) fn peek(head: &[u8]) -> Result<(RunUid, u32), CodecError> {
+        let mut r = Reader::new(head, "frame head");
+        Ok((RunUid(r.varint()?), r.varint32()?))
     }
 
     pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {

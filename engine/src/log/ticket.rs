@@ -2,11 +2,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Seqno;
+use crate::log::patience::Patience;
 use crate::log::segments::lock;
 
 /// A failure that many tickets share.
@@ -32,10 +34,13 @@ struct State {
     waker: Option<Waker>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
+    /// The state says what came of it.
+    is_done: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
+    patience: Arc<Patience>,
 }
 
 /// What becomes of a submitted batch: the seqno of its last record once it is as durable as was asked.
@@ -49,8 +54,14 @@ pub struct Ticket(Arc<Shared>);
 #[derive(Debug)]
 pub(crate) struct Completer(Arc<Shared>);
 
-pub(crate) fn ticket() -> (Completer, Ticket) {
-    let shared = Arc::new(Shared::default());
+/// A ticket and its writer's end; waiters share `patience`.
+pub(crate) fn ticket(patience: &Arc<Patience>) -> (Completer, Ticket) {
+    let shared = Arc::new(Shared {
+        is_done: AtomicBool::new(false),
+        state: Mutex::default(),
+        changed: Condvar::new(),
+        patience: patience.clone(),
+    });
     (Completer(shared.clone()), Ticket(shared))
 }
 
@@ -60,6 +71,8 @@ impl Ticket {
     /// # Errors
     /// `Unavailable` where the system refused to write or sync, `Poisoned` after an earlier failure.
     pub fn wait(self) -> Result<Seqno> {
+        let is_done = || self.0.is_done.load(Ordering::Acquire).then_some(());
+        let _ = self.0.patience.look(is_done);
         let mut state = lock(&self.0.state);
         loop {
             match &state.done {
@@ -102,6 +115,7 @@ impl Completer {
         let mut state = lock(&self.0.state);
         if state.done.is_none() {
             state.done = Some(done);
+            self.0.is_done.store(true, Ordering::Release);
             self.0.changed.notify_all();
             if let Some(waker) = state.waker.take() {
                 waker.wake();

@@ -21,3 +21,18 @@ pub(crate) struct Totals {
     /// Batch headers, links and salts.
     pub(crate) chain_bytes: u64,
 }
+
+impl Totals {
+    /// Adds what a batch has.
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.batches += more.batches;
+        self.records += more.records;
+        self.frames += more.frames;
+        self.piece_bytes += more.piece_bytes;
+        self.recipe_bytes += more.recipe_bytes;
+        self.frame_bytes += more.frame_bytes;
+        self.run_bytes += more.run_bytes;
+        self.kv_bytes += more.kv_bytes;
+        self.chain_bytes += more.chain_bytes;
+    }
+}

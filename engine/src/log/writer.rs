@@ -12,15 +12,16 @@ use crossbeam_channel::Receiver;
 use crate::error::{Error, Result};
 use crate::ids::{SegmentId, Seqno};
 use crate::io::{Io, Open};
-use crate::log::cursor::account;
 use crate::log::layout::{
-    BATCH_HEADER_BYTES, BatchHeader, FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC,
-    SegmentHeader, stamp_record,
+    BatchHeader, FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeader,
+    chain_digest,
 };
 use crate::log::manifest::{Clean, Manifest, SegmentEntry, TableEntry};
 use crate::log::paths::Paths;
+use crate::log::patience::Patience;
 use crate::log::queue::{Durability, Job, Queue, Queued};
 use crate::log::segments::{Segment, Segments};
+use crate::log::sequence::Sequence;
 use crate::log::ticket::Failure;
 
 /// Batches written together have at most about this many bytes.
@@ -68,36 +69,45 @@ pub(crate) struct Writer {
 impl Writer {
     /// Works until told to close. `ended` receives what the close came to.
     pub(crate) fn run(mut self, ended: &crossbeam_channel::Sender<Result<()>>) {
-        let mut waiting: Vec<Queued> = Vec::new();
-        while let Ok(first) = self.jobs.recv() {
-            let mut next = Some(first);
+        let mut sequence = Sequence::new(self.state.next_seqno);
+        let patience = Patience::default();
+        let jobs = self.jobs.clone();
+        let next = || patience.look(|| jobs.try_recv().ok()).or_else(|| jobs.recv().ok());
+        while let Some(first) = next() {
+            sequence.push(first);
+            let mut waiting: Vec<Queued> = Vec::new();
             let mut bytes = 0;
-            while let Some(job) = next.take() {
+            loop {
+                self.jobs.try_iter().for_each(|job| sequence.push(job));
+                let Some(job) = sequence.pop() else { break };
+                let goes_on = matches!(&job, Job::Batch(queued) if queued.segment == self.active.id);
+                if !goes_on || bytes >= WRITE_BYTES_MAX {
+                    self.write(std::mem::take(&mut waiting));
+                    bytes = 0;
+                }
                 match job {
                     Job::Batch(queued) => {
+                        if !goes_on {
+                            self.rotate_or_poison();
+                        }
                         bytes += queued.batch.bytes.len();
                         waiting.push(queued);
                     }
-                    Job::Barrier(completer) => {
-                        self.write(std::mem::take(&mut waiting));
+                    Job::Lost { .. } => {
+                        self.queue
+                            .poison(Failure::of(&Error::bug("a batch was lost on its way to the writer")));
+                    }
+                    Job::Barrier { completer, .. } => {
                         let last = self.state.last_seqno();
                         completer.complete(self.queue.check().map(|()| last).map_err(|e| Failure::of(&e)));
                     }
-                    Job::Rotate => {
-                        self.write(std::mem::take(&mut waiting));
-                        self.rotate_or_poison();
-                    }
-                    Job::Close => {
-                        self.write(std::mem::take(&mut waiting));
+                    Job::Close { .. } => {
                         let _ = ended.send(self.close());
                         return;
                     }
                 }
-                if bytes < WRITE_BYTES_MAX {
-                    next = self.jobs.try_recv().ok();
-                }
             }
-            self.write(std::mem::take(&mut waiting));
+            self.write(waiting);
         }
     }
 
@@ -123,70 +133,70 @@ impl Writer {
                 None => Ok(last),
                 Some(failure) => Err(failure.clone()),
             });
+            self.queue.take_back(queued.batch);
         }
     }
 
     fn try_write(&mut self, batches: &mut [Queued]) -> Result<()> {
         let start = self.tail;
         for queued in batches.iter_mut() {
-            self.stamp(queued)?;
+            self.bind(queued)?;
         }
         let slices: Vec<IoSlice<'_>> =
             batches.iter().map(|queued| IoSlice::new(&queued.batch.bytes)).collect();
-        self.zero_ahead()?;
         self.active.file.write_at(&slices, start)?;
         if batches.iter().any(|queued| queued.durability == Durability::Disk) {
+            self.zero_ahead()?;
             self.active.file.sync()?;
             self.synced = self.tail;
         }
         self.sink.publish(batches)
     }
 
-    /// Fills in what depends on a batch's place and on the batch before.
-    fn stamp(&mut self, queued: &mut Queued) -> Result<()> {
+    /// Writes a batch's header, which binds it to the batch before, and takes it into the log's state.
+    fn bind(&mut self, queued: &mut Queued) -> Result<()> {
         if queued.segment != self.active.id
             || queued.offset != self.tail
             || queued.first_seqno != self.state.next_seqno
         {
             return Err(Error::bug("a batch was queued for another place than the log's end"));
         }
-        let salt = self.active.salt;
         let batch = &mut queued.batch;
-        let len = batch.bytes.len();
-        for (index, start) in batch.starts.iter().enumerate() {
-            let end = batch.starts.get(index + 1).map_or(len, |next| *next as usize);
-            let start = *start as usize;
-            stamp_record(&mut batch.bytes[start..end], salt, queued.offset + start as u64);
-        }
         let header = BatchHeader {
-            bytes: len as u32,
+            bytes: batch.bytes.len() as u32,
             records: batch.starts.len() as u32,
             synced: self.synced as u32,
             first_seqno: queued.first_seqno,
             time_ns: queued.time_ns,
             prev: self.state.chain,
         };
-        header.write(&mut batch.bytes, salt, queued.offset);
-        account(&mut self.state, &batch.bytes, queued.offset, salt)
-            .map_err(|e| Error::bug(format!("a batch of our own does not parse: {e}")))?;
-        debug_assert!(len >= BATCH_HEADER_BYTES);
-        self.tail += len as u64;
+        header.write(&mut batch.bytes, self.active.salt, queued.offset);
+        self.state.advance(&header, &queued.sums, chain_digest(&batch.bytes));
+        self.tail += batch.bytes.len() as u64;
         Ok(())
     }
 
-    /// Keeps zeros written beyond the tail: a sync that need not change the file's length costs half. A disk too full
-    /// for them may still have room for what was asked to be written, so then there are none from here on.
+    /// Keeps zeros written beyond the tail: a sync that need not change the file's length costs half. Where nothing
+    /// is synced they would only cost. A disk too full for them may still have room for what was asked to be
+    /// written, so then there are none from here on.
     fn zero_ahead(&mut self) -> Result<()> {
         if self.tail <= self.zeroed || self.zero_ahead_bytes == 0 {
             return Ok(());
         }
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         let step = self.zero_ahead_bytes;
         let target = (self.tail / step + 1) * step;
-        let zeros = vec![0; (target - self.zeroed) as usize];
-        match self.active.file.write_at(&[IoSlice::new(&zeros)], self.zeroed) {
+        let mut left = (target - self.tail) as usize;
+        let mut slices = Vec::with_capacity(left / ZEROS.len() + 1);
+        while left > 0 {
+            let some = left.min(ZEROS.len());
+            slices.push(IoSlice::new(&ZEROS[..some]));
+            left -= some;
+        }
+        match self.active.file.write_at(&slices, self.tail) {
             Ok(()) => self.zeroed = target,
             Err(error) if error.kind() == std::io::ErrorKind::StorageFull => {
-                self.active.file.set_len(self.zeroed)?;
+                self.active.file.set_len(self.tail)?;
                 self.zero_ahead_bytes = 0;
             }
             Err(error) => return Err(error.into()),

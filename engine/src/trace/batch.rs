@@ -3,18 +3,19 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use crate::blob::{Body, Extent};
+use crate::blob::{Body, Compared, Extent};
 use crate::error::{Error, Result};
 use crate::ids::{BlobId, Seqno};
 use crate::kv::Content;
 use crate::kv::write::{BatchWriter, Packed};
 use crate::log::queue::Durability;
 use crate::log::record::{
-    BodyRef, EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX, FrameHead, INLINE_BYTES_MAX, Kind, RunHead, SnapshotHead,
+    BodyRef, EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX, FrameHead, INLINE_BYTES_MAX, Kind, RunFields, RunHead,
+    SnapshotHead,
 };
 use crate::log::ticket::Ticket;
 use crate::trace::chain;
-use crate::trace::lanes::{Lane, LaneKey, Slot};
+use crate::trace::lanes::{Lane, LaneKey, Lanes, Slot};
 use crate::trace::model::{Component, Frame, Status, check_text};
 use crate::trace::reader::{RunReader, run_record};
 use crate::trace::recorder::{Run, RunState, encode_run};
@@ -81,7 +82,7 @@ impl<'a> RunBatch<'a> {
             self.writer.record(Kind::Run, &encode_run(&head)?, &tail)?;
         }
         if let Some(metadata) = self.staged.unpacked.take() {
-            self.staged.metadata = self.writer.content(&metadata, None, INLINE_BYTES_MAX)?;
+            self.staged.metadata = Arc::new(self.writer.content(&metadata, INLINE_BYTES_MAX)?);
         }
         self.staged.begun = true;
         self.changed = true;
@@ -90,8 +91,9 @@ impl<'a> RunBatch<'a> {
 
     /// Writes the run's record as it now stands.
     fn put_run(&mut self) -> Result<()> {
-        let head =
-            RunHead { fields: self.staged.fields.clone(), metadata: self.staged.metadata.reference.clone() };
+        let mut fields = RunFields::clone(&self.staged.fields);
+        (fields.severity, fields.raw_bytes) = (self.staged.severity, self.staged.raw_bytes);
+        let head = RunHead { fields, metadata: self.staged.metadata.reference.clone() };
         let mut tail = Vec::new();
         self.staged.metadata.put_recipe(None, &mut tail);
         self.writer.record(Kind::Run, &encode_run(&head)?, &tail)
@@ -157,7 +159,7 @@ impl<'a> RunBatch<'a> {
         let (metadata, metadata_base) = self.body(&lane(Slot::Metadata), seq, &metadata)?;
         debug_assert!(metadata_base.is_none() || metadata.extents.is_some());
         self.staged.last_seq = seq;
-        self.staged.fields.severity = self.staged.fields.severity.max(frame.severity.code());
+        self.staged.severity = self.staged.severity.max(frame.severity.code());
         let head = FrameHead {
             run: self.run.uid,
             seq,
@@ -206,13 +208,17 @@ impl<'a> RunBatch<'a> {
             &begun.metadata.bytes,
         );
         let staged = &mut self.staged;
-        staged.waiting.insert(head.seq, digest);
+        if head.seq == staged.linked.0 + 1 {
+            staged.linked = (head.seq, chain::next(&staged.linked.1, &digest));
+        } else {
+            staged.waiting.insert(head.seq, digest);
+        }
         while let Some(digest) = staged.waiting.remove(&(staged.linked.0 + 1)) {
             staged.linked = (staged.linked.0 + 1, chain::next(&staged.linked.1, &digest));
         }
         head.link = (staged.linked.0 >= head.seq).then_some(staged.linked);
         for content in [&begun.input, &output, &begun.metadata.packed] {
-            staged.fields.raw_bytes += content.len;
+            staged.raw_bytes += content.len;
         }
         let mut tail = Vec::new();
         begun.put_recipes(Some((&output, &output_base)), &mut tail);
@@ -222,23 +228,38 @@ impl<'a> RunBatch<'a> {
     /// Packs a body and advances its lane. Gives what its recipe is coded against.
     pub(crate) fn body(&mut self, key: &LaneKey, seq: u32, content: &Content) -> Result<(Packed, Base)> {
         if content.len() <= SAME_BYTES_MIN {
-            return Ok((self.writer.content(content, None, INLINE_BYTES_MAX)?, None));
+            return Ok((self.writer.content(content, INLINE_BYTES_MAX)?, None));
         }
-        if !self.staged.lanes.contains_key(key) {
+        if self.staged.lanes.get(key).is_none() {
             let lane = self.lane_from_lineage(key)?;
             self.staged.lanes.insert(key.clone(), lane);
         }
+        self.writer.check_len(content)?;
         let staged_body = self.bodies.iter().rev().find(|(of, _)| of == key).map(|(_, body)| body.clone());
-        let previous = staged_body.or_else(|| self.run.recording.previous.get(self.run.uid, key));
-        let lane = self.staged.lanes.entry(key.clone()).or_default();
-        if let Content::Bytes(bytes) = content {
-            let id = BlobId::of(bytes);
-            if let Some(at) = lane.same(id).filter(|at| *at < seq) {
-                let reference = BodyRef::Same { back: seq - at };
-                return Ok((Packed { reference, id, extents: None, len: bytes.len() as u64 }, None));
+        let lane =
+            self.staged.lanes.get_mut(key).ok_or_else(|| Error::bug("a lane that was just made is gone"))?;
+        let previous = staged_body.or_else(|| lane.last());
+        let compared = match content {
+            Content::Bytes(bytes) if bytes.len() > INLINE_BYTES_MAX => {
+                Some(Compared::new(bytes, previous.as_ref()))
             }
+            _ => None,
+        };
+        let id = match (content, &compared) {
+            (_, Some(compared)) => compared.id(),
+            (Content::Bytes(bytes), None) => BlobId::of(bytes),
+            (Content::Stored(blob), None) => blob.id(),
+        };
+        if let Content::Bytes(bytes) = content
+            && let Some(at) = lane.same(id).filter(|at| *at < seq)
+        {
+            let reference = BodyRef::Same { back: seq - at };
+            return Ok((Packed { reference, id, extents: None, len: bytes.len() as u64 }, None));
         }
-        let packed = self.writer.content(content, previous.as_ref(), INLINE_BYTES_MAX)?;
+        let packed = match &compared {
+            Some(compared) => self.writer.blob(compared)?,
+            None => self.writer.content(content, INLINE_BYTES_MAX)?,
+        };
         let Some(extents) = packed.extents.clone() else {
             lane.note(seq, packed.id);
             return Ok((packed, None));
@@ -246,16 +267,16 @@ impl<'a> RunBatch<'a> {
         // Frames may end in any order: only an earlier one can be named.
         let base = lane.base().filter(|(at, _)| *at < seq).map(|(at, extents)| (seq - at, extents));
         lane.push(seq, packed.id, extents.clone());
-        if let Content::Bytes(bytes) = content {
+        if let Some(compared) = compared {
             self.bodies.retain(|(of, _)| of != key);
-            self.bodies.push((key.clone(), Body { bytes: bytes.clone(), extents }));
+            self.bodies.push((key.clone(), compared.into_body(extents)));
         }
         Ok((packed, base))
     }
 
     /// A fork's lane begins with the last body that its lineage has for it.
     fn lane_from_lineage(&mut self, (component, slot): &LaneKey) -> Result<Lane> {
-        let mut lane = Lane::default();
+        let mut lane = Lane::new(&self.run.recording.previous);
         let Some((_, shared, _)) = self.staged.fields.parent else { return Ok(lane) };
         if *slot != Slot::Input || shared == 0 {
             return Ok(lane);
@@ -266,7 +287,8 @@ impl<'a> RunBatch<'a> {
             let found = reader.body_with_extents(seq, *slot)?;
             if let Some(found) = found.filter(|found| found.component == *component) {
                 lane.push(found.seq, found.id, found.extents.clone());
-                let body = Body { bytes: Arc::new(found.bytes), extents: found.extents };
+                let bytes = Arc::new(found.bytes);
+                let body = Compared::new(&bytes, None).into_body(found.extents);
                 self.bodies.push(((found.component, *slot), body));
                 break;
             }
@@ -306,13 +328,13 @@ impl<'a> RunBatch<'a> {
                 )));
             }
             let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-            let packed = self.writer.content(&bytes.into(), None, INLINE_BYTES_MAX)?;
+            let packed = self.writer.content(&bytes.into(), INLINE_BYTES_MAX)?;
             packed.put_recipe(None, &mut tail);
             stored.push(((*embedder).to_owned(), packed.reference));
         }
         let head = SnapshotHead { run: self.run.uid, seq, state: state.reference, embeddings: stored };
         self.writer.record(Kind::Snapshot, &head.encode(), &tail)?;
-        self.staged.snapshots.insert(seq);
+        Arc::make_mut(&mut self.staged.snapshots).insert(seq);
         Ok(seq)
     }
 
@@ -333,7 +355,7 @@ impl<'a> RunBatch<'a> {
             )));
         }
         self.staged.ended = true;
-        let fields = &mut self.staged.fields;
+        let fields = Arc::make_mut(&mut self.staged.fields);
         fields.status = status.code();
         fields.ended_ns = self.run.core.io.now_ns().max(fields.started_ns);
         fields.frames = self.staged.last_seq;
@@ -363,10 +385,13 @@ impl<'a> RunBatch<'a> {
         let (_, ticket) = submitted.ok_or_else(|| Error::invalid("an empty batch cannot be committed"))?;
         let limit = run.core.options.previous_bytes_max;
         for (key, body) in self.bodies {
-            run.recording.previous.put(run.uid, key, body, limit);
+            if let Some(lane) = self.staged.lanes.get(&key) {
+                lane.remember(body, limit);
+            }
         }
         *self.guard = self.staged;
         if self.guard.ended {
+            self.guard.lanes = Lanes::default();
             run.release();
         }
         Ok(ticket)

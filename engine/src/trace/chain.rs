@@ -4,7 +4,6 @@
 
 use std::sync::LazyLock;
 
-use blake3::hazmat::{ContextKey, HasherExt, hash_derive_key_context};
 use serde_json::Value;
 
 use crate::ids::{BlobId, Link};
@@ -13,8 +12,10 @@ use crate::trace::model::Component;
 /// Hash of what a frame is, before it is bound to the frames before it.
 pub(crate) type FrameDigest = [u8; 32];
 
-static LINK_KEY: LazyLock<ContextKey> = LazyLock::new(|| hash_derive_key_context("annals run link 1"));
-static FRAME_KEY: LazyLock<ContextKey> = LazyLock::new(|| hash_derive_key_context("annals run frame 1"));
+/// Hashers of this module's two purposes: deriving their keys would cost as much as hashing a frame.
+static LINK: LazyLock<blake3::Hasher> = LazyLock::new(|| blake3::Hasher::new_derive_key("annals run link 1"));
+static FRAME: LazyLock<blake3::Hasher> =
+    LazyLock::new(|| blake3::Hasher::new_derive_key("annals run frame 1"));
 /// What most frames have for metadata.
 static NO_METADATA: LazyLock<[u8; 32]> = LazyLock::new(|| *blake3::hash(&[]).as_bytes());
 
@@ -25,7 +26,7 @@ pub(crate) fn genesis() -> Link {
 
 /// The link after a frame.
 pub(crate) fn next(before: &Link, frame: &FrameDigest) -> Link {
-    let mut hasher = blake3::Hasher::new_from_context_key(&LINK_KEY);
+    let mut hasher = LINK.clone();
     hasher.update(&before.0);
     hasher.update(frame);
     Link(*hasher.finalize().as_bytes())
@@ -41,7 +42,7 @@ pub(crate) fn digest(
     output: BlobId,
     metadata: &[u8],
 ) -> FrameDigest {
-    let mut hasher = blake3::Hasher::new_from_context_key(&FRAME_KEY);
+    let mut hasher = FRAME.clone();
     hasher.update(&[component.code()]);
     if let Component::Other(name) = component {
         hasher.update(&(name.len() as u64).to_le_bytes());

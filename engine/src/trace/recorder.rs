@@ -16,7 +16,7 @@ use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
 use crate::trace::batch::RunBatch;
 use crate::trace::chain::{self, FrameDigest};
-use crate::trace::lanes::{Lane, LaneKey, Previous};
+use crate::trace::lanes::{Lanes, Previous};
 use crate::trace::model::{Frame, RunInfo, RunSpec, Severity, Status};
 use crate::trace::reader::{RunReader, find_name, run_record};
 
@@ -24,7 +24,7 @@ use crate::trace::reader::{RunReader, find_name, run_record};
 #[derive(Debug, Default)]
 pub(crate) struct Recording {
     names: Mutex<HashMap<(NamespaceId, String), RunUid>>,
-    pub(crate) previous: Previous,
+    pub(crate) previous: Arc<Previous>,
 }
 
 /// A run being recorded. May be shared between threads; its frames are then numbered in the order of the calls.
@@ -43,8 +43,11 @@ pub struct Run {
 /// What a run remembers.
 #[derive(Debug, Clone)]
 pub(super) struct RunState {
-    pub(super) fields: RunFields,
-    pub(super) metadata: Packed,
+    /// But for `severity` and `raw_bytes`, which change with each frame.
+    pub(super) fields: Arc<RunFields>,
+    pub(super) severity: u8,
+    pub(super) raw_bytes: u64,
+    pub(super) metadata: Arc<Packed>,
     /// Metadata that the first batch is still to pack.
     pub(super) unpacked: Option<Content>,
     /// Its record is in the log.
@@ -57,9 +60,9 @@ pub(super) struct RunState {
     pub(super) linked: (u32, Link),
     /// Digests of frames that ended before an earlier one did.
     pub(super) waiting: BTreeMap<u32, FrameDigest>,
-    pub(super) lanes: HashMap<LaneKey, Lane>,
+    pub(super) lanes: Lanes,
     /// Frames of its own that have a snapshot.
-    pub(super) snapshots: BTreeSet<u32>,
+    pub(super) snapshots: Arc<BTreeSet<u32>>,
 }
 
 impl Run {
@@ -121,8 +124,10 @@ impl Run {
             uid,
             name: spec.name,
             state: Mutex::new(RunState {
-                fields,
-                metadata: inline(&[]),
+                severity: fields.severity,
+                raw_bytes: 0,
+                fields: Arc::new(fields),
+                metadata: Arc::new(inline(&[])),
                 unpacked: Some(spec.metadata),
                 begun: false,
                 ended: false,
@@ -130,8 +135,8 @@ impl Run {
                 last_seq,
                 linked,
                 waiting: BTreeMap::new(),
-                lanes: HashMap::new(),
-                snapshots: BTreeSet::new(),
+                lanes: Lanes::default(),
+                snapshots: Arc::default(),
             }),
         };
         Ok(run)
@@ -201,7 +206,7 @@ impl Run {
     pub fn set_severity(&self, severity: Severity) -> Result<()> {
         let mut batch = self.batch()?;
         batch.check_open()?;
-        batch.staged.fields.severity = severity.code();
+        batch.staged.severity = severity.code();
         batch.changed = true;
         batch.commit()?;
         Ok(())
@@ -218,14 +223,13 @@ impl Run {
         Ok(RunReader::open(&self.core, self.namespace, self.uid)?.info().clone())
     }
 
-    /// The run is over, here at least: its name is for the index to guard, its bodies need not be remembered.
+    /// The run is over, here at least: its name is for the index to guard.
     pub(super) fn release(&self) {
         let mut names = lock(&self.recording.names);
         let key = (self.namespace, self.name.clone());
         if names.get(&key) == Some(&self.uid) {
             names.remove(&key);
         }
-        self.recording.previous.forget(self.uid);
     }
 
     /// The last link so far: the fingerprint, if the run ended now. Frames that are not finished are not in it.

@@ -109,7 +109,7 @@ impl OpenFrame<'_> {
         }
         let content = Content::from(std::mem::take(&mut state.pending));
         let mut writer = BatchWriter::new(&self.run.core, self.run.namespace())?;
-        let packed = writer.content(&content, None, 0)?;
+        let packed = writer.content(&content, 0)?;
         let now = self.run.core.io.now_ns();
         state.parts += 1;
         let head = PartHead {

@@ -167,7 +167,9 @@ fn wrong_anchors_and_a_wrong_previous_body_never_cost_a_byte() {
         if shorten {
             std::sync::Arc::make_mut(&mut previous.extents).pop();
         }
-        let steps = plan(&body, Some(&previous), &Lying(&store, RefCell::new(0)));
+        let whole = std::sync::Arc::new(body.clone());
+        let compared = Compared::new(&whole, Some(&previous));
+        let steps = plan(&body, compared.before(), &Lying(&store, RefCell::new(0)));
         let rebuilt: Vec<u8> = steps
             .iter()
             .flat_map(|step| match step {

@@ -51,7 +51,10 @@ impl Store {
     }
 
     pub(super) fn put(&mut self, bytes: &[u8], flush: bool) {
-        let steps = plan(bytes, self.previous.as_ref(), self);
+        let whole = Arc::new(bytes.to_vec());
+        let compared = Compared::new(&whole, self.previous.as_ref());
+        assert_eq!(compared.id(), crate::ids::BlobId::of(bytes));
+        let steps = plan(bytes, compared.before(), self);
         let next = &mut self.next;
         let mut ids = || {
             *next += 3;
@@ -67,7 +70,8 @@ impl Store {
         let recipe = encode_recipe(&extents, base.map(|b| b.1.as_slice()));
         self.recipes.push((base.map(|b| *b.0), recipe));
         self.lane.push(index as u64, index, Arc::clone(&extents));
-        self.previous = Some(Body { bytes: Arc::new(bytes.to_vec()), extents });
+        let body = compared.into_body(extents);
+        self.previous = Some(body);
         if flush {
             self.flush();
         }

@@ -1,0 +1,147 @@
+//! One hot path, over and over, for a profiler or a count of instructions: everything it needs is made before it
+//! begins, and only what goes through `measured` counts. Commits are submitted inside it and awaited outside, so that
+//! how long the writer took does not show in a count.
+//!
+//! `cargo run --release -p annals-benches --example hot -- PATH [TIMES]`, PATH one of plain, marker, head, kv, frames,
+//! scan, single, get. TIMES is how much of it is done: steps, batches of 100 records, frames, scans, reads.
+#![expect(clippy::print_stderr, reason = "a program for a terminal")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a measurement fails by panicking")]
+
+use std::time::{Duration, Instant};
+
+use annals::{Component, Durability, Frame, History, Options, Run, RunSpec, Status, Store, Ticket};
+use annals_benches::conversation::{Conversation, Form, Step};
+
+fn begin(store: &Store) -> Run {
+    store.namespace("default").unwrap().begin_run(RunSpec::new("run")).unwrap()
+}
+
+fn submit(run: &Run, step: Step) -> Ticket {
+    let mut batch = run.batch().unwrap();
+    let llm = batch.frame(Frame::new(Component::Llm, step.request, step.response)).unwrap();
+    batch.frame(Frame::new(Component::Tool, step.tool_input, step.tool_output).parent(llm)).unwrap();
+    batch.submit().unwrap()
+}
+
+/// The name that a profiler looks for.
+#[inline(never)]
+fn measured<T>(work: impl FnOnce() -> T) -> T {
+    work()
+}
+
+/// Small frames, no two the same.
+fn small_frames(count: usize) -> Vec<Frame> {
+    let text: Vec<u8> = Conversation::new(Form::Plain, 3).take(300).flat_map(|step| step.response).collect();
+    let frame = |index: usize| {
+        let at = index * 37 % (text.len() - 512);
+        let (mut input, mut output) = (text[at..at + 256].to_vec(), text[at + 256..at + 512].to_vec());
+        let number = format!("{index:08}");
+        input[..8].copy_from_slice(number.as_bytes());
+        output[..8].copy_from_slice(number.as_bytes());
+        Frame::new(Component::Tool, input, output)
+    };
+    (0..count).map(frame).collect()
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let path = arguments.next().unwrap_or_else(|| panic!("name a path"));
+    let times: Option<usize> = arguments.next().map(|times| times.parse().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { durability: Durability::Process, ..Options::default() };
+    let store = Store::open_with(dir.path().join("store"), options).unwrap();
+    let space = store.namespace("default").unwrap();
+    let mut took = Duration::ZERO;
+    let mut clock = |work: &mut dyn FnMut()| {
+        let began = Instant::now();
+        work();
+        took += began.elapsed();
+    };
+    let form = match path.as_str() {
+        "marker" => Form::MovingMarker,
+        "head" => Form::ChangingHead,
+        _ => Form::Plain,
+    };
+    let count = match path.as_str() {
+        "plain" | "marker" | "head" => {
+            let steps: Vec<Step> = Conversation::new(form, 1).take(times.unwrap_or(200)).collect();
+            let (count, run) = (steps.len(), begin(&store));
+            let mut steps = steps.into_iter();
+            clock(&mut || {
+                for step in steps.by_ref() {
+                    measured(|| submit(&run, step)).wait().unwrap();
+                }
+            });
+            count
+        }
+        "kv" => {
+            let kv = space.keyspace("kv", History::Latest).unwrap();
+            let (value, batches) = ([b'x'; 512], times.unwrap_or(2000) as u64);
+            let put = |batch: u64| {
+                let mut changes = space.batch();
+                for record in 0..100u64 {
+                    let key = (batch * 100 + record).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                    changes.put(&kv, &u128::from(key).to_le_bytes(), &value);
+                }
+                changes.submit().unwrap()
+            };
+            clock(&mut || {
+                let last = (0..batches).map(|batch| measured(|| put(batch))).last();
+                last.unwrap().wait().unwrap();
+            });
+            batches as usize * 100
+        }
+        "get" => {
+            let kv = space.keyspace("kv", History::Latest).unwrap();
+            let count = times.unwrap_or(100_000) as u64;
+            for first in (0..count).step_by(100) {
+                let mut batch = space.batch();
+                for number in first..first + 100 {
+                    batch.put(&kv, &number.to_be_bytes(), &[7; 100]);
+                }
+                batch.commit().unwrap();
+            }
+            clock(&mut || {
+                for number in 0..count {
+                    let key = (number.wrapping_mul(0x9e37_79b9) % count).to_be_bytes();
+                    assert!(measured(|| kv.get(&key).unwrap()).is_some());
+                }
+            });
+            count as usize
+        }
+        "frames" => {
+            let frames = small_frames(times.unwrap_or(100_000));
+            let (count, run) = (frames.len(), begin(&store));
+            let mut frames = frames.into_iter();
+            clock(&mut || {
+                let last = frames.by_ref().map(|frame| measured(|| run.submit(frame).unwrap().1)).last();
+                last.unwrap().wait().unwrap();
+            });
+            count
+        }
+        "scan" | "single" => {
+            let run = begin(&store);
+            for step in Conversation::new(Form::Plain, 1).take(200) {
+                submit(&run, step).wait().unwrap();
+            }
+            run.end(Status::Ok).unwrap();
+            let reader = space.run("run").unwrap();
+            let count = times.unwrap_or(if path == "scan" { 5 } else { 1000 });
+            clock(&mut || {
+                for _ in 0..count {
+                    if path == "scan" {
+                        store.drop_caches();
+                        assert_eq!(measured(|| reader.verify().unwrap()).frames, 400);
+                    } else {
+                        drop(measured(|| reader.frame(399).unwrap()));
+                    }
+                }
+            });
+            count
+        }
+        other => panic!("there is no path {other:?}"),
+    };
+    let seconds = took.as_secs_f64();
+    eprintln!("{path}: {count} in {seconds:.3} s, {:.2} us each", seconds * 1e6 / count as f64);
+    store.close().unwrap();
+}

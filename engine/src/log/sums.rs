@@ -1,0 +1,108 @@
+//! What a batch adds to the state of the log: counts, bytes by kind, ids that it uses, and its leaf of the ledger.
+//! A caller sums its own batch up before the writer sees it; recovery does the same from the bytes on disk.
+
+use crate::codec::{self, CodecError};
+use crate::ids::Seqno;
+use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, ChainDigest, LogState, RawRecord};
+use crate::log::ledger::{Frontier, leaf_hash, record_hash};
+use crate::log::record::{
+    BodyRef, FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead,
+};
+use crate::log::totals::Totals;
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sums {
+    totals: Totals,
+    /// The small tree over the batch's logical records.
+    logical: Frontier,
+    /// Greater than every id of its kind in the batch; 0 without one.
+    next_group: u64,
+    next_run: u64,
+    next_space: u32,
+}
+
+impl Sums {
+    /// Takes in a record.
+    pub(crate) fn record(&mut self, seqno: Seqno, record: &RawRecord<'_>) -> Result<(), CodecError> {
+        let Some(kind) = Kind::parse(record.kind, record.layout)? else { return Ok(()) };
+        if kind == Kind::GroupPart {
+            self.totals.piece_bytes += u64::from(record.bytes);
+            self.next_group = self.next_group.max(GroupPart::parse(record.body)?.group.saturating_add(1));
+            return Ok(());
+        }
+        let logical = Logical::parse(record.body)?;
+        self.logical.push(record_hash(&logical.salt, record.kind, record.layout, seqno.0, logical.head));
+        self.measure(kind, u64::from(record.bytes), &logical)
+    }
+
+    /// Adds a logical record's bytes to the kind that they serve, and notes the ids that it uses.
+    fn measure(&mut self, kind: Kind, bytes: u64, logical: &Logical<'_>) -> Result<(), CodecError> {
+        let totals = &mut self.totals;
+        let mut recipes = logical.tail.len() as u64;
+        let mut chain = logical.salt.len() as u64;
+        let own = match kind {
+            Kind::Frame => {
+                let head = FrameHead::parse(logical.head)?;
+                let bodies = [&head.input, &head.output, &head.metadata];
+                recipes += bodies.iter().map(|body| body.recipe_bytes()).sum::<u64>();
+                chain += if head.link.is_some() { 32 } else { 0 };
+                totals.frames += u64::from(!head.open);
+                &mut totals.frame_bytes
+            }
+            Kind::FramePart => {
+                recipes += PartHead::parse(logical.head)?.body.recipe_bytes();
+                &mut totals.frame_bytes
+            }
+            Kind::Snapshot => {
+                let head = SnapshotHead::parse(logical.head)?;
+                recipes += head.state.recipe_bytes();
+                recipes +=
+                    head.embeddings.iter().map(|(_, vector)| BodyRef::recipe_bytes(vector)).sum::<u64>();
+                &mut totals.run_bytes
+            }
+            Kind::Put | Kind::Delete => {
+                recipes += KvHead::peek(kind, logical.head)?.2;
+                &mut totals.kv_bytes
+            }
+            Kind::Run => {
+                let head = RunHead::parse(logical.head)?;
+                recipes += head.metadata.recipe_bytes();
+                self.next_run = self.next_run.max(head.fields.uid.0.saturating_add(1));
+                &mut totals.run_bytes
+            }
+            Kind::Space => {
+                let id = match codec::decode(logical.head)? {
+                    SpaceHead::Namespace { id, .. } => id.0,
+                    SpaceHead::Keyspace { id, .. } => id,
+                };
+                self.next_space = self.next_space.max(id.saturating_add(1));
+                &mut totals.run_bytes
+            }
+            Kind::GroupPart => return Ok(()),
+        };
+        *own += bytes.saturating_sub(recipes + chain);
+        totals.recipe_bytes += recipes;
+        totals.chain_bytes += chain;
+        Ok(())
+    }
+}
+
+impl LogState {
+    /// Takes in a batch with this header, these sums and this digest.
+    pub(crate) fn advance(&mut self, header: &BatchHeader, sums: &Sums, chain: ChainDigest) {
+        self.totals.add(&sums.totals);
+        self.totals.batches += 1;
+        self.totals.records += u64::from(header.records);
+        self.totals.chain_bytes += BATCH_HEADER_BYTES as u64;
+        self.next_group = self.next_group.max(sums.next_group);
+        self.next_run = self.next_run.max(sums.next_run);
+        self.next_space = self.next_space.max(sums.next_space);
+        if sums.logical.leaves > 0 {
+            self.ledger.push(leaf_hash(&sums.logical.root()));
+        }
+        self.next_seqno = Seqno(header.first_seqno.0.saturating_add(u64::from(header.records)));
+        self.chain = chain;
+        self.newest_ns = self.newest_ns.max(header.time_ns);
+    }
+}
