@@ -1,4 +1,5 @@
 //! Measuring on a noisy machine: what is compared runs in one process, in turn, and the median of each is taken.
+#![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
 
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,7 @@
 //! `cargo run --release -p annals-benches --example performance -- [--dir DIR] [--rounds N] [--chat FILE.json] [SECTION…]`
 //!
 //! Sections: conversation, real, kv, frames, scan, single, open, forks, memory, curve; without any, all of them.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that measures and prints")]
+#![expect(clippy::print_stdout, reason = "a program that measures and prints")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a measurement fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
 
@@ -28,6 +28,9 @@ impl Plan {
         tempfile::tempdir_in(&self.dir).unwrap()
     }
 }
+
+/// A section's name, and what measures it.
+type Section = (&'static str, fn(&Plan));
 
 /// Prints rates, the first of them being what the others are compared with.
 pub(crate) fn table(title: &str, unit: &str, rates: &[Rates]) {
@@ -60,7 +63,7 @@ fn main() {
         }
     }
     let wanted = |name: &str| sections.is_empty() || sections.iter().any(|section| section == name);
-    let all: [(&str, fn(&Plan)); 10] = [
+    let all: [Section; 10] = [
         ("conversation", recording::conversation),
         ("real", recording::real),
         ("kv", recording::kv),

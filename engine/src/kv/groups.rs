@@ -64,8 +64,8 @@ impl GroupCache {
         self.decoded.put((namespace, id), found, bytes);
     }
 
-    /// Takes in a whole group that was just packed.
-    pub(crate) fn keep(&self, namespace: NamespaceId, id: GroupId, raw: Arc<Vec<u8>>) {
+    /// Takes in a group that its writer has filled: all of its raw bytes.
+    pub(crate) fn put_filled(&self, namespace: NamespaceId, id: GroupId, raw: Arc<Vec<u8>>) {
         self.put(namespace, id, Decoded { raw, whole: true });
     }
 

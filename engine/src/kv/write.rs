@@ -174,7 +174,7 @@ impl BatchWriter {
             .map_err(|e| Error::with_source(ErrorKind::Bug, format!("a group cannot be coded: {e}"), e))?;
         // Bodies to come repeat what these hold: they need not be decoded for that.
         for (id, raw) in groups.packer.take_filled() {
-            self.core.groups.keep(self.namespace, id, raw);
+            self.core.groups.put_filled(self.namespace, id, raw);
         }
         for part in parts {
             let (before_offset, before_len) = groups.last_part(part.group.0);
