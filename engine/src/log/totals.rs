@@ -21,3 +21,19 @@ pub(crate) struct Totals {
     /// Batch headers, links and salts.
     pub(crate) chain_bytes: u64,
 }
+
+impl Totals {
+    /// Bytes of all batches together: what the log holds but for segment headers and footers.
+    pub(crate) fn bytes(&self) -> u64 {
+        [
+            self.piece_bytes,
+            self.recipe_bytes,
+            self.frame_bytes,
+            self.run_bytes,
+            self.kv_bytes,
+            self.chain_bytes,
+        ]
+        .iter()
+        .fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+}

@@ -15,7 +15,7 @@ mod merge;
 mod reader;
 mod scan;
 #[cfg(test)]
-pub(crate) use {error::Result, filter::Filter, layout::KEY_LEN_MAX, scan::Scan, scan::ScanBack};
+pub(crate) use {error::Result, filter::Filter, layout::KEY_LEN_MAX, scan::ScanBack};
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -24,4 +24,5 @@ pub(crate) use entry::{Covers, Entry, TableMeta, Value};
 pub(crate) use error::TableError;
 pub(crate) use merge::merge;
 pub(crate) use reader::Table;
+pub(crate) use scan::Scan;
 pub(crate) use writer::TableWriter;
