@@ -9,6 +9,8 @@ mod levels;
 mod memtable;
 mod reads;
 mod sink;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 
 pub(crate) use levels::{Covered, Index, Limits};
