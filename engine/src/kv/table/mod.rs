@@ -3,7 +3,6 @@
 //! Start at [`Table`] to read and at [`TableWriter`] to write; the bytes are specified in `layout.rs`.
 
 mod block;
-mod cache;
 mod column;
 mod cursor;
 mod entry;
@@ -14,6 +13,7 @@ mod layout;
 mod merge;
 mod reader;
 mod scan;
+mod shape;
 #[cfg(test)]
 pub(crate) use {error::Result, filter::Filter, layout::KEY_LEN_MAX, scan::ScanBack};
 #[cfg(test)]

@@ -1,14 +1,12 @@
 //! Walks a table's entries between two keys, either way.
 //!
-//! A walk holds one decoded block. It reads a block only when it comes to it, so a damaged block stops the walk
-//! there and not before; after an error it ends. Walks do not push other readers' blocks out of the cache.
+//! A walk holds the shape of one block. It reads a block only when it comes to it, so a damaged block stops the walk
+//! there and not before; after an error it ends.
 
-use super::block::Block;
 use super::entry::{Entry, Spot};
 use super::error::Result;
-use super::reader::{Keep, Place, Table};
+use super::reader::{Block, Place, Table};
 use std::ops::{Bound, Deref};
-use std::sync::Arc;
 
 /// Entries in order. `T` is `&Table` or `Arc<Table>`.
 #[derive(Debug)]
@@ -31,7 +29,7 @@ pub(crate) struct ScanBack<T> {
 struct Walk<T> {
     table: T,
     /// The block at hand.
-    block: Option<(usize, Arc<Block>)>,
+    block: Option<(usize, Block)>,
     /// The place of the next entry (forward) or of the one after the next (backward).
     place: Place,
     done: bool,
@@ -70,7 +68,7 @@ impl<T: Deref<Target = Table>> ScanBack<T> {
     fn step(&mut self) -> Result<Option<Entry>> {
         if let Some(to) = self.to.take() {
             self.walk.place = match &to {
-                Bound::Unbounded => Place { block: self.walk.table.block_count()?, at: 0 },
+                Bound::Unbounded => Place { block: self.walk.table.block_count(), at: 0 },
                 Bound::Included(key) => self.walk.table.seek(Spot::last(key), true)?,
                 Bound::Excluded(key) => self.walk.table.seek(Spot::first(key), false)?,
             };
@@ -93,12 +91,12 @@ impl<T: Deref<Target = Table>> Walk<T> {
     fn forward(&mut self) -> Result<Option<Entry>> {
         loop {
             let place = self.place;
-            if place.block >= self.table.block_count()? {
+            if place.block >= self.table.block_count() {
                 return Ok(None);
             }
-            if let Some(entry) = self.load(place.block)?.entry(place.at) {
+            if place.at < self.load(place.block)? {
                 self.place.at += 1;
-                return Ok(Some(entry));
+                return self.entry(place).map(Some);
             }
             self.place = Place { block: place.block + 1, at: 0 };
         }
@@ -108,23 +106,27 @@ impl<T: Deref<Target = Table>> Walk<T> {
         loop {
             if let Some(at) = self.place.at.checked_sub(1) {
                 self.place.at = at;
-                return Ok(self.load(self.place.block)?.entry(at));
+                self.load(self.place.block)?;
+                return self.entry(self.place).map(Some);
             }
             let Some(before) = self.place.block.checked_sub(1) else { return Ok(None) };
-            let at = self.load(before)?.len();
-            self.place = Place { block: before, at };
+            self.place = Place { block: before, at: self.load(before)? };
         }
     }
 
-    fn load(&mut self, number: usize) -> Result<&Block> {
+    /// Makes this block the one at hand; gives the number of its entries.
+    fn load(&mut self, number: usize) -> Result<usize> {
         if self.block.as_ref().is_none_or(|(held, _)| *held != number) {
-            self.block = None;
+            self.block = Some((number, self.table.block_at(number)?));
         }
-        let (_, block) = match &mut self.block {
-            Some(held) => held,
-            empty => empty.insert((number, self.table.block(number, Keep::No)?)),
-        };
-        Ok(block)
+        Ok(self.block.as_ref().map_or(0, |(_, block)| block.shape.of(&[]).len()))
+    }
+
+    /// The entry at a place of the block at hand.
+    fn entry(&self, place: Place) -> Result<Entry> {
+        let found =
+            self.block.as_ref().and_then(|(_, block)| block.shape.of(self.table.body(block)).entry(place.at));
+        found.ok_or_else(|| self.table.changed())
     }
 
     /// Ends the walk at its first error or its end.
