@@ -96,7 +96,7 @@ fn readers_open_refresh_and_verify_while_segments_change_and_writers_come_and_go
             let space = store.namespace("default").unwrap();
             for run in 0..6 {
                 let (run, _) = recorded(&space, &format!("{round}-{run}"), 30);
-                run.snapshot(crate::support::Rng(round).bytes(8000), &[]).unwrap();
+                run.snapshot(Rng(round).bytes(8000), &[]).unwrap();
                 run.end(Status::Ok).unwrap();
             }
             if round % 2 == 0 {

@@ -11,13 +11,15 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering as Memory};
 use std::sync::{Arc, RwLock};
 
-use crate::kv::table::{Entry, Value};
+use crate::kv::table::{Entry, Source, Value};
 use crate::log::segments::{read, write};
 
 /// Bytes of a key that stand in the entry itself.
 const INLINE_BYTES: usize = 24;
 /// What an entry takes: 64 bytes in a node of eleven, of which sequential keys fill six, and a tenth for inner nodes.
 pub(super) const ENTRY_BYTES: usize = 128;
+/// So many entries are worth sorting before they are added.
+const SORTED_ENTRIES: usize = 64;
 /// What the allocator adds to the rest of a long key.
 const REST_BYTES: usize = 32;
 
@@ -120,15 +122,23 @@ pub(super) struct Memtable {
 }
 
 impl Memtable {
-    /// Adds entries, all under one lock.
+    /// Adds entries, all under one lock. Many are sorted before: neighbours are then found near each other, and the lock
+    /// is held for less.
     pub(super) fn insert(&self, entries: impl IntoIterator<Item = Entry>) {
+        let ready = |entry: Entry| {
+            let Value { kind, a, b, c } = entry.value;
+            (MemKey { kind, ..MemKey::new(&entry.key, entry.seqno) }, MemValue { a, b, c })
+        };
+        let mut ready: Vec<(MemKey, MemValue)> = entries.into_iter().map(ready).collect();
+        if ready.len() >= SORTED_ENTRIES {
+            // Of two with the same key and seqno the later one counts.
+            ready.sort_by(|(one, _), (other, _)| one.cmp(other));
+        }
         let mut map = write(&self.map);
         let mut bytes = 0;
-        for entry in entries {
-            let Value { kind, a, b, c } = entry.value;
-            let key = MemKey { kind, ..MemKey::new(&entry.key, entry.seqno) };
-            let rest = entry.key.len().saturating_sub(INLINE_BYTES);
-            if map.insert(key, MemValue { a, b, c }).is_none() {
+        for (key, value) in ready {
+            let rest = (key.len as usize).saturating_sub(INLINE_BYTES);
+            if map.insert(key, value).is_none() {
                 bytes += ENTRY_BYTES + if rest > 0 { rest + REST_BYTES } else { 0 };
             }
         }
@@ -212,31 +222,46 @@ const CHUNK_ENTRIES: usize = 1024;
 #[derive(Debug)]
 pub(super) struct MemoryScan {
     memory: Arc<Memtable>,
-    chunk: std::vec::IntoIter<(MemKey, MemValue)>,
-    last: Option<MemKey>,
-    done: bool,
+    chunk: Vec<(MemKey, MemValue)>,
+    /// The entry in hand.
+    at: usize,
+    key: Vec<u8>,
 }
 
 impl MemoryScan {
     pub(super) fn new(memory: Arc<Memtable>) -> Self {
-        Self { memory, chunk: Vec::new().into_iter(), last: None, done: false }
+        Self { memory, chunk: Vec::new(), at: 0, key: Vec::new() }
     }
 }
 
-impl Iterator for MemoryScan {
-    type Item = Entry;
-
-    fn next(&mut self) -> Option<Entry> {
-        if self.chunk.as_slice().is_empty() && !self.done {
-            let chunk = self.memory.after(self.last.as_ref(), CHUNK_ENTRIES);
-            self.done = chunk.len() < CHUNK_ENTRIES;
-            self.last = chunk.last().map(|(key, _)| key.clone());
-            self.chunk = chunk.into_iter();
+impl Source for MemoryScan {
+    fn step(&mut self) -> crate::kv::table::Result<bool> {
+        self.at += 1;
+        if self.at >= self.chunk.len() {
+            let last = self.chunk.last().map(|(key, _)| key.clone());
+            let chunk = self.memory.after(last.as_ref(), CHUNK_ENTRIES);
+            if chunk.is_empty() {
+                return Ok(false);
+            }
+            (self.chunk, self.at) = (chunk, 0);
         }
-        let (key, value) = self.chunk.next()?;
-        let mut bytes = Vec::new();
-        key.put_key(&mut bytes);
-        Some(Entry { key: bytes, seqno: !key.newness, value: value_of(&key, value) })
+        if let Some((key, _)) = self.chunk.get(self.at) {
+            key.put_key(&mut self.key);
+        }
+        Ok(true)
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    fn seqno(&self) -> u64 {
+        self.chunk.get(self.at).map_or(0, |(key, _)| !key.newness)
+    }
+
+    fn value(&self) -> Value {
+        let none = Value { kind: 0, a: 0, b: 0, c: 0 };
+        self.chunk.get(self.at).map_or(none, |(key, value)| value_of(key, *value))
     }
 }
 

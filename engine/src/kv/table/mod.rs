@@ -15,14 +15,14 @@ mod reader;
 mod scan;
 mod shape;
 #[cfg(test)]
-pub(crate) use {error::Result, filter::Filter, layout::KEY_LEN_MAX, scan::ScanBack};
+pub(crate) use {filter::Filter, layout::KEY_LEN_MAX, scan::Scan, scan::ScanBack};
 #[cfg(test)]
 mod tests;
 mod writer;
 
 pub(crate) use entry::{Covers, Entry, TableMeta, Value};
-pub(crate) use error::TableError;
-pub(crate) use merge::merge;
+pub(crate) use error::{Result, TableError};
+pub(crate) use merge::{Source, merge};
 pub(crate) use reader::Table;
-pub(crate) use scan::Scan;
+pub(crate) use scan::All;
 pub(crate) use writer::TableWriter;

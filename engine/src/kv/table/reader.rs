@@ -19,8 +19,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Table {
     bytes: Bytes,
     footer: Footer,
-    /// A bit for each block.
+    /// Two bits for each block: its filter was checked, its body was.
     checked: Box<[AtomicU64]>,
+    /// The first bytes of each block's separator, to find a block without touching many of them.
+    prefixes: Box<[u128]>,
 }
 
 /// A block that was checked: its shape, and where its body stands in the file.
@@ -29,6 +31,17 @@ pub(super) struct Block {
     pub(super) shape: Shape,
     pub(super) body: Range<usize>,
 }
+
+/// The first 16 bytes of a key as a number, filled with zeros: where two differ, they order the keys.
+fn prefix(key: &[u8]) -> u128 {
+    let mut bytes = [0; 16];
+    let len = key.len().min(16);
+    bytes[..len].copy_from_slice(&key[..len]);
+    u128::from_be_bytes(bytes)
+}
+
+const FILTER: u64 = 1;
+const BODY: u64 = 2;
 
 /// Where an entry stands: a block, and a place in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +60,10 @@ impl Table {
         let damaged = |what| TableError::Damaged { table: footer.meta.id, offset: footer.index_offset, what };
         let index = Index::new(&footer, middle).map_err(damaged)?;
         index.validate(&footer).map_err(damaged)?;
-        let checked = (0..index.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Ok(Self { bytes, footer, checked })
+        let checked = (0..index.len().div_ceil(32)).map(|_| AtomicU64::new(0)).collect();
+        let prefixes =
+            (0..index.len()).map(|block| index.separator(block).map_or(0, |spot| prefix(spot.key))).collect();
+        Ok(Self { bytes, footer, checked, prefixes })
     }
 
     /// Which table this is and what it covers.
@@ -145,10 +160,8 @@ impl Table {
             let (offset, raw) = self.raw(&index, number)?;
             raw.check_filter(self.meta(), offset).map_err(|what| self.damaged(offset, what))?;
             let shape = self.check(&index, number, offset, &raw, |spot| {
-                match raw.may_hold(self.meta(), offset, spot.key) {
-                    Ok(true) => Ok(()),
-                    _ => Err("a filter denies a key of its block"),
-                }
+                let held = raw.may_hold(self.meta(), spot.key);
+                held.then_some(()).ok_or("a filter denies a key of its block")
             })?;
             let block = shape.of(raw.body);
             entries += block.len() as u64;
@@ -203,10 +216,25 @@ impl Table {
     /// The block, unless its filter says that the key is not in it.
     fn block_with(&self, index: &Index<'_>, number: usize, key: &[u8]) -> Result<Option<Block>> {
         let (offset, raw) = self.raw(index, number)?;
-        if !raw.may_hold(self.meta(), offset, key).map_err(|what| self.damaged(offset, what))? {
+        if !self.is_checked(number, FILTER) {
+            raw.check_filter(self.meta(), offset).map_err(|what| self.damaged(offset, what))?;
+            self.set_checked(number, FILTER);
+        }
+        if !raw.may_hold(self.meta(), key) {
             return Ok(None);
         }
         self.checked_block(index, number, offset, &raw).map(Some)
+    }
+
+    fn is_checked(&self, number: usize, what: u64) -> bool {
+        let word = self.checked.get(number / 32);
+        word.is_some_and(|word| word.load(Ordering::Acquire) & (what << (number % 32 * 2)) != 0)
+    }
+
+    fn set_checked(&self, number: usize, what: u64) {
+        if let Some(word) = self.checked.get(number / 32) {
+            word.fetch_or(what << (number % 32 * 2), Ordering::Release);
+        }
     }
 
     fn checked_block(
@@ -216,15 +244,11 @@ impl Table {
         offset: u64,
         raw: &RawBlock<'_>,
     ) -> Result<Block> {
-        let bit = 1 << (number % 64);
-        let word = self.checked.get(number / 64);
-        let shape = if word.is_some_and(|word| word.load(Ordering::Acquire) & bit != 0) {
+        let shape = if self.is_checked(number, BODY) {
             Shape::read(raw.body).map_err(|what| self.damaged(offset, what))?
         } else {
             let shape = self.check(index, number, offset, raw, |_| Ok(()))?;
-            if let Some(word) = word {
-                word.fetch_or(bit, Ordering::Release);
-            }
+            self.set_checked(number, BODY);
             shape
         };
         // The body ends where the block does.
@@ -270,7 +294,11 @@ impl Table {
     }
 
     fn locate(&self, index: &Index<'_>, spot: Spot<'_>) -> Result<Option<usize>> {
-        index.locate(spot).map_err(|what| self.damaged(self.footer.index_offset, what))
+        let wanted = prefix(spot.key);
+        // Only separators that begin as the key does are looked at whole.
+        let low = self.prefixes.partition_point(|prefix| *prefix < wanted);
+        let same = self.prefixes.get(low..).unwrap_or(&[]).partition_point(|prefix| *prefix == wanted);
+        index.locate(spot, low..low + same).map_err(|what| self.damaged(self.footer.index_offset, what))
     }
 
     fn damaged(&self, offset: u64, what: What) -> TableError {

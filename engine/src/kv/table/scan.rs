@@ -3,8 +3,9 @@
 //! A walk holds the shape of one block. It reads a block only when it comes to it, so a damaged block stops the walk
 //! there and not before; after an error it ends.
 
-use super::entry::{Entry, Spot};
+use super::entry::{Entry, Spot, Value};
 use super::error::Result;
+use super::merge::Source;
 use super::reader::{Block, Place, Table};
 use std::ops::{Bound, Deref};
 
@@ -15,6 +16,61 @@ pub(crate) struct Scan<T> {
     to: Bound<Vec<u8>>,
     /// Where the walk begins, until it has begun.
     from: Option<Bound<Vec<u8>>>,
+}
+
+/// All entries of a table in order, lent one at a time: what a merge reads.
+#[derive(Debug)]
+pub(crate) struct All<T> {
+    table: T,
+    block: Option<Block>,
+    /// The next block, and the place of the entry in hand in the one before it.
+    next: usize,
+    at: usize,
+    key: Vec<u8>,
+    seqno: u64,
+    value: Value,
+}
+
+impl<T: Deref<Target = Table>> All<T> {
+    pub(crate) fn new(table: T) -> Self {
+        let value = Value { kind: 0, a: 0, b: 0, c: 0 };
+        Self { table, block: None, next: 0, at: 0, key: Vec::new(), seqno: 0, value }
+    }
+}
+
+impl<T: Deref<Target = Table>> Source for All<T> {
+    fn step(&mut self) -> Result<bool> {
+        self.at += 1;
+        loop {
+            if let Some(block) = &self.block {
+                let view = block.shape.of(self.table.body(block));
+                if self.at < view.len() {
+                    let value = view.key(self.at, &mut self.key).and_then(|()| view.value(self.at));
+                    self.value = value.ok_or_else(|| self.table.changed())?;
+                    self.seqno = view.seqno(self.at);
+                    return Ok(true);
+                }
+            }
+            if self.next == self.table.block_count() {
+                return Ok(false);
+            }
+            self.block = Some(self.table.block_at(self.next)?);
+            self.next += 1;
+            self.at = 0;
+        }
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    fn seqno(&self) -> u64 {
+        self.seqno
+    }
+
+    fn value(&self) -> Value {
+        self.value
+    }
 }
 
 /// Entries in reverse order. `T` is `&Table` or `Arc<Table>`.

@@ -256,9 +256,8 @@ impl<'a> RawBlock<'a> {
     }
 
     /// Whether the block may hold the key, by its filter.
-    pub(super) fn may_hold(&self, meta: &TableMeta, offset: u64, key: &[u8]) -> Result<bool, What> {
-        self.check_filter(meta, offset)?;
-        Ok(filter::may_hold(meta, self.filter, key))
+    pub(super) fn may_hold(&self, meta: &TableMeta, key: &[u8]) -> bool {
+        filter::may_hold(meta, self.filter, key)
     }
 
     /// Checks the body's checksum and every entry.

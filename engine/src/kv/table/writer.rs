@@ -4,7 +4,9 @@
 //! about a tenth of a byte an entry). The sink sees the bytes once, in order, in pieces of a block.
 
 use super::block::Block;
-use super::entry::{Entry, Spot, TableMeta, Value};
+#[cfg(test)]
+use super::entry::Entry;
+use super::entry::{Spot, TableMeta, Value};
 use super::error::{Result, TableError};
 use super::filter::Filter;
 use super::index::IndexBuilder;
@@ -66,6 +68,7 @@ impl<W: Write> TableWriter<W> {
     ///
     /// # Errors
     /// See [`push`](Self::push).
+    #[cfg(test)]
     pub(crate) fn add(&mut self, entry: &Entry) -> Result<()> {
         self.push(&entry.key, entry.seqno, entry.value)
     }
