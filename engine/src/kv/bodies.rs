@@ -1,13 +1,13 @@
 //! Bodies in the log: putting them together from their extents, checking them against their ids.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::blob::{
-    Anchor, BODY_BYTES_MAX, Codec, Extent, GroupId, anchors_of, assemble, decode_group, decode_recipe,
+    Anchor, BODY_BYTES_MAX, Codec, Extent, GROUP_BYTES_MAX, GroupId, anchors_of, assemble, decode_group, decode_recipe,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{BlobId, NamespaceId, Seqno, StoreId};
+use crate::ids::{BlobId, NamespaceId, Place, Seqno, StoreId};
 use crate::kv::core::Core;
 pub(crate) use crate::kv::groups::group;
 use crate::kv::groups::{Wanted, group_of};
@@ -15,7 +15,7 @@ use crate::kv::keys;
 use crate::kv::table::Entry;
 use crate::log::cursor::for_each_record;
 use crate::log::record::{GroupPart, Kind, RecipeRef};
-use crate::log::segments::Segment;
+use crate::log::segments::{Segment, Segments};
 
 /// Whether a body's bytes are hashed and compared with its id before they are handed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,56 +105,90 @@ pub(crate) fn extents(
     })
 }
 
-/// Makes anchors again while the log is read without tables. A group's parts are kept until no more can follow, or
-/// too many groups are open.
-#[derive(Debug, Default)]
+/// Makes anchors again while the log is read. A group's parts are noted until no more can follow, or too many groups are
+/// open, and then decoded from the log.
+///
+/// Anchors are a cache, and decoding is what costs most in reading a log. So where the tables are there, and only the log's
+/// end is read, the newest groups alone are decoded, and only once all has been read.
+#[derive(Debug)]
 pub(crate) struct AnchorRebuild {
-    open: VecDeque<OpenGroup>,
+    store: StoreId,
+    segments: Arc<Segments>,
+    /// Only the newest groups count.
+    newest: bool,
+    /// By when a part of them came last.
+    open: BTreeMap<u64, OpenGroup>,
+    /// When each open group's last part came.
+    touched: HashMap<u64, u64>,
+    clock: u64,
+    raw_bytes: usize,
 }
 
 #[derive(Debug)]
 struct OpenGroup {
     id: u64,
     namespace: NamespaceId,
-    parts: Vec<(Codec, u32, Vec<u8>, Seqno)>,
+    parts: Vec<NotedPart>,
     raw_len: usize,
+}
+
+#[derive(Debug)]
+struct NotedPart {
+    place: Place,
+    raw_len: u32,
+    seqno: Seqno,
 }
 
 /// A part this large is taken for a piece of a large body, of which fewer anchors are kept.
 const LARGE_PART_BYTES: usize = 128 << 10;
 /// Groups whose parts are held while reading the log.
 const REBUILD_GROUPS_MAX: usize = 32;
+/// Raw bytes of the newest groups that are decoded where only the log's end is read.
+const REBUILD_NEWEST_BYTES: usize = 64 << 20;
 
 impl AnchorRebuild {
+    /// For a log of which only the end is read (`newest`), or all.
+    pub(crate) fn new(store: StoreId, segments: &Arc<Segments>, newest: bool) -> Self {
+        Self {
+            store,
+            segments: segments.clone(),
+            newest,
+            open: BTreeMap::new(),
+            touched: HashMap::new(),
+            clock: 0,
+            raw_bytes: 0,
+        }
+    }
+
     /// Takes in the group parts of a batch; adds the anchors of groups that are done.
     pub(crate) fn batch(
         &mut self,
-        seed: impl Fn(NamespaceId) -> crate::blob::AnchorSeed,
         whole: &[u8],
         offset: u64,
         segment: &Segment,
         entries: &mut Vec<Entry>,
     ) -> Result<()> {
-        for_each_record(whole, offset, segment.salt, |_, seqno, record| {
+        for_each_record(whole, offset, segment.salt, |at, seqno, record| {
             if Kind::parse(record.kind, record.layout)? == Some(Kind::GroupPart) {
                 let part = GroupPart::parse(record.body)?;
-                self.part(&part, seqno);
+                let place = Place { segment: segment.id, offset: at as u32, len: record.bytes };
+                self.part(&part, place, seqno);
             }
             Ok(())
         })
         .map_err(|e| Error::damaged(&segment.path, offset, e))?;
-        while self.open.len() > REBUILD_GROUPS_MAX {
-            if let Some(group) = self.open.pop_front() {
-                group.anchors(seed(group.namespace), entries);
-            }
+        while self.open.len() > REBUILD_GROUPS_MAX && !self.newest {
+            self.close_oldest(Some(entries));
+        }
+        while self.raw_bytes > REBUILD_NEWEST_BYTES && self.newest {
+            self.close_oldest(None);
         }
         Ok(())
     }
 
-    fn part(&mut self, part: &GroupPart<'_>, seqno: Seqno) {
-        let Ok(codec) = Codec::from_code(part.codec) else { return };
-        let held = self.open.iter().position(|group| group.id == part.group);
-        let mut group = match held.and_then(|index| self.open.remove(index)) {
+    fn part(&mut self, part: &GroupPart<'_>, place: Place, seqno: Seqno) {
+        let held = self.touched.remove(&part.group).and_then(|clock| self.open.remove(&clock));
+        let mut group = match held {
             Some(group) => group,
             None if part.raw_start == 0 => {
                 OpenGroup { id: part.group, namespace: part.namespace, parts: Vec::new(), raw_len: 0 }
@@ -162,33 +196,45 @@ impl AnchorRebuild {
             // Its first parts were not seen: its anchors stay unknown, which costs room and nothing else.
             None => return,
         };
-        if group.raw_len == part.raw_start as usize {
-            group.raw_len += part.raw_len as usize;
-            group.parts.push((codec, part.raw_len, part.encoded.to_vec(), seqno));
-            self.open.push_back(group);
+        let follows = group.raw_len == part.raw_start as usize && part.namespace == group.namespace;
+        if !follows || group.raw_len + part.raw_len as usize > GROUP_BYTES_MAX {
+            self.raw_bytes -= group.raw_len;
+            return;
+        }
+        group.raw_len += part.raw_len as usize;
+        self.raw_bytes += part.raw_len as usize;
+        group.parts.push(NotedPart { place, raw_len: part.raw_len, seqno });
+        self.clock += 1;
+        self.touched.insert(group.id, self.clock);
+        self.open.insert(self.clock, group);
+    }
+
+    fn close_oldest(&mut self, entries: Option<&mut Vec<Entry>>) {
+        let Some((_, group)) = self.open.pop_first() else { return };
+        self.touched.remove(&group.id);
+        self.raw_bytes -= group.raw_len;
+        if let Some(entries) = entries {
+            group.anchors(self.store, &self.segments, entries);
         }
     }
 
-    /// Adds the anchors of what is still held.
-    pub(crate) fn finish(
-        self,
-        seed: impl Fn(NamespaceId) -> crate::blob::AnchorSeed,
-        entries: &mut Vec<Entry>,
-    ) {
-        for group in &self.open {
-            group.anchors(seed(group.namespace), entries);
+    /// Adds the anchors of what is still held, the oldest first; `each` takes them a group at a time.
+    pub(crate) fn finish(mut self, mut each: impl FnMut(&mut Vec<Entry>)) {
+        let mut entries = Vec::new();
+        while !self.open.is_empty() {
+            self.close_oldest(Some(&mut entries));
+            each(&mut entries);
         }
     }
 }
 
 impl OpenGroup {
-    fn anchors(&self, seed: crate::blob::AnchorSeed, entries: &mut Vec<Entry>) {
-        let parts =
-            self.parts.iter().map(|(codec, raw_len, encoded, _)| (*codec, *raw_len, encoded.as_slice()));
-        // A group that does not decode is met, and reported, by whoever reads it.
-        let Ok(raw) = decode_group(parts) else { return };
+    fn anchors(&self, store: StoreId, segments: &Segments, entries: &mut Vec<Entry>) {
+        // A group that cannot be read or does not decode is met, and reported, by whoever reads it.
+        let Some(raw) = self.decode(segments) else { return };
+        let seed = anchor_seed(store, self.namespace);
         let mut start = 0;
-        for (_, raw_len, _, seqno) in &self.parts {
+        for NotedPart { raw_len, seqno, .. } in &self.parts {
             let end = start + *raw_len as usize;
             let sparse = *raw_len as usize >= LARGE_PART_BYTES;
             for (key, at) in anchors_of(raw.get(start..end).unwrap_or(&[]), seed) {
@@ -197,10 +243,29 @@ impl OpenGroup {
                 }
                 let offset = u32::try_from(start + at).unwrap_or(u32::MAX);
                 let found = Anchor { key, group: GroupId(self.id), offset };
-                entries.push(keys::anchor_entry(self.namespace, &found, *seqno));
+                let entry = keys::anchor_entry(self.namespace, &found, *seqno);
+                // The others would last until the next table and take four times the memory.
+                if keys::kept_in_tables(&entry.key) {
+                    entries.push(entry);
+                }
             }
             start = end;
         }
+    }
+
+    fn decode(&self, segments: &Segments) -> Option<Vec<u8>> {
+        let mut parts: Vec<(Codec, u32, Vec<u8>)> = Vec::with_capacity(self.parts.len());
+        for part in &self.parts {
+            let segment = segments.get(part.place.segment).ok()?;
+            let noted = segment.record(part.place, |record| {
+                let found = GroupPart::parse(record.body).ok();
+                Ok(found
+                    .and_then(|found| Some((Codec::from_code(found.codec).ok()?, found.encoded.to_vec()))))
+            });
+            let (codec, encoded) = noted.ok()??;
+            parts.push((codec, part.raw_len, encoded));
+        }
+        decode_group(parts.iter().map(|(codec, raw_len, bytes)| (*codec, *raw_len, bytes.as_slice()))).ok()
     }
 }
 

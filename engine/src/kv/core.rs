@@ -7,15 +7,15 @@ use crate::blob::GroupId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Place, RunUid, SegmentId, Seqno, StoreId};
 use crate::io::{File, Io};
-use crate::kv::bodies::{AnchorRebuild, anchor_seed};
+use crate::kv::bodies::AnchorRebuild;
 use crate::kv::frame_cache::FrameCache;
 use crate::kv::groups::GroupCache;
-use crate::kv::index::Index;
+use crate::kv::index::{Covered, Index, Limits};
 use crate::kv::keys;
 use crate::kv::table::Entry;
 use crate::log::cursor::for_each_record;
 use crate::log::layout::{LogState, RawRecord};
-use crate::log::open::{Damage, Found, OpenLog, Sizes, find, scan, start};
+use crate::log::open::{Damage, End, Found, OpenLog, Sizes, find, scan, scan_states, stamp, start};
 use crate::log::paths::Paths;
 use crate::log::queue::Durability;
 use crate::log::record::{Kind, Logical, SpaceHead};
@@ -41,6 +41,9 @@ pub struct Options {
     pub group_cache_bytes: usize,
     /// Previous bodies of runs kept in memory for comparing. Default: 64 MiB.
     pub previous_bytes_max: usize,
+    /// The index's newest entries are kept in memory up to about this many bytes, twice while they are being written
+    /// down into tables, and up to four times where the disk has no room for that. Default: 16 MiB.
+    pub index_memory_bytes: usize,
     /// Whether opening for writing creates a store where there is none. Default: true.
     pub create: bool,
 }
@@ -56,6 +59,7 @@ impl Default for Options {
             body_bytes_max: 1 << 30,
             group_cache_bytes: 32 << 20,
             previous_bytes_max: 64 << 20,
+            index_memory_bytes: 16 << 20,
             create: true,
         }
     }
@@ -103,9 +107,10 @@ impl Core {
         if options.segment_bytes_max > 2 << 30 {
             return Err(Error::invalid("segment_bytes_max is over 2 GiB"));
         }
-        let found = find(&*io, &paths, for_writing, options.create)?;
+        let limits = Limits { memory_bytes: options.index_memory_bytes };
+        let (mut found, index, whole) = find_index(&io, &paths, &options, limits, for_writing)?;
         let store = found.state.store;
-        let (index, end) = read_log(&io, &paths, &found)?;
+        let (end, covered) = read_log(&index, &found, whole, for_writing)?;
         let index = Arc::new(index);
         let segments = found.segments.clone();
         let recovered = end.torn || found.state.clean.is_none();
@@ -117,8 +122,11 @@ impl Core {
                 queue_bytes_max: options.queue_bytes_max,
                 zero_ahead_bytes: options.zero_ahead_bytes,
             };
+            if let Some(covered) = covered {
+                index.list(covered, &mut found.state);
+            }
             let log = start(&io, &paths, found, end, sizes, index.clone())?;
-            index.persisted()?;
+            index.persisted();
             (Some(log), None)
         } else {
             let generation_lock = found.into_reader_lock();
@@ -146,6 +154,9 @@ impl Core {
             recovered,
             closed: AtomicBool::new(false),
         });
+        if let Some(log) = &core.log {
+            core.index.start_upkeep(&log.queue, &log.manifest)?;
+        }
         core.load_policies()?;
         Ok(core)
     }
@@ -243,16 +254,24 @@ impl Core {
         Ok(scan(&found, from, state, &mut |_, _| Ok(()))?.state)
     }
 
-    /// Reads on from where the last look ended. Only for stores open for reading.
+    /// Reads on from where the last look ended, or from what the tables cover by now where that is further: then
+    /// what is in memory goes. Only for stores open for reading.
     pub(crate) fn refresh(&self) -> Result<()> {
         let mut guard = lock(&self.followed);
         let Some(followed) = guard.as_mut() else { return Ok(()) };
         let found = find(&*self.io, &self.paths, false, false)?;
-        let mut entries = Vec::new();
-        let end = scan(&found, followed.end, followed.state.clone(), &mut |batch, segment| {
-            collect(batch.whole, batch.offset, segment, &mut entries)
-        })?;
+        // What the index is about to name must be there to be read.
         *crate::log::segments::write(&self.segments) = found.segments.clone();
+        let (end, entries) = match found.state.covers > followed.end {
+            true => {
+                let (end, entries) = read_on(&found, found.state.covers, found.state.covers_state.clone())?;
+                match self.index.reload(&found.state, entries, end.state.last_seqno()) {
+                    true => (end, Vec::new()),
+                    false => read_on(&found, followed.end, followed.state.clone())?,
+                }
+            }
+            false => read_on(&found, followed.end, followed.state.clone())?,
+        };
         self.index.insert(entries);
         self.index.show(end.state.last_seqno());
         let generation_lock = found.into_reader_lock();
@@ -320,28 +339,69 @@ pub(crate) fn collect(
     .map_err(|e| Error::damaged(&segment.path, offset, e))
 }
 
-/// The index of a log that has just been found: from its tables, and from the log after them.
-fn read_log(io: &Arc<dyn Io>, paths: &Paths, found: &Found) -> Result<(Index, crate::log::open::End)> {
+/// The index entries of the log after a place.
+fn read_on(found: &Found, from: (SegmentId, u64), state: LogState) -> Result<(End, Vec<Entry>)> {
+    let mut entries = Vec::new();
+    let end = scan(found, from, state, &mut |batch, segment| {
+        collect(batch.whole, batch.offset, segment, &mut entries)
+    })?;
+    Ok((end, entries))
+}
+
+/// How often a reader looks again for tables that a writer replaced while it looked.
+const LOOKS_MAX: usize = 100;
+
+/// The log and the index that its manifest lists; the last says whether that is whole.
+fn find_index(
+    io: &Arc<dyn Io>,
+    paths: &Paths,
+    options: &Options,
+    limits: Limits,
+    for_writing: bool,
+) -> Result<(Found, Index, bool)> {
+    let mut looks = 0;
+    loop {
+        let before = stamp(&**io, paths);
+        let found = find(&**io, paths, for_writing, options.create)?;
+        let (index, whole) = Index::open(io, paths, &found.state, limits);
+        looks += 1;
+        // Beside a reader, a writer may have listed others meanwhile and removed these.
+        let again = !whole && !for_writing && looks < LOOKS_MAX && stamp(&**io, paths) != before;
+        if !again {
+            return Ok((found, index, whole));
+        }
+    }
+}
+
+/// Reads the log that the tables do not cover into the index. For writing, memory stays bounded: what the tables then
+/// cover is given where it is no longer what the manifest says.
+fn read_log(index: &Index, found: &Found, whole: bool, for_writing: bool) -> Result<(End, Option<Covered>)> {
     let state = &found.state;
-    let (index, whole) = Index::open(io, paths, state.store, &state.tables, state.next_table);
     let first = state.segments.first().map_or(SegmentId(1), |segment| segment.id);
-    let (from, at_from) = match whole {
-        true => (state.covers, state.covers_state.clone()),
-        false => ((first, crate::log::layout::SEGMENT_HEADER_BYTES), LogState::empty()),
+    let (mut covered, at, at_from) = match whole {
+        true => (None, state.covers, state.covers_state.clone()),
+        false => {
+            let at = (first, crate::log::layout::SEGMENT_HEADER_BYTES);
+            (Some(Covered { at, state: LogState::empty() }), at, LogState::empty())
+        }
     };
     let mut entries = Vec::new();
-    let mut anchors = AnchorRebuild::default();
-    let seed = |namespace| anchor_seed(state.store, namespace);
-    let end = scan(found, from, at_from, &mut |batch, segment| {
+    let mut anchors = AnchorRebuild::new(state.store, &found.segments, whole);
+    let end = scan_states(found, at, at_from, &mut |batch, segment, log| {
         collect(batch.whole, batch.offset, segment, &mut entries)?;
-        anchors.batch(seed, batch.whole, batch.offset, segment, &mut entries)?;
-        if entries.len() > 4096 {
+        anchors.batch(batch.whole, batch.offset, segment, &mut entries)?;
+        if for_writing {
+            // All of this batch is in memory before a table is said to cover it.
+            index.insert(entries.drain(..));
+            let after = (segment.id, batch.offset + batch.whole.len() as u64);
+            index.flush_while_opening(after, log, &mut covered)?;
+        } else if entries.len() > 4096 {
             index.insert(entries.drain(..));
         }
         Ok(())
     })?;
-    anchors.finish(seed, &mut entries);
     index.insert(entries);
+    anchors.finish(|entries| index.insert(entries.drain(..)));
     index.show(end.state.last_seqno());
-    Ok((index, end))
+    Ok((end, covered))
 }

@@ -130,10 +130,11 @@ pub(crate) fn group(group: u64) -> Vec<u8> {
 }
 
 /// A piece of content. Only 48 bits of the key are kept: a hit is verified by its bytes.
-pub(crate) fn anchor(namespace: NamespaceId, anchor: AnchorKey) -> Vec<u8> {
-    let mut key = key(ANCHORS, 10);
-    key.extend_from_slice(&namespace.0.to_be_bytes());
-    key.extend_from_slice(&anchor.0.to_be_bytes()[2..]);
+pub(crate) fn anchor(namespace: NamespaceId, anchor: AnchorKey) -> [u8; 14] {
+    let mut key = [0; 14];
+    key[..4].copy_from_slice(&ANCHORS.to_be_bytes());
+    key[4..8].copy_from_slice(&namespace.0.to_be_bytes());
+    key[8..].copy_from_slice(&anchor.0.to_be_bytes()[2..]);
     key
 }
 
@@ -161,8 +162,12 @@ pub(crate) fn kept_of_large_bodies(anchor: AnchorKey) -> bool {
 
 /// The entry of an anchor.
 pub(crate) fn anchor_entry(namespace: NamespaceId, found: &Anchor, seqno: Seqno) -> Entry {
-    let value = Value { kind: ANCHOR, a: found.group.0, b: found.offset, c: 0 };
-    Entry { key: anchor(namespace, found.key), seqno: seqno.0, value }
+    Entry { key: anchor(namespace, found.key).to_vec(), seqno: seqno.0, value: anchor_value(found) }
+}
+
+/// The value that leads to an anchor.
+pub(crate) fn anchor_value(found: &Anchor) -> Value {
+    Value { kind: ANCHOR, a: found.group.0, b: found.offset, c: 0 }
 }
 
 /// Whether an entry is worth its bytes in a table. Of the anchors one in four is: a long repeat still meets one, and

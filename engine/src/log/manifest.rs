@@ -11,7 +11,7 @@
 
 use std::io::IoSlice;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,7 @@ use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, Open};
 use crate::log::layout::{FORMAT_VERSION, LogState};
 use crate::log::paths::{Paths, manifest_name, parse_manifest};
+use crate::log::segments::lock;
 
 const MAGIC: [u8; 8] = *b"annalman";
 const HEADER_BYTES: u64 = 28;
@@ -90,6 +91,63 @@ pub(crate) struct Manifest {
     pub(crate) state: State,
 }
 
+/// The one manifest of an open store, which the writer (segments, the close) and the upkeep of the index (tables)
+/// both edit.
+#[derive(Debug)]
+pub(crate) struct SharedManifest {
+    io: Arc<dyn Io>,
+    paths: Paths,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    manifest: Manifest,
+    /// Why nobody knows what the disk holds of the last edit.
+    in_doubt: Option<String>,
+}
+
+/// An edit that did not come about.
+#[derive(Debug)]
+pub(crate) struct EditFailed {
+    pub(crate) error: Error,
+    /// What a reader or the next opening will find is unknown: nothing may be built on this manifest any more. Where it
+    /// is false the manifest says what it said before, and the edit may be tried again.
+    pub(crate) in_doubt: bool,
+}
+
+impl From<EditFailed> for Error {
+    fn from(failed: EditFailed) -> Self {
+        failed.error
+    }
+}
+
+impl SharedManifest {
+    pub(crate) fn new(io: Arc<dyn Io>, paths: Paths, manifest: Manifest) -> Self {
+        Self { io, paths, inner: Mutex::new(Inner { manifest, in_doubt: None }) }
+    }
+
+    /// Changes the state, writes and syncs it. After an error the state is what it was.
+    pub(crate) fn edit(&self, change: impl FnOnce(&mut State)) -> std::result::Result<(), EditFailed> {
+        let mut inner = lock(&self.inner);
+        if let Some(why) = &inner.in_doubt {
+            let message =
+                format!("the manifest cannot be trusted since this failed: {why}; reopen the store");
+            return Err(EditFailed { error: Error::new(ErrorKind::Poisoned, message), in_doubt: true });
+        }
+        let before = inner.manifest.state.clone();
+        change(&mut inner.manifest.state);
+        let done = inner.manifest.append_or_renew(&*self.io, &self.paths);
+        if let Err(failed) = &done {
+            inner.manifest.state = before;
+            if failed.in_doubt {
+                inner.in_doubt = Some(failed.error.to_string());
+            }
+        }
+        done
+    }
+}
+
 impl Manifest {
     /// Starts a new generation with `state` and makes it the current one.
     pub(crate) fn create(io: &dyn Io, paths: &Paths, generation: u64, state: State) -> Result<Self> {
@@ -104,7 +162,7 @@ impl Manifest {
         header.extend_from_slice(&crc32fast::hash(&header).to_le_bytes());
         file.write_at(&[IoSlice::new(&header)], 0)?;
         let mut manifest = Self { file, end: HEADER_BYTES, generation, state };
-        manifest.append()?;
+        manifest.append().map_err(Error::from)?;
         io.sync_dir(paths.root())?;
         let name = manifest_name(generation);
         let line = format!("{name} {:08x}\n", crc32fast::hash(name.as_bytes()));
@@ -121,27 +179,30 @@ impl Manifest {
     }
 
     /// Writes and syncs the state as it now is, as a new generation where this one has grown long.
-    pub(crate) fn append_or_renew(&mut self, io: &dyn Io, paths: &Paths) -> Result<()> {
+    fn append_or_renew(&mut self, io: &dyn Io, paths: &Paths) -> std::result::Result<(), EditFailed> {
         if self.end < GENERATION_BYTES_MAX {
             return self.append();
         }
         let old = self.generation;
-        *self = Self::create(io, paths, old + 1, self.state.clone())?;
-        io.remove(&paths.manifest(old))?;
-        Ok(())
+        // Once CURRENT was to be replaced, nobody knows which generation the next opening finds.
+        let in_doubt = |error| EditFailed { error, in_doubt: true };
+        *self = Self::create(io, paths, old + 1, self.state.clone()).map_err(in_doubt)?;
+        io.remove(&paths.manifest(old)).map_err(|e| in_doubt(e.into()))
     }
 
     /// Writes and syncs the state as it now is.
-    pub(crate) fn append(&mut self) -> Result<()> {
-        let body = codec::encode(&self.state).map_err(|e| Error::bug(e.to_string()))?;
+    pub(crate) fn append(&mut self) -> std::result::Result<(), EditFailed> {
+        // Bytes that were written in part stand where the next edit will: they never become one.
+        let before = |error| EditFailed { error, in_doubt: false };
+        let body = codec::encode(&self.state).map_err(|e| before(Error::bug(e.to_string())))?;
         let mut edit = Vec::with_capacity(body.len() + 8);
         edit.extend_from_slice(&[0; 4]);
         edit.extend_from_slice(&(body.len() as u32).to_le_bytes());
         edit.extend_from_slice(&body);
         let crc = edit_crc(&self.state.store, self.end, &edit[4..]);
         edit[..4].copy_from_slice(&crc.to_le_bytes());
-        self.file.write_at(&[IoSlice::new(&edit)], self.end)?;
-        self.file.sync()?;
+        self.file.write_at(&[IoSlice::new(&edit)], self.end).map_err(|e| before(e.into()))?;
+        self.file.sync().map_err(|e| EditFailed { error: e.into(), in_doubt: true })?;
         self.end += edit.len() as u64;
         Ok(())
     }

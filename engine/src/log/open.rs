@@ -15,7 +15,7 @@ use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, Lock, Open};
 use crate::log::cursor::{Batch, Cursor, account};
 use crate::log::layout::{FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, Salt, SegmentHeader};
-use crate::log::manifest::{self, Manifest, SegmentEntry, State};
+use crate::log::manifest::{self, Manifest, SegmentEntry, SharedManifest, State};
 use crate::log::paths::{Paths, parse_manifest, parse_segment};
 use crate::log::queue::Queue;
 use crate::log::segments::{Segment, Segments, lock};
@@ -92,7 +92,7 @@ pub(crate) fn find(io: &dyn Io, paths: &Paths, write: bool, create: bool) -> Res
 }
 
 /// What changes with every edit of the manifest.
-fn stamp(io: &dyn Io, paths: &Paths) -> Option<(Vec<u8>, u64)> {
+pub(crate) fn stamp(io: &dyn Io, paths: &Paths) -> Option<(Vec<u8>, u64)> {
     let current = io.open(&paths.current(), Open::Read).ok()?;
     let line = manifest::read_whole(&*current, &paths.current(), 256).ok()?;
     let len =
@@ -260,8 +260,18 @@ fn create_store(io: &dyn Io, paths: &Paths) -> Result<()> {
 pub(crate) fn scan(
     found: &Found,
     from: (SegmentId, u64),
-    mut state: LogState,
+    state: LogState,
     visit: &mut dyn FnMut(&Batch<'_>, &Segment) -> Result<()>,
+) -> Result<End> {
+    scan_states(found, from, state, &mut |batch, segment, _| visit(batch, segment))
+}
+
+/// As [`scan`]; `visit` also sees what the log says up to the batch's end. `from` may be the end of a sealed segment.
+pub(crate) fn scan_states(
+    found: &Found,
+    from: (SegmentId, u64),
+    mut state: LogState,
+    visit: &mut dyn FnMut(&Batch<'_>, &Segment, &LogState) -> Result<()>,
 ) -> Result<End> {
     let active = found.state.active()?.id;
     let mut at = from.1;
@@ -304,14 +314,14 @@ fn scan_segment(
     cursor: &mut Cursor,
     segment: &Segment,
     state: &mut LogState,
-    visit: &mut dyn FnMut(&Batch<'_>, &Segment) -> Result<()>,
+    visit: &mut dyn FnMut(&Batch<'_>, &Segment, &LogState) -> Result<()>,
 ) -> Result<String> {
     loop {
         match cursor.next(state)? {
             Ok(batch) => {
                 account(state, batch.whole, batch.offset, segment.salt)
                     .map_err(|e| Error::damaged(&segment.path, batch.offset, e))?;
-                visit(&batch, segment)?;
+                visit(&batch, segment, state)?;
             }
             Err(stopped) => return Ok(stopped.to_string()),
         }
@@ -336,6 +346,8 @@ pub(crate) fn sealed_footer(segment: &Segment, len: u64) -> Result<Footer> {
 #[derive(Debug)]
 pub(crate) struct OpenLog {
     pub(crate) queue: Arc<Queue>,
+    pub(crate) manifest: Arc<SharedManifest>,
+    sink: Arc<dyn Sink>,
     ended: Receiver<Result<()>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// Released at the close.
@@ -379,12 +391,14 @@ pub(crate) fn start(
         active = segment;
         tail = SEGMENT_HEADER_BYTES;
     }
+    let store = state.store;
     let manifest = Manifest::create(&**io, paths, found.generation + 1, state)?;
     remove_old_manifests(&**io, paths, found.generation + 1)?;
+    let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest));
     let (sender, jobs) = unbounded();
     let queue = Arc::new(Queue::new(
         sender,
-        manifest.state.store,
+        store,
         active.id,
         tail,
         end.state.next_seqno,
@@ -397,8 +411,9 @@ pub(crate) fn start(
         jobs,
         queue: queue.clone(),
         segments: found.segments,
-        sink,
-        manifest,
+        sink: sink.clone(),
+        manifest: manifest.clone(),
+        store,
         active,
         state: end.state,
         tail,
@@ -408,7 +423,14 @@ pub(crate) fn start(
     };
     let (ended_in, ended) = crossbeam_channel::bounded(1);
     let thread = io.spawn("annals-writer", Box::new(move || writer.run(&ended_in)))?;
-    Ok(OpenLog { queue, ended, thread: Mutex::new(Some(thread)), lock: Mutex::new(found.writer_lock) })
+    Ok(OpenLog {
+        queue,
+        manifest,
+        sink,
+        ended,
+        thread: Mutex::new(Some(thread)),
+        lock: Mutex::new(found.writer_lock),
+    })
 }
 
 fn remove_old_manifests(io: &dyn Io, paths: &Paths, current: u64) -> Result<()> {
@@ -427,6 +449,8 @@ impl OpenLog {
         self.queue.close();
         let ended = self.ended.recv();
         let joined = thread.join();
+        // The lock may only go once nothing of this store touches a file any more.
+        self.sink.stop();
         drop(lock(&self.lock).take());
         match (ended, joined) {
             (Ok(done), Ok(())) => done,

@@ -35,4 +35,18 @@ impl Totals {
         self.kv_bytes += more.kv_bytes;
         self.chain_bytes += more.chain_bytes;
     }
+
+    /// Bytes of all batches together: what the log holds but for segment headers and footers.
+    pub(crate) fn bytes(&self) -> u64 {
+        [
+            self.piece_bytes,
+            self.recipe_bytes,
+            self.frame_bytes,
+            self.run_bytes,
+            self.kv_bytes,
+            self.chain_bytes,
+        ]
+        .iter()
+        .fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
 }

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use crossbeam_channel::Receiver;
 
 use crate::error::{Error, Result};
-use crate::ids::{SegmentId, Seqno};
+use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{Io, Open};
 use crate::log::layout::{
     BatchHeader, FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeader,
     chain_digest,
 };
-use crate::log::manifest::{Clean, Manifest, SegmentEntry, TableEntry};
+use crate::log::manifest::{Clean, SegmentEntry, SharedManifest, TableEntry};
 use crate::log::paths::Paths;
 use crate::log::patience::Patience;
 use crate::log::queue::{Durability, Job, Queue, Queued};
@@ -31,14 +31,29 @@ const WRITE_BYTES_MAX: usize = 4 << 20;
 pub(crate) trait Sink: Send + Sync + std::fmt::Debug {
     /// These batches are written. They become visible by this call, all at once.
     fn publish(&self, batches: &[Queued]) -> Result<()>;
+    /// Called before more is written; all up to `end` is published. May wait until there is memory for more.
+    fn make_room(&self, end: &LogEnd<'_>) -> Result<()>;
+    /// Ends what the sink does on its own. From then on it touches no file of the store unless it is told to.
+    fn stop(&self);
     /// Writes the index down to files, all synced, and lists the tables that then make it up.
-    fn persist(&self, covers: (SegmentId, u64), next_seqno: Seqno) -> Result<Persisted>;
+    fn persist(&self, end: &LogEnd<'_>) -> Result<Persisted>;
     /// The manifest lists those tables now: others may go.
-    fn persisted(&self) -> Result<()>;
+    fn persisted(&self);
+}
+
+/// The log's end, between two writes.
+#[derive(Debug)]
+pub(crate) struct LogEnd<'a> {
+    pub(crate) segment: SegmentId,
+    /// End of the last batch.
+    pub(crate) tail: u64,
+    /// Position known to be durable.
+    pub(crate) synced: u64,
+    pub(crate) state: &'a LogState,
 }
 
 /// The tables that make up the index.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Persisted {
     pub(crate) tables: Vec<TableEntry>,
     pub(crate) next_table: u64,
@@ -53,7 +68,8 @@ pub(crate) struct Writer {
     pub(crate) queue: Arc<Queue>,
     pub(crate) segments: Arc<Segments>,
     pub(crate) sink: Arc<dyn Sink>,
-    pub(crate) manifest: Manifest,
+    pub(crate) manifest: Arc<SharedManifest>,
+    pub(crate) store: StoreId,
     pub(crate) active: Arc<Segment>,
     /// The log as written so far.
     pub(crate) state: LogState,
@@ -102,6 +118,7 @@ impl Writer {
                         completer.complete(self.queue.check().map(|()| last).map_err(|e| Failure::of(&e)));
                     }
                     Job::Close { .. } => {
+                        self.sink.stop();
                         let _ = ended.send(self.close());
                         return;
                     }
@@ -118,7 +135,7 @@ impl Writer {
         }
         let bytes: usize = batches.iter().map(|queued| queued.batch.bytes.len()).sum();
         let done = match self.queue.check() {
-            Ok(()) => self.try_write(&mut batches),
+            Ok(()) => self.sink.make_room(&self.end()).and_then(|()| self.try_write(&mut batches)),
             Err(poisoned) => Err(poisoned),
         };
         self.queue.give_back(bytes);
@@ -213,29 +230,23 @@ impl Writer {
         }
     }
 
-    /// Seals the active segment and starts the next.
+    fn end(&self) -> LogEnd<'_> {
+        LogEnd { segment: self.active.id, tail: self.tail, synced: self.synced, state: &self.state }
+    }
+
+    /// Seals the active segment and starts the next. The tables go on covering what they cover.
     fn rotate(&mut self) -> Result<()> {
         let sealed_bytes = seal(&self.active, self.tail, &self.state)?;
         let next = SegmentId(self.active.id.0 + 1);
-        let segment = create_segment(&*self.io, &self.paths, &self.manifest.state.store, next, &self.state)?;
-        let covers = (next, SEGMENT_HEADER_BYTES);
-        let persisted = self.sink.persist(covers, self.state.next_seqno)?;
-        let manifest = &mut self.manifest.state;
-        if let Some(active) = manifest.segments.last_mut() {
-            active.sealed_bytes = Some(sealed_bytes);
-        }
-        manifest.segments.push(SegmentEntry {
-            id: next,
-            first_seqno: self.state.next_seqno,
-            sealed_bytes: None,
-        });
-        manifest.tables = persisted.tables;
-        manifest.next_table = persisted.next_table;
-        manifest.covers = covers;
-        manifest.covers_state = self.state.clone();
-        manifest.synced = SEGMENT_HEADER_BYTES;
-        self.manifest.append_or_renew(&*self.io, &self.paths)?;
-        self.sink.persisted()?;
+        let segment = create_segment(&*self.io, &self.paths, &self.store, next, &self.state)?;
+        let first_seqno = self.state.next_seqno;
+        self.manifest.edit(|manifest| {
+            if let Some(active) = manifest.segments.last_mut() {
+                active.sealed_bytes = Some(sealed_bytes);
+            }
+            manifest.segments.push(SegmentEntry { id: next, first_seqno, sealed_bytes: None });
+            manifest.synced = SEGMENT_HEADER_BYTES;
+        })?;
         self.active.mark_sealed();
         self.active = Arc::new(segment);
         self.segments.insert(self.active.clone());
@@ -251,17 +262,18 @@ impl Writer {
         let file = &self.active.file;
         file.set_len(self.tail)?;
         file.sync()?;
-        let covers = (self.active.id, self.tail);
-        let persisted = self.sink.persist(covers, self.state.next_seqno)?;
-        let manifest = &mut self.manifest.state;
-        manifest.tables = persisted.tables;
-        manifest.next_table = persisted.next_table;
-        manifest.covers = covers;
-        manifest.covers_state = self.state.clone();
-        manifest.synced = self.tail;
-        manifest.clean = Some(Clean { tail: self.tail, state: self.state.clone() });
-        self.manifest.append()?;
-        self.sink.persisted()
+        self.synced = self.tail;
+        let persisted = self.sink.persist(&self.end())?;
+        self.manifest.edit(|manifest| {
+            manifest.tables = persisted.tables;
+            manifest.next_table = persisted.next_table;
+            manifest.covers = (self.active.id, self.tail);
+            manifest.covers_state = self.state.clone();
+            manifest.synced = self.tail;
+            manifest.clean = Some(Clean { tail: self.tail, state: self.state.clone() });
+        })?;
+        self.sink.persisted();
+        Ok(())
     }
 }
 
@@ -280,7 +292,7 @@ pub(crate) fn seal(segment: &Segment, tail: u64, state: &LogState) -> Result<u64
 pub(crate) fn create_segment(
     io: &dyn Io,
     paths: &Paths,
-    store: &crate::ids::StoreId,
+    store: &StoreId,
     id: SegmentId,
     state: &LogState,
 ) -> Result<Segment> {

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use annals::{Component, ErrorKind, Frame, History, Options, RunSpec, Status, Store};
+use annals::{Component, ErrorKind, Frame, History, Keyspace, Options, RunSpec, ScanRange, Status, Store};
 
-use crate::support::{Talk, assert_whole, bodies, fresh, quick, record, recorded};
+use crate::support::{Rng, Talk, assert_whole, bodies, fresh, quick, record, recorded, seed};
 
 #[test]
 fn a_reader_sees_what_it_was_opened_with_until_it_refreshes() {
@@ -96,7 +96,7 @@ fn readers_open_refresh_and_verify_while_segments_change_and_writers_come_and_go
             let space = store.namespace("default").unwrap();
             for run in 0..6 {
                 let (run, _) = recorded(&space, &format!("{round}-{run}"), 30);
-                run.snapshot(crate::support::Rng(round).bytes(8000), &[]).unwrap();
+                run.snapshot(Rng(round).bytes(8000), &[]).unwrap();
                 run.end(Status::Ok).unwrap();
             }
             if round % 2 == 0 {
@@ -142,4 +142,111 @@ fn a_second_writer_is_told_who_the_first_is() {
     refused();
     drop(again);
     Store::open(&path).unwrap();
+}
+
+/// What the threads below put: the value says when.
+fn puts(keyspace: &Keyspace, space: &annals::Namespace, round: u64, keys: u64) {
+    for chunk in (0..keys).collect::<Vec<_>>().chunks(16) {
+        let mut batch = space.batch();
+        for n in chunk {
+            batch.put(keyspace, &key(*n), round.to_be_bytes().to_vec());
+        }
+        batch.commit().unwrap();
+    }
+}
+
+fn key(n: u64) -> Vec<u8> {
+    format!("{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).into_bytes()
+}
+
+fn round_of(value: &[u8]) -> u64 {
+    u64::from_be_bytes(value.try_into().unwrap())
+}
+
+#[test]
+fn readers_see_every_key_while_tables_are_written_and_merged() {
+    const KEYS: u64 = 600;
+    const ROUNDS: u64 = 12;
+    let seed = seed(5, "readers::readers_see_every_key_while_tables_are_written_and_merged");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let little = || Options { index_memory_bytes: 16 << 10, segment_bytes_max: 64 << 10, ..quick() };
+    let store = Store::open_with(&path, little()).unwrap();
+    let space = store.namespace("default").unwrap();
+    let latest = space.keyspace("latest", History::Latest).unwrap();
+    let all = space.keyspace("all", History::All).unwrap();
+    puts(&latest, &space, 0, KEYS);
+    puts(&all, &space, 0, KEYS);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..3u64)
+            .map(|reader| {
+                let (done, path, store) = (&done, &path, &store);
+                scope.spawn(move || {
+                    let mut rng = Rng(seed ^ reader);
+                    // One reads beside the writer, through files only.
+                    let other = (reader == 2).then(|| Store::open_read_only_with(path, little()).unwrap());
+                    let store = other.as_ref().unwrap_or(store);
+                    let space = store.namespace("default").unwrap();
+                    let latest = space.find_keyspace("latest").unwrap().unwrap();
+                    let all = space.find_keyspace("all").unwrap().unwrap();
+                    let (mut looks, mut seen) = (0, vec![0; KEYS as usize]);
+                    while !done.load(Ordering::SeqCst) || looks < 300 {
+                        looks += 1;
+                        if reader == 2 && looks % 20 == 0 {
+                            store.refresh().unwrap();
+                        }
+                        let n = rng.below(KEYS as usize) as u64;
+                        let found = round_of(&latest.get(&key(n)).unwrap().expect("a key is gone"));
+                        let last = &mut seen[n as usize];
+                        assert!(found >= *last, "key {n} went back from {last} to {found}");
+                        *last = found;
+                        let history = all.history(&key(n)).unwrap();
+                        let rounds: Vec<_> =
+                            history.iter().map(|v| round_of(v.value.as_deref().unwrap())).collect();
+                        let wanted: Vec<_> = (0..rounds.len() as u64).rev().collect();
+                        assert_eq!(rounds, wanted, "key {n}");
+                        if looks % 40 == 0 {
+                            let view = space.view();
+                            let of = |round: u64| view.get(&latest, &key(round)).unwrap().unwrap();
+                            let (first, last) = (round_of(&of(0)), round_of(&of(KEYS - 1)));
+                            let scanned: Vec<_> = view
+                                .scan(
+                                    &latest,
+                                    if looks % 80 == 0 {
+                                        ScanRange::all().reverse()
+                                    } else {
+                                        ScanRange::all()
+                                    },
+                                )
+                                .map(Result::unwrap)
+                                .collect();
+                            assert_eq!(scanned.len(), KEYS as usize);
+                            // Keys are put in rounds: a view stands within one of them.
+                            assert!(
+                                scanned.iter().all(|(_, value)| (last..=first).contains(&round_of(value)))
+                            );
+                        }
+                    }
+                    looks
+                })
+            })
+            .collect();
+        for round in 1..=ROUNDS {
+            puts(&latest, &space, round, KEYS);
+            puts(&all, &space, round, KEYS);
+        }
+        done.store(true, Ordering::SeqCst);
+        for reader in readers {
+            println!("a reader looked {} times", reader.join().unwrap());
+        }
+    });
+    assert_whole(&store);
+    store.close().unwrap();
+    let store = Store::open_with(&path, little()).unwrap();
+    let keyspace = store.namespace("default").unwrap().find_keyspace("all").unwrap().unwrap();
+    for n in 0..KEYS {
+        assert_eq!(keyspace.history(&key(n)).unwrap().len() as u64, ROUNDS + 1);
+    }
+    assert_whole(&store);
 }

@@ -1,276 +1,164 @@
-//! A column of a block: many numbers, or many bytes, in the fewest bytes of several codings.
+//! A column of a block: many numbers, each to be had by itself, in few bytes.
 //!
-//! Purpose: neighbouring entries of an index resemble each other number by number, not byte by byte. Constants
-//! and even steps then cost nothing; random numbers cost their bits; the rest is left to zstd.
+//! Number i is `base + slope * i + bits i`, modulo 2^64: a line through the numbers, and what each is above it in equal
+//! bits (frame of reference, Goldstein, Ramakrishnan, Shaft 1998, along a line). Constants and even steps cost
+//! nothing, numbers that rise in uneven steps the bits of their unevenness, random numbers their own bits.
 //!
-//! Invariants: decoding allocates at most 8 bytes a number plus the coded bytes, whatever the bytes say; the
-//! count is always known before a column is met. The layout is in `layout.rs`.
-//!
-//! Left out: dictionary and run-length codings. zstd over varints does both well enough.
+//! Left out: codings that must be read from their start, and zstd. They save a tenth and cost a lookup all of a block.
 
 use super::cursor::{Cursor, put_varint, unzigzag, zigzag};
-use super::error::{TableError, What};
+use super::error::What;
 
-/// Numbers minus their least, in equal bits. Frame of reference (Goldstein, Ramakrishnan, Shaft 1998).
-const FRAME: u8 = 0;
-/// Differences minus their least, in equal bits.
-const STEPS: u8 = 1;
-/// Varints of zigzag differences.
-const VARINT_STEPS: u8 = 2;
-/// Varints.
-const VARINT: u8 = 3;
-/// Plain bytes.
-const BYTES: u8 = 4;
-/// Added to the coding where the payload is a zstd frame.
-const ZSTD: u8 = 0x80;
-
-/// Shorter payloads never gain from a zstd frame, whose overhead is about 9 bytes.
-const ZSTD_FROM: usize = 16;
-/// Payloads are a few KiB: levels 6 and 9 found nothing more in them.
-const ZSTD_LEVEL: i32 = 3;
-/// The most bytes a varint takes.
-const VARINT_LEN_MAX: usize = 10;
-
-/// A compressor used for many columns.
-pub(super) struct Squeezer(zstd::bulk::Compressor<'static>);
-
-impl std::fmt::Debug for Squeezer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Squeezer")
-    }
+/// Where a column's numbers stand in a block's body.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Column {
+    base: u64,
+    slope: u64,
+    width: u32,
+    /// First byte of the bits.
+    at: usize,
 }
 
-impl Squeezer {
-    pub(super) fn new() -> Result<Self, TableError> {
-        let zstd = |source| TableError::Zstd { source };
-        let mut inner = zstd::bulk::Compressor::new(ZSTD_LEVEL).map_err(zstd)?;
-        // The raw length is known from elsewhere, so the frame need not repeat it.
-        inner.set_parameter(zstd::zstd_safe::CParameter::ContentSizeFlag(false)).map_err(zstd)?;
-        Ok(Self(inner))
-    }
+const LENGTH: What = "a column is cut short";
 
-    /// Appends a column's tag, head and payload, compressed where that is smaller.
-    fn put(&mut self, coding: u8, head: &[u8], payload: &[u8]) -> Vec<u8> {
-        let mut out = Vec::with_capacity(1 + head.len() + payload.len());
-        if payload.len() >= ZSTD_FROM {
-            // A failure to compress costs only the gain.
-            if let Ok(frame) = self.0.compress(payload) {
-                out.push(coding | ZSTD);
-                out.extend_from_slice(head);
-                put_varint(&mut out, frame.len() as u64);
-                out.extend_from_slice(&frame);
-                if out.len() < 1 + head.len() + payload.len() {
-                    return out;
-                }
-                out.clear();
-            }
-        }
-        out.push(coding);
-        out.extend_from_slice(head);
-        out.extend_from_slice(payload);
-        out
-    }
-
-    /// Appends a column of bytes.
-    pub(super) fn put_bytes(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.put(BYTES, &[], bytes));
-    }
-
-    /// Appends a column of numbers, in the coding that comes out smallest. Appends nothing for no numbers.
-    pub(super) fn put_numbers(&mut self, numbers: &[u64], out: &mut Vec<u8>) {
-        let Some((&first, rest)) = numbers.split_first() else { return };
-        let steps: Vec<u64> =
-            numbers.iter().zip(rest).map(|(before, after)| zigzag(after.wrapping_sub(*before))).collect();
-        let mut best = self.frame(FRAME, &[], numbers);
-        let mut head = Vec::new();
-        put_varint(&mut head, first);
-        let packed_steps = self.frame(STEPS, &head, &steps);
-        let even = steps.iter().all(|step| Some(step) == steps.first());
-        keep_smaller(&mut best, packed_steps);
-        if !even && best.len() > ZSTD_FROM {
-            for (coding, list) in [(VARINT_STEPS, &steps[..]), (VARINT, rest)] {
-                let mut payload = Vec::new();
-                list.iter().for_each(|number| put_varint(&mut payload, *number));
-                let mut head = head.clone();
-                put_varint(&mut head, payload.len() as u64);
-                let column = self.put(coding, &head, &payload);
-                keep_smaller(&mut best, column);
-            }
-        }
-        out.extend_from_slice(&best);
-    }
-
-    fn frame(&mut self, coding: u8, before: &[u8], numbers: &[u64]) -> Vec<u8> {
-        let least = numbers.iter().copied().min().unwrap_or(0);
-        let widest = numbers.iter().map(|number| number - least).max().unwrap_or(0);
-        let width = u64::BITS - widest.leading_zeros();
-        let mut head = before.to_vec();
-        put_varint(&mut head, least);
-        head.push(width.to_le_bytes()[0]);
-        let mut payload = Vec::new();
-        pack(numbers.iter().map(|number| number - least), width, &mut payload);
-        self.put(coding, &head, &payload)
-    }
-}
-
-fn keep_smaller(best: &mut Vec<u8>, other: Vec<u8>) {
-    if other.len() < best.len() {
-        *best = other;
-    }
-}
-
-/// A decompressor used for many columns, made only when the first compressed one is met.
-#[derive(Default)]
-pub(super) struct Inflater(Option<zstd::bulk::Decompressor<'static>>);
-
-impl Inflater {
-    /// The payload of `len` raw bytes that follows.
-    fn payload<'a>(&mut self, cursor: &mut Cursor<'a>, zstd: bool, len: usize) -> Result<Payload<'a>, What> {
-        if !zstd {
-            return cursor.take(len).map(Payload::Plain).ok_or("a column is cut short");
-        }
-        let stored = usize::try_from(cursor.varint().ok_or(LENGTH)?).map_err(|_| LENGTH)?;
-        let frame = cursor.take(stored).ok_or("a compressed column is cut short")?;
-        let inner = match &mut self.0 {
-            Some(inner) => inner,
-            empty => empty.insert(zstd::bulk::Decompressor::new().map_err(|_| "zstd cannot be set up")?),
-        };
-        let mut raw = vec![0; len];
-        match inner.decompress_to_buffer(frame, &mut raw[..]) {
-            Ok(found) if found == len => Ok(Payload::Inflated(raw)),
-            Ok(_) => Err("a compressed column has another length than promised"),
-            Err(_) => Err("a compressed column does not decompress"),
-        }
-    }
-
-    /// Reads a column of `len` bytes.
-    pub(super) fn bytes<'a>(&mut self, cursor: &mut Cursor<'a>, len: usize) -> Result<Payload<'a>, What> {
-        match cursor.u8().ok_or("a column is missing")? {
-            BYTES => self.payload(cursor, false, len),
-            tag if tag == BYTES | ZSTD => self.payload(cursor, true, len),
-            _ => Err("a column of bytes has an unknown coding"),
-        }
-    }
-
-    /// Reads a column of `count` numbers. The caller has bounded `count`.
-    pub(super) fn numbers(&mut self, cursor: &mut Cursor<'_>, count: usize) -> Result<Vec<u64>, What> {
-        if count == 0 {
-            return Ok(Vec::new());
-        }
-        let tag = cursor.u8().ok_or("a column is missing")?;
-        let zstd = tag & ZSTD != 0;
-        let coding = tag & !ZSTD;
-        if coding == FRAME {
-            let mut numbers = Vec::with_capacity(count);
-            self.framed(cursor, zstd, count, |number| numbers.push(number))?;
-            return Ok(numbers);
-        }
-        let mut last = cursor.varint().ok_or(LENGTH)?;
-        let mut numbers = Vec::with_capacity(count);
-        numbers.push(last);
-        let mut step = |coded| {
-            last = last.wrapping_add(unzigzag(coded));
-            numbers.push(last);
-        };
-        match coding {
-            STEPS => self.framed(cursor, zstd, count - 1, step)?,
-            VARINT_STEPS => self.varints(cursor, zstd, count - 1, &mut step)?,
-            VARINT => self.varints(cursor, zstd, count - 1, &mut |number| numbers.push(number))?,
-            _ => return Err("a column of numbers has an unknown coding"),
-        }
-        Ok(numbers)
-    }
-
-    fn framed(
-        &mut self,
-        cursor: &mut Cursor<'_>,
-        zstd: bool,
-        count: usize,
-        mut each: impl FnMut(u64),
-    ) -> Result<(), What> {
-        let least = cursor.varint().ok_or(LENGTH)?;
+impl Column {
+    /// Reads a column's head and steps over its bits. `body` is what the cursor walks.
+    pub(super) fn read(body: &[u8], cursor: &mut Cursor<'_>, count: usize) -> Result<Self, What> {
+        let base = unzigzag(cursor.varint().ok_or(LENGTH)?);
+        let slope = unzigzag(cursor.varint().ok_or(LENGTH)?);
         let width = u32::from(cursor.u8().ok_or(LENGTH)?);
         if width > u64::BITS {
             return Err("a column's numbers are wider than 64 bits");
         }
-        let len = packed_len(count, width).ok_or(LENGTH)?;
-        let payload = self.payload(cursor, zstd, len)?;
-        unpack(&payload, width, count, |number| each(number.wrapping_add(least)));
-        Ok(())
+        let at = body.len() - cursor.rest().len();
+        // At most 4,096 numbers of 64 bits.
+        cursor.take((count * width as usize).div_ceil(8)).ok_or(LENGTH)?;
+        Ok(Self { base, slope, width, at })
     }
 
-    fn varints(
-        &mut self,
-        cursor: &mut Cursor<'_>,
-        zstd: bool,
-        count: usize,
-        each: &mut dyn FnMut(u64),
-    ) -> Result<(), What> {
-        let len = usize::try_from(cursor.varint().ok_or(LENGTH)?).map_err(|_| LENGTH)?;
-        if len < count || len > count.saturating_mul(VARINT_LEN_MAX) {
-            return Err("a column's length does not fit its count");
-        }
-        let payload = self.payload(cursor, zstd, len)?;
-        let mut cursor = Cursor::new(&payload);
-        for _ in 0..count {
-            each(cursor.varint().ok_or("a number in a column is cut short")?);
-        }
-        if cursor.is_empty() { Ok(()) } else { Err("a column has bytes after its last number") }
+    /// Number `i`, which is less than the count the column was read with.
+    pub(super) fn get(&self, body: &[u8], i: usize) -> u64 {
+        self.base.wrapping_add(self.slope.wrapping_mul(i as u64)).wrapping_add(self.bits(body, i))
     }
-}
 
-const LENGTH: What = "a length is cut short or too big";
-
-/// Raw bytes of a column.
-pub(super) enum Payload<'a> {
-    Plain(&'a [u8]),
-    Inflated(Vec<u8>),
-}
-
-impl std::ops::Deref for Payload<'_> {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Plain(bytes) => bytes,
-            Self::Inflated(bytes) => bytes,
+    fn bits(&self, body: &[u8], i: usize) -> u64 {
+        if self.width == 0 {
+            return 0;
         }
+        let bit = i * self.width as usize;
+        let (at, shift) = (self.at + bit / 8, (bit % 8) as u32);
+        let mask = u64::MAX >> (u64::BITS - self.width);
+        let rest = body.get(at..).unwrap_or(&[]);
+        let Some((first, after)) = rest.split_first_chunk::<8>() else {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            return (u64::from_le_bytes(last) >> shift) & mask;
+        };
+        let low = u64::from_le_bytes(*first) >> shift;
+        let high = match after.first() {
+            Some(byte) if shift + self.width > u64::BITS => u64::from(*byte) << (u64::BITS - shift),
+            _ => 0,
+        };
+        (low | high) & mask
     }
 }
 
-fn packed_len(count: usize, width: u32) -> Option<usize> {
-    Some(count.checked_mul(usize::try_from(width).ok()?)?.div_ceil(8))
+/// Appends a column of numbers; nothing to speak of for none.
+pub(super) fn put_numbers(numbers: &[u64], out: &mut Vec<u8>) {
+    let level = Line::new(numbers, 0);
+    let slope = match numbers {
+        [first, .., last] => (i128::from(*last) - i128::from(*first)) / (numbers.len() as i128 - 1),
+        _ => 0,
+    };
+    let line = match slope {
+        0 => level,
+        slope => {
+            let sloping = Line::new(numbers, slope);
+            if sloping.width < level.width { sloping } else { level }
+        }
+    };
+    line.put(numbers, out);
 }
 
-/// Appends `width` low bits of each number, the lowest bit of the first number in the lowest bit of a byte.
-fn pack(numbers: impl Iterator<Item = u64>, width: u32, out: &mut Vec<u8>) {
-    let (mut waiting, mut bits) = (0u128, 0u32);
-    for number in numbers {
-        waiting |= u128::from(number) << bits;
-        bits += width;
-        while bits >= 8 {
-            out.push(waiting.to_le_bytes()[0]);
-            waiting >>= 8;
-            bits -= 8;
+#[derive(Clone, Copy)]
+struct Line {
+    base: i128,
+    slope: i128,
+    width: u32,
+}
+
+impl Line {
+    fn new(numbers: &[u64], slope: i128) -> Self {
+        let (mut least, mut greatest, mut along) = (i128::MAX, i128::MIN, 0);
+        for number in numbers {
+            let above = i128::from(*number) - along;
+            least = least.min(above);
+            greatest = greatest.max(above);
+            along += slope;
         }
+        let range = if numbers.is_empty() { 0 } else { greatest - least };
+        let base = if numbers.is_empty() { 0 } else { least };
+        Self { base, slope, width: i128::BITS - range.leading_zeros() }
     }
-    if bits > 0 {
-        out.push(waiting.to_le_bytes()[0]);
+
+    fn put(&self, numbers: &[u64], out: &mut Vec<u8>) {
+        // Modulo 2^64: the numbers are less than that, whatever base and slope are.
+        let (base, slope) = (self.base as u64, self.slope as u64);
+        put_varint(out, zigzag(base));
+        put_varint(out, zigzag(slope));
+        out.push(self.width as u8);
+        let (mut waiting, mut bits, mut along) = (0u128, 0u32, base);
+        for number in numbers {
+            waiting |= u128::from(number.wrapping_sub(along)) << bits;
+            along = along.wrapping_add(slope);
+            bits += self.width;
+            while bits >= 8 {
+                out.push(waiting as u8);
+                waiting >>= 8;
+                bits -= 8;
+            }
+        }
+        if bits > 0 {
+            out.push(waiting as u8);
+        }
     }
 }
 
-/// The inverse of [`pack`]; missing bytes read as zeros, but callers pass exactly [`packed_len`].
-fn unpack(bytes: &[u8], width: u32, count: usize, mut each: impl FnMut(u64)) {
-    let mask = u128::from(u64::MAX) >> (u64::BITS - width);
-    let (mut waiting, mut bits) = (0u128, 0u32);
-    let mut bytes = bytes.iter();
-    for _ in 0..count {
-        while bits < width {
-            waiting |= u128::from(bytes.next().copied().unwrap_or(0)) << bits;
-            bits += 8;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(numbers: &[u64]) -> usize {
+        let mut body = vec![9; 3];
+        put_numbers(numbers, &mut body);
+        let len = body.len() - 3;
+        for after in [0, 1, 20] {
+            let body = [&body[..], &vec![0xff; after]].concat();
+            let mut cursor = Cursor::new(&body[3..]);
+            let column = Column::read(&body, &mut cursor, numbers.len()).unwrap();
+            assert_eq!(cursor.rest().len(), after);
+            for (i, number) in numbers.iter().enumerate() {
+                assert_eq!(column.get(&body, i), *number, "{i} of {numbers:?}");
+            }
+            let cut = &body[..body.len() - after - 1];
+            assert!(Column::read(cut, &mut Cursor::new(&cut[3..]), numbers.len()).is_err());
         }
-        let low = (waiting & mask).to_le_bytes();
-        each(u64::from_le_bytes([low[0], low[1], low[2], low[3], low[4], low[5], low[6], low[7]]));
-        waiting >>= width;
-        bits -= width;
+        len
+    }
+
+    #[test]
+    fn numbers_come_back_one_by_one() {
+        assert_eq!(check(&[5; 100]), 3);
+        assert_eq!(check(&(7..107).collect::<Vec<_>>()), 3);
+        assert_eq!(check(&(0..100).rev().map(|n| n * 3).collect::<Vec<_>>()), 4);
+        assert_eq!(check(&[0]), 3);
+        check(&[u64::MAX, 0, 1 << 63, 7]);
+        check(&[0, u64::MAX]);
+        check(&[u64::MAX, 0]);
+        for width in 1..=64 {
+            let random = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) >> (64 - width);
+            check(&(1..80).map(random).collect::<Vec<_>>());
+            check(&(1..80).map(|n| random(n) | 1 << (width - 1)).collect::<Vec<_>>());
+        }
     }
 }

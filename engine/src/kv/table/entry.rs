@@ -79,6 +79,7 @@ impl PartialOrd for Spot<'_> {
     }
 }
 
+#[cfg(test)]
 impl Entry {
     pub(super) fn spot(&self) -> Spot<'_> {
         Spot { key: &self.key, seqno: self.seqno }

@@ -65,13 +65,6 @@ pub(crate) enum TableError {
         #[source]
         source: std::io::Error,
     },
-    /// The compressor could not be set up.
-    #[error("cannot set up zstd: {source}")]
-    Zstd {
-        /// zstd's own error.
-        #[source]
-        source: std::io::Error,
-    },
 }
 
 /// What does not hold in some bytes; the caller knows where they lie.

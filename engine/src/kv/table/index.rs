@@ -8,6 +8,7 @@ use super::cursor::{Cursor, put_varint};
 use super::entry::Spot;
 use super::error::{TableError, What};
 use super::layout::{BLOCK_ENTRIES_MAX, Footer, HEADER_LEN, KEY_LEN_MAX};
+use std::ops::Range;
 
 /// Bytes of an index entry without its separator.
 const FIXED_LEN: usize = 12;
@@ -152,8 +153,10 @@ impl<'a> Index<'a> {
 
     /// The last block whose separator is not after `spot`: all entries before the next block's separator and
     /// not before `spot` are in it. `None` where the table is empty.
-    pub(super) fn locate(&self, spot: Spot<'_>) -> Result<Option<usize>, What> {
-        let (mut low, mut high) = (0, self.count);
+    ///
+    /// The caller knows that separators before `among` are not after `spot`, and those behind it are.
+    pub(super) fn locate(&self, spot: Spot<'_>, among: Range<usize>) -> Result<Option<usize>, What> {
+        let (mut low, mut high) = (among.start, among.end);
         while low < high {
             let middle = low + (high - low) / 2;
             if self.separator(middle).ok_or(SEPARATOR)? <= spot {

@@ -1,4 +1,4 @@
-//! The bytes of a table file, version 1.
+//! The bytes of a table file, version 2.
 //!
 //! All fixed-width numbers are little-endian. `varint` is unsigned LEB128 of at most 64 bits. Every byte of a
 //! file is under a crc32 (the IEEE polynomial, as in zip). Sorted means: key ascending by unsigned bytes, a
@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! file    = header block* index footer
-//! header  = magic "ANNALTBL" | version u32 = 1                                    12 bytes
+//! header  = magic "ANNALTBL" | version u32 = 2                                    12 bytes
 //! footer  = index offset u64 | block count u32 | entry count u64
 //!         | store uuid [16] | table id u64
 //!         | covers: segment u64, offset u64, seqno u64
@@ -31,36 +31,27 @@
 //! or the body. The salt is: store uuid [16] | table id u64 | block offset u64 | words u32. So a block counts
 //! only in its own place of its own table.
 //!
-//! A filter is `words` words of 8 lanes of 4 bytes. With h = BLAKE3(key), a key has the word
-//! `u32(h[0..4]) * words >> 32` and in lane j the bit `u64(h[8..16]) >> 5j & 31` (bit k is bit k%8 of the
-//! lane's byte k/8). A key of the block has all eight bits set.
+//! A filter is `words` words of 8 lanes of 4 bytes. With m = SplitMix64's finisher (`filter.rs`), a key's numbers are
+//! h = m(store[0..8] ^ length), then h = m(h ^ word) for each of its 8-byte words, the last filled with zeros, and
+//! g = m(h ^ 0x9e3779b97f4a7c15). The key has the word `(h >> 32) * words >> 32` and in lane j the bit
+//! `g >> 5j & 31` (bit k is bit k%8 of the lane's byte k/8). A key of the block has all eight bits set.
 //!
 //! ```text
-//! body    = count varint | key coding u8 | keys | seqno | kind | a | b | c
-//! keys    = coding 0: shared numbers | length numbers | suffix bytes
-//!         | coding 1: length varint | tail varint | head [length - tail] | tails numbers
+//! body    = entries varint | keys varint | key coding u8 | head length varint | head | rests
+//!         | which | seqno | kind | a | b | c
+//! rests   = coding 0: ends column | bytes up to the last end
+//!         | coding 1: tail u8 | tails column
 //! ```
-//! `seqno`, `kind`, `a`, `b` and `c` are columns of `count` numbers. Key coding 0: each key is the first
-//! `shared` bytes of the one before it (0 for the first key), then bytes of the suffix column up to `length`.
-//! Key coding 1: all keys have one length and begin with `head`; the last `tail` bytes (0 to 8) are the
-//! number, big-endian.
+//! `which`, `seqno`, `kind`, `a`, `b` and `c` are columns of a number for each entry; `which` is the number of its
+//! key, from 0. The block's keys stand there once each and all begin with `head`. Coding 0: the rest of a key is the
+//! bytes from the end before it (0 for the first) to its own. Coding 1: it is the number, `tail` bytes (0 to 8),
+//! big-endian.
 //!
 //! ```text
-//! column  = tag u8 | head | payload
+//! column  = zigzag base varint | zigzag slope varint | width u8 | bits [ceil(n * width / 8)]
 //! ```
-//! The low seven bits of the tag are the coding. Where the high bit is set, the payload is `length varint`
-//! and that many bytes of one zstd frame; the raw payload's length follows from the head. n is `count`:
-//!
-//! | coding | head | raw payload |
-//! |---|---|---|
-//! | 0 frame | least varint, width u8 | n numbers minus least, `width` bits each |
-//! | 1 steps | first varint, least varint, width u8 | n-1 steps minus least, `width` bits each |
-//! | 2 varint steps | first varint, raw length varint | n-1 steps as varints |
-//! | 3 varints | first varint, raw length varint | the n-1 other numbers as varints |
-//! | 4 bytes | none | the bytes, as many as the keys need |
-//!
-//! A step is `zigzag(number - number before)`, the difference taken modulo 2^64. Packed bits fill each byte
-//! from its lowest bit; the last byte is filled with zeros.
+//! Number i, from 0, is `base + slope * i + bits i`, modulo 2^64; `width` is 0 to 64. Bits fill each byte from its
+//! lowest; the last byte is filled with zeros. zigzag is that of a 64-bit two's complement number.
 //!
 //! Limits that a reader refuses to exceed: [`KEY_LEN_MAX`], [`BLOCK_ENTRIES_MAX`], [`BLOCK_KEYS_MAX`].
 //! Not in the file: the key range and any count of keys (the first and last block tell, where needed).
@@ -72,7 +63,7 @@ use super::error::{Result, TableError};
 /// How a table file begins.
 pub(super) const MAGIC: [u8; 8] = *b"ANNALTBL";
 /// The format this build writes and reads.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Bytes before the first block.
 pub(super) const HEADER_LEN: usize = 12;
 /// Bytes after the index.
@@ -81,8 +72,15 @@ pub(super) const FOOTER_LEN: usize = 76;
 pub(crate) const KEY_LEN_MAX: usize = 70_000;
 /// The most entries of a block.
 pub(super) const BLOCK_ENTRIES_MAX: usize = 4096;
-/// The most bytes all keys of a block have together when decoded.
+/// The most bytes the keys of all entries of a block have together.
 pub(super) const BLOCK_KEYS_MAX: usize = 256 * 1024;
+
+/// Keys have rests of any length.
+pub(super) const KEYS_BY_END: u8 = 0;
+/// Keys have rests of one length, at most [`TAIL_MAX`] bytes.
+pub(super) const KEYS_BY_TAIL: u8 = 1;
+/// The most bytes of a rest that is a number.
+pub(super) const TAIL_MAX: usize = 8;
 
 const _: () = assert!(KEY_LEN_MAX < BLOCK_KEYS_MAX);
 

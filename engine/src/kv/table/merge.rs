@@ -1,115 +1,74 @@
-//! Merges sorted streams of entries into one (Knuth, The Art of Computer Programming 3, section 5.4.1).
+//! Merges sorted sources of entries into one (Knuth, The Art of Computer Programming 3, section 5.4.1).
+//!
+//! There are few sources, so the least is found by looking at each. Entries are lent, not copied.
 
-use super::entry::Entry;
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use super::entry::{Spot, Value};
+use super::error::Result;
 
-/// Entries of several sorted sources in one order. Made by [`merge`].
-#[derive(Debug)]
-pub(crate) struct Merge<I, E> {
-    sources: Vec<I>,
-    heads: BinaryHeap<Head>,
-    /// The source whose head was given last and has not been replaced yet.
-    refill: Option<usize>,
-    last: Option<(Vec<u8>, u64)>,
-    error: Option<E>,
-    done: bool,
+/// Entries in order, one at hand at a time.
+pub(crate) trait Source {
+    /// Takes the next entry in hand; false at the end, and from then on.
+    fn step(&mut self) -> Result<bool>;
+    /// The key of the entry in hand.
+    fn key(&self) -> &[u8];
+    /// Its seqno.
+    fn seqno(&self) -> u64;
+    /// Its value.
+    fn value(&self) -> Value;
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Head {
-    entry: Entry,
-    source: usize,
-}
-
-impl Ord for Head {
-    /// Greatest is what comes out first: the least entry, and of equal ones that of the first source.
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.entry.spot().cmp(&self.entry.spot()).then_with(|| other.source.cmp(&self.source))
-    }
-}
-
-impl PartialOrd for Head {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// Merges sources that each are sorted (key ascending, then seqno descending). Of entries with the same key
-/// and seqno only the one from the first source that has it comes out. Ends after the first error; an error
-/// comes out as soon as it is met, before entries that would have come after it.
+/// Calls `each` with the entries of all sources in order (key ascending, then seqno descending). Of entries with the same
+/// key and seqno only the one from the first source that has it comes out. Ends at the first error, its own or
+/// a source's.
 ///
 /// A source out of order gives an output out of order, which [`TableWriter`](super::TableWriter) refuses.
-pub(crate) fn merge<I, E>(sources: Vec<I>) -> Merge<I, E>
-where
-    I: Iterator<Item = Result<Entry, E>>,
-{
-    let mut this = Merge {
-        heads: BinaryHeap::with_capacity(sources.len()),
-        sources,
-        refill: None,
-        last: None,
-        error: None,
-        done: false,
+pub(crate) fn merge<E: From<super::TableError>>(
+    mut sources: Vec<Box<dyn Source + '_>>,
+    mut each: impl FnMut(&[u8], u64, Value) -> std::result::Result<(), E>,
+) -> std::result::Result<(), E> {
+    let mut at = 0;
+    while at < sources.len() {
+        if sources[at].step()? {
+            at += 1;
+        } else {
+            drop(sources.remove(at));
+        }
+    }
+    while let Some(first) = least(&sources) {
+        let (before, rest) = sources.split_at_mut(first + 1);
+        let Some(source) = before.last_mut() else { break };
+        each(source.key(), source.seqno(), source.value())?;
+        // What the others have of it goes with it.
+        let mut ended = Vec::new();
+        for (number, other) in rest.iter_mut().enumerate() {
+            if other.seqno() == source.seqno() && other.key() == source.key() && !other.step()? {
+                ended.push(first + 1 + number);
+            }
+        }
+        if !source.step()? {
+            ended.insert(0, first);
+        }
+        for number in ended.into_iter().rev() {
+            drop(sources.remove(number));
+        }
+    }
+    Ok(())
+}
+
+/// The source whose entry comes first; of equal ones the first source.
+fn least(sources: &[Box<dyn Source + '_>]) -> Option<usize> {
+    let spot = |number: usize| {
+        let source = sources.get(number)?;
+        Some(Spot { key: source.key(), seqno: source.seqno() })
     };
-    for source in 0..this.sources.len() {
-        this.pull(source);
+    let mut found = 0;
+    let mut first = spot(0)?;
+    for number in 1..sources.len() {
+        if let Some(other) = spot(number)
+            && other < first
+        {
+            (found, first) = (number, other);
+        }
     }
-    this
+    Some(found)
 }
-
-impl<I, E> Merge<I, E>
-where
-    I: Iterator<Item = Result<Entry, E>>,
-{
-    fn pull(&mut self, source: usize) {
-        match self.sources.get_mut(source).and_then(Iterator::next) {
-            Some(Ok(entry)) => self.heads.push(Head { entry, source }),
-            Some(Err(error)) => self.error = self.error.take().or(Some(error)),
-            None => {}
-        }
-    }
-
-    fn step(&mut self) -> Option<Result<Entry, E>> {
-        loop {
-            if let Some(source) = self.refill.take() {
-                self.pull(source);
-            }
-            if let Some(error) = self.error.take() {
-                return Some(Err(error));
-            }
-            let Head { entry, source } = self.heads.pop()?;
-            self.refill = Some(source);
-            let again =
-                self.last.as_ref().is_some_and(|(key, seqno)| *seqno == entry.seqno && *key == entry.key);
-            if again {
-                continue;
-            }
-            let (key, seqno) = self.last.get_or_insert_default();
-            key.clone_from(&entry.key);
-            *seqno = entry.seqno;
-            return Some(Ok(entry));
-        }
-    }
-}
-
-impl<I, E> Iterator for Merge<I, E>
-where
-    I: Iterator<Item = Result<Entry, E>>,
-{
-    type Item = Result<Entry, E>;
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.done {
-            return None;
-        }
-        let step = self.step();
-        if !matches!(step, Some(Ok(_))) {
-            self.done = true;
-            self.sources.clear();
-            self.heads.clear();
-        }
-        step
-    }
-}
-
-impl<I, E> std::iter::FusedIterator for Merge<I, E> where I: Iterator<Item = Result<Entry, E>> {}

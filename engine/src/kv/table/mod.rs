@@ -3,7 +3,6 @@
 //! Start at [`Table`] to read and at [`TableWriter`] to write; the bytes are specified in `layout.rs`.
 
 mod block;
-mod cache;
 mod column;
 mod cursor;
 mod entry;
@@ -14,14 +13,16 @@ mod layout;
 mod merge;
 mod reader;
 mod scan;
+mod shape;
 #[cfg(test)]
-pub(crate) use {error::Result, filter::Filter, layout::KEY_LEN_MAX, scan::Scan, scan::ScanBack};
+pub(crate) use {filter::Filter, layout::KEY_LEN_MAX, scan::Scan, scan::ScanBack};
 #[cfg(test)]
 mod tests;
 mod writer;
 
 pub(crate) use entry::{Covers, Entry, TableMeta, Value};
-pub(crate) use error::TableError;
-pub(crate) use merge::merge;
+pub(crate) use error::{Result, TableError};
+pub(crate) use merge::{Source, merge};
 pub(crate) use reader::Table;
+pub(crate) use scan::All;
 pub(crate) use writer::TableWriter;

@@ -1,39 +1,53 @@
 //! Reads a table.
 //!
-//! Opening checks header, footer and index; a block is checked when it is first read, and again each time it
-//! is decoded. Invariant: what is returned was under a checksum that matched, and stands in order.
+//! Opening checks header, footer and index; a block is checked whole when it is first read, and read in place from then
+//! on: no entry is decoded but the one wanted, and nothing is kept in memory but a bit for each block. Invariant:
+//! what is returned was under a checksum that matched when the block was first read, and stands in order.
 
-use super::block::{Block, RawBlock};
-use super::cache::Cache;
 use super::entry::{Spot, TableMeta, Value};
 use super::error::{Result, TableError, What};
 use super::index::Index;
 use super::layout::{FOOTER_LEN, Footer, HEADER_LEN};
 use super::scan::{Scan, ScanBack};
+use super::shape::{RawBlock, Shape};
 use crate::io::Bytes;
-use std::ops::Bound;
-use std::sync::Arc;
+use std::ops::{Bound, Range};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An open table. Cheap to hold: its bytes, and the few blocks read last, decoded.
+/// An open table. Cheap to hold: its bytes, and which blocks were checked.
 #[derive(Debug)]
 pub(crate) struct Table {
     bytes: Bytes,
     footer: Footer,
-    cache: Cache,
+    /// Two bits for each block: its filter was checked, its body was.
+    checked: Box<[AtomicU64]>,
+    /// The first bytes of each block's separator, to find a block without touching many of them.
+    prefixes: Box<[u128]>,
 }
+
+/// A block that was checked: its shape, and where its body stands in the file.
+#[derive(Debug, Clone)]
+pub(super) struct Block {
+    pub(super) shape: Shape,
+    pub(super) body: Range<usize>,
+}
+
+/// The first 16 bytes of a key as a number, filled with zeros: where two differ, they order the keys.
+fn prefix(key: &[u8]) -> u128 {
+    let mut bytes = [0; 16];
+    let len = key.len().min(16);
+    bytes[..len].copy_from_slice(&key[..len]);
+    u128::from_be_bytes(bytes)
+}
+
+const FILTER: u64 = 1;
+const BODY: u64 = 2;
 
 /// Where an entry stands: a block, and a place in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) block: usize,
     pub(super) at: usize,
-}
-
-/// Whether a decoded block is worth keeping for the next reader.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keep {
-    Yes,
-    No,
 }
 
 impl Table {
@@ -46,7 +60,10 @@ impl Table {
         let damaged = |what| TableError::Damaged { table: footer.meta.id, offset: footer.index_offset, what };
         let index = Index::new(&footer, middle).map_err(damaged)?;
         index.validate(&footer).map_err(damaged)?;
-        Ok(Self { bytes, footer, cache: Cache::default() })
+        let checked = (0..index.len().div_ceil(32)).map(|_| AtomicU64::new(0)).collect();
+        let prefixes =
+            (0..index.len()).map(|block| index.separator(block).map_or(0, |spot| prefix(spot.key))).collect();
+        Ok(Self { bytes, footer, checked, prefixes })
     }
 
     /// Which table this is and what it covers.
@@ -75,17 +92,20 @@ impl Table {
         let target = Spot { key, seqno: at };
         let index = self.index()?;
         let Some(number) = self.locate(&index, target)? else { return Ok(None) };
-        let Some(block) = self.block_with(number, key)? else { return Ok(None) };
-        if let Some((spot, value)) = block.get(block.before(target)) {
-            return Ok((spot.key == key).then_some((spot.seqno, value)));
+        let Some(block) = self.block_with(&index, number, key)? else { return Ok(None) };
+        let view = block.shape.of(self.body(&block));
+        let place = view.count(target, false);
+        if place < view.len() {
+            return if view.is_of(place, key) { self.version(&block, place).map(Some) } else { Ok(None) };
         }
         // Nothing of the block is at or after the target: older versions of the key may begin the next block,
         // whose separator then is the first of them.
         if index.separator(number + 1).is_none_or(|separator| separator.key != key) {
             return Ok(None);
         }
-        let block = self.block(number + 1, Keep::Yes)?;
-        Ok(block.get(0).filter(|(spot, _)| spot.key == key).map(|(spot, value)| (spot.seqno, value)))
+        let block = self.block(&index, number + 1)?;
+        let first_is = block.shape.of(self.body(&block)).is_of(0, key);
+        if first_is { self.version(&block, 0).map(Some) } else { Ok(None) }
     }
 
     /// All versions of `key`, newest first.
@@ -96,21 +116,22 @@ impl Table {
         let mut found = Vec::new();
         let index = self.index()?;
         let Some(mut number) = self.locate(&index, Spot::first(key))? else { return Ok(found) };
-        let Some(mut block) = self.block_with(number, key)? else { return Ok(found) };
-        let mut at = block.before(Spot::first(key));
+        let Some(mut block) = self.block_with(&index, number, key)? else { return Ok(found) };
+        let mut at = block.shape.of(self.body(&block)).count(Spot::first(key), false);
         loop {
-            while let Some((spot, value)) = block.get(at) {
-                if spot.key != key {
+            let view = block.shape.of(self.body(&block));
+            while at < view.len() {
+                if !view.is_of(at, key) {
                     return Ok(found);
                 }
-                found.push((spot.seqno, value));
+                found.push(self.version(&block, at)?);
                 at += 1;
             }
             number += 1;
             if index.separator(number).is_none_or(|separator| separator.key != key) {
                 return Ok(found);
             }
-            block = self.block(number, Keep::Yes)?;
+            block = self.block(&index, number)?;
             at = 0;
         }
     }
@@ -138,15 +159,11 @@ impl Table {
         for number in 0..index.len() {
             let (offset, raw) = self.raw(&index, number)?;
             raw.check_filter(self.meta(), offset).map_err(|what| self.damaged(offset, what))?;
-            let block = self.decode(&index, number)?;
-            let missed = |at| {
-                block
-                    .spot(at)
-                    .is_some_and(|spot| !matches!(raw.may_hold(self.meta(), offset, spot.key), Ok(true)))
-            };
-            if (0..block.len()).any(missed) {
-                return Err(self.damaged(offset, "a filter denies a key of its block"));
-            }
+            let shape = self.check(&index, number, offset, &raw, |spot| {
+                let held = raw.may_hold(self.meta(), spot.key);
+                held.then_some(()).ok_or("a filter denies a key of its block")
+            })?;
+            let block = shape.of(raw.body);
             entries += block.len() as u64;
         }
         if entries == self.entry_count() {
@@ -160,48 +177,105 @@ impl Table {
     /// The place of the first entry not before `spot`, or with `past` of the first after it. It may be the
     /// place after a block's last entry.
     pub(super) fn seek(&self, spot: Spot<'_>, past: bool) -> Result<Place> {
-        let Some(number) = self.locate(&self.index()?, spot)? else { return Ok(Place { block: 0, at: 0 }) };
-        let block = self.block(number, Keep::Yes)?;
-        let at = if past { block.through(spot) } else { block.before(spot) };
-        Ok(Place { block: number, at })
+        let index = self.index()?;
+        let Some(number) = self.locate(&index, spot)? else { return Ok(Place { block: 0, at: 0 }) };
+        let block = self.block(&index, number)?;
+        Ok(Place { block: number, at: block.shape.of(self.body(&block)).count(spot, past) })
     }
 
-    pub(super) fn block_count(&self) -> Result<usize> {
-        Ok(self.index()?.len())
+    pub(super) fn block_count(&self) -> usize {
+        // Opening has checked that there are so many.
+        self.footer.block_count as usize
     }
 
-    pub(super) fn block(&self, number: usize, keep: Keep) -> Result<Arc<Block>> {
-        if let Some(block) = self.cache.get(number) {
-            return Ok(block);
-        }
-        let block = Arc::new(self.decode(&self.index()?, number)?);
-        if keep == Keep::Yes {
-            self.cache.put(number, &block);
-        }
-        Ok(block)
+    /// A block that is checked, now or earlier.
+    pub(super) fn block_at(&self, number: usize) -> Result<Block> {
+        self.block(&self.index()?, number)
+    }
+
+    pub(super) fn body(&self, block: &Block) -> &[u8] {
+        self.bytes.get(block.body.clone()).unwrap_or(&[])
+    }
+
+    fn version(&self, block: &Block, at: usize) -> Result<(u64, Value)> {
+        let view = block.shape.of(self.body(block));
+        let value = view.value(at).ok_or_else(|| self.changed())?;
+        Ok((view.seqno(at), value))
+    }
+
+    /// What was checked when it was first read does not hold any more.
+    pub(super) fn changed(&self) -> TableError {
+        self.damaged(HEADER_LEN as u64, "a block has changed since it was first read")
+    }
+
+    fn block(&self, index: &Index<'_>, number: usize) -> Result<Block> {
+        let (offset, raw) = self.raw(index, number)?;
+        self.checked_block(index, number, offset, &raw)
     }
 
     /// The block, unless its filter says that the key is not in it.
-    fn block_with(&self, number: usize, key: &[u8]) -> Result<Option<Arc<Block>>> {
-        if let Some(block) = self.cache.get(number) {
-            return Ok(Some(block));
+    fn block_with(&self, index: &Index<'_>, number: usize, key: &[u8]) -> Result<Option<Block>> {
+        let (offset, raw) = self.raw(index, number)?;
+        if !self.is_checked(number, FILTER) {
+            raw.check_filter(self.meta(), offset).map_err(|what| self.damaged(offset, what))?;
+            self.set_checked(number, FILTER);
         }
-        let (offset, raw) = self.raw(&self.index()?, number)?;
-        if !raw.may_hold(self.meta(), offset, key).map_err(|what| self.damaged(offset, what))? {
+        if !raw.may_hold(self.meta(), key) {
             return Ok(None);
         }
-        self.block(number, Keep::Yes).map(Some)
+        self.checked_block(index, number, offset, &raw).map(Some)
     }
 
-    fn decode(&self, index: &Index<'_>, number: usize) -> Result<Block> {
-        let (offset, raw) = self.raw(index, number)?;
-        let damaged = |what| self.damaged(offset, what);
-        let block = raw.decode(self.meta(), offset).map_err(damaged)?;
-        let (first, last) = (block.spot(0), block.last());
-        let after_own = index.separator(number).is_some_and(|own| first.is_some_and(|first| own <= first));
-        let before_next = number + 1 == index.len()
-            || index.separator(number + 1).is_some_and(|next| last.is_some_and(|last| last < next));
-        if after_own && before_next { Ok(block) } else { Err(damaged("a block lies outside its separators")) }
+    fn is_checked(&self, number: usize, what: u64) -> bool {
+        let word = self.checked.get(number / 32);
+        word.is_some_and(|word| word.load(Ordering::Acquire) & (what << (number % 32 * 2)) != 0)
+    }
+
+    fn set_checked(&self, number: usize, what: u64) {
+        if let Some(word) = self.checked.get(number / 32) {
+            word.fetch_or(what << (number % 32 * 2), Ordering::Release);
+        }
+    }
+
+    fn checked_block(
+        &self,
+        index: &Index<'_>,
+        number: usize,
+        offset: u64,
+        raw: &RawBlock<'_>,
+    ) -> Result<Block> {
+        let shape = if self.is_checked(number, BODY) {
+            Shape::read(raw.body).map_err(|what| self.damaged(offset, what))?
+        } else {
+            let shape = self.check(index, number, offset, raw, |_| Ok(()))?;
+            self.set_checked(number, BODY);
+            shape
+        };
+        // The body ends where the block does.
+        let end = index.range(number).and_then(|range| usize::try_from(range.1).ok()).unwrap_or(0);
+        Ok(Block { shape, body: end.saturating_sub(raw.body.len())..end })
+    }
+
+    /// Checks a block and that it lies within its separators; `each` is called with every entry.
+    fn check(
+        &self,
+        index: &Index<'_>,
+        number: usize,
+        offset: u64,
+        raw: &RawBlock<'_>,
+        mut each: impl FnMut(Spot<'_>) -> std::result::Result<(), What>,
+    ) -> Result<Shape> {
+        let (own, next) = (index.separator(number), index.separator(number + 1));
+        let is_last = number + 1 == index.len();
+        let inside = |spot: Spot<'_>| {
+            let before_next = is_last || next.is_some_and(|next| spot < next);
+            if before_next && own.is_some_and(|own| own <= spot) {
+                each(spot)
+            } else {
+                Err("a block lies outside its separators")
+            }
+        };
+        raw.check(self.meta(), offset, inside).map_err(|what| self.damaged(offset, what))
     }
 
     fn raw(&self, index: &Index<'_>, number: usize) -> Result<(u64, RawBlock<'_>)> {
@@ -220,7 +294,11 @@ impl Table {
     }
 
     fn locate(&self, index: &Index<'_>, spot: Spot<'_>) -> Result<Option<usize>> {
-        index.locate(spot).map_err(|what| self.damaged(self.footer.index_offset, what))
+        let wanted = prefix(spot.key);
+        // Only separators that begin as the key does are looked at whole.
+        let low = self.prefixes.partition_point(|prefix| *prefix < wanted);
+        let same = self.prefixes.get(low..).unwrap_or(&[]).partition_point(|prefix| *prefix == wanted);
+        index.locate(spot, low..low + same).map_err(|what| self.damaged(self.footer.index_offset, what))
     }
 
     fn damaged(&self, offset: u64, what: What) -> TableError {

@@ -1,14 +1,13 @@
 //! Walks a table's entries between two keys, either way.
 //!
-//! A walk holds one decoded block. It reads a block only when it comes to it, so a damaged block stops the walk
-//! there and not before; after an error it ends. Walks do not push other readers' blocks out of the cache.
+//! A walk holds the shape of one block. It reads a block only when it comes to it, so a damaged block stops the walk
+//! there and not before; after an error it ends.
 
-use super::block::Block;
-use super::entry::{Entry, Spot};
+use super::entry::{Entry, Spot, Value};
 use super::error::Result;
-use super::reader::{Keep, Place, Table};
+use super::merge::Source;
+use super::reader::{Block, Place, Table};
 use std::ops::{Bound, Deref};
-use std::sync::Arc;
 
 /// Entries in order. `T` is `&Table` or `Arc<Table>`.
 #[derive(Debug)]
@@ -17,6 +16,61 @@ pub(crate) struct Scan<T> {
     to: Bound<Vec<u8>>,
     /// Where the walk begins, until it has begun.
     from: Option<Bound<Vec<u8>>>,
+}
+
+/// All entries of a table in order, lent one at a time: what a merge reads.
+#[derive(Debug)]
+pub(crate) struct All<T> {
+    table: T,
+    block: Option<Block>,
+    /// The next block, and the place of the entry in hand in the one before it.
+    next: usize,
+    at: usize,
+    key: Vec<u8>,
+    seqno: u64,
+    value: Value,
+}
+
+impl<T: Deref<Target = Table>> All<T> {
+    pub(crate) fn new(table: T) -> Self {
+        let value = Value { kind: 0, a: 0, b: 0, c: 0 };
+        Self { table, block: None, next: 0, at: 0, key: Vec::new(), seqno: 0, value }
+    }
+}
+
+impl<T: Deref<Target = Table>> Source for All<T> {
+    fn step(&mut self) -> Result<bool> {
+        self.at += 1;
+        loop {
+            if let Some(block) = &self.block {
+                let view = block.shape.of(self.table.body(block));
+                if self.at < view.len() {
+                    let value = view.key(self.at, &mut self.key).and_then(|()| view.value(self.at));
+                    self.value = value.ok_or_else(|| self.table.changed())?;
+                    self.seqno = view.seqno(self.at);
+                    return Ok(true);
+                }
+            }
+            if self.next == self.table.block_count() {
+                return Ok(false);
+            }
+            self.block = Some(self.table.block_at(self.next)?);
+            self.next += 1;
+            self.at = 0;
+        }
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    fn seqno(&self) -> u64 {
+        self.seqno
+    }
+
+    fn value(&self) -> Value {
+        self.value
+    }
 }
 
 /// Entries in reverse order. `T` is `&Table` or `Arc<Table>`.
@@ -31,7 +85,7 @@ pub(crate) struct ScanBack<T> {
 struct Walk<T> {
     table: T,
     /// The block at hand.
-    block: Option<(usize, Arc<Block>)>,
+    block: Option<(usize, Block)>,
     /// The place of the next entry (forward) or of the one after the next (backward).
     place: Place,
     done: bool,
@@ -70,7 +124,7 @@ impl<T: Deref<Target = Table>> ScanBack<T> {
     fn step(&mut self) -> Result<Option<Entry>> {
         if let Some(to) = self.to.take() {
             self.walk.place = match &to {
-                Bound::Unbounded => Place { block: self.walk.table.block_count()?, at: 0 },
+                Bound::Unbounded => Place { block: self.walk.table.block_count(), at: 0 },
                 Bound::Included(key) => self.walk.table.seek(Spot::last(key), true)?,
                 Bound::Excluded(key) => self.walk.table.seek(Spot::first(key), false)?,
             };
@@ -93,12 +147,12 @@ impl<T: Deref<Target = Table>> Walk<T> {
     fn forward(&mut self) -> Result<Option<Entry>> {
         loop {
             let place = self.place;
-            if place.block >= self.table.block_count()? {
+            if place.block >= self.table.block_count() {
                 return Ok(None);
             }
-            if let Some(entry) = self.load(place.block)?.entry(place.at) {
+            if place.at < self.load(place.block)? {
                 self.place.at += 1;
-                return Ok(Some(entry));
+                return self.entry(place).map(Some);
             }
             self.place = Place { block: place.block + 1, at: 0 };
         }
@@ -108,23 +162,27 @@ impl<T: Deref<Target = Table>> Walk<T> {
         loop {
             if let Some(at) = self.place.at.checked_sub(1) {
                 self.place.at = at;
-                return Ok(self.load(self.place.block)?.entry(at));
+                self.load(self.place.block)?;
+                return self.entry(self.place).map(Some);
             }
             let Some(before) = self.place.block.checked_sub(1) else { return Ok(None) };
-            let at = self.load(before)?.len();
-            self.place = Place { block: before, at };
+            self.place = Place { block: before, at: self.load(before)? };
         }
     }
 
-    fn load(&mut self, number: usize) -> Result<&Block> {
+    /// Makes this block the one at hand; gives the number of its entries.
+    fn load(&mut self, number: usize) -> Result<usize> {
         if self.block.as_ref().is_none_or(|(held, _)| *held != number) {
-            self.block = None;
+            self.block = Some((number, self.table.block_at(number)?));
         }
-        let (_, block) = match &mut self.block {
-            Some(held) => held,
-            empty => empty.insert((number, self.table.block(number, Keep::No)?)),
-        };
-        Ok(block)
+        Ok(self.block.as_ref().map_or(0, |(_, block)| block.shape.of(&[]).len()))
+    }
+
+    /// The entry at a place of the block at hand.
+    fn entry(&self, place: Place) -> Result<Entry> {
+        let found =
+            self.block.as_ref().and_then(|(_, block)| block.shape.of(self.table.body(block)).entry(place.at));
+        found.ok_or_else(|| self.table.changed())
     }
 
     /// Ends the walk at its first error or its end.

@@ -9,7 +9,7 @@ mod size;
 use super::{Covers, Entry, Filter, Table, TableMeta, TableWriter, Value};
 use crate::io::Bytes;
 
-const META: TableMeta =
+pub(super) const META: TableMeta =
     TableMeta { store: *b"0123456789abcdef", id: 7, covers: Covers { segment: 3, offset: 4096, seqno: 99 } };
 
 fn write(entries: &[Entry], filter: Filter) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! Tables answer as a sorted map does.
 
 use super::*;
-use crate::kv::table::{KEY_LEN_MAX, Scan, ScanBack, TableError, merge};
+use crate::kv::table::{All, KEY_LEN_MAX, Scan, ScanBack, Source, TableError, merge};
 use proptest::prelude::*;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -131,16 +131,13 @@ proptest! {
         for model in models.iter().rev().chain([&memory]) {
             whole.extend(model.iter().map(|(at, value)| (at.clone(), *value)));
         }
-        let mut sources: Vec<Box<dyn Iterator<Item = super::super::Result<Entry>>>> =
-            vec![Box::new(entries(&memory).into_iter().map(Ok))];
+        let mut sources: Vec<Box<dyn Source>> = vec![Box::new(Listed::of(entries(&memory)))];
         for model in &models {
             let table = Arc::new(open(&write(&entries(model), Filter::Auto)).unwrap());
-            sources.push(Box::new(Scan::new(table, Bound::Unbounded, Bound::Unbounded)));
+            sources.push(Box::new(All::new(table)));
         }
         let mut writer = TableWriter::new(Vec::new(), META).unwrap();
-        for merged in merge(sources) {
-            writer.add(&merged.unwrap()).unwrap();
-        }
+        merge(sources, |key, seqno, value| writer.push(key, seqno, value)).unwrap();
         let table = open(&writer.finish().unwrap()).unwrap();
         let found: Vec<Entry> = table.scan(Bound::Unbounded, Bound::Unbounded).map(Result::unwrap).collect();
         prop_assert_eq!(found, entries(&whole));
@@ -221,15 +218,59 @@ fn a_failing_sink_fails_the_writer_for_good() {
     assert!(matches!(writer.finish(), Err(TableError::WriterFailed)));
 }
 
+/// Entries of a list, and an error after them where it says so.
+struct Listed {
+    entries: Vec<Entry>,
+    next: usize,
+    broken: bool,
+}
+
+impl Listed {
+    fn of(entries: Vec<Entry>) -> Self {
+        Self { entries, next: 0, broken: false }
+    }
+
+    fn hand(&self) -> &Entry {
+        &self.entries[self.next - 1]
+    }
+}
+
+impl Source for Listed {
+    fn step(&mut self) -> Result<bool, TableError> {
+        if self.next == self.entries.len() && self.broken {
+            return Err(TableError::WriterFailed);
+        }
+        self.next += 1;
+        Ok(self.next <= self.entries.len())
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.hand().key
+    }
+
+    fn seqno(&self) -> u64 {
+        self.hand().seqno
+    }
+
+    fn value(&self) -> Value {
+        self.hand().value
+    }
+}
+
 #[test]
 fn a_merge_ends_at_its_first_error() {
-    let good = vec![Ok(entry(b"a", 1, 1, 1)), Ok(entry(b"z", 1, 1, 1))];
-    let bad = vec![Ok(entry(b"b", 1, 1, 1)), Err("broken"), Ok(entry(b"c", 1, 1, 1))];
-    let mut merged = merge(vec![good.into_iter(), bad.into_iter()]);
-    assert_eq!(merged.next(), Some(Ok(entry(b"a", 1, 1, 1))));
-    assert_eq!(merged.next(), Some(Ok(entry(b"b", 1, 1, 1))));
-    assert_eq!(merged.next(), Some(Err("broken")));
-    assert_eq!(merged.next(), None);
+    let good = Listed::of(vec![entry(b"a", 1, 1, 1), entry(b"z", 1, 1, 1)]);
+    let bad = Listed { broken: true, ..Listed::of(vec![entry(b"b", 1, 1, 1)]) };
+    let mut seen = Vec::new();
+    let ended = merge(vec![Box::new(good), Box::new(bad)], |key, _, _| {
+        seen.push(key.to_vec());
+        Ok(())
+    });
+    assert!(matches!(ended, Err(TableError::WriterFailed)));
+    assert_eq!(seen, [b"a", b"b"]);
+    let good = Listed::of(vec![entry(b"a", 1, 1, 1), entry(b"z", 1, 1, 1)]);
+    let refused = merge(vec![Box::new(good)], |_, _, _| Err(TableError::WriterFailed));
+    assert!(matches!(refused, Err(TableError::WriterFailed)));
 }
 
 #[test]

@@ -1,0 +1,185 @@
+//! What the index is made of at one moment, and the handle on it.
+//!
+//! Invariants: a version is in one level only, except for the moment in which a reader still holds levels that have
+//! been replaced; newer levels hold newer versions of a key. A reader fetches what is visible *before* it takes
+//! the levels: so all up to that is in them. Levels are replaced as a whole, under a short lock; a table or memory
+//! that a reader holds stays readable for as long as it does.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
+
+use crate::ids::{SegmentId, Seqno, StoreId};
+use crate::io::{Io, Open};
+use crate::kv::index::memtable::Memtable;
+use crate::kv::index::upkeep::Upkeep;
+use crate::kv::table::{Entry, Table};
+use crate::log::layout::LogState;
+use crate::log::manifest::{State, TableEntry};
+use crate::log::paths::Paths;
+use crate::log::record::HistoryCode;
+use crate::log::segments::{lock, read, write};
+
+/// How much may be in memory, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Memory is frozen and written down once it has about this many bytes.
+    pub(crate) memory_bytes: usize,
+}
+
+/// Memory is written down once this much log came since it last was: it is what a crash leaves to be read again.
+pub(super) const LOG_BYTES_MAX: u64 = 64 << 20;
+
+/// A table of the current levels and what the manifest says of it.
+#[derive(Debug, Clone)]
+pub(super) struct Listed {
+    pub(super) table: Arc<Table>,
+    pub(super) entry: TableEntry,
+}
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Levels {
+    /// What came last; the writer adds to it.
+    pub(super) active: Arc<Memtable>,
+    /// What is being written down.
+    pub(super) frozen: Option<Arc<Memtable>>,
+    /// Oldest first.
+    pub(super) tables: Vec<Listed>,
+}
+
+impl Levels {
+    /// Memory, the newest first.
+    pub(super) fn memory(&self) -> impl Iterator<Item = &Arc<Memtable>> {
+        std::iter::once(&self.active).chain(&self.frozen)
+    }
+
+    /// Tables, the newest first.
+    pub(super) fn tables(&self) -> impl Iterator<Item = &Table> {
+        self.tables.iter().rev().map(|listed| &*listed.table)
+    }
+
+    pub(super) fn entries(&self) -> Vec<TableEntry> {
+        self.tables.iter().map(|listed| listed.entry.clone()).collect()
+    }
+}
+
+/// Up to where the tables hold the index of the log.
+#[derive(Debug, Clone)]
+pub(crate) struct Covered {
+    pub(crate) at: (SegmentId, u64),
+    pub(crate) state: LogState,
+}
+
+/// The index of a store. See `kv::index`.
+#[derive(Debug)]
+pub(crate) struct Index {
+    pub(super) io: Arc<dyn Io>,
+    pub(super) paths: Paths,
+    pub(super) store: StoreId,
+    pub(super) limits: Limits,
+    levels: RwLock<Arc<Levels>>,
+    pub(super) next_table: AtomicU64,
+    /// Bytes of log that were before what is now in memory and not frozen.
+    pub(super) frozen_at: AtomicU64,
+    /// Last seqno that readers may see.
+    visible: AtomicU64,
+    pub(super) upkeep: OnceLock<Upkeep>,
+    /// History policies of users' keyspaces, for what a new table may leave out.
+    pub(crate) policies: RwLock<HashMap<u32, HistoryCode>>,
+    /// Seqnos of living views, counted.
+    pub(crate) views: Mutex<BTreeMap<u64, usize>>,
+}
+
+impl Index {
+    /// An index over these tables; `false` where one of them is missing or not what was written, and the log must
+    /// be read from its start.
+    pub(crate) fn open(io: &Arc<dyn Io>, paths: &Paths, state: &State, limits: Limits) -> (Self, bool) {
+        let tables = open_tables(&**io, paths, state);
+        let whole = tables.is_some();
+        let levels = Levels { tables: tables.unwrap_or_default(), ..Levels::default() };
+        let frozen_at = if whole { state.covers_state.totals.bytes() } else { 0 };
+        let index = Self {
+            io: io.clone(),
+            paths: paths.clone(),
+            store: state.store,
+            limits,
+            levels: RwLock::new(Arc::new(levels)),
+            next_table: AtomicU64::new(state.next_table),
+            frozen_at: AtomicU64::new(frozen_at),
+            visible: AtomicU64::new(0),
+            upkeep: OnceLock::new(),
+            policies: RwLock::default(),
+            views: Mutex::default(),
+        };
+        (index, whole)
+    }
+
+    /// Takes the tables that the manifest lists now in place of all that is here, where no view may need what they
+    /// leave out. For a store open for reading beside a writer. The log is to be read on from their `covers`; nothing
+    /// changes where the result is false.
+    pub(crate) fn reload(&self, state: &State, rest: impl IntoIterator<Item = Entry>, last: Seqno) -> bool {
+        let Some(tables) = open_tables(&*self.io, &self.paths, state) else { return false };
+        let levels = Levels { tables, ..Levels::default() };
+        levels.active.insert(rest);
+        let views = lock(&self.views);
+        if !views.is_empty() {
+            return false;
+        }
+        self.set_levels(levels);
+        self.show(last);
+        drop(views);
+        true
+    }
+
+    /// Adds entries; they count from the next [`Index::show`] on.
+    pub(crate) fn insert(&self, entries: impl IntoIterator<Item = Entry>) {
+        self.levels().active.insert(entries);
+    }
+
+    /// Makes everything up to this seqno visible.
+    pub(crate) fn show(&self, last: Seqno) {
+        self.visible.store(last.0, Ordering::Release);
+    }
+
+    pub(crate) fn visible(&self) -> Seqno {
+        Seqno(self.visible.load(Ordering::Acquire))
+    }
+
+    /// What the index is made of now. Who reads as of a seqno has fetched that before.
+    pub(super) fn levels(&self) -> Arc<Levels> {
+        read(&self.levels).clone()
+    }
+
+    /// Only the writer's thread and the upkeep's change levels, each only its own part of them.
+    pub(super) fn change_levels(&self, change: impl FnOnce(&mut Levels)) {
+        let mut held = write(&self.levels);
+        let mut levels = Levels::clone(&held);
+        change(&mut levels);
+        *held = Arc::new(levels);
+    }
+
+    fn set_levels(&self, levels: Levels) {
+        *write(&self.levels) = Arc::new(levels);
+    }
+
+    /// Bytes counted of what is in memory.
+    #[cfg(test)]
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.levels().memory().map(|memory| memory.bytes()).sum()
+    }
+}
+
+/// The tables that the manifest lists, `None` where one of them is missing or not what was written.
+fn open_tables(io: &dyn Io, paths: &Paths, state: &State) -> Option<Vec<Listed>> {
+    let open = |entry: &TableEntry| {
+        let file = io.open(&paths.table(entry.id), Open::Read).ok()?;
+        if file.len().ok()? != entry.bytes {
+            return None;
+        }
+        let table = Table::open(file.map().ok()?).ok()?;
+        let ours = table.meta().store == state.store.0 && table.meta().id == entry.id;
+        ours.then(|| Listed { table: Arc::new(table), entry: entry.clone() })
+    };
+    state.tables.iter().map(open).collect()
+}

@@ -1,0 +1,332 @@
+//! The part of the index that is in memory: an ordered map from (key, seqno) to a value.
+//!
+//! Keys of up to [`INLINE_BYTES`] bytes stand in the map's own nodes, so that most entries cost no allocation and no
+//! pointer to follow. Each version is an entry of its own. Bytes are counted as the map's nodes take them.
+//!
+//! Left out: taking older versions out again. What a table need not hold is dropped when one is written.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicUsize, Ordering as Memory};
+use std::sync::{Arc, RwLock};
+
+use crate::kv::table::{Entry, Source, Value};
+use crate::log::segments::{read, write};
+
+/// Bytes of a key that stand in the entry itself.
+const INLINE_BYTES: usize = 24;
+/// What an entry takes: 64 bytes in a node of eleven, of which sequential keys fill six, and a tenth for inner nodes.
+pub(super) const ENTRY_BYTES: usize = 128;
+/// So many entries are worth sorting before they are added.
+const SORTED_ENTRIES: usize = 64;
+/// What the allocator adds to the rest of a long key.
+const REST_BYTES: usize = 32;
+
+/// A key and a seqno, in a table's order: key ascending, then seqno descending.
+#[derive(Debug, Clone)]
+struct MemKey {
+    /// The key's first bytes as big-endian numbers, filled with zeros: they compare like the bytes.
+    words: [u64; 3],
+    /// The complement of the seqno.
+    newness: u64,
+    /// The key's bytes after the first 24, if there are any. A thin pointer: it is hardly ever there.
+    #[expect(clippy::box_collection, reason = "8 bytes in every entry instead of 16")]
+    rest: Option<Box<Vec<u8>>>,
+    /// Bytes of the key.
+    len: u32,
+    /// The value's kind, kept where there is room for it. Entries of one key and seqno have one kind.
+    kind: u8,
+}
+
+/// The rest of a [`Value`].
+#[derive(Debug, Clone, Copy)]
+struct MemValue {
+    a: u64,
+    b: u32,
+    c: u32,
+}
+
+impl MemKey {
+    fn new(key: &[u8], seqno: u64) -> Self {
+        let mut inline = [0; INLINE_BYTES];
+        let (head, rest) = key.split_at(key.len().min(INLINE_BYTES));
+        inline[..head.len()].copy_from_slice(head);
+        let word = |at: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&inline[at..at + 8]);
+            u64::from_be_bytes(bytes)
+        };
+        Self {
+            words: [word(0), word(8), word(16)],
+            newness: !seqno,
+            rest: (!rest.is_empty()).then(|| Box::new(rest.to_vec())),
+            // Keys are at most 70,000 bytes.
+            len: key.len() as u32,
+            kind: 0,
+        }
+    }
+
+    fn rest(&self) -> &[u8] {
+        self.rest.as_deref().map_or(&[], Vec::as_slice)
+    }
+
+    fn put_key(&self, out: &mut Vec<u8>) {
+        out.clear();
+        for word in self.words {
+            out.extend_from_slice(&word.to_be_bytes());
+        }
+        out.truncate(self.len as usize);
+        out.extend_from_slice(self.rest());
+    }
+
+    fn same_key(&self, other: &Self) -> bool {
+        self.words == other.words && self.len == other.len && self.rest() == other.rest()
+    }
+}
+
+impl Ord for MemKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // Of two keys that agree in their first bytes and are not both long, the shorter one begins the longer one.
+        self.words
+            .cmp(&other.words)
+            .then_with(|| self.rest().cmp(other.rest()))
+            .then_with(|| self.len.cmp(&other.len))
+            .then_with(|| self.newness.cmp(&other.newness))
+    }
+}
+
+impl PartialOrd for MemKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for MemKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for MemKey {}
+
+fn value_of(key: &MemKey, value: MemValue) -> Value {
+    Value { kind: key.kind, a: value.a, b: value.b, c: value.c }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Memtable {
+    map: RwLock<BTreeMap<MemKey, MemValue>>,
+    bytes: AtomicUsize,
+}
+
+impl Memtable {
+    /// Adds entries, all under one lock.
+    pub(super) fn insert(&self, entries: impl IntoIterator<Item = Entry>) {
+        self.insert_with(|add| entries.into_iter().for_each(|entry| add(&entry.key, entry.seqno, entry.value)));
+    }
+
+    /// Adds the entries that `entries` calls its argument with, all under one lock. Many are sorted before: neighbours
+    /// are then found near each other, and the lock is held for less.
+    pub(super) fn insert_with(&self, entries: impl FnOnce(&mut dyn FnMut(&[u8], u64, Value))) {
+        let mut ready: Vec<(MemKey, MemValue)> = Vec::new();
+        entries(&mut |key, seqno, Value { kind, a, b, c }| {
+            ready.push((MemKey { kind, ..MemKey::new(key, seqno) }, MemValue { a, b, c }));
+        });
+        if ready.len() >= SORTED_ENTRIES {
+            // Of two with the same key and seqno the later one counts.
+            ready.sort_by(|(one, _), (other, _)| one.cmp(other));
+        }
+        let mut map = write(&self.map);
+        let mut bytes = 0;
+        for (key, value) in ready {
+            let rest = (key.len as usize).saturating_sub(INLINE_BYTES);
+            if map.insert(key, value).is_none() {
+                bytes += ENTRY_BYTES + if rest > 0 { rest + REST_BYTES } else { 0 };
+            }
+        }
+        self.bytes.fetch_add(bytes, Memory::Relaxed);
+    }
+
+    /// Bytes that the entries take, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Memory::Relaxed)
+    }
+
+    /// Entries.
+    pub(super) fn len(&self) -> usize {
+        read(&self.map).len()
+    }
+
+    /// The newest version of a key with a seqno of at most `at`.
+    pub(super) fn get(&self, key: &[u8], at: u64) -> Option<(u64, Value)> {
+        let wanted = MemKey::new(key, at);
+        let map = read(&self.map);
+        let (found, value) = map.range(&wanted..).next()?;
+        found.same_key(&wanted).then(|| (!found.newness, value_of(found, *value)))
+    }
+
+    /// All versions of a key, the newest first.
+    pub(super) fn versions(&self, key: &[u8], mut each: impl FnMut(u64, Value)) {
+        let wanted = MemKey::new(key, u64::MAX);
+        for (found, value) in
+            read(&self.map).range(&wanted..).take_while(|(found, _)| found.same_key(&wanted))
+        {
+            each(!found.newness, value_of(found, *value));
+        }
+    }
+
+    /// Up to `limit` entries after one, in order.
+    fn after(&self, last: Option<&MemKey>, limit: usize) -> Vec<(MemKey, MemValue)> {
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let map = read(&self.map);
+        let range = map.range::<MemKey, _>((from, Bound::Unbounded));
+        range.take(limit).map(|(key, value)| (key.clone(), *value)).collect()
+    }
+
+    /// Calls `each` with the entries between two bounds on keys, in order or in its reverse, until it says false.
+    pub(super) fn range(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        reverse: bool,
+        mut each: impl FnMut(&[u8], u64, Value) -> bool,
+    ) {
+        // Before the newest version of a key, or after its oldest.
+        let from = match from {
+            Bound::Included(key) => Bound::Included(MemKey::new(key, u64::MAX)),
+            Bound::Excluded(key) => Bound::Excluded(MemKey::new(key, 0)),
+            Bound::Unbounded => Bound::Unbounded,
+        };
+        let to = match to {
+            Bound::Included(key) => Bound::Included(MemKey::new(key, 0)),
+            Bound::Excluded(key) => Bound::Excluded(MemKey::new(key, u64::MAX)),
+            Bound::Unbounded => Bound::Unbounded,
+        };
+        let map = read(&self.map);
+        let range = map.range((from, to));
+        let mut bytes = Vec::new();
+        let mut give = |(key, value): (&MemKey, &MemValue)| {
+            key.put_key(&mut bytes);
+            each(&bytes, !key.newness, value_of(key, *value))
+        };
+        if reverse {
+            range.rev().all(&mut give);
+        } else {
+            range.into_iter().all(&mut give);
+        }
+    }
+}
+
+/// Entries fetched under one lock.
+const CHUNK_ENTRIES: usize = 1024;
+
+/// All entries in order, of memory that nobody adds to any more. Holds no lock between two steps.
+#[derive(Debug)]
+pub(super) struct MemoryScan {
+    memory: Arc<Memtable>,
+    chunk: Vec<(MemKey, MemValue)>,
+    /// The entry in hand.
+    at: usize,
+    key: Vec<u8>,
+}
+
+impl MemoryScan {
+    pub(super) fn new(memory: Arc<Memtable>) -> Self {
+        Self { memory, chunk: Vec::new(), at: 0, key: Vec::new() }
+    }
+}
+
+impl Source for MemoryScan {
+    fn step(&mut self) -> crate::kv::table::Result<bool> {
+        self.at += 1;
+        if self.at >= self.chunk.len() {
+            let last = self.chunk.last().map(|(key, _)| key.clone());
+            let chunk = self.memory.after(last.as_ref(), CHUNK_ENTRIES);
+            if chunk.is_empty() {
+                return Ok(false);
+            }
+            (self.chunk, self.at) = (chunk, 0);
+        }
+        if let Some((key, _)) = self.chunk.get(self.at) {
+            key.put_key(&mut self.key);
+        }
+        Ok(true)
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    fn seqno(&self) -> u64 {
+        self.chunk.get(self.at).map_or(0, |(key, _)| !key.newness)
+    }
+
+    fn value(&self) -> Value {
+        let none = Value { kind: 0, a: 0, b: 0, c: 0 };
+        self.chunk.get(self.at).map_or(none, |(key, value)| value_of(key, *value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(key: &[u8], seqno: u64) -> Entry {
+        Entry { key: key.to_vec(), seqno, value: Value { kind: 1, a: seqno, b: 2, c: 3 } }
+    }
+
+    #[test]
+    fn an_entry_takes_64_bytes() {
+        assert_eq!(size_of::<MemKey>() + size_of::<MemValue>(), 64);
+    }
+
+    #[test]
+    fn order_is_that_of_the_bytes() {
+        let long = |last: u8| [vec![7; 24], vec![last; 9]].concat();
+        let mut keys = vec![
+            vec![],
+            vec![0],
+            vec![0, 0],
+            vec![7; 23],
+            vec![7; 24],
+            vec![7; 25],
+            [vec![7; 24], vec![0]].concat(),
+            long(1),
+            long(2),
+            [long(1), vec![0]].concat(),
+            vec![8],
+            vec![255; 40],
+        ];
+        let memtable = Memtable::default();
+        for (seqno, key) in keys.iter().enumerate() {
+            memtable.insert([entry(key, seqno as u64), entry(key, seqno as u64 + 100)]);
+        }
+        keys.sort();
+        for reverse in [false, true] {
+            let mut seen = Vec::new();
+            memtable.range(Bound::Unbounded, Bound::Unbounded, reverse, |key, seqno, _| {
+                seen.push((key.to_vec(), seqno >= 100));
+                true
+            });
+            if reverse {
+                seen.reverse();
+            }
+            let wanted: Vec<_> =
+                keys.iter().flat_map(|key| [(key.clone(), true), (key.clone(), false)]).collect();
+            assert_eq!(seen, wanted);
+        }
+        for (number, key) in keys.iter().enumerate() {
+            assert!(memtable.get(key, 99).is_some_and(|(seqno, _)| seqno < 100));
+            let (mut versions, mut after) = (0, 0);
+            memtable.versions(key, |_, _| versions += 1);
+            memtable.range(Bound::Excluded(key), Bound::Unbounded, false, |_, _, _| {
+                after += 1;
+                true
+            });
+            assert_eq!((versions, after), (2, 2 * (keys.len() - number - 1)));
+        }
+        assert_eq!(memtable.get(&[9], u64::MAX), None);
+    }
+}

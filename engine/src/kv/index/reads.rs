@@ -1,0 +1,259 @@
+//! Finding keys in the levels: memory first, then tables from the newest to the oldest.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::Seqno;
+use crate::kv::index::levels::Index;
+use crate::kv::keys;
+use crate::kv::table::{Entry, Table, TableError, Value};
+
+/// One key of a scan.
+#[derive(Debug, Clone)]
+pub(crate) struct Hit {
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Value,
+}
+
+/// What callers are told of a table that cannot be read or written.
+pub(super) fn table_error(error: TableError) -> Error {
+    let (kind, message) = match &error {
+        TableError::Sink { source } => (
+            ErrorKind::Unavailable,
+            format!("an index table cannot be written: {source}; make room and reopen"),
+        ),
+        _ => (
+            ErrorKind::Damaged,
+            format!("{error}; delete the store's tables folder: the index is made again from the log"),
+        ),
+    };
+    Error::with_source(kind, message, error)
+}
+
+/// Counts the keys that one source of a page has given.
+struct Keys {
+    last: Vec<u8>,
+    seen: usize,
+    limit: usize,
+}
+
+impl Keys {
+    fn new(limit: usize) -> Self {
+        Self { last: Vec::new(), seen: 0, limit }
+    }
+
+    /// Takes the next entry's key; or gives the last key where the page has all it wanted before this one.
+    fn count(&mut self, key: &[u8]) -> std::result::Result<(), &[u8]> {
+        if self.seen > 0 && self.last == key {
+            return Ok(());
+        }
+        if self.seen == self.limit {
+            return Err(&self.last);
+        }
+        self.seen += 1;
+        self.last.clear();
+        self.last.extend_from_slice(key);
+        Ok(())
+    }
+}
+
+impl Index {
+    /// The newest version of a key at `at`.
+    pub(crate) fn get(&self, key: &[u8], at: Seqno) -> Result<Option<(Seqno, Value)>> {
+        let levels = self.levels();
+        for memory in levels.memory() {
+            if let Some((seqno, value)) = memory.get(key, at.0) {
+                return Ok(Some((Seqno(seqno), value)));
+            }
+        }
+        if !keys::kept_in_tables(key) {
+            return Ok(None);
+        }
+        for table in levels.tables() {
+            if let Some((seqno, value)) = table.get(key, at.0).map_err(table_error)? {
+                return Ok(Some((Seqno(seqno), value)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The newest version of a key of the engine's own keyspaces.
+    pub(crate) fn newest(&self, key: &[u8]) -> Result<Option<Value>> {
+        Ok(self.get(key, Seqno(u64::MAX))?.map(|(_, value)| value).filter(|value| value.kind != keys::ENDED))
+    }
+
+    /// All versions of a key up to `at`, the newest first.
+    pub(crate) fn versions(&self, key: &[u8], at: Seqno) -> Result<Vec<(Seqno, Value)>> {
+        let mut found: Vec<(Seqno, Value)> = Vec::new();
+        let levels = self.levels();
+        for memory in levels.memory() {
+            memory.versions(key, |seqno, value| found.push((Seqno(seqno), value)));
+        }
+        for table in levels.tables() {
+            let versions = table.versions(key).map_err(table_error)?;
+            found.extend(versions.into_iter().map(|(seqno, value)| (Seqno(seqno), value)));
+        }
+        found.retain(|(seqno, _)| *seqno <= at);
+        found.sort_unstable_by_key(|(seqno, _)| std::cmp::Reverse(*seqno));
+        found.dedup_by_key(|(seqno, _)| *seqno);
+        Ok(found)
+    }
+
+    /// Up to about `limit` living keys between two bounds as of `at`, in the order asked for; and where to go on,
+    /// if there may be more.
+    pub(crate) fn page(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        at: Seqno,
+        reverse: bool,
+        limit: usize,
+    ) -> Result<(Vec<Hit>, Option<Vec<u8>>)> {
+        if is_empty_range(from, to) {
+            return Ok((Vec::new(), None));
+        }
+        // Each source gives a prefix of its part; beyond the shortest prefix that was cut, nothing is known yet.
+        let mut newest: BTreeMap<Vec<u8>, (u64, Value)> = BTreeMap::new();
+        let mut frontier: Option<Vec<u8>> = None;
+        let mut note = |key: &[u8], seqno: u64, value: Value| {
+            if seqno > at.0 {
+                return;
+            }
+            match newest.get_mut(key) {
+                Some(kept) if kept.0 >= seqno => {}
+                Some(kept) => *kept = (seqno, value),
+                None => {
+                    newest.insert(key.to_vec(), (seqno, value));
+                }
+            }
+        };
+        let mut cut = |key: &[u8]| {
+            let nearer =
+                frontier.as_deref().is_none_or(|known| if reverse { key > known } else { key < known });
+            if nearer {
+                frontier = Some(key.to_vec());
+            }
+        };
+        let levels = self.levels();
+        for memory in levels.memory() {
+            let mut keys = Keys::new(limit);
+            memory.range(from, to, reverse, |key, seqno, value| match keys.count(key) {
+                Ok(()) => {
+                    note(key, seqno, value);
+                    true
+                }
+                Err(last) => {
+                    cut(last);
+                    false
+                }
+            });
+        }
+        for table in levels.tables() {
+            let mut keys = Keys::new(limit);
+            let mut each = |entry: &Entry| match keys.count(&entry.key) {
+                Ok(()) => {
+                    note(&entry.key, entry.seqno, entry.value);
+                    true
+                }
+                Err(last) => {
+                    cut(last);
+                    false
+                }
+            };
+            if reverse {
+                for entry in table.scan_back(from, to) {
+                    if !each(&entry.map_err(table_error)?) {
+                        break;
+                    }
+                }
+            } else {
+                for entry in table.scan(from, to) {
+                    if !each(&entry.map_err(table_error)?) {
+                        break;
+                    }
+                }
+            }
+        }
+        let within = |key: &Vec<u8>| {
+            frontier.as_ref().is_none_or(|frontier| if reverse { key >= frontier } else { key <= frontier })
+        };
+        let mut hits: Vec<Hit> = newest
+            .into_iter()
+            .filter(|(key, (_, value))| value.kind != keys::ENDED && within(key))
+            .map(|(key, (_, value))| Hit { key, value })
+            .collect();
+        if reverse {
+            hits.reverse();
+        }
+        Ok((hits, frontier))
+    }
+
+    /// All living keys with a prefix, in order.
+    pub(crate) fn prefix(&self, prefix: &[u8], at: Seqno) -> Result<Vec<Hit>> {
+        let mut all = Vec::new();
+        let end = prefix_end(prefix);
+        let mut from = Bound::Included(prefix.to_vec());
+        loop {
+            let to = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let (hits, more) = self.page(as_slice(&from), to, at, false, 4096)?;
+            all.extend(hits);
+            match more {
+                Some(last) => from = Bound::Excluded(last),
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// The last living key with a prefix and at most `to`.
+    pub(crate) fn last(&self, prefix: &[u8], to: &[u8]) -> Result<Option<Hit>> {
+        let mut upper = Bound::Included(to.to_vec());
+        loop {
+            let (hits, more) =
+                self.page(Bound::Included(prefix), as_slice(&upper), Seqno(u64::MAX), true, 16)?;
+            if let Some(hit) = hits.into_iter().next() {
+                return Ok(Some(hit));
+            }
+            match more {
+                Some(last) => upper = Bound::Excluded(last),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Bytes of all tables.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        self.levels().tables().map(Table::file_len).sum()
+    }
+
+    /// Checks every block of every table.
+    pub(crate) fn verify_tables(&self) -> Vec<String> {
+        self.levels().tables().filter_map(|table| table.verify().err().map(|e| e.to_string())).collect()
+    }
+}
+
+fn is_empty_range(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
+    match (from, to) {
+        (Bound::Included(a), Bound::Included(b)) => a > b,
+        (Bound::Included(a) | Bound::Excluded(a), Bound::Excluded(b))
+        | (Bound::Excluded(a), Bound::Included(b)) => a >= b,
+        _ => false,
+    }
+}
+
+/// A bound on owned bytes as one on a slice.
+pub(crate) fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    match bound {
+        Bound::Included(key) => Bound::Included(key),
+        Bound::Excluded(key) => Bound::Excluded(key),
+        Bound::Unbounded => Bound::Unbounded,
+    }
+}
+
+/// The least key greater than all with this prefix; `None` if there is none.
+pub(crate) fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
