@@ -17,6 +17,7 @@ mod kv;
 mod readers;
 mod recording;
 mod refusals;
+mod scale;
 mod snapshots;
 mod streaming;
 mod support;

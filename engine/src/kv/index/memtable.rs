@@ -88,8 +88,11 @@ impl MemKey {
 impl Ord for MemKey {
     fn cmp(&self, other: &Self) -> Ordering {
         // Of two keys that agree in their first bytes and are not both long, the shorter one begins the longer one.
-        self.words
-            .cmp(&other.words)
+        let [a, b, c] = self.words;
+        let [x, y, z] = other.words;
+        (a.cmp(&x))
+            .then_with(|| b.cmp(&y))
+            .then_with(|| c.cmp(&z))
             .then_with(|| self.rest().cmp(other.rest()))
             .then_with(|| self.len.cmp(&other.len))
             .then_with(|| self.newness.cmp(&other.newness))
