@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::blob::{
-    Anchor, BODY_BYTES_MAX, Codec, Extent, GROUP_BYTES_MAX, GroupId, anchors_of, assemble, decode_group, decode_recipe,
+    Anchor, BODY_BYTES_MAX, Codec, Extent, GROUP_BYTES_MAX, GroupId, anchors_of, assemble, decode_group,
+    decode_recipe,
 };
+use crate::codec::CodecError;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, NamespaceId, Place, Seqno, StoreId};
 use crate::kv::core::Core;
@@ -13,9 +15,9 @@ pub(crate) use crate::kv::groups::group;
 use crate::kv::groups::{Wanted, group_of};
 use crate::kv::keys;
 use crate::kv::table::Entry;
-use crate::log::cursor::for_each_record;
+use crate::log::layout::RawRecord;
 use crate::log::record::{GroupPart, Kind, RecipeRef};
-use crate::log::segments::{Segment, Segments};
+use crate::log::segments::Segments;
 
 /// Whether a body's bytes are hashed and compared with its id before they are handed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,30 +162,27 @@ impl AnchorRebuild {
         }
     }
 
-    /// Takes in the group parts of a batch; adds the anchors of groups that are done.
-    pub(crate) fn batch(
+    /// Notes a record, if it is a group part.
+    pub(crate) fn note(
         &mut self,
-        whole: &[u8],
-        offset: u64,
-        segment: &Segment,
-        entries: &mut Vec<Entry>,
-    ) -> Result<()> {
-        for_each_record(whole, offset, segment.salt, |at, seqno, record| {
-            if Kind::parse(record.kind, record.layout)? == Some(Kind::GroupPart) {
-                let part = GroupPart::parse(record.body)?;
-                let place = Place { segment: segment.id, offset: at as u32, len: record.bytes };
-                self.part(&part, place, seqno);
-            }
-            Ok(())
-        })
-        .map_err(|e| Error::damaged(&segment.path, offset, e))?;
+        record: &RawRecord<'_>,
+        place: Place,
+        seqno: Seqno,
+    ) -> std::result::Result<(), CodecError> {
+        if Kind::parse(record.kind, record.layout)? == Some(Kind::GroupPart) {
+            self.part(&GroupPart::parse(record.body)?, place, seqno);
+        }
+        Ok(())
+    }
+
+    /// Adds the anchors of groups that are done.
+    pub(crate) fn settle(&mut self, entries: &mut Vec<Entry>) {
         while self.open.len() > REBUILD_GROUPS_MAX && !self.newest {
             self.close_oldest(Some(entries));
         }
         while self.raw_bytes > REBUILD_NEWEST_BYTES && self.newest {
             self.close_oldest(None);
         }
-        Ok(())
     }
 
     fn part(&mut self, part: &GroupPart<'_>, place: Place, seqno: Seqno) {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::blob::GroupId;
+use crate::codec::CodecError;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Place, RunUid, SegmentId, Seqno, StoreId};
 use crate::io::{File, Io};
@@ -207,7 +208,7 @@ impl Core {
         &self,
         place: Place,
         expected: Kind,
-        then: impl FnOnce(Logical<'_>) -> std::result::Result<T, crate::codec::CodecError>,
+        then: impl FnOnce(Logical<'_>) -> std::result::Result<T, CodecError>,
     ) -> Result<T> {
         let segment = crate::log::segments::read(&self.segments).get(place.segment)?;
         segment.record(place, |record: RawRecord<'_>| {
@@ -325,16 +326,15 @@ impl Drop for Core {
     }
 }
 
-/// Index entries of a batch.
-pub(crate) fn collect(
+/// Calls `each` with the records of a batch that was read.
+fn collect(
     whole: &[u8],
     offset: u64,
     segment: &crate::log::segments::Segment,
-    entries: &mut Vec<Entry>,
+    mut each: impl FnMut(&RawRecord<'_>, Place, Seqno) -> std::result::Result<(), CodecError>,
 ) -> Result<()> {
     for_each_record(whole, offset, segment.salt, |at, seqno, record| {
-        let place = Place { segment: segment.id, offset: at as u32, len: record.bytes };
-        keys::derive(&record, seqno, place, entries)
+        each(&record, Place { segment: segment.id, offset: at as u32, len: record.bytes }, seqno)
     })
     .map_err(|e| Error::damaged(&segment.path, offset, e))
 }
@@ -343,7 +343,9 @@ pub(crate) fn collect(
 fn read_on(found: &Found, from: (SegmentId, u64), state: LogState) -> Result<(End, Vec<Entry>)> {
     let mut entries = Vec::new();
     let end = scan(found, from, state, &mut |batch, segment| {
-        collect(batch.whole, batch.offset, segment, &mut entries)
+        collect(batch.whole, batch.offset, segment, |record, place, seqno| {
+            keys::derive(record, seqno, place, &mut entries)
+        })
     })?;
     Ok((end, entries))
 }
@@ -388,8 +390,11 @@ fn read_log(index: &Index, found: &Found, whole: bool, for_writing: bool) -> Res
     let mut entries = Vec::new();
     let mut anchors = AnchorRebuild::new(state.store, &found.segments, whole);
     let end = scan_states(found, at, at_from, &mut |batch, segment, log| {
-        collect(batch.whole, batch.offset, segment, &mut entries)?;
-        anchors.batch(batch.whole, batch.offset, segment, &mut entries)?;
+        collect(batch.whole, batch.offset, segment, |record, place, seqno| {
+            anchors.note(record, place, seqno)?;
+            keys::derive(record, seqno, place, &mut entries)
+        })?;
+        anchors.settle(&mut entries);
         if for_writing {
             // All of this batch is in memory before a table is said to cover it.
             index.insert(entries.drain(..));

@@ -18,6 +18,7 @@ mod readers;
 mod reading;
 mod recording;
 mod refusals;
+mod scale;
 mod snapshots;
 mod streaming;
 mod support;

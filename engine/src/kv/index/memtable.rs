@@ -88,8 +88,11 @@ impl MemKey {
 impl Ord for MemKey {
     fn cmp(&self, other: &Self) -> Ordering {
         // Of two keys that agree in their first bytes and are not both long, the shorter one begins the longer one.
-        self.words
-            .cmp(&other.words)
+        let [a, b, c] = self.words;
+        let [x, y, z] = other.words;
+        (a.cmp(&x))
+            .then_with(|| b.cmp(&y))
+            .then_with(|| c.cmp(&z))
             .then_with(|| self.rest().cmp(other.rest()))
             .then_with(|| self.len.cmp(&other.len))
             .then_with(|| self.newness.cmp(&other.newness))
@@ -124,7 +127,9 @@ pub(super) struct Memtable {
 impl Memtable {
     /// Adds entries, all under one lock.
     pub(super) fn insert(&self, entries: impl IntoIterator<Item = Entry>) {
-        self.insert_with(|add| entries.into_iter().for_each(|entry| add(&entry.key, entry.seqno, entry.value)));
+        self.insert_with(|add| {
+            entries.into_iter().for_each(|entry| add(&entry.key, entry.seqno, entry.value))
+        });
     }
 
     /// Adds the entries that `entries` calls its argument with, all under one lock. Many are sorted before: neighbours
