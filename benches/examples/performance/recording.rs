@@ -26,7 +26,8 @@ pub(crate) fn append(file: &File, parts: &[&[u8]], at: &mut u64, sync: bool) {
     }
 }
 
-fn raw_steps(dir: &Path, steps: &[Step], sync: bool) -> Work {
+/// As with the engine, each step is handed over and freed.
+fn raw_steps(dir: &Path, steps: Vec<Step>, sync: bool) -> Work {
     let file = File::create_new(dir.join("raw")).unwrap();
     let mut at = 0;
     timed(steps.len() as f64, || {
@@ -59,7 +60,7 @@ pub(crate) fn conversation(plan: &Plan) {
         let raw = &forms[0].1;
         let mut contenders = vec![Contender::new(
             if sync { "pwrite of the raw bodies + fdatasync" } else { "pwrite of the raw bodies" },
-            move || raw_steps(plan.fresh().path(), raw, sync),
+            move || raw_steps(plan.fresh().path(), raw.clone(), sync),
         )];
         for (form, steps) in &forms {
             contenders.push(Contender::new(format!("annals, {}", form.name()), move || {

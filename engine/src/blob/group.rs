@@ -12,6 +12,10 @@ use super::{ANCHOR_WINDOW_BYTES, Anchor, AnchorSeed, BlobError, Codec, Extent, G
 
 /// Zstandard level of a group as it is recorded (decision 0010): level 6 takes three times as long and saves 4%.
 const LEVEL: i32 = 3;
+/// Sizes of the matcher's two tables, as powers of two of entries. Between two parts the bodies that were compared
+/// have passed through the caches: tables that fit what is left of them are worth more than ones that forget less.
+const HASH_LOG: u32 = 13;
+const CHAIN_LOG: u32 = 12;
 /// Window as large as a group, so that each part sees all before it, and no larger.
 pub(super) const WINDOW_LOG: u32 = 18;
 const _: () = assert!(GROUP_BYTES_MAX == 1 << WINDOW_LOG);
@@ -135,6 +139,8 @@ fn new_encoder() -> Result<Encoder<'static>, BlobError> {
     let open = || {
         let mut encoder = Encoder::new(LEVEL)?;
         encoder.set_parameter(CParameter::WindowLog(WINDOW_LOG))?;
+        encoder.set_parameter(CParameter::HashLog(HASH_LOG))?;
+        encoder.set_parameter(CParameter::ChainLog(CHAIN_LOG))?;
         // The record around a part has its own checksum; sizes are recorded there too.
         encoder.set_parameter(CParameter::ChecksumFlag(false))?;
         encoder.set_parameter(CParameter::ContentSizeFlag(false))?;

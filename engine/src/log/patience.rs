@@ -6,8 +6,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Looks before sleeping: at most about 30 microseconds on today's machines.
-const LOOKS_MAX: u32 = 2048;
+/// Looks before sleeping: at most some 100 microseconds on today's machines.
+const LOOKS_MAX: u32 = 8192;
 /// Looks where it was in vain lately: to notice when that changes.
 const LOOKS_MIN: u32 = 32;
 
