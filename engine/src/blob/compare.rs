@@ -85,6 +85,10 @@ fn resync(new: &[u8], old: &[u8], least: usize, budget: &mut usize) -> Option<Sa
         let in_old = look(new, at, old, budget).map(|found| (at, found));
         let mut best: Option<Same> = None;
         for (n, o) in in_new.into_iter().chain(in_old) {
+            // The same bytes side by side as the other probe found: they would only be compared again.
+            if best.is_some_and(|b| b.new.wrapping_sub(b.old) == n.wrapping_sub(o)) {
+                continue;
+            }
             let back = common_tail(&new[..n], &old[..o]);
             let (n, o) = (n - back, o - back);
             let same = Same { new: n, old: o, len: common_front(&new[n..], &old[o..]) };

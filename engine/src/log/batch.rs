@@ -121,8 +121,12 @@ impl BatchBuf {
     }
 
     /// Fills in what depends on where the batch stands and sums its records up.
-    pub(crate) fn settle(&mut self, salt: Salt, offset: u64, first_seqno: Seqno) -> Result<Sums> {
-        let bug = |e: CodecError| Error::bug(format!("a batch of our own does not parse: {e}"));
+    pub(crate) fn settle(
+        &mut self,
+        salt: Salt,
+        offset: u64,
+        first_seqno: Seqno,
+    ) -> std::result::Result<Sums, CodecError> {
         let mut sums = Sums::default();
         let len = self.bytes.len();
         for (index, start) in self.starts.iter().enumerate() {
@@ -130,8 +134,7 @@ impl BatchBuf {
             let end = self.starts.get(index + 1).map_or(len, |next| *next as usize);
             let record = self.bytes.get_mut(start..end).unwrap_or_default();
             stamp_record(record, salt, offset + start as u64);
-            let record = RawRecord::of(record).map_err(bug)?;
-            sums.record(Seqno(first_seqno.0 + index as u64), &record).map_err(bug)?;
+            sums.record(Seqno(first_seqno.0 + index as u64), &RawRecord::of(record)?)?;
         }
         Ok(sums)
     }

@@ -76,12 +76,11 @@ impl Ordered for Job {
     }
 }
 
-/// A batch whose place is fixed. Once it is settled it is whole but for its header.
+/// A batch whose place is fixed, whole but for its header.
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) batch: BatchBuf,
-    /// `None`: the writer has time to settle it.
-    pub(crate) sums: Option<Sums>,
+    pub(crate) sums: Sums,
     pub(crate) segment: SegmentId,
     pub(crate) offset: u64,
     pub(crate) first_seqno: Seqno,
@@ -300,11 +299,9 @@ impl Queue {
             }
         };
         let (segment, offset, first_seqno) = (position.segment, position.offset, position.from);
-        // Whoever has time does it: a writer with nothing to do, else the caller, who would only wait behind others.
-        let sums = match self.jobs.is_empty() {
-            true => None,
-            false => Some(batch.settle(Salt::new(self.store, segment), offset, first_seqno)?),
-        };
+        let sums = batch
+            .settle(Salt::new(self.store, segment), offset, first_seqno)
+            .map_err(|e| Error::bug(format!("a batch of our own does not parse: {e}")))?;
         let (completer, ticket) = ticket(&self.patience);
         position.used = true;
         self.send(Job::Batch(Queued {

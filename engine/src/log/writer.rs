@@ -179,10 +179,6 @@ impl Writer {
             return Err(Error::bug("a batch was queued for another place than the log's end"));
         }
         let batch = &mut queued.batch;
-        let sums = match queued.sums.take() {
-            Some(sums) => sums,
-            None => batch.settle(self.active.salt, queued.offset, queued.first_seqno)?,
-        };
         let header = BatchHeader {
             bytes: batch.bytes.len() as u32,
             records: batch.starts.len() as u32,
@@ -192,7 +188,7 @@ impl Writer {
             prev: self.state.chain,
         };
         header.write(&mut batch.bytes, self.active.salt, queued.offset);
-        self.state.advance(&header, &sums, chain_digest(&batch.bytes));
+        self.state.advance(&header, &queued.sums, chain_digest(&batch.bytes));
         self.tail += batch.bytes.len() as u64;
         Ok(())
     }
