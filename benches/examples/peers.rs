@@ -27,6 +27,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use annals_benches::conversation::{Conversation, Form};
+use annals_benches::measure::in_turn;
 use annals_benches::peers::{Durability, Open, Peer, Record, Settings, Values, all, bytes_on_disk};
 
 const STEPS: usize = 200;
@@ -332,15 +333,12 @@ impl<'a> Contest<'a> {
     }
 
     fn run(&self) {
-        let mut rounds: Vec<Vec<Figures>> = self.entrants.iter().map(|_| Vec::new()).collect();
-        for _ in 0..self.arguments.rounds {
-            for ((_, run), rounds) in self.entrants.iter().zip(&mut rounds) {
-                let folder = tempfile::tempdir_in(&self.arguments.dir).unwrap();
-                // Else one run's dirty pages would be written while the next is timed.
-                assert!(std::process::Command::new("sync").status().unwrap().success());
-                rounds.push(run(self.data, folder.path()));
-            }
-        }
+        let rounds = in_turn(self.arguments.rounds, self.entrants.len(), |index| {
+            let folder = tempfile::tempdir_in(&self.arguments.dir).unwrap();
+            // Else one run's dirty pages would be written while the next is timed.
+            assert!(std::process::Command::new("sync").status().unwrap().success());
+            (self.entrants[index].1)(self.data, folder.path())
+        });
         for ((name, _), rounds) in self.entrants.iter().zip(&rounds) {
             let figures: Figures = (0..rounds[0].len())
                 .map(|i| (rounds[0][i].0, median(rounds.iter().map(|figures| figures[i].1).collect())))

@@ -51,23 +51,31 @@ impl Rates {
     }
 }
 
-/// Runs all contenders in turn, `rounds` times, the order turned round each time.
-#[must_use]
-pub fn interleave(rounds: usize, mut contenders: Vec<Contender<'_>>) -> Vec<Rates> {
-    let mut all: Vec<Rates> =
-        contenders.iter().map(|c| Rates { name: c.name.clone(), rates: Vec::new() }).collect();
+/// Lets all take a turn, `rounds` times, the order turned round each time; gives what each gave, round by round.
+pub fn in_turn<T>(rounds: usize, entrants: usize, mut run: impl FnMut(usize) -> T) -> Vec<Vec<T>> {
+    let mut all: Vec<Vec<T>> = (0..entrants).map(|_| Vec::with_capacity(rounds)).collect();
     for round in 0..rounds {
-        let count = contenders.len();
-        for turn in 0..count {
-            let index = if round % 2 == 0 { turn } else { count - 1 - turn };
-            let work = (contenders[index].run)();
-            all[index].rates.push(work.done / work.took.as_secs_f64().max(1e-9));
+        for turn in 0..entrants {
+            let index = if round % 2 == 0 { turn } else { entrants - 1 - turn };
+            all[index].push(run(index));
         }
     }
-    for rates in &mut all {
-        rates.rates.sort_by(f64::total_cmp);
-    }
     all
+}
+
+/// Runs all contenders in turn, `rounds` times.
+#[must_use]
+pub fn interleave(rounds: usize, mut contenders: Vec<Contender<'_>>) -> Vec<Rates> {
+    let count = contenders.len();
+    let all = in_turn(rounds, count, |index| {
+        let work = (contenders[index].run)();
+        work.done / work.took.as_secs_f64().max(1e-9)
+    });
+    let sorted = |mut rates: Vec<f64>| {
+        rates.sort_by(f64::total_cmp);
+        rates
+    };
+    contenders.into_iter().zip(all).map(|(c, rates)| Rates { name: c.name, rates: sorted(rates) }).collect()
 }
 
 /// The value below which `share` (0 to 1) of the sorted samples lie.

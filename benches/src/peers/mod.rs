@@ -13,9 +13,9 @@
 //! | `sqlite` | the database may be damaged (`synchronous=OFF`) |
 //! | `rocksdb` | a prefix of the log |
 //!
-//! Feature `peers` has LMDB, redb, fjall and SQLite, feature `peers-all` RocksDB too, which needs a C++
-//! compiler and libclang (Debian: `apt-get install g++ libclang-dev`, or `LIBCLANG_PATH` naming the
-//! folder of `libclang.so`) and an hour or more of one core (`cargo check` goes without the C++ where `ROCKSDB_LIB_DIR` names any folder).
+//! Feature `peers` has LMDB, redb, fjall and SQLite, feature `peers-all` RocksDB too. Its C++ takes an hour or more of
+//! one core; the system's library takes a minute (Debian: `apt-get install librocksdb-dev libclang-dev`, then
+//! `ROCKSDB_LIB_DIR=/usr/lib/x86_64-linux-gnu ROCKSDB_INCLUDE_DIR=/usr/include` before `cargo`).
 //!
 //! Left out on purpose: deletes, ranges and several tables, since no workload here uses them.
 

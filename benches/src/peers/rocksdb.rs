@@ -1,10 +1,12 @@
-//! RocksDB, through the `rocksdb` crate: a log-structured merge tree in C++.
+//! RocksDB, through the `rocksdb` crate: a log-structured merge tree in C++. The crate's version is the last that
+//! builds over the library that Debian 12 ships (7.8.3).
 //!
 //! Settings, by RocksDB's wiki and the comments of its `options.h`:
 //! - `WriteOptions::sync` for [`Durability::Disk`]; without it the log is still written to the system at
 //!   every commit, so that a killed process loses nothing (wiki, WAL Performance).
 //! - blob files with zstd for values of 4 KiB and more (wiki, BlobDB): large values stay out of compaction.
-//!   They share the block cache (`blob_cache`).
+//!   They are cached by
+//!   the system only: this version of the crate cannot set `blob_cache`.
 //! - lz4 blocks, zstd in the bottommost level (wiki, Compression); 16 KiB blocks, 10-bit Bloom filters and
 //!   level-0 filters pinned (wiki, Setup Options and Basic Tuning).
 //! - `bytes_per_sync` of 1 MiB: the same page's advice; it spreads write-back, and no commit waits for it.
@@ -29,7 +31,7 @@ struct Rocksdb {
 }
 
 pub(super) fn open(folder: &Path, settings: Settings) -> Box<dyn Peer> {
-    let cache = Cache::new_lru_cache(CACHE_BYTES);
+    let cache = Cache::new_lru_cache(CACHE_BYTES).unwrap();
     let mut blocks = BlockBasedOptions::default();
     blocks.set_block_cache(&cache);
     blocks.set_block_size(16 << 10);
@@ -44,7 +46,6 @@ pub(super) fn open(folder: &Path, settings: Settings) -> Box<dyn Peer> {
     options.set_enable_blob_files(true);
     options.set_min_blob_size(4 << 10);
     options.set_blob_compression_type(DBCompressionType::Zstd);
-    options.set_blob_cache(&cache);
     options.set_write_buffer_size(MEMTABLE_BYTES);
     options.set_max_write_buffer_number(4);
     options.set_bytes_per_sync(1 << 20);
