@@ -26,6 +26,8 @@
 mod blob;
 mod codec;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod ids;
 pub mod import;
 pub mod io;

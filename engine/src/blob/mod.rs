@@ -21,6 +21,8 @@ mod compare;
 mod decode;
 mod delta;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod group;
 mod packer;
 mod plan;

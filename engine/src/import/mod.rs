@@ -14,6 +14,8 @@ pub mod base64;
 mod chat;
 mod error;
 mod frames;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod run;
 mod scan;
 mod source;

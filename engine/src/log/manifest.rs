@@ -24,7 +24,7 @@ use crate::log::paths::{Paths, manifest_name, parse_manifest};
 use crate::log::segments::lock;
 
 const MAGIC: [u8; 8] = *b"annalman";
-const HEADER_BYTES: u64 = 28;
+pub(super) const HEADER_BYTES: u64 = 28;
 const EDIT_HEADER_BYTES: u64 = 8;
 /// A manifest that has grown past this goes on as a new generation.
 const GENERATION_BYTES_MAX: u64 = 1 << 20;
@@ -208,7 +208,7 @@ impl Manifest {
     }
 }
 
-fn edit_crc(store: &StoreId, offset: u64, bytes: &[u8]) -> u32 {
+pub(super) fn edit_crc(store: &StoreId, offset: u64, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&store.0);
     hasher.update(&offset.to_le_bytes());

@@ -5,6 +5,8 @@
 
 pub(crate) mod batch;
 pub(crate) mod cursor;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 pub(crate) mod layout;
 pub(crate) mod ledger;
 pub(crate) mod manifest;

@@ -8,6 +8,8 @@ mod cursor;
 mod entry;
 mod error;
 mod filter;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod index;
 mod layout;
 mod merge;

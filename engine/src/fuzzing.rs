@@ -1,0 +1,170 @@
+//! Every parser of bytes from outside as a function of any bytes: what fuzz targets call, and what ordinary tests call
+//! with the kept corpora. Compiled for tests and under `cfg(fuzzing)` only, so no program has it.
+//!
+//! Each function returns whatever it is given; what it asserts is its oracle. Checksums would end every random input at the
+//! door, so files are put together around the input with right ones: what only an attacker or our own mistake writes.
+
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use crate::io::sim::{Crash, SimIo};
+use crate::io::{Io, Open};
+use crate::{Component, Frame, History, Options, RunSpec, ScanRange, Store};
+
+pub use crate::blob::fuzz::{group, recipe};
+pub use crate::import::fuzz::{chat, frames};
+pub use crate::kv::table::fuzz::table;
+pub use crate::log::fuzz::{manifest, record, segment};
+
+/// A door: its name, and what it does with any bytes.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All doors.
+pub const TARGETS: [Target; 8] = [
+    ("chat", chat),
+    ("frames", frames),
+    ("group", group),
+    ("manifest", manifest),
+    ("recipe", recipe),
+    ("record", record),
+    ("segment", segment),
+    ("table", table),
+];
+
+/// Where the sample store stands.
+pub(crate) const STORE: &str = "s";
+
+/// More keys or frames than this are not read.
+const READ_MAX: usize = 1000;
+
+/// Takes so many bytes from the front, or what is there.
+pub(crate) fn take<'a>(data: &mut &'a [u8], len: usize) -> &'a [u8] {
+    let (front, rest) = data.split_at(len.min(data.len()));
+    *data = rest;
+    front
+}
+
+/// Takes a byte, 0 at the end.
+pub(crate) fn byte(data: &mut &[u8]) -> u8 {
+    take(data, 1).first().copied().unwrap_or(0)
+}
+
+/// Takes two bytes as a number, little-endian.
+pub(crate) fn short(data: &mut &[u8]) -> usize {
+    usize::from(byte(data)) | usize::from(byte(data)) << 8
+}
+
+fn options(io: &SimIo) -> Options {
+    Options {
+        io: Arc::new(io.clone()),
+        group_cache_bytes: 1 << 20,
+        zero_ahead_bytes: 0,
+        ..Options::default()
+    }
+}
+
+/// A small store that was not closed: its files.
+pub(crate) fn sample() -> &'static [(std::path::PathBuf, Vec<u8>)] {
+    static FILES: OnceLock<Vec<(std::path::PathBuf, Vec<u8>)>> = OnceLock::new();
+    FILES.get_or_init(|| {
+        let io = SimIo::new(7);
+        let made: crate::Result<SimIo> = (|| {
+            let store = Store::open_with(STORE, options(&io))?;
+            let space = store.namespace("default")?;
+            space.keyspace("all", History::All)?.put(b"key", "value")?;
+            let run = space.begin_run(RunSpec::new("run"))?;
+            run.record(Frame::new(
+                Component::Llm,
+                "a question that is long enough not to be inline",
+                "answer",
+            ))?;
+            Ok(io.crash(Crash::Everything))
+        })();
+        let files = |io: SimIo| {
+            io.files().into_iter().map(|path| (path.clone(), io.read(&path).unwrap_or_default())).collect()
+        };
+        made.map(files).unwrap_or_default()
+    })
+}
+
+/// A disk with the sample store's files, some of them replaced.
+pub(crate) fn disk(replaced: &[(&Path, &[u8])]) -> SimIo {
+    let io = SimIo::new(8);
+    for (path, bytes) in sample() {
+        let bytes = replaced.iter().find(|(of, _)| of == path).map_or(bytes.as_slice(), |(_, bytes)| bytes);
+        if let Some(dir) = path.parent() {
+            let _ = io.create_dir_all(dir);
+        }
+        let _ = io.open(path, Open::CreateNew).map(|file| file.write_at(&[IoSlice::new(bytes)], 0));
+    }
+    io
+}
+
+/// Opens a store in both ways and reads what there is: errors are answers, panics and endless work are not.
+pub(crate) fn open_and_read(io: &SimIo) {
+    for write in [false, true] {
+        let opened = match write {
+            false => Store::open_read_only_with(STORE, options(io)),
+            true => Store::open_with(STORE, options(io)),
+        };
+        let Ok(store) = opened else { continue };
+        let _ = read(&store);
+        let _ = store.verify();
+        let _ = store.stats();
+        let _ = store.close();
+    }
+}
+
+fn read(store: &Store) -> crate::Result<()> {
+    for name in store.namespaces()? {
+        let space = store.namespace(&name)?;
+        if let Some(keyspace) = space.find_keyspace("all")? {
+            for pair in keyspace.scan(ScanRange::all()).take(READ_MAX) {
+                let (key, _) = pair?;
+                let _ = keyspace.history(&key)?;
+            }
+        }
+        for run in space.runs()?.take(READ_MAX) {
+            let reader = space.run(&run?.name)?;
+            for frame in reader.frames().take(READ_MAX) {
+                let _ = reader.frame(frame?.seq);
+            }
+            let _ = reader.snapshot_at(u32::MAX);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::disallowed_methods, reason = "the corpora are files")]
+
+    use super::*;
+
+    /// Inputs that a fuzzer found worth keeping, the ones of mended bugs among them, are ordinary tests for good.
+    #[test]
+    fn the_kept_corpora_are_read_without_a_panic() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
+        for (name, target) in TARGETS {
+            let dir = root.join(name);
+            let inputs: Vec<_> =
+                std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+            assert!(!inputs.is_empty(), "{} is empty", dir.display());
+            for input in &inputs {
+                let bytes = std::fs::read(input).unwrap();
+                let done = std::panic::catch_unwind(|| target(&bytes));
+                assert!(done.is_ok(), "target {name} on {}", input.display());
+            }
+            println!("{name}: {} inputs", inputs.len());
+        }
+    }
+
+    #[test]
+    fn the_sample_store_is_whole() {
+        let io = disk(&[]);
+        let store = Store::open_read_only_with(STORE, options(&io)).unwrap();
+        assert_eq!(store.verify().unwrap().frames, 1);
+        read(&store).unwrap();
+    }
+}

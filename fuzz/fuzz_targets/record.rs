@@ -1,0 +1,4 @@
+//! annals::fuzzing::record on any bytes.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| annals::fuzzing::record(data));
