@@ -241,6 +241,9 @@ impl<'a> RawRecord<'a> {
     }
 }
 
+/// No log counts further than this, so that a hostile number cannot make a sum wrap around.
+pub(crate) const COUNT_MAX: u64 = 1 << 56;
+
 /// Everything that a sealed segment says of the log up to its end: cumulative, so the last one says it all.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct LogState {
@@ -268,7 +271,9 @@ impl LogState {
 
     /// Whether the fields can belong together: false for bytes that nobody wrote.
     pub(crate) fn is_sound(&self) -> bool {
-        self.next_seqno.0 >= 1 && self.ledger.is_sound()
+        let counts = [self.next_seqno.0, self.ledger.leaves, self.next_group, self.next_run];
+        let in_reach = counts.iter().chain(&self.totals.all()).all(|count| *count <= COUNT_MAX);
+        in_reach && self.next_seqno.0 >= 1 && self.ledger.is_sound()
     }
 
     /// The state of an empty log.

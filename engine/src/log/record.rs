@@ -218,7 +218,7 @@ pub(crate) struct KvHead {
 }
 
 impl KvHead {
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.key.len() + 32);
         Self::put_key(self.space, self.time_ns, &self.key, &mut out);
@@ -351,6 +351,9 @@ impl FrameHead {
         let duration_ns = r.varint()?;
         let link = if flags & FRAME_LINK != 0 {
             let at = if flags & FRAME_LINK_OTHER != 0 { r.varint32()? } else { seq };
+            if flags & FRAME_LINK_OTHER != 0 && at == seq {
+                return Err(CodecError::Unknown { what: "another frame's link", found: u64::from(at) });
+            }
             Some((at, Link(r.array()?)))
         } else {
             None

@@ -3,7 +3,7 @@
 
 use crate::codec::{self, CodecError};
 use crate::ids::Seqno;
-use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, ChainDigest, LogState, RawRecord};
+use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, COUNT_MAX, ChainDigest, LogState, RawRecord};
 use crate::log::ledger::{Frontier, leaf_hash, record_hash};
 use crate::log::record::{
     BodyRef, FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead,
@@ -28,7 +28,7 @@ impl Sums {
         let Some(kind) = Kind::parse(record.kind, record.layout)? else { return Ok(()) };
         if kind == Kind::GroupPart {
             self.totals.piece_bytes += u64::from(record.bytes);
-            self.next_group = self.next_group.max(GroupPart::parse(record.body)?.group.saturating_add(1));
+            self.next_group = self.next_group.max(after(GroupPart::parse(record.body)?.group)?);
             return Ok(());
         }
         let logical = Logical::parse(record.body)?;
@@ -68,7 +68,7 @@ impl Sums {
             Kind::Run => {
                 let head = RunHead::parse(logical.head)?;
                 recipes += head.metadata.recipe_bytes();
-                self.next_run = self.next_run.max(head.fields.uid.0.saturating_add(1));
+                self.next_run = self.next_run.max(after(head.fields.uid.0)?);
                 &mut totals.run_bytes
             }
             Kind::Space => {
@@ -85,6 +85,14 @@ impl Sums {
         totals.recipe_bytes += recipes;
         totals.chain_bytes += chain;
         Ok(())
+    }
+}
+
+/// The number after an id that counts up.
+fn after(id: u64) -> Result<u64, CodecError> {
+    match id < COUNT_MAX {
+        true => Ok(id + 1),
+        false => Err(CodecError::Limit { what: "a run or group number", found: id, limit: COUNT_MAX }),
     }
 }
 

@@ -36,9 +36,12 @@ impl Totals {
         self.chain_bytes += more.chain_bytes;
     }
 
-    /// Bytes of all batches together: what the log holds but for segment headers and footers.
-    pub(crate) fn bytes(&self) -> u64 {
+    /// Every number.
+    pub(crate) fn all(&self) -> [u64; 9] {
         [
+            self.batches,
+            self.records,
+            self.frames,
             self.piece_bytes,
             self.recipe_bytes,
             self.frame_bytes,
@@ -46,7 +49,10 @@ impl Totals {
             self.kv_bytes,
             self.chain_bytes,
         ]
-        .iter()
-        .fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    /// Bytes of all batches together: what the log holds but for segment headers and footers.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.all()[3..].iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 }
