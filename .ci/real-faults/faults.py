@@ -277,7 +277,8 @@ def power(args):
         with Mount(folder, kind, 512 if kind == "xfs" else 64) as disk:
             for number in range(args.rounds):
                 store = disk.at / f"store-{number}"
-                child = subprocess.Popen(importing(args.binary, store, source), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                # Unbuffered: what a buffer of ours held would be lost to `communicate`.
+                child = subprocess.Popen(importing(args.binary, store, source), bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                 # After so many runs were said, and a moment that may fall anywhere into the next commits.
                 wait_for, output = rng.randrange(0, 60), b""
                 for _ in range(wait_for):
