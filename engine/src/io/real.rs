@@ -73,11 +73,16 @@ impl Io for RealIo {
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<String>> {
-        let entries = fs::read_dir(here(dir)).map_err(|e| IoError::new("list", dir, e))?;
-        let mut names = entries
-            .map(|entry| entry.map(|found| found.file_name().to_string_lossy().into_owned()))
-            .collect::<std::io::Result<Vec<_>>>()
-            .map_err(|e| IoError::new("list", dir, e))?;
+        // Not the standard library's: that panics where closing the directory fails.
+        let entries = fs::File::open(here(dir)).and_then(|opened| Ok(rustix::fs::Dir::new(opened)?));
+        let mut names = Vec::new();
+        for entry in entries.map_err(|e| IoError::new("list", dir, e))? {
+            let entry = entry.map_err(|e| IoError::new("list", dir, e.into()))?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(String::from_utf8_lossy(name).into_owned());
+            }
+        }
         names.sort_unstable();
         Ok(names)
     }
