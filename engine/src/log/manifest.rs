@@ -19,7 +19,7 @@ use crate::codec::{self, Reader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, Open};
-use crate::log::layout::{FORMAT_VERSION, LogState};
+use crate::log::layout::{COUNT_MAX, FORMAT_VERSION, LogState};
 use crate::log::paths::{Paths, manifest_name, parse_manifest};
 use crate::log::segments::lock;
 
@@ -76,6 +76,19 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Whether the fields can belong together: false for bytes that nobody wrote. What stands in a segment is named by
+    /// 32 bits, and its footer follows.
+    fn is_sound(&self) -> bool {
+        let sealed = self.segments.iter().filter_map(|segment| segment.sealed_bytes);
+        let clean = self.clean.iter();
+        let places = clean.clone().map(|clean| clean.tail).chain([self.covers.1, self.synced]).chain(sealed);
+        let counts = self.tables.iter().flat_map(|table| [table.id, table.bytes]).chain([self.next_table]);
+        let mut states = clean.map(|clean| &clean.state).chain([&self.covers_state]);
+        places.into_iter().all(|at| at <= 2 * u64::from(u32::MAX))
+            && counts.into_iter().all(|count| count <= COUNT_MAX)
+            && states.all(LogState::is_sound)
+    }
+
     /// The segment being written.
     pub(crate) fn active(&self) -> Result<&SegmentEntry> {
         self.segments.last().ok_or_else(|| Error::new(ErrorKind::Damaged, "the manifest lists no segment"))
@@ -273,8 +286,7 @@ fn parse(bytes: &[u8], path: &Path) -> Result<State> {
     while let Some(body) = edit_at(bytes, end, &store) {
         check_format(body, path)?;
         let state: State = codec::decode(body).map_err(|e| damaged(end, e.to_string()))?;
-        let clean = state.clean.as_ref().is_none_or(|clean| clean.state.is_sound());
-        if !clean || !state.covers_state.is_sound() {
+        if !state.is_sound() {
             return Err(damaged(end, "its edit contradicts itself".into()));
         }
         end += EDIT_HEADER_BYTES + body.len() as u64;
