@@ -33,6 +33,7 @@ mod kv;
 mod log;
 mod replay;
 mod store;
+mod sync;
 mod trace;
 
 pub use error::{Error, ErrorKind, Result};

@@ -1,7 +1,6 @@
 //! The engine room that `kv`, `trace` and `replay` share: the log, its index, and the cache of decoded groups.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::blob::GroupId;
 use crate::codec::CodecError;
@@ -22,6 +21,8 @@ use crate::log::queue::Durability;
 use crate::log::record::{Kind, Logical, SpaceHead};
 use crate::log::segments::{Segments, lock};
 use crate::log::writer::Sink as _;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// How a store is opened.
 #[derive(Debug, Clone)]
@@ -82,7 +83,7 @@ pub(crate) struct Core {
     pub(crate) paths: Paths,
     pub(crate) store: StoreId,
     pub(crate) index: Arc<Index>,
-    pub(crate) segments: std::sync::RwLock<Arc<Segments>>,
+    pub(crate) segments: crate::sync::RwLock<Arc<Segments>>,
     /// `None`: open for reading only.
     log: Option<OpenLog>,
     followed: Mutex<Option<Followed>>,
@@ -143,7 +144,7 @@ impl Core {
             paths,
             store,
             index,
-            segments: std::sync::RwLock::new(segments),
+            segments: crate::sync::RwLock::new(segments),
             log,
             followed: Mutex::new(followed),
             next_group: AtomicU64::new(state.next_group),

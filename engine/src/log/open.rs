@@ -6,9 +6,7 @@
 
 use std::io::IoSlice;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
-
-use crossbeam_channel::{Receiver, unbounded};
+use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
@@ -20,6 +18,8 @@ use crate::log::paths::{Paths, parse_manifest, parse_segment};
 use crate::log::queue::Queue;
 use crate::log::segments::{Segment, Segments, lock};
 use crate::log::writer::{Sink, Writer, create_segment, seal};
+use crate::sync::Mutex;
+use crate::sync::channel::{Receiver, unbounded};
 
 /// Sizes that a store is opened with.
 #[derive(Debug, Clone, Copy)]
@@ -349,7 +349,7 @@ pub(crate) struct OpenLog {
     pub(crate) manifest: Arc<SharedManifest>,
     sink: Arc<dyn Sink>,
     ended: Receiver<Result<()>>,
-    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    thread: Mutex<Option<crate::sync::JoinHandle<()>>>,
     /// Released at the close.
     lock: Mutex<Option<Arc<dyn File>>>,
 }
@@ -421,7 +421,7 @@ pub(crate) fn start(
         zeroed: tail,
         zero_ahead_bytes: sizes.zero_ahead_bytes,
     };
-    let (ended_in, ended) = crossbeam_channel::bounded(1);
+    let (ended_in, ended) = crate::sync::channel::bounded(1);
     let thread = io.spawn("annals-writer", Box::new(move || writer.run(&ended_in)))?;
     Ok(OpenLog {
         queue,

@@ -5,14 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::ids::{Place, SegmentId, StoreId};
 use crate::io::{Bytes, File, Io, Open};
 use crate::log::layout::{RECORD_HEADER_BYTES, RawRecord, SEGMENT_HEADER_BYTES, Salt, SegmentHeader};
 use crate::log::paths::Paths;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{OnceLock, RwLock};
 
 /// One open segment.
 #[derive(Debug)]
@@ -159,16 +160,16 @@ impl Segments {
 }
 
 /// A read lock; a panic elsewhere does not spread, since every value behind these locks is whole at any time.
-pub(crate) fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
+pub(crate) fn read<T>(lock: &RwLock<T>) -> crate::sync::RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// A write lock, as [`read`].
-pub(crate) fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
+pub(crate) fn write<T>(lock: &RwLock<T>) -> crate::sync::RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// A mutex, as [`read`].
-pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &crate::sync::Mutex<T>) -> crate::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -7,8 +7,6 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use crossbeam_channel::Receiver;
-
 use crate::error::{Error, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{Io, Open};
@@ -23,6 +21,7 @@ use crate::log::queue::{Durability, Job, Queue, Queued};
 use crate::log::segments::{Segment, Segments};
 use crate::log::sequence::Sequence;
 use crate::log::ticket::Failure;
+use crate::sync::channel::Receiver;
 
 /// Batches written together have at most about this many bytes.
 const WRITE_BYTES_MAX: usize = 4 << 20;
@@ -84,7 +83,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Works until told to close. `ended` receives what the close came to.
-    pub(crate) fn run(mut self, ended: &crossbeam_channel::Sender<Result<()>>) {
+    pub(crate) fn run(mut self, ended: &crate::sync::channel::Sender<Result<()>>) {
         let mut sequence = Sequence::new(self.state.next_seqno);
         let patience = Patience::default();
         let jobs = self.jobs.clone();

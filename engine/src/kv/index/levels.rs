@@ -6,8 +6,7 @@
 //! that a reader holds stays readable for as long as it does.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::Arc;
 
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{Io, Open};
@@ -19,6 +18,8 @@ use crate::log::manifest::{State, TableEntry};
 use crate::log::paths::Paths;
 use crate::log::record::HistoryCode;
 use crate::log::segments::{lock, read, write};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, OnceLock, RwLock};
 
 /// How much may be in memory, and for how long.
 #[derive(Debug, Clone, Copy)]
