@@ -375,6 +375,13 @@ impl Queue {
         Ok(Position { queue: self, segment, offset, from, to, bytes, used: false })
     }
 
+    /// Fixes a batch's place and drops it.
+    #[cfg(all(test, annals_shuttle))]
+    pub(crate) fn lose(&self, batch: &BatchBuf) {
+        self.budget.take(batch.bytes.len());
+        drop(self.place(batch, &[], None, false));
+    }
+
     /// Waits until everything queued so far is published; `visible` is what is published already.
     ///
     /// # Errors

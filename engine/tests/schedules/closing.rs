@@ -42,10 +42,13 @@ fn what_is_acknowledged_while_the_store_closes_is_kept() {
                     }
                 }
             });
-            for _ in 0..seed % 40 {
-                thread::yield_now();
-            }
-            store.clone().close().unwrap();
+            let store = &store;
+            scope.spawn(move || {
+                for _ in 0..seed % 40 {
+                    thread::yield_now();
+                }
+                store.clone().close().unwrap();
+            });
         });
         drop((run, keys, space, store));
         let (store, space, keys) = again(open(&io));

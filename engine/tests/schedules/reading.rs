@@ -61,10 +61,14 @@ fn beside_a_writer(seed: u64, options: fn(&SimIo) -> Options, rounds: u64) -> Si
                 }
             });
         }
-        for round in 1..=rounds {
-            put_round(&space, &keys, round);
-            assert_eq!(round_in(&space, &keys, false), round, "acknowledged, and not to be read");
-        }
+        let (space, keys) = (&space, &keys);
+        // In a thread of its own: shuttle wakes who opened a scope when the scope's threads have ended, whatever it is at.
+        scope.spawn(move || {
+            for round in 1..=rounds {
+                put_round(space, keys, round);
+                assert_eq!(round_in(space, keys, false), round, "acknowledged, and not to be read");
+            }
+        });
     });
     assert_whole(&store);
     store.close().unwrap();
@@ -125,9 +129,8 @@ fn a_reader_of_the_files_refreshes_beside_the_writer() {
                 }
                 assert_whole(&live);
             });
-            for round in 1..=4 {
-                put_round(&space, &keys, round);
-            }
+            let (space, keys) = (&space, &keys);
+            scope.spawn(move || (1..=4).for_each(|round| put_round(space, keys, round)));
         });
         // All that was acknowledged is there for who opens now.
         let live = Store::open_read_only_with(STORE, tiny(&io)).unwrap();

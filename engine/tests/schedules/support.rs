@@ -11,7 +11,7 @@ pub(crate) const STORE: &str = "/store";
 pub(crate) fn options(io: &SimIo) -> Options {
     Options {
         io: Arc::new(io.clone()),
-        segment_bytes_max: 2 << 10,
+        segment_bytes_max: 1 << 10,
         zero_ahead_bytes: 1 << 10,
         ..Options::default()
     }
