@@ -38,6 +38,7 @@ mod trace;
 
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{BlobId, Link, RunUid, Seqno, StoreId};
+pub use io::ReadMode;
 pub use kv::Scan;
 pub use kv::core::Options;
 pub use kv::{

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
-use crate::io::{Io, Open};
+use crate::io::{Io, Open, ReadMode};
 use crate::log::layout::{
     BatchHeader, FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeader,
     chain_digest,
@@ -79,6 +79,8 @@ pub(crate) struct Writer {
     /// Zeros are written up to here.
     pub(crate) zeroed: u64,
     pub(crate) zero_ahead_bytes: u64,
+    /// How segments are read once they are sealed.
+    pub(crate) read_mode: ReadMode,
 }
 
 impl Writer {
@@ -246,7 +248,7 @@ impl Writer {
             manifest.segments.push(SegmentEntry { id: next, first_seqno, sealed_bytes: None });
             manifest.synced = SEGMENT_HEADER_BYTES;
         })?;
-        self.active.mark_sealed();
+        self.active.mark_sealed(self.read_mode);
         self.active = Arc::new(segment);
         self.segments.insert(self.active.clone());
         self.tail = SEGMENT_HEADER_BYTES;

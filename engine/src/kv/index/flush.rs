@@ -116,7 +116,7 @@ impl Index {
         let sink = writer.finish().map_err(table_error)?;
         sink.finish()?;
         file.sync()?;
-        Table::open(file.map()?).map_err(table_error)
+        Table::open(self.limits.read_mode.whole(&*file)?).map_err(table_error)
     }
 
     /// Whether a version may be left out of a table: it is past what its keyspace's policy keeps.
