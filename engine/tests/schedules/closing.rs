@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use annals::io::sim::SimIo;
 use annals::{Component, ErrorKind, Frame, Options, RunSpec, Status};
-use shuttle::thread;
 
 use crate::driver::explore;
 use crate::support::{again, assert_whole, fresh, options, tiny};
+use crate::thread;
 
+#[cfg_attr(miri, ignore = "bodies are compressed by a C library")]
 #[test]
 fn what_is_acknowledged_while_the_store_closes_is_kept() {
     explore("closing::what_is_acknowledged_while_the_store_closes_is_kept", |seed| {

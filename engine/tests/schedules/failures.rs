@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
 use annals::{ErrorKind, Options};
-use shuttle::thread;
 
 use crate::driver::explore;
 use crate::support::{again, fresh, options, tiny};
+use crate::thread;
 
 /// Threads put keys until the disk fails; gives how many of which thread were acknowledged.
 fn until_it_fails(io: &SimIo, options: Options, rule: FailRule) {

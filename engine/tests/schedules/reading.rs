@@ -2,10 +2,10 @@
 
 use annals::io::sim::{OpKind, SimIo};
 use annals::{History, Keyspace, Namespace, Options, ScanRange, Store};
-use shuttle::thread;
 
 use crate::driver::explore;
 use crate::support::{STORE, again, assert_whole, fresh, options, round_of, tiny, value};
+use crate::thread;
 
 const KEYS: u8 = 4;
 
