@@ -39,8 +39,8 @@ pub enum ReadMode {
     #[default]
     Mapped,
     /// By position, as the active segment always is. Every failure is an error, and costs are higher: a system call
-    /// and a copy for each record or part of a group that no cache holds, and each table is read whole when it is
-    /// opened and kept in memory, some 30 bytes for each entry of the index.
+    /// and a copy for each record or stretch of a group that no cache holds; and each table is read whole when it is
+    /// opened and kept in memory, as many bytes as [`BytesByKind::tables`](crate::BytesByKind::tables) says.
     Positional,
 }
 

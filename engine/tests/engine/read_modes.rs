@@ -3,7 +3,9 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
+use annals::io::sim::{FailRule, OpKind, SimIo};
 use annals::{
     Component, ErrorKind, Frame, History, Namespace, Options, ReadMode, RunSpec, ScanRange, Status, Store,
 };
@@ -165,4 +167,28 @@ fn a_file_cut_under_a_reader_is_sigbus_through_a_map_and_an_error_by_position() 
     assert!(right + damaged == all && damaged > FRAMES / 2, "{right} right, {damaged} damaged");
     // Tables were read when they were opened: what happens to the files later is nothing to this process.
     assert_eq!(cut_under_a_reader("positional", "tables"), Ok((all, 0)));
+}
+
+#[test]
+fn by_position_a_disk_that_fails_is_an_error_and_no_more() {
+    let sim = SimIo::new(1);
+    let options = || Options { io: Arc::new(sim.clone()), ..options(ReadMode::Positional) };
+    let store = Store::open_with("s", options()).unwrap();
+    let run = store.namespace("n").unwrap().begin_run(RunSpec::new("r")).unwrap();
+    for seq in 1..=FRAMES {
+        run.record(Frame::new(Component::Tool, input(seq), "out")).unwrap();
+    }
+    run.end(Status::Ok).unwrap();
+    drop(run);
+    store.close().unwrap();
+    let store = Store::open_read_only_with("s", options()).unwrap();
+    let reader = store.namespace("n").unwrap().run("r").unwrap();
+    for seq in 1..=FRAMES {
+        store.drop_caches();
+        sim.fail(FailRule::eio(OpKind::Read).on("segments").forever());
+        let error = reader.frame(seq).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        sim.heal();
+        assert!(reader.frame(seq).unwrap().input == input(seq));
+    }
 }

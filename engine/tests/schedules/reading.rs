@@ -87,6 +87,19 @@ fn beside_a_writer(seed: u64, options: fn(&SimIo) -> Options, rounds: u64) -> Si
                 }
             });
         }
+        for _ in 0..2 {
+            let (store, spaces) = (&store, &spaces);
+            // A look of few steps, which fits between two of the writer's.
+            scope.spawn(move || {
+                let mut last = 0;
+                for look in 0..8u8 {
+                    let seqno = store.seqno();
+                    let newest = spaces.all.get(&[look % KEYS]).unwrap().expect("a key is gone");
+                    assert!(round_of(&newest) >= last && store.seqno() >= seqno);
+                    last = round_of(&newest);
+                }
+            });
+        }
         let spaces = &spaces;
         // In a thread of its own: shuttle wakes who opened a scope when the scope's threads have ended, whatever it is at.
         scope.spawn(move || {
