@@ -7,9 +7,9 @@
 //! seeds begin (1), `ANNALS_SCHEDULER` which half (`random`, `pct`, both).
 
 #[cfg(annals_shuttle)]
-pub(crate) use scheduled::{announce, explore, hook, once};
+pub(crate) use scheduled::*;
 #[cfg(not(annals_shuttle))]
-pub(crate) use system::{announce, explore, hook, once};
+pub(crate) use system::*;
 
 pub(crate) fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
