@@ -35,10 +35,12 @@ mod kv;
 mod log;
 mod replay;
 mod store;
+mod sync;
 mod trace;
 
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{BlobId, Link, RunUid, Seqno, StoreId};
+pub use io::ReadMode;
 pub use kv::Scan;
 pub use kv::core::Options;
 pub use kv::{

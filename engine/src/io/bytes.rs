@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-/// Read-only bytes of a whole file: a memory map, or an owned copy where the file lives in a simulation.
+use super::{File, Result};
+
+/// Read-only bytes of a whole file: a memory map, or an owned copy where the file was read by position or lives in a simulation.
 ///
 /// What a map promises: no copy, and one address for as long as this lives, even after the file is removed.
 /// What it cannot: a file that another process cuts makes reads past the cut kill the process, and one that is
@@ -26,6 +28,33 @@ impl Bytes {
 
     pub(super) fn mapped(map: memmap2::Mmap) -> Self {
         Self(Repr::Mapped(map))
+    }
+}
+
+/// How sealed segments and tables are read: files that nobody writes any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReadMode {
+    /// Through memory maps, without a copy. A map has no way to report an error: where another program cuts such a
+    /// file, or the disk under it fails, a read ends the process by SIGBUS.
+    #[default]
+    Mapped,
+    /// By position, as the active segment always is. Every failure is an error, and costs are higher: a system call
+    /// and a copy for each record or stretch of a group that no cache holds; and each table is read whole when it is
+    /// opened and kept in memory, as many bytes as [`BytesByKind::tables`](crate::BytesByKind::tables) says.
+    Positional,
+}
+
+impl ReadMode {
+    /// All bytes of a file that nobody writes any more.
+    pub(crate) fn whole(self, file: &dyn File) -> Result<Bytes> {
+        if self == Self::Mapped {
+            return file.map();
+        }
+        let mut bytes = vec![0; usize::try_from(file.len()?).unwrap_or(usize::MAX)];
+        let got = file.read_at(&mut bytes, 0)?;
+        // Cut meanwhile: whoever asked finds that it is too short.
+        bytes.truncate(got);
+        Ok(Bytes::owned(Arc::from(bytes)))
     }
 }
 

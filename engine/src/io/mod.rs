@@ -18,7 +18,7 @@ mod real;
 mod seam;
 pub mod sim;
 
-pub use bytes::Bytes;
+pub use bytes::{Bytes, ReadMode};
 pub use error::{IoError, Result};
 pub use real::{RealFile, RealIo};
 pub use seam::{File, Io, Lock, Open, Stat};

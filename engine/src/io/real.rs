@@ -12,11 +12,11 @@ use std::io::{ErrorKind, IoSlice};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::seam::check_rename;
 use super::{Bytes, File, Io, IoError, Lock, Open, Result, Stat, map};
+use crate::sync::{JoinHandle, thread};
 
 /// Mode of files the engine creates: what agents did is private to who ran them.
 const FILE_MODE: u32 = 0o600;
@@ -140,7 +140,7 @@ fn here(dir: &Path) -> &Path {
 
 /// Starts a thread of the system, for the simulation too.
 pub(super) fn start_thread(name: &str, body: Box<dyn FnOnce() + Send>) -> Result<JoinHandle<()>> {
-    std::thread::Builder::new()
+    thread::Builder::new()
         .name(name.to_owned())
         .spawn(body)
         .map_err(|e| IoError::new("start thread", Path::new(name), e))

@@ -96,7 +96,7 @@ pub trait Io: Send + Sync + Debug {
     ///
     /// # Errors
     /// Where the system refuses another thread.
-    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> Result<std::thread::JoinHandle<()>>;
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> Result<crate::sync::JoinHandle<()>>;
 }
 
 /// One open file. All operations are positional and may be called from several threads.

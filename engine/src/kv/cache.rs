@@ -6,9 +6,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::Mutex;
 
 use crate::log::segments::lock;
+use crate::sync::Mutex;
 
 /// See the module. Values are cheap to clone.
 #[derive(Debug)]

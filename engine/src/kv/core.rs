@@ -1,13 +1,12 @@
 //! The engine room that `kv`, `trace` and `replay` share: the log, its index, and the cache of decoded groups.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::blob::GroupId;
 use crate::codec::CodecError;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Place, RunUid, SegmentId, Seqno, StoreId};
-use crate::io::{File, Io};
+use crate::io::{File, Io, ReadMode};
 use crate::kv::bodies::AnchorRebuild;
 use crate::kv::frame_cache::FrameCache;
 use crate::kv::groups::GroupCache;
@@ -22,6 +21,8 @@ use crate::log::queue::Durability;
 use crate::log::record::{Kind, Logical, SpaceHead};
 use crate::log::segments::{Segments, lock};
 use crate::log::writer::Sink as _;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// How a store is opened.
 #[derive(Debug, Clone)]
@@ -45,6 +46,9 @@ pub struct Options {
     /// The index's newest entries are kept in memory up to about this many bytes, twice while they are being written
     /// down into tables, and up to four times where the disk has no room for that. Default: 16 MiB.
     pub index_memory_bytes: usize,
+    /// How sealed segments and tables are read. Default: [`ReadMode::Mapped`]; [`ReadMode::Positional`] for stores on
+    /// disks that may go away, or whose files other programs may cut (docs/guarantees.md).
+    pub read_mode: ReadMode,
     /// Whether opening for writing creates a store where there is none. Default: true.
     pub create: bool,
 }
@@ -61,6 +65,7 @@ impl Default for Options {
             group_cache_bytes: 32 << 20,
             previous_bytes_max: 64 << 20,
             index_memory_bytes: 16 << 20,
+            read_mode: ReadMode::default(),
             create: true,
         }
     }
@@ -82,7 +87,7 @@ pub(crate) struct Core {
     pub(crate) paths: Paths,
     pub(crate) store: StoreId,
     pub(crate) index: Arc<Index>,
-    pub(crate) segments: std::sync::RwLock<Arc<Segments>>,
+    pub(crate) segments: crate::sync::RwLock<Arc<Segments>>,
     /// `None`: open for reading only.
     log: Option<OpenLog>,
     followed: Mutex<Option<Followed>>,
@@ -108,7 +113,7 @@ impl Core {
         if options.segment_bytes_max > 2 << 30 {
             return Err(Error::invalid("segment_bytes_max is over 2 GiB"));
         }
-        let limits = Limits { memory_bytes: options.index_memory_bytes };
+        let limits = Limits { memory_bytes: options.index_memory_bytes, read_mode: options.read_mode };
         let (mut found, index, whole) = find_index(&io, &paths, &options, limits, for_writing)?;
         let store = found.state.store;
         let (end, covered) = read_log(&index, &found, whole, for_writing)?;
@@ -122,6 +127,7 @@ impl Core {
                 segment_bytes_max: options.segment_bytes_max,
                 queue_bytes_max: options.queue_bytes_max,
                 zero_ahead_bytes: options.zero_ahead_bytes,
+                read_mode: options.read_mode,
             };
             if let Some(covered) = covered {
                 index.list(covered, &mut found.state);
@@ -143,7 +149,7 @@ impl Core {
             paths,
             store,
             index,
-            segments: std::sync::RwLock::new(segments),
+            segments: crate::sync::RwLock::new(segments),
             log,
             followed: Mutex::new(followed),
             next_group: AtomicU64::new(state.next_group),
@@ -249,7 +255,7 @@ impl Core {
     /// What the log says up to its end now: counts, bytes by kind, the ledger. A pass over the part of the active
     /// segment that no sealed footer or clean close covers.
     pub(crate) fn log_state(&self) -> Result<LogState> {
-        let found = find(&*self.io, &self.paths, false, false)?;
+        let found = find(&*self.io, &self.paths, false, false, self.options.read_mode)?;
         let from = found.state.covers;
         let state = found.state.covers_state.clone();
         Ok(scan(&found, from, state, &mut |_, _| Ok(()))?.state)
@@ -260,7 +266,7 @@ impl Core {
     pub(crate) fn refresh(&self) -> Result<()> {
         let mut guard = lock(&self.followed);
         let Some(followed) = guard.as_mut() else { return Ok(()) };
-        let found = find(&*self.io, &self.paths, false, false)?;
+        let found = find(&*self.io, &self.paths, false, false, self.options.read_mode)?;
         // What the index is about to name must be there to be read.
         *crate::log::segments::write(&self.segments) = found.segments.clone();
         let (end, entries) = match found.state.covers > followed.end {
@@ -364,7 +370,7 @@ fn find_index(
     let mut looks = 0;
     loop {
         let before = stamp(&**io, paths);
-        let found = find(&**io, paths, for_writing, options.create)?;
+        let found = find(&**io, paths, for_writing, options.create, options.read_mode)?;
         let (index, whole) = Index::open(io, paths, &found.state, limits);
         looks += 1;
         // Beside a reader, a writer may have listed others meanwhile and removed these.

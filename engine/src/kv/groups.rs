@@ -7,7 +7,7 @@
 //! Invariant: what is cached is the decoded front of a group of that namespace, whole or up to where it was wanted.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::blob::{Codec, Extent, GROUP_BYTES_MAX, GroupDecoder, GroupId};
 use crate::error::{Error, ErrorKind, Result};
@@ -17,6 +17,7 @@ use crate::kv::core::Core;
 use crate::kv::keys;
 use crate::log::record::{GroupPart, Kind};
 use crate::log::segments::{Segment, lock};
+use crate::sync::Mutex;
 
 /// Decoders kept for the next group.
 const DECODERS_MAX: usize = 4;

@@ -1,10 +1,11 @@
 //! Work on several threads, as many as the caller says.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::io::Io;
 use crate::log::segments::lock;
+use crate::sync::Mutex;
 
 /// A piece of work that needs nothing of its caller's stack.
 pub(crate) type Job<T> = Box<dyn FnOnce() -> T + Send>;

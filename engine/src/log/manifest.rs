@@ -11,7 +11,7 @@
 
 use std::io::IoSlice;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,7 @@ use crate::io::{File, Io, Open};
 use crate::log::layout::{COUNT_MAX, FORMAT_VERSION, LogState};
 use crate::log::paths::{Paths, manifest_name, parse_manifest};
 use crate::log::segments::lock;
+use crate::sync::Mutex;
 
 const MAGIC: [u8; 8] = *b"annalman";
 pub(super) const HEADER_BYTES: u64 = 28;

@@ -6,13 +6,11 @@
 
 use std::io::IoSlice;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
-
-use crossbeam_channel::{Receiver, unbounded};
+use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
-use crate::io::{File, Io, Lock, Open};
+use crate::io::{File, Io, Lock, Open, ReadMode};
 use crate::log::cursor::{Batch, Cursor, account};
 use crate::log::layout::{FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, Salt, SegmentHeader};
 use crate::log::manifest::{self, Manifest, SegmentEntry, SharedManifest, State};
@@ -20,6 +18,8 @@ use crate::log::paths::{Paths, parse_manifest, parse_segment};
 use crate::log::queue::Queue;
 use crate::log::segments::{Segment, Segments, lock};
 use crate::log::writer::{Sink, Writer, create_segment, seal};
+use crate::sync::Mutex;
+use crate::sync::channel::{Receiver, unbounded};
 
 /// Sizes that a store is opened with.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +27,7 @@ pub(crate) struct Sizes {
     pub(crate) segment_bytes_max: u64,
     pub(crate) queue_bytes_max: usize,
     pub(crate) zero_ahead_bytes: u64,
+    pub(crate) read_mode: ReadMode,
 }
 
 /// A place in the log where bytes are not what was written.
@@ -74,15 +75,21 @@ pub(crate) struct End {
 /// # Errors
 /// `NotFound` without a store, `Locked` with the holder's pid, `Damaged`, `Invalid` for a directory of something
 /// else, `Unavailable`.
-pub(crate) fn find(io: &dyn Io, paths: &Paths, write: bool, create: bool) -> Result<Found> {
+pub(crate) fn find(
+    io: &dyn Io,
+    paths: &Paths,
+    write: bool,
+    create: bool,
+    read_mode: ReadMode,
+) -> Result<Found> {
     if write {
-        return find_once(io, paths, write, create);
+        return find_once(io, paths, write, create, read_mode);
     }
     // A writer may change segments or generations while a reader looks. What was met then is no damage: it counts
     // only if the manifest still says the same.
     let mut before = stamp(io, paths);
     loop {
-        let found = find_once(io, paths, write, create);
+        let found = find_once(io, paths, write, create, read_mode);
         let after = stamp(io, paths);
         if found.is_ok() || before == after {
             return found;
@@ -100,7 +107,7 @@ pub(crate) fn stamp(io: &dyn Io, paths: &Paths) -> Option<(Vec<u8>, u64)> {
     Some((line, len.map_or(0, |stat| stat.len)))
 }
 
-fn find_once(io: &dyn Io, paths: &Paths, write: bool, create: bool) -> Result<Found> {
+fn find_once(io: &dyn Io, paths: &Paths, write: bool, create: bool, read_mode: ReadMode) -> Result<Found> {
     let root = paths.root();
     match io.stat(root)? {
         Some(stat) if !stat.is_dir => {
@@ -127,7 +134,7 @@ fn find_once(io: &dyn Io, paths: &Paths, write: bool, create: bool) -> Result<Fo
         if write { None } else { loaded.file.try_lock(Lock::Shared)?.then(|| loaded.file.clone()) };
     let segments = Arc::new(Segments::default());
     for entry in &loaded.state.segments {
-        open_segment(io, paths, &loaded.state, entry, write, &segments)?;
+        segments.insert(open_segment(io, paths, &loaded.state, entry, write, read_mode)?);
     }
     refuse_stray_segment(io, paths, &loaded.state)?;
     Ok(Found { state: loaded.state, generation: loaded.generation, writer_lock, generation_lock, segments })
@@ -143,8 +150,8 @@ fn open_segment(
     state: &State,
     entry: &SegmentEntry,
     write: bool,
-    segments: &Segments,
-) -> Result<()> {
+    read_mode: ReadMode,
+) -> Result<Arc<Segment>> {
     let how = if write && entry.sealed_bytes.is_none() { Open::Write } else { Open::Read };
     let segment = Segment::open(io, paths, state.store, entry.id, how)?;
     if let Some(expected) = entry.sealed_bytes {
@@ -153,10 +160,9 @@ fn open_segment(
             let what = format!("it has {found} bytes, and had {expected} when it was sealed");
             return Err(Error::damaged(&segment.path, found.min(expected), what));
         }
-        segment.mark_sealed();
+        segment.mark_sealed(read_mode);
     }
-    segments.insert(Arc::new(segment));
-    Ok(())
+    Ok(Arc::new(segment))
 }
 
 /// A segment after the last one listed is left over from a crash while it was made, unless batches stand in it:
@@ -349,7 +355,7 @@ pub(crate) struct OpenLog {
     pub(crate) manifest: Arc<SharedManifest>,
     sink: Arc<dyn Sink>,
     ended: Receiver<Result<()>>,
-    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    thread: Mutex<Option<crate::sync::JoinHandle<()>>>,
     /// Released at the close.
     lock: Mutex<Option<Arc<dyn File>>>,
 }
@@ -386,7 +392,7 @@ pub(crate) fn start(
         }
         state.segments.push(SegmentEntry { id: next, first_seqno: end.state.next_seqno, sealed_bytes: None });
         state.synced = SEGMENT_HEADER_BYTES;
-        active.mark_sealed();
+        active.mark_sealed(sizes.read_mode);
         found.segments.insert(segment.clone());
         active = segment;
         tail = SEGMENT_HEADER_BYTES;
@@ -420,8 +426,9 @@ pub(crate) fn start(
         synced: tail,
         zeroed: tail,
         zero_ahead_bytes: sizes.zero_ahead_bytes,
+        read_mode: sizes.read_mode,
     };
-    let (ended_in, ended) = crossbeam_channel::bounded(1);
+    let (ended_in, ended) = crate::sync::channel::bounded(1);
     let thread = io.spawn("annals-writer", Box::new(move || writer.run(&ended_in)))?;
     Ok(OpenLog {
         queue,

@@ -4,12 +4,13 @@
 //! for a while first, as long as that has lately been worth it. One waiter at a time does: of many, all but one
 //! would only keep the writer from its core.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::SCHEDULED;
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Looks before sleeping: at most some 100 microseconds on today's machines.
-const LOOKS_MAX: u32 = 8192;
+const LOOKS_MAX: u32 = if SCHEDULED { 2 } else { 8192 };
 /// Looks where it was in vain lately: to notice when that changes.
-const LOOKS_MIN: u32 = 32;
+const LOOKS_MIN: u32 = if SCHEDULED { 1 } else { 32 };
 
 /// See the module.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ impl Patience {
         }
         let looks = self.looks.load(Ordering::Relaxed);
         let found = (0..looks).find_map(|_| {
-            std::hint::spin_loop();
+            crate::sync::spin_loop();
             look()
         });
         let next = if found.is_some() { looks * 2 } else { looks / 2 };

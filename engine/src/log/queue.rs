@@ -6,9 +6,7 @@
 //! next part can point back at the one before. Groups never span segments: while a new segment is wanted, no group
 //! that already has parts is handed out, and the segment changes at the first batch that leaves none of them behind.
 
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
-
-use crossbeam_channel::Sender;
+use std::sync::Arc;
 
 use crate::blob::Packer;
 use crate::error::{Error, ErrorKind, Result};
@@ -20,6 +18,8 @@ use crate::log::segments::lock;
 use crate::log::sequence::Ordered;
 use crate::log::sums::Sums;
 use crate::log::ticket::{Completer, Failure, Ticket, ticket};
+use crate::sync::channel::Sender;
+use crate::sync::{Condvar, Mutex, OnceLock};
 
 /// When a commit counts as done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -373,6 +373,13 @@ impl Queue {
             }
         }
         Ok(Position { queue: self, segment, offset, from, to, bytes, used: false })
+    }
+
+    /// Fixes a batch's place and drops it.
+    #[cfg(all(test, annals_shuttle))]
+    pub(crate) fn lose(&self, batch: &BatchBuf) {
+        self.budget.take(batch.bytes.len());
+        drop(self.place(batch, &[], None, false));
     }
 
     /// Waits until everything queued so far is published; `visible` is what is published already.

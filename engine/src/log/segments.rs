@@ -1,18 +1,19 @@
 //! Open segments and how a record is fetched from one.
 //!
 //! The active segment is read by position only, since it is still written and cut; sealed ones are mapped once,
-//! at the first read.
+//! at the first read, unless the store was opened to read all by position.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::ids::{Place, SegmentId, StoreId};
-use crate::io::{Bytes, File, Io, Open};
+use crate::io::{Bytes, File, Io, Open, ReadMode};
 use crate::log::layout::{RECORD_HEADER_BYTES, RawRecord, SEGMENT_HEADER_BYTES, Salt, SegmentHeader};
 use crate::log::paths::Paths;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{OnceLock, RwLock};
 
 /// One open segment.
 #[derive(Debug)]
@@ -21,7 +22,8 @@ pub(crate) struct Segment {
     pub(crate) path: PathBuf,
     pub(crate) file: Arc<dyn File>,
     pub(crate) salt: Salt,
-    sealed: OnceLock<()>,
+    /// Set once it is sealed: how it is read from then on.
+    sealed: OnceLock<ReadMode>,
     map: OnceLock<Option<Bytes>>,
     /// The file was seen to be as long as this.
     known_len: AtomicU64,
@@ -57,16 +59,18 @@ impl Segment {
     }
 
     /// From now on nobody writes or cuts this file.
-    pub(crate) fn mark_sealed(&self) {
-        self.sealed.get_or_init(|| ());
+    pub(crate) fn mark_sealed(&self, read_mode: ReadMode) {
+        self.sealed.get_or_init(|| read_mode);
     }
 
     fn map(&self) -> Option<&Bytes> {
-        self.sealed.get()?;
+        if *self.sealed.get()? == ReadMode::Positional {
+            return None;
+        }
         self.map.get_or_init(|| self.file.map().ok()).as_ref()
     }
 
-    /// All bytes of a sealed segment, without a copy; `None` of one that is still written.
+    /// All bytes of a sealed segment, without a copy; `None` of one that is still written or read by position.
     pub(crate) fn mapped(&self) -> Option<&[u8]> {
         self.map().map(|map| &**map)
     }
@@ -159,16 +163,16 @@ impl Segments {
 }
 
 /// A read lock; a panic elsewhere does not spread, since every value behind these locks is whole at any time.
-pub(crate) fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
+pub(crate) fn read<T>(lock: &RwLock<T>) -> crate::sync::RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// A write lock, as [`read`].
-pub(crate) fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
+pub(crate) fn write<T>(lock: &RwLock<T>) -> crate::sync::RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// A mutex, as [`read`].
-pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &crate::sync::Mutex<T>) -> crate::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

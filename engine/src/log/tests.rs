@@ -4,3 +4,5 @@ mod golden;
 mod hostile;
 mod oracle;
 mod samples;
+#[cfg(annals_shuttle)]
+mod schedules;

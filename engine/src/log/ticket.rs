@@ -2,14 +2,15 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Seqno;
 use crate::log::patience::Patience;
 use crate::log::segments::lock;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Mutex};
 
 /// A failure that many tickets share.
 #[derive(Debug, Clone)]

@@ -7,11 +7,9 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use crossbeam_channel::Receiver;
-
 use crate::error::{Error, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
-use crate::io::{Io, Open};
+use crate::io::{Io, Open, ReadMode};
 use crate::log::layout::{
     BatchHeader, FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeader,
     chain_digest,
@@ -23,6 +21,7 @@ use crate::log::queue::{Durability, Job, Queue, Queued};
 use crate::log::segments::{Segment, Segments};
 use crate::log::sequence::Sequence;
 use crate::log::ticket::Failure;
+use crate::sync::channel::Receiver;
 
 /// Batches written together have at most about this many bytes.
 const WRITE_BYTES_MAX: usize = 4 << 20;
@@ -80,11 +79,13 @@ pub(crate) struct Writer {
     /// Zeros are written up to here.
     pub(crate) zeroed: u64,
     pub(crate) zero_ahead_bytes: u64,
+    /// How segments are read once they are sealed.
+    pub(crate) read_mode: ReadMode,
 }
 
 impl Writer {
     /// Works until told to close. `ended` receives what the close came to.
-    pub(crate) fn run(mut self, ended: &crossbeam_channel::Sender<Result<()>>) {
+    pub(crate) fn run(mut self, ended: &crate::sync::channel::Sender<Result<()>>) {
         let mut sequence = Sequence::new(self.state.next_seqno);
         let patience = Patience::default();
         let jobs = self.jobs.clone();
@@ -247,7 +248,7 @@ impl Writer {
             manifest.segments.push(SegmentEntry { id: next, first_seqno, sealed_bytes: None });
             manifest.synced = SEGMENT_HEADER_BYTES;
         })?;
-        self.active.mark_sealed();
+        self.active.mark_sealed(self.read_mode);
         self.active = Arc::new(segment);
         self.segments.insert(self.active.clone());
         self.tail = SEGMENT_HEADER_BYTES;

@@ -167,7 +167,7 @@ impl Store {
         for what in core.index.verify_tables() {
             report.damaged.push(Problem { run: None, what });
         }
-        let found = match find(&*core.io, &core.paths, false, false) {
+        let found = match find(&*core.io, &core.paths, false, false, core.options.read_mode) {
             Ok(found) => found,
             Err(error) => return report.note(None, &error),
         };

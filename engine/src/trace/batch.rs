@@ -1,7 +1,7 @@
 //! Changes to one run that are committed together. All that the run remembers is staged here and put back only once
 //! the batch is queued.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use crate::blob::{Body, Compared, Extent};
 use crate::error::{Error, Result};
@@ -14,6 +14,7 @@ use crate::log::record::{
     SnapshotHead,
 };
 use crate::log::ticket::Ticket;
+use crate::sync::MutexGuard;
 use crate::trace::chain;
 use crate::trace::lanes::{Lane, LaneKey, Slot};
 use crate::trace::model::{Component, Frame, Status, check_text};

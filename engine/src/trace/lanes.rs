@@ -5,11 +5,11 @@
 //! room for it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::blob::{Body, DeltaStack, Extent};
 use crate::ids::BlobId;
 use crate::kv::cache::Cache;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::trace::model::Component;
 
 /// A body larger than this is not remembered.

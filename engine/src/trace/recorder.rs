@@ -4,7 +4,7 @@
 //! run remembers advances only when a batch is queued: one that is dropped leaves no trace.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::ids::{BlobId, Link, NamespaceId, RunUid};
@@ -14,6 +14,7 @@ use crate::kv::write::{BatchWriter, Packed};
 use crate::log::record::{BodyRef, Kind, RunFields, RunHead};
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
+use crate::sync::Mutex;
 use crate::trace::batch::RunBatch;
 use crate::trace::chain::{self, FrameDigest};
 use crate::trace::lanes::{Lanes, Previous};

@@ -1,6 +1,6 @@
 //! Frames whose output arrives in parts.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::blob::Extent;
 use crate::error::{Error, Result};
@@ -11,6 +11,7 @@ use crate::log::queue::Durability;
 use crate::log::record::{Kind, PartHead};
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
+use crate::sync::Mutex;
 use crate::trace::batch::Begun;
 use crate::trace::lanes::Slot;
 use crate::trace::model::Frame;

@@ -24,7 +24,7 @@ fn options(io: &SimIo) -> Options {
         io: Arc::new(io.clone()),
         segment_bytes_max: 6 << 10,
         zero_ahead_bytes: 4 << 10,
-        ..Options::default()
+        ..crate::support::defaults()
     }
 }
 

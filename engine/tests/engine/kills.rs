@@ -16,7 +16,12 @@ const CHILD_STORE: &str = "ANNALS_KILLS_STORE";
 
 fn options(round: u64) -> Options {
     let durability = if round.is_multiple_of(2) { Durability::Process } else { Durability::Disk };
-    Options { durability, segment_bytes_max: 256 << 10, zero_ahead_bytes: 64 << 10, ..Options::default() }
+    Options {
+        durability,
+        segment_bytes_max: 256 << 10,
+        zero_ahead_bytes: 64 << 10,
+        ..crate::support::defaults()
+    }
 }
 
 #[test]

@@ -14,6 +14,8 @@ mod forks;
 mod format_fixture;
 mod kills;
 mod kv;
+mod one_door;
+mod read_modes;
 mod readers;
 mod reading;
 mod recording;

@@ -13,7 +13,7 @@ fn a_reader_sees_what_it_was_opened_with_until_it_refreshes() {
     let keys = space.keyspace("k", History::All).unwrap();
     keys.put(b"a", "1").unwrap();
     let (run, mut talk) = recorded(&space, "r", 3);
-    let live = Store::open_read_only(&path).unwrap();
+    let live = crate::support::reader(&path).unwrap();
     let theirs = live.namespace("default").unwrap();
     let their_keys = theirs.keyspace("k", History::All).unwrap();
     record(&run, &mut talk, 4);
@@ -53,7 +53,7 @@ fn a_reader_sees_what_it_was_opened_with_until_it_refreshes() {
     assert_eq!(theirs.run("r").unwrap().info().status, Status::Abandoned);
     assert_whole(&live);
     live.close().unwrap();
-    Store::open(&path).unwrap().close().unwrap();
+    crate::support::writer(&path).unwrap().close().unwrap();
 }
 
 #[test]
@@ -68,12 +68,12 @@ fn readers_open_refresh_and_verify_while_segments_change_and_writers_come_and_go
             .map(|reader| {
                 let (path, done) = (&path, &done);
                 scope.spawn(move || {
-                    let mut live = Store::open_read_only(path).unwrap();
+                    let mut live = crate::support::reader(path).unwrap();
                     let (mut looks, mut last) = (0, live.seqno());
                     while !done.load(Ordering::SeqCst) || looks < 20 {
                         looks += 1;
                         if looks % 3 == reader {
-                            live = Store::open_read_only(path).unwrap();
+                            live = crate::support::reader(path).unwrap();
                         } else {
                             live.refresh().unwrap();
                         }
@@ -108,7 +108,7 @@ fn readers_open_refresh_and_verify_while_segments_change_and_writers_come_and_go
             println!("a reader looked {} times", reader.join().unwrap());
         }
     });
-    let store = Store::open_read_only(&path).unwrap();
+    let store = crate::support::reader(&path).unwrap();
     assert!(store.stats().unwrap().segments > 6);
     assert_whole(&store);
 }
@@ -118,7 +118,7 @@ fn a_second_writer_is_told_who_the_first_is() {
     let (dir, store, space) = fresh();
     let path = dir.path().join("s");
     let refused = || {
-        let error = Store::open(&path).map(drop).unwrap_err();
+        let error = crate::support::writer(&path).map(drop).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Locked);
         let text = error.to_string();
         assert!(
@@ -135,13 +135,13 @@ fn a_second_writer_is_told_who_the_first_is() {
     refused();
     clone.close().unwrap();
     // Handles that outlive the close hold nothing.
-    let again = Store::open(&path).unwrap();
+    let again = crate::support::writer(&path).unwrap();
     assert_eq!(run.record(Frame::new(Component::Llm, "a", "b")).unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(space.run("r").unwrap().info().name, "r");
     drop((run, space));
     refused();
     drop(again);
-    Store::open(&path).unwrap();
+    crate::support::writer(&path).unwrap();
 }
 
 /// What the threads below put: the value says when.

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use annals::{Component, Durability, ErrorKind, Frame, History, Options, RunSpec, ScanRange, Status, Store};
 
 fn options() -> Options {
-    Options { durability: Durability::Process, ..Options::default() }
+    Options { durability: Durability::Process, ..crate::support::defaults() }
 }
 
 /// A growing conversation: request n holds all before it.

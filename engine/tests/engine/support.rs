@@ -5,17 +5,37 @@ use std::sync::Arc;
 
 use annals::io::sim::SimIo;
 use annals::{
-    Component, Durability, Frame, Namespace, Options, RecordedFrame, Run, RunReader, RunSpec, Store,
+    Component, Durability, Frame, Namespace, Options, ReadMode, RecordedFrame, Run, RunReader, RunSpec, Store,
 };
+
+/// The default options, reading as `ANNALS_READ_MODE` says: `mapped` (the default) or `positional`.
+pub(crate) fn defaults() -> Options {
+    let read_mode = match std::env::var("ANNALS_READ_MODE").as_deref() {
+        Err(_) | Ok("mapped") => ReadMode::Mapped,
+        Ok("positional") => ReadMode::Positional,
+        Ok(other) => panic!("ANNALS_READ_MODE={other}: mapped or positional"),
+    };
+    Options { read_mode, ..Options::default() }
+}
+
+/// Opens for writing with those.
+pub(crate) fn writer(path: impl AsRef<Path>) -> annals::Result<Store> {
+    Store::open_with(path, defaults())
+}
+
+/// Opens for reading with those.
+pub(crate) fn reader(path: impl AsRef<Path>) -> annals::Result<Store> {
+    Store::open_read_only_with(path, defaults())
+}
 
 /// A real disk without waiting for it.
 pub(crate) fn quick() -> Options {
-    Options { durability: Durability::Process, zero_ahead_bytes: 64 << 10, ..Options::default() }
+    Options { durability: Durability::Process, zero_ahead_bytes: 64 << 10, ..defaults() }
 }
 
 /// A simulated disk, every commit synced.
 pub(crate) fn on(sim: &SimIo) -> Options {
-    Options { io: Arc::new(sim.clone()), zero_ahead_bytes: 4 << 10, ..Options::default() }
+    Options { io: Arc::new(sim.clone()), zero_ahead_bytes: 4 << 10, ..defaults() }
 }
 
 /// A new store on a real disk with its namespace; the directory goes when the first is dropped.

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError};
 
 use super::faults::Faults;
 use super::file::SimFile;
@@ -16,6 +15,7 @@ use super::{Crash, FailRule, OpKind};
 use crate::io::real::start_thread;
 use crate::io::seam::check_rename;
 use crate::io::{File, Io, IoError, Lock, Open, Result, Stat};
+use crate::sync::{JoinHandle, Mutex, MutexGuard};
 
 /// The first `now_ns` of a new disk: 2020-09-13 12:26:40 UTC.
 const NOW_NS: u64 = 1_600_000_000_000_000_000;

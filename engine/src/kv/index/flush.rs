@@ -5,7 +5,6 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::error::Result;
 use crate::io::{File, Open};
@@ -19,6 +18,7 @@ use crate::log::manifest::TableEntry;
 use crate::log::paths::parse_table;
 use crate::log::record::HistoryCode;
 use crate::log::segments::{lock, read};
+use crate::sync::atomic::Ordering;
 
 /// A table is merged into the one before it unless that one is at least this many times larger. Written often: with 2
 /// a store of 38 flushes writes each entry 3.2 times and has at most 5 tables, with 4 it is 4.8 times and 3 tables.
@@ -116,7 +116,7 @@ impl Index {
         let sink = writer.finish().map_err(table_error)?;
         sink.finish()?;
         file.sync()?;
-        Table::open(file.map()?).map_err(table_error)
+        Table::open(self.limits.read_mode.whole(&*file)?).map_err(table_error)
     }
 
     /// Whether a version may be left out of a table: it is past what its keyspace's policy keeps.

@@ -6,11 +6,10 @@
 //! that a reader holds stays readable for as long as it does.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::Arc;
 
 use crate::ids::{SegmentId, Seqno, StoreId};
-use crate::io::{Io, Open};
+use crate::io::{Io, Open, ReadMode};
 use crate::kv::index::memtable::Memtable;
 use crate::kv::index::upkeep::Upkeep;
 use crate::kv::table::{Entry, Table};
@@ -19,12 +18,16 @@ use crate::log::manifest::{State, TableEntry};
 use crate::log::paths::Paths;
 use crate::log::record::HistoryCode;
 use crate::log::segments::{lock, read, write};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, OnceLock, RwLock};
 
-/// How much may be in memory, and for how long.
+/// How much may be in memory, and how the rest is read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// Memory is frozen and written down once it has about this many bytes.
     pub(crate) memory_bytes: usize,
+    /// How tables are read.
+    pub(crate) read_mode: ReadMode,
 }
 
 /// Memory is written down once this much log came since it last was: it is what a crash leaves to be read again.
@@ -95,7 +98,7 @@ impl Index {
     /// An index over these tables; `false` where one of them is missing or not what was written, and the log must
     /// be read from its start.
     pub(crate) fn open(io: &Arc<dyn Io>, paths: &Paths, state: &State, limits: Limits) -> (Self, bool) {
-        let tables = open_tables(&**io, paths, state);
+        let tables = open_tables(&**io, paths, state, limits.read_mode);
         let whole = tables.is_some();
         let levels = Levels { tables: tables.unwrap_or_default(), ..Levels::default() };
         let frozen_at = if whole { state.covers_state.totals.bytes() } else { 0 };
@@ -119,7 +122,9 @@ impl Index {
     /// leave out. For a store open for reading beside a writer. The log is to be read on from their `covers`; nothing
     /// changes where the result is false.
     pub(crate) fn reload(&self, state: &State, rest: impl IntoIterator<Item = Entry>, last: Seqno) -> bool {
-        let Some(tables) = open_tables(&*self.io, &self.paths, state) else { return false };
+        let Some(tables) = open_tables(&*self.io, &self.paths, state, self.limits.read_mode) else {
+            return false;
+        };
         let levels = Levels { tables, ..Levels::default() };
         levels.active.insert(rest);
         let views = lock(&self.views);
@@ -171,13 +176,13 @@ impl Index {
 }
 
 /// The tables that the manifest lists, `None` where one of them is missing or not what was written.
-fn open_tables(io: &dyn Io, paths: &Paths, state: &State) -> Option<Vec<Listed>> {
+fn open_tables(io: &dyn Io, paths: &Paths, state: &State, read_mode: ReadMode) -> Option<Vec<Listed>> {
     let open = |entry: &TableEntry| {
         let file = io.open(&paths.table(entry.id), Open::Read).ok()?;
         if file.len().ok()? != entry.bytes {
             return None;
         }
-        let table = Table::open(file.map().ok()?).ok()?;
+        let table = Table::open(read_mode.whole(&*file).ok()?).ok()?;
         let ours = table.meta().store == state.store.0 && table.meta().id == entry.id;
         ours.then(|| Listed { table: Arc::new(table), entry: entry.clone() })
     };

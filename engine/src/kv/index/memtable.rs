@@ -8,11 +8,12 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicUsize, Ordering as Memory};
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use crate::kv::table::{Entry, Source, Value};
 use crate::log::segments::{read, write};
+use crate::sync::RwLock;
+use crate::sync::atomic::{AtomicUsize, Ordering as Memory};
 
 /// Bytes of a key that stand in the entry itself.
 const INLINE_BYTES: usize = 24;

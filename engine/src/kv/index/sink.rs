@@ -1,7 +1,5 @@
 //! What the log's writer calls.
 
-use std::sync::atomic::Ordering;
-
 use crate::error::Result;
 use crate::ids::{SegmentId, Seqno};
 use crate::kv::index::levels::{Covered, Index, LOG_BYTES_MAX};
@@ -10,6 +8,7 @@ use crate::log::layout::LogState;
 use crate::log::manifest::State;
 use crate::log::queue::Queued;
 use crate::log::writer::{LogEnd, Persisted, Sink};
+use crate::sync::atomic::Ordering;
 
 impl Index {
     /// Writes down what was read of the log so far, where it is much; for an opening for writing, before the upkeep has

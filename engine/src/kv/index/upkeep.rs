@@ -11,8 +11,7 @@
 //!
 //! Left out: a clock. Nothing here happens by time.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::io::{File, Open};
@@ -23,6 +22,7 @@ use crate::log::queue::Queue;
 use crate::log::segments::lock;
 use crate::log::ticket::Failure;
 use crate::log::writer::LogEnd;
+use crate::sync::{Condvar, JoinHandle, Mutex};
 
 /// Writing fails where memory that cannot be written down has grown to this many times its bound.
 const GROWTH_MAX: usize = 4;
@@ -111,8 +111,8 @@ impl Index {
         let used = self.levels().active.bytes();
         let bound = self.limits.memory_bytes;
         let logged = end.state.totals.bytes();
-        let long =
-            logged.saturating_sub(self.frozen_at.load(std::sync::atomic::Ordering::Relaxed)) >= LOG_BYTES_MAX;
+        let long = logged.saturating_sub(self.frozen_at.load(crate::sync::atomic::Ordering::Relaxed))
+            >= LOG_BYTES_MAX;
         if used == 0 || !(used >= bound || long) || !upkeep.is_free(used, bound)? {
             return Ok(());
         }
@@ -124,7 +124,7 @@ impl Index {
         self.change_levels(|levels| {
             levels.frozen = Some(std::mem::take(&mut levels.active));
         });
-        self.frozen_at.store(logged, std::sync::atomic::Ordering::Relaxed);
+        self.frozen_at.store(logged, crate::sync::atomic::Ordering::Relaxed);
         let covered = Covered { at: (end.segment, end.tail), state: end.state.clone() };
         lock(&upkeep.state).phase = Phase::Working(Frozen { memory, covered, unsynced });
         upkeep.changed.notify_all();
@@ -165,7 +165,7 @@ impl Index {
         // The writer's own sync may have failed meanwhile: then nobody knows what of the log is there.
         upkeep.queue.check()?;
         let listed = tables.iter().map(|listed| listed.entry.clone()).collect();
-        let next_table = self.next_table.load(std::sync::atomic::Ordering::Relaxed);
+        let next_table = self.next_table.load(crate::sync::atomic::Ordering::Relaxed);
         let edited = upkeep.manifest.edit(|manifest| {
             manifest.tables = listed;
             manifest.next_table = next_table;

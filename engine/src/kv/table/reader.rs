@@ -11,8 +11,8 @@ use super::layout::{FOOTER_LEN, Footer, HEADER_LEN};
 use super::scan::{Scan, ScanBack};
 use super::shape::{RawBlock, Shape};
 use crate::io::Bytes;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::ops::{Bound, Range};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An open table. Cheap to hold: its bytes, and which blocks were checked.
 #[derive(Debug)]

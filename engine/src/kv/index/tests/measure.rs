@@ -46,7 +46,7 @@ fn index(dir: &std::path::Path, memory_bytes: usize) -> Index {
         clean: None,
         next_table: 1,
     };
-    Index::open(&io, &paths, &state, Limits { memory_bytes }).0
+    Index::open(&io, &paths, &state, Limits { memory_bytes, read_mode: crate::io::ReadMode::default() }).0
 }
 
 /// Nanoseconds that this thread was on a processor: others may use the machine, too.

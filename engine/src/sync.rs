@@ -1,0 +1,45 @@
+//! The only door to locks, atomics, channels and threads.
+//!
+//! Ordinarily what stands here is the standard library's own, and crossbeam's channel, under their own names: the same
+//! code as without the door. Built with `--cfg annals_shuttle` it is shuttle's instead: one system thread runs all
+//! threads in turn and a scheduler chooses from a seed who goes on at each lock, atomic, message and wait. So a test
+//! goes through thousands of schedules, a failing one repeats, and where nobody can go on that is an error at once
+//! (`engine/tests/schedules`, run by `.ci/schedules`).
+//!
+//! `Arc`, `PoisonError` and `LazyLock` are the standard library's in both: nobody waits for the first two, and the
+//! third holds constants only. Left out: memory orders. The scheduler takes every atomic as sequentially consistent;
+//! weaker orders are for `.ci/sanitize`.
+
+#[cfg(not(annals_shuttle))]
+mod door {
+    pub(crate) use crossbeam_channel as channel;
+    pub(crate) use std::hint::spin_loop;
+    pub(crate) use std::sync::{
+        Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic,
+    };
+    pub(crate) use std::thread::{self, JoinHandle};
+
+    /// Whether a test's scheduler runs all threads.
+    pub(crate) const SCHEDULED: bool = false;
+}
+
+#[cfg(annals_shuttle)]
+mod door {
+    pub(crate) use super::scheduled::{OnceLock, channel};
+    pub(crate) use shuttle::hint::spin_loop;
+    pub(crate) use shuttle::sync::{
+        Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic,
+    };
+    pub(crate) use shuttle::thread::{self, JoinHandle};
+
+    /// Whether a test's scheduler runs all threads.
+    pub(crate) const SCHEDULED: bool = true;
+}
+
+#[cfg(annals_shuttle)]
+mod scheduled;
+
+pub(crate) use door::{
+    Condvar, JoinHandle, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, SCHEDULED,
+    atomic, channel, spin_loop, thread,
+};

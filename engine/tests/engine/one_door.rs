@@ -1,0 +1,59 @@
+//! The engine reaches locks, atomics, channels and threads through `engine/src/sync.rs` alone: what goes past it the
+//! scheduler of `engine/tests/schedules` does not see.
+
+use std::path::{Path, PathBuf};
+
+/// What of the standard library may be named anywhere: nobody waits for these.
+const FREE: [&str; 3] = ["Arc", "PoisonError", "LazyLock"];
+/// Whatever begins like this is for the door alone.
+const DOORS: [&str; 5] = ["std::sync::", "std::thread", "crossbeam", "spin_loop", "shuttle::"];
+
+fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() && !matches!(name, "tests" | "sync") {
+            sources(&path, out);
+        } else if name.ends_with(".rs") && !matches!(name, "tests.rs" | "sync.rs") {
+            out.push(path);
+        }
+    }
+}
+
+/// The uses of a text that are for the door alone.
+fn past_the_door(text: &str) -> Vec<String> {
+    let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    let code = code.join("\n");
+    let mut found = Vec::new();
+    for door in DOORS {
+        for (at, _) in code.match_indices(door) {
+            let rest = &code[at + door.len()..];
+            let named = match rest.strip_prefix('{') {
+                Some(list) => list.split('}').next().unwrap_or_default(),
+                None => rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default(),
+            };
+            let free = door == "std::sync::" && named.split(',').all(|name| FREE.contains(&name.trim()));
+            // `crate::sync::spin_loop` is the door.
+            if !free && !code[..at].ends_with("crate::sync::") {
+                found.push(format!("{door}{named}"));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn locks_and_threads_come_through_one_door() {
+    let mut paths = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut paths);
+    assert!(paths.len() > 60, "only {} sources were found", paths.len());
+    for path in paths {
+        let found = past_the_door(&std::fs::read_to_string(&path).unwrap());
+        assert!(found.is_empty(), "{}: {found:?}; take it from crate::sync", path.display());
+    }
+    // The test itself finds what it looks for.
+    for bad in ["use std::sync::Mutex;", "use std::sync::{Arc, Condvar};", "std::thread::spawn(|| {})"] {
+        assert_eq!(past_the_door(bad).len(), 1, "{bad}");
+    }
+    assert!(past_the_door("use std::sync::{Arc, PoisonError};\nuse crate::sync::Mutex;").is_empty());
+}

@@ -1,0 +1,194 @@
+//! Reading through maps and by position: the same answers, and what each makes of a file that another program cuts.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use annals::io::sim::{FailRule, OpKind, SimIo};
+use annals::{
+    Component, ErrorKind, Frame, History, Namespace, Options, ReadMode, RunSpec, ScanRange, Status, Store,
+};
+
+use crate::support::{Rng, assert_whole, frames};
+
+const CHILD: &str = "read_modes::child_whose_files_are_cut";
+const CHILD_STORE: &str = "ANNALS_READ_MODES_STORE";
+/// "Bus error", the same on every Linux.
+const SIGBUS: i32 = 7;
+const FRAMES: u32 = 60;
+
+fn options(read_mode: ReadMode) -> Options {
+    Options {
+        read_mode,
+        segment_bytes_max: 128 << 10,
+        index_memory_bytes: 32 << 10,
+        durability: annals::Durability::Process,
+        ..Options::default()
+    }
+}
+
+fn input(seq: u32) -> Vec<u8> {
+    Rng(u64::from(seq)).bytes(20_000)
+}
+
+fn key(n: u64) -> Vec<u8> {
+    Rng(n).bytes(30)
+}
+
+/// Several sealed segments and some tables of many blocks.
+fn fill(path: &Path) {
+    let store = Store::open_with(path, options(ReadMode::Mapped)).unwrap();
+    let space = store.namespace("n").unwrap();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    for seq in 1..=FRAMES {
+        run.record(Frame::new(Component::Tool, input(seq), "out")).unwrap();
+    }
+    run.end(Status::Ok).unwrap();
+    let keys = space.keyspace("k", History::Latest).unwrap();
+    for chunk in (0..4000).collect::<Vec<_>>().chunks(200) {
+        let mut batch = space.batch();
+        for n in chunk {
+            batch.put(&keys, &key(*n), n.to_string());
+        }
+        batch.commit().unwrap();
+    }
+    assert!(store.stats().unwrap().segments > 5);
+    store.close().unwrap();
+}
+
+/// All that a store holds, read in both ways that there are: in order and one by one.
+fn observe(store: &Store, space: &Namespace) -> Vec<Vec<u8>> {
+    let reader = space.run("r").unwrap();
+    let mut seen: Vec<_> =
+        frames(&reader).into_iter().flat_map(|frame| [frame.input, frame.output]).collect();
+    store.drop_caches();
+    seen.extend((1..=FRAMES).rev().map(|seq| reader.frame(seq).unwrap().input));
+    let keys = space.find_keyspace("k").unwrap().unwrap();
+    seen.extend(keys.scan(ScanRange::all()).flat_map(|pair| <[Vec<u8>; 2]>::from(pair.unwrap())));
+    seen.extend((0..4000).map(|n| keys.get(&key(n)).unwrap().unwrap()));
+    seen
+}
+
+#[test]
+fn both_modes_give_the_same_and_a_writer_in_either_goes_on_where_the_other_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    fill(&path);
+    let seen = [ReadMode::Mapped, ReadMode::Positional].map(|mode| {
+        let store = Store::open_read_only_with(&path, options(mode)).unwrap();
+        assert_whole(&store);
+        observe(&store, &store.namespace("n").unwrap())
+    });
+    assert!(seen[0] == seen[1]);
+    for round in 0..4u32 {
+        let mode = [ReadMode::Positional, ReadMode::Mapped][round as usize % 2];
+        let store = Store::open_with(&path, options(mode)).unwrap();
+        let space = store.namespace("n").unwrap();
+        let run = space.begin_run(RunSpec::new(format!("more {round}"))).unwrap();
+        (0..10).for_each(|seq| _ = run.record(Frame::new(Component::Tool, input(seq), "")).unwrap());
+        run.end(Status::Ok).unwrap();
+        assert!(observe(&store, &space) == seen[0], "round {round}");
+        assert_whole(&store);
+        store.close().unwrap();
+    }
+}
+
+/// Cuts each file of a folder to its first page, as another program might.
+fn cut(dir: &Path) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let file = std::fs::OpenOptions::new().write(true).open(entry.unwrap().path()).unwrap();
+        if file.metadata().unwrap().len() > 4096 {
+            file.set_len(4096).unwrap();
+        }
+    }
+}
+
+#[test]
+#[ignore = "the process that the test of cut files starts"]
+fn child_whose_files_are_cut() {
+    let Ok(told) = std::env::var(CHILD_STORE) else { return };
+    let [mode, folder, path] = told.splitn(3, ' ').collect::<Vec<_>>().try_into().unwrap();
+    let mode = if mode == "mapped" { ReadMode::Mapped } else { ReadMode::Positional };
+    let store = Store::open_read_only_with(path, options(mode)).unwrap();
+    let space = store.namespace("n").unwrap();
+    let (reader, keys) = (space.run("r").unwrap(), space.find_keyspace("k").unwrap().unwrap());
+    assert!(reader.frame(2).unwrap().input == input(2));
+    cut(&Path::new(path).join(folder));
+    store.drop_caches();
+    let (mut right, mut damaged) = (0, 0);
+    let mut note = |found: annals::Result<bool>| match found {
+        Ok(same) => {
+            assert!(same, "wrong bytes");
+            right += 1;
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+            damaged += 1;
+        }
+    };
+    for seq in 1..=FRAMES {
+        note(reader.frame(seq).map(|frame| frame.input == input(seq)));
+    }
+    for n in 0..4000 {
+        note(keys.get(&key(n)).map(|value| value.unwrap() == n.to_string().into_bytes()));
+    }
+    println!("\n@read {right} right {damaged} damaged");
+}
+
+/// Runs the child; its signal, or how many reads were right and how many said `Damaged`.
+fn cut_under_a_reader(mode: &str, folder: &str) -> Result<(u32, u32), i32> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    fill(&path);
+    let done = Command::new(std::env::current_exe().unwrap())
+        .args([CHILD, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(CHILD_STORE, format!("{mode} {folder} {}", path.display()))
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap();
+    if let Some(signal) = done.status.signal() {
+        return Err(signal);
+    }
+    assert!(done.status.success());
+    let text = String::from_utf8(done.stdout).unwrap();
+    let counts = text.lines().find_map(|line| line.strip_prefix("@read ")).unwrap();
+    let numbers: Vec<u32> = counts.split(' ').filter_map(|word| word.parse().ok()).collect();
+    Ok((numbers[0], numbers[1]))
+}
+
+/// What docs/guarantees.md says of maps: this is the case in which the process ends. By position it is an error.
+#[test]
+fn a_file_cut_under_a_reader_is_sigbus_through_a_map_and_an_error_by_position() {
+    let all = FRAMES + 4000;
+    assert_eq!(cut_under_a_reader("mapped", "segments"), Err(SIGBUS));
+    assert_eq!(cut_under_a_reader("mapped", "tables"), Err(SIGBUS));
+    let (right, damaged) = cut_under_a_reader("positional", "segments").unwrap();
+    assert!(right + damaged == all && damaged > FRAMES / 2, "{right} right, {damaged} damaged");
+    // Tables were read when they were opened: what happens to the files later is nothing to this process.
+    assert_eq!(cut_under_a_reader("positional", "tables"), Ok((all, 0)));
+}
+
+#[test]
+fn by_position_a_disk_that_fails_is_an_error_and_no_more() {
+    let sim = SimIo::new(1);
+    let options = || Options { io: Arc::new(sim.clone()), ..options(ReadMode::Positional) };
+    let store = Store::open_with("s", options()).unwrap();
+    let run = store.namespace("n").unwrap().begin_run(RunSpec::new("r")).unwrap();
+    for seq in 1..=FRAMES {
+        run.record(Frame::new(Component::Tool, input(seq), "out")).unwrap();
+    }
+    run.end(Status::Ok).unwrap();
+    drop(run);
+    store.close().unwrap();
+    let store = Store::open_read_only_with("s", options()).unwrap();
+    let reader = store.namespace("n").unwrap().run("r").unwrap();
+    for seq in 1..=FRAMES {
+        store.drop_caches();
+        sim.fail(FailRule::eio(OpKind::Read).on("segments").forever());
+        let error = reader.frame(seq).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        sim.heal();
+        assert!(reader.frame(seq).unwrap().input == input(seq));
+    }
+}

@@ -1,0 +1,115 @@
+//! A disk that fails while others wait: everybody is answered, and what was acknowledged stays.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
+use annals::{ErrorKind, Options};
+
+use crate::driver::explore;
+use crate::support::{again, fresh, options, tiny};
+use crate::thread;
+
+/// Threads put keys until the disk fails; gives how many of which thread were acknowledged.
+fn until_it_fails(io: &SimIo, options: Options, rule: FailRule) {
+    let (store, _space, keys) = fresh(options);
+    let acknowledged: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(0)).collect();
+    keys.put(b"before", "there").unwrap();
+    io.fail(rule);
+    thread::scope(|scope| {
+        for (thread, count) in acknowledged.iter().enumerate() {
+            let (keys, store) = (&keys, &store);
+            scope.spawn(move || {
+                for i in 0..12u64 {
+                    match keys.put(format!("{thread}-{i}").as_bytes(), "v") {
+                        Ok(seqno) => {
+                            assert!(store.seqno() >= seqno);
+                            count.store(i + 1, Ordering::SeqCst);
+                        }
+                        Err(first) => {
+                            assert!(
+                                matches!(first.kind(), ErrorKind::Unavailable | ErrorKind::Poisoned),
+                                "{first}"
+                            );
+                            // From then on nothing is written any more, for nobody.
+                            let second = keys.put(b"later", "v").unwrap_err();
+                            assert_eq!(second.kind(), ErrorKind::Poisoned, "{second}");
+                            assert!(second.to_string().contains("reopen"), "{second}");
+                            break;
+                        }
+                    }
+                }
+                // Readers go on.
+                assert_eq!(keys.get(b"before").unwrap().unwrap(), b"there");
+            });
+        }
+    });
+    let failed = acknowledged.iter().any(|count| count.load(Ordering::SeqCst) < 12);
+    assert!(failed, "the disk never failed");
+    let visible = store.seqno();
+    assert!(store.close().is_err(), "a poisoned store does not close cleanly");
+    // A machine that goes on, and one whose power goes: both keep what was acknowledged.
+    for how in [Crash::Everything, Crash::Nothing] {
+        let disk = io.crash(how);
+        disk.heal();
+        let (store, _space, keys) = again(self::options(&disk));
+        for (thread, count) in acknowledged.iter().enumerate() {
+            for i in 0..count.load(Ordering::SeqCst) {
+                let found = keys.get(format!("{thread}-{i}").as_bytes()).unwrap();
+                assert!(found.is_some(), "{thread}-{i} was acknowledged and is gone after {how:?}");
+            }
+        }
+        assert!(store.seqno() >= visible, "what was visible is gone after {how:?}");
+        crate::support::assert_whole(&store);
+    }
+}
+
+#[test]
+fn a_failed_sync_answers_everybody_and_poisons() {
+    explore("failures::a_failed_sync_answers_everybody_and_poisons", |seed| {
+        let io = SimIo::new(seed);
+        until_it_fails(&io, options(&io), FailRule::eio(OpKind::Sync).on("segments").after(seed % 6));
+    });
+}
+
+#[test]
+fn a_failed_write_answers_everybody_and_poisons() {
+    explore("failures::a_failed_write_answers_everybody_and_poisons", |seed| {
+        let io = SimIo::new(seed);
+        let options = Options { queue_bytes_max: 400, ..options(&io) };
+        until_it_fails(&io, options, FailRule::eio(OpKind::Write).on("segments").after(seed % 6));
+    });
+}
+
+#[test]
+fn a_manifest_in_doubt_answers_everybody_and_poisons() {
+    explore("failures::a_manifest_in_doubt_answers_everybody_and_poisons", |seed| {
+        let io = SimIo::new(seed);
+        // Written by the writer where a segment changes, and by the upkeep where a table is listed.
+        until_it_fails(&io, tiny(&io), FailRule::eio(OpKind::Sync).on("MANIFEST").after(seed % 3));
+    });
+}
+
+#[test]
+fn a_table_that_cannot_be_written_loses_nothing_and_stops_nobody() {
+    explore("failures::a_table_that_cannot_be_written_loses_nothing_and_stops_nobody", |seed| {
+        let io = SimIo::new(seed);
+        let (store, _space, keys) = fresh(tiny(&io));
+        io.fail(FailRule::enospc(OpKind::Write).on("tables").times(1 + seed % 3));
+        thread::scope(|scope| {
+            for thread in 0..2u8 {
+                let keys = &keys;
+                scope.spawn(move || {
+                    for i in 0..8u8 {
+                        keys.put(&[thread, i], "v").unwrap();
+                        assert!(keys.get(&[thread, i]).unwrap().is_some());
+                    }
+                });
+            }
+        });
+        store.close().unwrap();
+        let (_store, _space, keys) = again(tiny(&io));
+        for thread in 0..2u8 {
+            assert!((0..8u8).all(|i| keys.get(&[thread, i]).unwrap().is_some()));
+        }
+    });
+}

@@ -1,0 +1,178 @@
+//! Readers beside the writer and the upkeep: in the writing process, and through files alone.
+
+use annals::io::sim::{OpKind, SimIo};
+use annals::{History, Keyspace, Namespace, Options, ScanRange, Store};
+
+use crate::driver::explore;
+use crate::support::{STORE, again, assert_whole, fresh, options, round_of, tiny, value};
+use crate::thread;
+
+const KEYS: u8 = 4;
+
+/// A keyspace that keeps every version beside one that keeps the latest, where a view needs what a merge may drop.
+struct Spaces {
+    space: Namespace,
+    all: Keyspace,
+    latest: Keyspace,
+}
+
+impl Spaces {
+    fn of(space: Namespace) -> Self {
+        let find = |name| space.find_keyspace(name).unwrap().unwrap();
+        Self { all: find("k"), latest: find("latest"), space }
+    }
+}
+
+/// Puts all keys of a round in one batch.
+fn put_round(Spaces { space, all, latest }: &Spaces, round: u64) {
+    let mut batch = space.batch();
+    for key in 0..KEYS {
+        batch.put(all, &[key], value(round)).put(latest, &[key], value(round));
+    }
+    batch.commit().unwrap();
+}
+
+/// The round of each key as one view has them: all the same.
+fn round_in(Spaces { space, all, latest }: &Spaces, reverse: bool) -> u64 {
+    let view = space.view();
+    let mut rounds = Vec::new();
+    for keys in [latest, all] {
+        for key in 0..KEYS {
+            rounds.push(round_of(&view.get(keys, &[key]).unwrap().expect("a key is gone")));
+        }
+        let range = if reverse { ScanRange::all().reverse() } else { ScanRange::all() };
+        rounds.extend(view.scan(keys, range).map(|pair| round_of(&pair.unwrap().1)));
+    }
+    assert_eq!(rounds.len(), 4 * usize::from(KEYS));
+    assert!(rounds.iter().all(|round| *round == rounds[0]), "part of a batch: {rounds:?}");
+    rounds[0]
+}
+
+/// All versions of a key, the newest first, with none missing.
+fn check_history(keys: &Keyspace, key: u8) -> u64 {
+    let history = keys.history(&[key]).unwrap();
+    let rounds: Vec<u64> =
+        history.iter().map(|version| round_of(version.value.as_deref().unwrap())).collect();
+    let newest = rounds.len() as u64 - 1;
+    assert_eq!(rounds, (0..=newest).rev().collect::<Vec<_>>(), "versions of key {key}");
+    newest
+}
+
+/// A new store with its first round.
+fn filled(options: Options) -> (Store, Spaces) {
+    let (store, space, _) = fresh(options);
+    space.keyspace("latest", History::Latest).unwrap();
+    let spaces = Spaces::of(space);
+    put_round(&spaces, 0);
+    (store, spaces)
+}
+
+fn beside_a_writer(seed: u64, options: fn(&SimIo) -> Options, rounds: u64) -> SimIo {
+    let io = SimIo::new(seed);
+    let (store, spaces) = filled(options(&io));
+    thread::scope(|scope| {
+        for reader in 0..2u8 {
+            let (store, spaces) = (&store, &spaces);
+            scope.spawn(move || {
+                let (mut last, mut seqno) = (0, store.seqno());
+                for look in 0..4u8 {
+                    let round = round_in(spaces, reader == 0);
+                    assert!(round >= last, "from round {last} back to {round}");
+                    last = round;
+                    let newest = check_history(&spaces.all, (reader + look) % KEYS);
+                    assert!(newest >= last, "history ends at {newest} after a view of {last}");
+                    let now = store.seqno();
+                    assert!(now >= seqno, "what is visible went back");
+                    seqno = now;
+                }
+            });
+        }
+        for _ in 0..2 {
+            let (store, spaces) = (&store, &spaces);
+            // A look of few steps, which fits between two of the writer's.
+            scope.spawn(move || {
+                let mut last = 0;
+                for look in 0..8u8 {
+                    let seqno = store.seqno();
+                    let newest = spaces.all.get(&[look % KEYS]).unwrap().expect("a key is gone");
+                    assert!(round_of(&newest) >= last && store.seqno() >= seqno);
+                    last = round_of(&newest);
+                }
+            });
+        }
+        let spaces = &spaces;
+        // In a thread of its own: shuttle wakes who opened a scope when the scope's threads have ended, whatever it is at.
+        scope.spawn(move || {
+            for round in 1..=rounds {
+                put_round(spaces, round);
+                assert_eq!(round_in(spaces, false), round, "acknowledged, and not to be read");
+            }
+        });
+    });
+    assert_whole(&store);
+    store.close().unwrap();
+    let (store, space, _) = again(options(&io));
+    let spaces = Spaces::of(space);
+    assert_eq!(round_in(&spaces, false), rounds);
+    assert_eq!((0..KEYS).map(|key| check_history(&spaces.all, key)).sum::<u64>(), rounds * u64::from(KEYS));
+    assert_whole(&store);
+    drop((store, spaces));
+    io
+}
+
+#[test]
+fn a_reader_sees_whole_batches_and_never_goes_back() {
+    explore("reading::a_reader_sees_whole_batches_and_never_goes_back", |seed| {
+        beside_a_writer(seed, |io| Options { segment_bytes_max: 1 << 20, ..options(io) }, 3);
+    });
+}
+
+#[test]
+fn readers_see_every_version_while_memory_is_frozen_and_tables_are_merged() {
+    explore("reading::readers_see_every_version_while_memory_is_frozen_and_tables_are_merged", |seed| {
+        let io = beside_a_writer(seed, tiny, 5);
+        let tables = |kind| {
+            let ops = io.history();
+            let is = |op: &&annals::io::sim::Op| {
+                op.kind() == kind && op.path().extension().is_some_and(|end| end == "tbl")
+            };
+            ops.ops().iter().filter(is).count()
+        };
+        let (made, gone) = (tables(OpKind::Create), tables(OpKind::Remove));
+        assert!(made >= 3 && gone >= 1, "{made} tables made, {gone} removed: nothing was merged");
+        // Segments change under the readers, too: a round has some 300 bytes.
+        assert!(
+            io.files().iter().filter(|path| path.extension().is_some_and(|end| end == "seg")).count() >= 2
+        );
+    });
+}
+
+#[test]
+fn a_reader_of_the_files_refreshes_beside_the_writer() {
+    explore("reading::a_reader_of_the_files_refreshes_beside_the_writer", |seed| {
+        let io = SimIo::new(seed);
+        let (store, spaces) = filled(tiny(&io));
+        thread::scope(|scope| {
+            let io = &io;
+            scope.spawn(move || {
+                let live = Store::open_read_only_with(STORE, tiny(io)).unwrap();
+                let theirs = Spaces::of(live.namespace("n").unwrap());
+                let mut last = 0;
+                for look in 0..4 {
+                    let round = round_in(&theirs, look % 2 == 0);
+                    assert!(round >= last, "from round {last} back to {round}");
+                    last = round;
+                    assert!(check_history(&theirs.all, look) >= last);
+                    live.refresh().unwrap();
+                }
+                assert_whole(&live);
+            });
+            let spaces = &spaces;
+            scope.spawn(move || (1..=4).for_each(|round| put_round(spaces, round)));
+        });
+        // All that was acknowledged is there for who opens now.
+        let live = Store::open_read_only_with(STORE, tiny(&io)).unwrap();
+        assert_eq!(round_in(&Spaces::of(live.namespace("n").unwrap()), false), 4);
+        store.close().unwrap();
+    });
+}
