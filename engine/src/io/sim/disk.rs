@@ -149,6 +149,12 @@ impl SimIo {
         paths
     }
 
+    /// BLAKE3 over every directory, name and byte: equal for disks that a program cannot tell apart.
+    #[must_use]
+    pub fn contents_hash(&self) -> [u8; 32] {
+        self.state().tree.hash()
+    }
+
     /// Changes a file's bytes behind the program's back, durably: flips, cuts, garbage. The disk waits
     /// while `change` runs, which must not touch it.
     ///

@@ -50,6 +50,25 @@ impl Op {
         &self.path
     }
 
+    /// What a write wrote; empty for anything else.
+    #[must_use]
+    pub fn written(&self) -> &[u8] {
+        match &self.what {
+            What::Write { bytes, .. } => bytes,
+            _ => &[],
+        }
+    }
+
+    /// Where in its file a write began, and where a change of length put the end.
+    #[must_use]
+    pub fn offset(&self) -> Option<u64> {
+        match &self.what {
+            What::Write { offset, .. } => Some(*offset as u64),
+            What::SetLen { len, .. } => Some(*len as u64),
+            _ => None,
+        }
+    }
+
     fn hash(&self, hasher: &mut blake3::Hasher) {
         let mut part = |bytes: &[u8]| {
             hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
@@ -181,8 +200,14 @@ impl History {
     /// BLAKE3 over the operations: equal for equal runs.
     #[must_use]
     pub fn trace_hash(&self) -> [u8; 32] {
+        self.trace_hash_until(usize::MAX)
+    }
+
+    /// The same over the first `at` operations.
+    #[must_use]
+    pub fn trace_hash_until(&self, at: usize) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
-        for op in &self.ops {
+        for op in self.ops.iter().take(at) {
             op.hash(&mut hasher);
         }
         hasher.finalize().into()

@@ -54,7 +54,7 @@ mod prng;
 mod replay;
 mod tree;
 
-pub use crash::{Crash, CrashPoint, Walk};
+pub use crash::{Crash, CrashPoint, Losses, Walk};
 pub use disk::SimIo;
 pub use faults::{FailRule, OpKind};
 pub use file::FILE_BYTES_MAX;
