@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::tree::{Ino, Tree};
+use super::tree::{Ino, Tree, put};
 use super::{Crash, CrashPoint, OpKind, SimIo, Walk};
 
 /// One operation that changed the disk, or tried to sync it.
@@ -195,6 +195,20 @@ impl History {
             turn += 1;
             Some((walk.point(how), walk.crash(how)))
         })
+    }
+
+    /// What the program saw in a file before an operation.
+    pub(super) fn bytes_before(&self, at: usize, of: Ino) -> Vec<u8> {
+        let mut now = self.base.bytes(of).to_vec();
+        for op in self.ops.iter().take(at) {
+            match &op.what {
+                What::Write { ino, offset, bytes } if *ino == of => put(&mut now, *offset, bytes),
+                What::SetLen { ino, len } if *ino == of => now.resize(*len, 0),
+                What::Edit { ino, bytes } if *ino == of => now = bytes.to_vec(),
+                _ => {}
+            }
+        }
+        now
     }
 
     /// BLAKE3 over the operations: equal for equal runs.

@@ -22,7 +22,7 @@ pub(super) enum Op {
     Batch,
     /// A frame whose input holds all before it.
     Record,
-    /// A frame whose output comes in parts.
+    /// A frame whose output comes in parts, all of them flushed.
     Stream,
     /// The state after the last frame.
     Snapshot,
@@ -42,8 +42,13 @@ pub(super) enum Op {
     Big,
     /// A failed tool call of its own component, escalated.
     Tool,
+    /// A frame that is finished with a part not flushed: the part's batch is not waited for, so whether the writer takes
+    /// it together with the next is for the system to choose.
+    Late,
     /// A frame that is begun, gets a part, and is left.
     Dangle,
+    /// A batch that is dropped after its frame was packed.
+    Drop,
     /// A fork that shares the last frame.
     Share,
     /// The current run is let go without an end.
@@ -52,7 +57,7 @@ pub(super) enum Op {
 }
 
 /// All of them. The first ten are what is gone through exhaustively.
-pub(super) const OPS: [Op; 18] = [
+pub(super) const OPS: [Op; 20] = [
     Op::Put,
     Op::Delete,
     Op::Batch,
@@ -67,7 +72,9 @@ pub(super) const OPS: [Op; 18] = [
     Op::Bulk,
     Op::Big,
     Op::Tool,
+    Op::Late,
     Op::Dangle,
+    Op::Drop,
     Op::Share,
     Op::Abandon,
     Op::Severity,
@@ -105,6 +112,10 @@ pub(super) struct Commit {
     /// `usize::MAX`: never by itself, a crash may take it until a later one is on disk.
     pub(super) acknowledged: usize,
     pub(super) state: Arc<str>,
+    /// The caller was given an error: nobody may see it until the store is opened again.
+    pub(super) failed: bool,
+    /// It is known whether it was taken.
+    pub(super) sure: bool,
 }
 
 #[derive(Debug)]
@@ -133,7 +144,7 @@ fn text(words: usize, salt: usize) -> String {
 impl Driver {
     /// A new store with its keyspaces and one run.
     pub(super) fn new(io: &SimIo, room: Room) -> Self {
-        let first = Commit { issued: 0, acknowledged: 0, state: "".into() };
+        let first = Commit { issued: 0, acknowledged: 0, state: "".into(), failed: false, sure: true };
         Self {
             io: io.clone(),
             room,
@@ -167,7 +178,8 @@ impl Driver {
     fn note<T>(&mut self, issued: usize, done: Result<T>, durability: Durability) -> Result<T> {
         let known = done.is_ok() && durability == Durability::Disk;
         let acknowledged = if known { self.io.op_count() } else { usize::MAX };
-        self.commits.push(Commit { issued, acknowledged, state: self.model.say().into() });
+        let (state, failed) = (self.model.say().into(), done.is_err());
+        self.commits.push(Commit { issued, acknowledged, state, failed, sure: true });
         done
     }
 
@@ -195,6 +207,11 @@ impl Driver {
         }
         self.open = Some((store, space, keyspaces));
         Ok(())
+    }
+
+    /// The store, while it is open.
+    pub(super) fn store(&self) -> Option<&Store> {
+        self.open.as_ref().map(|(store, ..)| store)
     }
 
     fn parts(&self) -> (Namespace, Vec<Keyspace>) {
@@ -229,8 +246,10 @@ impl Driver {
             }
             Op::Record => self.record(Component::Llm),
             Op::Tool => self.record(Component::Other("own".into())),
-            Op::Stream => self.stream(true),
-            Op::Dangle => self.stream(false),
+            Op::Stream => self.stream(true, true),
+            Op::Late => self.stream(true, false),
+            Op::Dangle => self.stream(false, true),
+            Op::Drop => self.drop_batch(),
             Op::Snapshot => self.snapshot(),
             Op::Fork => self.fork(true),
             Op::Share => self.fork(false),
@@ -337,7 +356,7 @@ impl Driver {
         run.frames.push(frame);
     }
 
-    fn stream(&mut self, finish: bool) -> Result<()> {
+    fn stream(&mut self, finish: bool, flush: bool) -> Result<()> {
         let at = self.current()?;
         let mut frame = self.next_frame(at, Component::Llm);
         let (whole, start) = (frame.output.clone(), given(&frame));
@@ -363,15 +382,32 @@ impl Driver {
             return Ok(());
         }
         open.append(rest.as_bytes())?;
-        // What is left goes in a batch of its own, before the one that finishes the frame.
+        set(&mut self.model, &whole, true);
+        let issued = self.io.op_count();
+        if flush {
+            let flushed = open.flush();
+            self.note(issued, flushed, Durability::Disk)?;
+        } else {
+            // What is left goes in a batch of its own, before the one that finishes the frame.
+            let state = self.model.say().into();
+            self.commits.push(Commit { issued, acknowledged: usize::MAX, state, failed: false, sure: false });
+        }
         let issued = self.io.op_count();
         let finished = open.finish(false);
-        set(&mut self.model, &whole, true);
-        let state = self.model.say().into();
-        self.commits.push(Commit { issued, acknowledged: usize::MAX, state });
         set(&mut self.model, &whole, false);
         self.note(issued, finished, Durability::Disk)?;
         self.run = Some((at, run));
+        Ok(())
+    }
+
+    fn drop_batch(&mut self) -> Result<()> {
+        let at = self.current()?;
+        let frame = self.next_frame(at, Component::Llm);
+        if let Some((_, run)) = &self.run {
+            let mut dropped = given(&frame);
+            dropped.output = text(70, self.count).into();
+            run.batch()?.frame(dropped)?;
+        }
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use annals::io::sim::{Crash, SimIo};
 
 use super::drive::{Commit, Driver, Op, Room};
-use super::oracle::check;
+use super::oracle::{check, observe};
 use super::tally::{Tally, borders};
 use crate::support::Rng;
 
@@ -29,6 +29,12 @@ pub(super) fn record(seed: u64, room: Room, ops: &[Op]) -> Result<Recorded, Stri
     driver.run(rest).map_err(words)?;
     let last_began = io.op_count();
     last.iter().try_for_each(|op| driver.apply(*op)).map_err(words)?;
+    if let Some(store) = driver.store() {
+        let live = observe(store).map_err(words)?;
+        if live.said != driver.model.say() {
+            return Err(format!("the open store shows\n{}instead of\n{}", live.said, driver.model.say()));
+        }
+    }
     driver.close().map_err(words)?;
     Ok(Recorded { io, commits: driver.commits, last_began })
 }

@@ -6,6 +6,7 @@
 mod drive;
 mod exhaustive;
 mod explore;
+mod faults;
 mod ledger;
 mod model;
 mod oracle;
