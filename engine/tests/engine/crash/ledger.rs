@@ -45,6 +45,25 @@ pub(super) fn read(disk: &SimIo, store: &Path) -> Ledger {
     Ledger { leaves: leaves.len() as u64, root: root(&leaves), batches }
 }
 
+/// Whether a batch of segment `segment` checks anywhere in its bytes from `from` on.
+pub(super) fn checks_after(bytes: &[u8], from: usize, segment: u32) -> bool {
+    let Some(uuid) = bytes.get(15..31) else { return false };
+    let mut salt = crc32fast::Hasher::new();
+    salt.update(uuid);
+    salt.update(&segment.to_le_bytes());
+    let salt = salt.finalize();
+    (from..bytes.len()).any(|at| {
+        let rest = &bytes[at..];
+        let batch = number(rest, 4).and_then(|len| rest.get(..len as usize));
+        batch.is_some_and(|batch| {
+            let mut crc = crc32fast::Hasher::new_with_initial(salt);
+            crc.update(&(at as u64).to_le_bytes());
+            crc.update(batch.get(4..).unwrap_or_default());
+            batch.len() >= BATCH_HEADER && Some(crc.finalize()) == number(batch, 0)
+        })
+    })
+}
+
 fn batch_at(bytes: &[u8], at: usize, salt: u32, seqno: u64, prev: [u8; 16]) -> Option<&[u8]> {
     let rest = bytes.get(at..)?;
     let batch = rest.get(..number(rest, 4)? as usize).filter(|batch| batch.len() >= BATCH_HEADER)?;

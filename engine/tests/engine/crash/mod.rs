@@ -11,6 +11,7 @@ mod ledger;
 mod model;
 mod oracle;
 mod random;
+mod splice;
 mod tally;
 
 use std::sync::{Mutex, PoisonError};
