@@ -97,8 +97,8 @@ impl Room {
         let defaults = Options::default();
         Options {
             io: Arc::new(io.clone()),
-            segment_bytes_max: 4 << 10,
-            zero_ahead_bytes: 2 << 10,
+            segment_bytes_max: 2 << 10,
+            zero_ahead_bytes: 1 << 10,
             index_memory_bytes: if self == Self::Tiny { 512 } else { defaults.index_memory_bytes },
             ..defaults
         }

@@ -9,11 +9,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
+use annals::io::sim::{Crash, FailRule, OpKind, SECTOR_BYTES, SimIo};
 use annals::{Error, ErrorKind, Store};
 
 use super::drive::{Commit, Driver, OPS, Op, Room};
 use super::explore::allowed;
+use super::ledger::checks_after;
 use super::oracle::{any_crash, check, observe, observe_what_can_be};
 use super::tally::Tally;
 use super::{STORE, number, report};
@@ -128,7 +129,7 @@ enum Outcome {
     /// All that was acknowledged is there.
     Right,
     /// The last batch of an unclean stop is missing, as if it were torn. Where the last sector is an old one, what it then
-    /// held: all batches that begin in it.
+    /// held: all batches that begin in it, none of which a later one names.
     LastBatch,
 }
 
@@ -244,9 +245,10 @@ fn lying(rng: &mut Rng) -> Result<Option<(usize, bool, Outcome, Outcome)>, Strin
             let Some((path, sector)) = io.bring_back(rng.next()) else { return Ok(None) };
             let segments =
                 left.files().into_iter().filter(|path| path.extension().is_some_and(|e| e == "seg"));
-            let rest = io.read(&path).unwrap_or_default().split_off(sector as usize);
-            last_sector =
-                segments.max().as_ref() == Some(&path) && rest.iter().skip(512).all(|byte| *byte == 0);
+            let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok()).unwrap_or(0);
+            let bytes = io.read(&path).unwrap_or_default();
+            last_sector = segments.max().as_ref() == Some(&path)
+                && !checks_after(&bytes, sector as usize + SECTOR_BYTES, number);
             said = format!("an old sector at {sector} of {}", path.display());
         }
         3 => {

@@ -12,7 +12,7 @@ use crate::support::Rng;
 
 fn random(name: &str, room: Room, share: u64) {
     let seed = number("ANNALS_SEED", 1);
-    let states = number("ANNALS_CRASH_STATES", 3_000);
+    let states = number("ANNALS_CRASH_STATES", 2_000);
     let wanted = states * share / 100;
     let explorer = RefCell::new(Explorer::default());
     let mut bytes = [0; 32];
