@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use annals::io::sim::{Crash, FailRule, OpKind, SECTOR_BYTES, SimIo};
-use annals::{Error, ErrorKind, Store};
+use annals::{Component, Error, ErrorKind, Frame, RunSpec, Severity, Status, Store};
 
 use super::drive::{Commit, Driver, OPS, Op, Room};
 use super::explore::allowed;
@@ -305,4 +305,37 @@ fn a_lying_disk_is_never_believed() {
     };
     assert!((0..LIES.len()).all(reported), "a kind of lie was never noticed");
     assert!(counts.keys().all(|key| key.3 != Outcome::LastBatch || !key.1));
+}
+
+/// Found by the test above (seed 1, case 59): a read failed while a close looked for open runs; the close went on and said
+/// that it was clean, so that the next opening had nothing to recover, and the run stayed open for ever.
+#[test]
+fn a_close_that_could_not_abandon_is_not_a_clean_one() {
+    let io = SimIo::new(1);
+    let store = Store::open_with(STORE, Room::Ample.options(&io)).unwrap();
+    let run = store.namespace("default").unwrap().begin_run(RunSpec::new("left")).unwrap();
+    run.record(Frame::new(Component::User, "x".repeat(600), "y".repeat(600))).unwrap();
+    drop(run);
+    io.fail(FailRule::eio(OpKind::Read).forever());
+    let error = store.close().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    io.heal();
+    let store = Store::open_with(STORE, Room::Ample.options(&io)).unwrap();
+    assert_eq!(store.namespace("default").unwrap().run("left").unwrap().info().status, Status::Abandoned);
+}
+
+/// Found by the random workloads (`[Tool, Put]`): the record of an open run kept the severity that it began with, so after
+/// a crash a run with an escalated frame was abandoned as a normal one.
+#[test]
+fn a_crash_leaves_a_run_as_severe_as_its_frames() {
+    let io = SimIo::new(1);
+    let store = Store::open_with(STORE, Room::Ample.options(&io)).unwrap();
+    let run = store.namespace("default").unwrap().begin_run(RunSpec::new("r")).unwrap();
+    let mut frame = Frame::new(Component::Tool, "in", "out");
+    frame.severity = Severity::Escalated;
+    run.record(frame).unwrap();
+    let left = io.crash(Crash::Nothing);
+    let store = Store::open_with(STORE, Room::Ample.options(&left)).unwrap();
+    let info = store.namespace("default").unwrap().run("r").unwrap().info().clone();
+    assert_eq!((info.status, info.severity), (Status::Abandoned, Severity::Escalated));
 }
