@@ -31,11 +31,23 @@ fn every_short_workload_survives_a_crash_anywhere() {
     let mut explorer = Explorer::default();
     let mut parents = std::collections::HashMap::new();
     for length in 0..=4 {
+        if wanted > 0 {
+            println!("so far, all of fewer than {length} operations:\n{}", explorer.tally);
+        }
         for (index, workload) in workloads(length).enumerate() {
             if !(index as u64 + seed).is_multiple_of(every(length)) {
                 continue;
             }
             let ops: Vec<_> = workload.iter().map(|op| OPS[*op]).collect();
+            if wanted > 0 && index % 500 == 499 {
+                let tally = &explorer.tally;
+                println!(
+                    "{} workloads, {} crashes, {} checked",
+                    tally.workloads,
+                    tally.crashes(),
+                    tally.distinct
+                );
+            }
             let mut rng = Rng(seed ^ index as u64);
             let explored = record(seed, Room::Ample, &ops).and_then(|recorded| {
                 let trace = recorded.io.history().trace_hash_until(recorded.last_began);

@@ -59,7 +59,12 @@ fn failing(rng: &mut Rng, tally: &mut Tally) -> Result<Option<String>, String> {
         io.set_capacity(Some(rng.below(40 << 10) as u64));
         what = "a full disk".to_owned();
     } else {
-        io.fail(rule.after(rng.below(60) as u64).times(often));
+        // Late enough to be within the workload, as often as such calls are made.
+        let within = match kind {
+            OpKind::Read | OpKind::Write | OpKind::Sync => 60,
+            _ => 8,
+        };
+        io.fail(rule.after(rng.below(within) as u64).times(often));
     }
     let failed = driver.run(&ops).and_then(|()| driver.close());
     if let Err(error) = &failed {

@@ -16,12 +16,15 @@ pub(super) struct Ledger {
     pub(super) leaves: u64,
     pub(super) root: Hash,
     pub(super) batches: u64,
+    /// Whether a batch checks somewhere behind the last one that follows, in the same segment.
+    pub(super) goes_on_behind: bool,
 }
 
 /// Reads every batch of a store, from its first segment on, as far as batches follow each other.
 pub(super) fn read(disk: &SimIo, store: &Path) -> Ledger {
     let (mut leaves, mut batches) = (Vec::new(), 0);
     let (mut seqno, mut prev) = (1u64, [0; 16]);
+    let mut goes_on_behind = false;
     for segment in 1u32.. {
         let Some(bytes) = disk.read(&store.join(format!("segments/{segment:08}.seg"))) else { break };
         let Some(uuid) = bytes.get(15..31) else { break };
@@ -41,37 +44,24 @@ pub(super) fn read(disk: &SimIo, store: &Path) -> Ledger {
             prev.copy_from_slice(&blake3::hash(batch).as_bytes()[..16]);
             at += batch.len();
         }
+        goes_on_behind = (at..bytes.len()).any(|at| whole_at(&bytes, at, salt).is_some());
     }
-    Ledger { leaves: leaves.len() as u64, root: root(&leaves), batches }
+    Ledger { leaves: leaves.len() as u64, root: root(&leaves), batches, goes_on_behind }
 }
 
-/// Whether a batch of segment `segment` checks anywhere in its bytes from `from` on.
-pub(super) fn checks_after(bytes: &[u8], from: usize, segment: u32) -> bool {
-    let Some(uuid) = bytes.get(15..31) else { return false };
-    let mut salt = crc32fast::Hasher::new();
-    salt.update(uuid);
-    salt.update(&segment.to_le_bytes());
-    let salt = salt.finalize();
-    (from..bytes.len()).any(|at| {
-        let rest = &bytes[at..];
-        let batch = number(rest, 4).and_then(|len| rest.get(..len as usize));
-        batch.is_some_and(|batch| {
-            let mut crc = crc32fast::Hasher::new_with_initial(salt);
-            crc.update(&(at as u64).to_le_bytes());
-            crc.update(batch.get(4..).unwrap_or_default());
-            batch.len() >= BATCH_HEADER && Some(crc.finalize()) == number(batch, 0)
-        })
-    })
-}
-
-fn batch_at(bytes: &[u8], at: usize, salt: u32, seqno: u64, prev: [u8; 16]) -> Option<&[u8]> {
+/// A batch that checks, whatever it follows.
+fn whole_at(bytes: &[u8], at: usize, salt: u32) -> Option<&[u8]> {
     let rest = bytes.get(at..)?;
     let batch = rest.get(..number(rest, 4)? as usize).filter(|batch| batch.len() >= BATCH_HEADER)?;
     let mut crc = crc32fast::Hasher::new_with_initial(salt);
     crc.update(&(at as u64).to_le_bytes());
     crc.update(&batch[4..]);
-    let follows = batch[16..24] == seqno.to_le_bytes() && batch[32..48] == prev;
-    (crc.finalize() == number(batch, 0)? && follows).then_some(batch)
+    (crc.finalize() == number(batch, 0)?).then_some(batch)
+}
+
+fn batch_at(bytes: &[u8], at: usize, salt: u32, seqno: u64, prev: [u8; 16]) -> Option<&[u8]> {
+    let batch = whole_at(bytes, at, salt)?;
+    (batch[16..24] == seqno.to_le_bytes() && batch[32..48] == prev).then_some(batch)
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u32> {

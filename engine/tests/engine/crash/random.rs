@@ -35,6 +35,17 @@ fn random(name: &str, room: Room, share: u64) {
                 .explore(&recorded, from, choices, &mut rng)
                 .map_err(|what| TestCaseError::fail(format!("{what}\nin the workload {ops:?}")))
         });
+        if let tally = &explorer.borrow().tally
+            && wanted > 100_000
+            && tally.workloads.is_multiple_of(1000)
+        {
+            println!(
+                "{} workloads, {} crashes, {} checked",
+                tally.workloads,
+                tally.crashes(),
+                tally.distinct
+            );
+        }
         if let Err(what) = ran {
             panic!("{what}\n{}", report(name, seed, states));
         }
