@@ -476,7 +476,12 @@ impl Driver {
         let Some((_, run)) = self.run.take() else { return Ok(()) };
         let issued = self.io.op_count();
         let ended = run.end(Status::Failed);
-        self.note(issued, ended.map(drop), Durability::Disk)
+        let ended = self.note(issued, ended.map(drop), Durability::Disk);
+        if let (Err(_), Some(last)) = (&ended, self.commits.last_mut()) {
+            // It reads the run again once it is on disk: where only that fails, the run has ended all the same.
+            (last.failed, last.sure) = (false, false);
+        }
+        ended
     }
 
     fn severity(&mut self) -> Result<()> {
