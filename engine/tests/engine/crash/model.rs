@@ -22,11 +22,14 @@ pub(super) fn short(bytes: &[u8]) -> u64 {
     hash.as_bytes().first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
 }
 
+/// Each key's versions, oldest first; `None` where it was deleted.
+type ModelKeys = BTreeMap<String, Vec<Option<Arc<str>>>>;
+
 #[derive(Debug, Clone, Default)]
 pub(super) struct Model {
     pub(super) made: bool,
-    /// By name: each key's versions, oldest first; `None` where it was deleted.
-    pub(super) spaces: BTreeMap<&'static str, BTreeMap<String, Vec<Option<Arc<str>>>>>,
+    /// By name.
+    pub(super) spaces: BTreeMap<&'static str, ModelKeys>,
     /// In the order they began.
     pub(super) runs: Vec<ModelRun>,
 }

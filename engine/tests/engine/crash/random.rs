@@ -23,7 +23,7 @@ fn random(name: &str, room: Room, share: u64) {
     while explorer.borrow().tally.states < wanted {
         let ran = runner.run(&rows, |(seed, row)| {
             // Every fourth row commits mostly to the process: then hardly anybody but the upkeep syncs the log.
-            let lazy = |op: usize| seed % 4 == 0 && op % 4 > 0;
+            let lazy = |op: usize| seed.is_multiple_of(4) && !op.is_multiple_of(4);
             let ops: Vec<_> = row.iter().map(|op| if lazy(*op) { Op::Lazy } else { OPS[*op] }).collect();
             let recorded = record(seed, room, &ops).map_err(TestCaseError::fail)?;
             let mut rng = Rng(seed);
