@@ -56,11 +56,11 @@ pub(super) struct Choices {
 }
 
 impl Explorer {
-    /// Crashes at every point from `from` on.
+    /// Crashes at every point of a range.
     pub(super) fn explore(
         &mut self,
         recorded: &Recorded,
-        from: usize,
+        points: std::ops::Range<usize>,
         choices: Choices,
         rng: &mut Rng,
     ) -> Result<(), String> {
@@ -72,7 +72,7 @@ impl Explorer {
         self.tally.workloads += 1;
         loop {
             let at = walk.at();
-            if at >= from {
+            if points.contains(&at) {
                 self.tally.points += 1;
                 let range = allowed(&recorded.commits, at);
                 let key =
@@ -94,7 +94,7 @@ impl Explorer {
                         .map_err(|what| format!("{what}\nafter {}", walk.point(how)))?;
                 }
             }
-            if !walk.step() {
+            if at >= points.end || !walk.step() {
                 return Ok(());
             }
         }
