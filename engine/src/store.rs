@@ -13,6 +13,7 @@ use crate::kv::write::{BatchWriter, store_stream};
 use crate::kv::{index::Hit, keys};
 use crate::log::record::{Kind, SpaceHead};
 use crate::log::segments::lock;
+use crate::log::ticket::Failure;
 use crate::trace::model::{RunInfo, RunSpec, check_text};
 use crate::trace::reader::RunReader;
 use crate::trace::recorder::{Recording, Run, abandon};
@@ -50,7 +51,10 @@ impl Inner {
             log.queue.stop();
             log.queue.check()?;
             log.queue.barrier(self.core.index.visible())?;
-            abandon_open(&self.core)
+            // A clean close would tell the next opening that no run is left to abandon.
+            abandon_open(&self.core).inspect_err(|error| {
+                log.queue.poison(Failure::of(error));
+            })
         });
         let closed = self.core.close();
         abandoned.and(closed)

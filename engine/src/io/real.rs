@@ -154,23 +154,16 @@ impl RealFile {
 
 impl File for RealFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        let mut done = 0;
-        while done < buf.len() {
-            match self.file.read_at(&mut buf[done..], offset.saturating_add(done as u64)) {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(self.fail("read")(e)),
-            }
-        }
-        Ok(done)
+        read_full(buf, offset, |part, at| self.file.read_at(part, at)).map_err(self.fail("read"))
     }
 
     fn write_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
         match bufs {
             [] => Ok(()),
             [one] => self.file.write_all_at(one, offset).map_err(self.fail("write")),
-            many => write_all_vectored(&self.file, many, offset).map_err(self.fail("write")),
+            // One call takes at most the system's limit of buffers (1024 on Linux).
+            many => write_full(many, offset, |bufs, at| Ok(rustix::io::pwritev(&self.file, bufs, at)?))
+                .map_err(self.fail("write")),
         }
     }
 
@@ -203,22 +196,88 @@ impl File for RealFile {
     }
 }
 
-/// Writes all of `bufs`, in as few calls as the system's limit of buffers in one (1024 on Linux) allows.
-fn write_all_vectored(file: &fs::File, bufs: &[IoSlice<'_>], offset: u64) -> std::io::Result<()> {
+/// Fills `buf` by as many calls as it takes: one may read less than was asked for, or be interrupted by a signal.
+fn read_full(
+    buf: &mut [u8],
+    offset: u64,
+    mut call: impl FnMut(&mut [u8], u64) -> std::io::Result<usize>,
+) -> std::io::Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        match call(&mut buf[done..], offset.saturating_add(done as u64)) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+/// Writes all of `bufs` by as many calls as it takes.
+fn write_full(
+    bufs: &[IoSlice<'_>],
+    offset: u64,
+    mut call: impl FnMut(&[IoSlice<'_>], u64) -> std::io::Result<usize>,
+) -> std::io::Result<()> {
     let mut owned = bufs.to_vec();
     let mut left = owned.as_mut_slice();
     let mut at = offset;
     IoSlice::advance_slices(&mut left, 0);
     while !left.is_empty() {
-        match rustix::io::pwritev(file, left, at) {
+        match call(left, at) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
             Ok(n) => {
                 at = at.saturating_add(n as u64);
                 IoSlice::advance_slices(&mut left, n);
             }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A system that takes at most three bytes at a time and is interrupted before every other call.
+    fn grudging<T>(calls: &mut usize, call: impl FnOnce() -> T) -> std::io::Result<T> {
+        *calls += 1;
+        if calls.is_multiple_of(2) { Err(ErrorKind::Interrupted.into()) } else { Ok(call()) }
+    }
+
+    #[test]
+    fn short_and_interrupted_calls_are_made_up_for() {
+        let (disk, mut calls) = (b"0123456789".to_vec(), 0);
+        let mut buf = [b'-'; 8];
+        let read = read_full(&mut buf, 4, |part, at| {
+            grudging(&mut calls, || {
+                let n = part.len().min(3).min(disk.len() - at as usize);
+                part[..n].copy_from_slice(&disk[at as usize..][..n]);
+                n
+            })
+        });
+        assert_eq!((read.unwrap(), &buf), (6, b"456789--"));
+
+        let mut disk = vec![b'-'; 12];
+        let bufs = [b"ab".as_slice(), b"", b"cdefg", b"h"].map(IoSlice::new);
+        write_full(&bufs, 2, |bufs, at| {
+            grudging(&mut calls, || {
+                let all: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
+                let n = all.len().min(3);
+                disk[at as usize..][..n].copy_from_slice(&all[..n]);
+                n
+            })
+        })
+        .unwrap();
+        assert_eq!(disk, b"--abcdefgh--");
+        assert!(calls > 8, "{calls}");
+
+        let stuck = write_full(&bufs, 0, |_, _| Ok(0)).unwrap_err();
+        assert_eq!(stuck.kind(), ErrorKind::WriteZero);
+        let failed = read_full(&mut buf, 0, |_, _| Err(ErrorKind::Other.into())).unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::Other);
+    }
 }

@@ -160,7 +160,11 @@ impl<'a> RunBatch<'a> {
         let (metadata, metadata_base) = self.body(&lane(Slot::Metadata), seq, &metadata)?;
         debug_assert!(metadata_base.is_none() || metadata.extents.is_some());
         self.staged.last_seq = seq;
-        self.staged.severity = self.staged.severity.max(frame.severity.code());
+        if frame.severity.code() > self.staged.severity {
+            // The run's record says it at once: a run that a crash leaves open must not look as if it mattered less.
+            self.staged.severity = frame.severity.code();
+            self.changed = true;
+        }
         let head = FrameHead {
             run: self.run.uid,
             seq,

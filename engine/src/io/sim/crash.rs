@@ -27,9 +27,35 @@ pub enum Crash {
     /// Each change by chance. The seed and the point also set how likely data, lengths and names each are to be kept, from
     /// never to always.
     Seed(u64),
+    /// The same, but a sector that is kept may come only up to some byte of it: what a disk leaves whose sectors are
+    /// not atomic. Bytes that were the same before and after stay as they are.
+    Ragged(u64),
     /// The change numbered i is kept where bit i is set; those past 64 are lost. With [`Walk::choices`] it
     /// goes through every state of a small case.
     Mask(u64),
+}
+
+/// What a crash took of the changes in doubt, and what it mixed up. Counts of single changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Losses {
+    /// Sectors of writes that did not come.
+    pub sectors: u32,
+    /// Sectors that came in part.
+    pub torn_sectors: u32,
+    /// Writes of which some sectors came and others did not.
+    pub torn_writes: u32,
+    /// Writes that came, whole or in part, though an earlier one of the same file did not, or not all of it.
+    pub reordered: u32,
+    /// Changes of a file's length that did not come.
+    pub lengths: u32,
+    /// Writes whose longer file came and of whose sectors one at least did not.
+    pub hollow: u32,
+    /// Files whose creation did not come.
+    pub creations: u32,
+    /// Renames that did not come.
+    pub renames: u32,
+    /// Removals that did not come.
+    pub removals: u32,
 }
 
 /// Where and how a crash was made, for a test's message. `history.crash(point.at, point.how)` makes it again.
@@ -96,7 +122,7 @@ impl<'a> Walk<'a> {
     #[must_use]
     pub fn choices(&self) -> usize {
         let mut chooser = Chooser::Count(0);
-        survivors(&self.state, &mut chooser);
+        survivors(&self.state, &mut chooser, &mut Losses::default());
         if let Chooser::Count(n) = chooser { n } else { 0 }
     }
 
@@ -111,14 +137,21 @@ impl<'a> Walk<'a> {
     /// its own, and clocks that go on where the first life's stood when the history was taken.
     #[must_use]
     pub fn crash(&self, how: Crash) -> SimIo {
-        let tree = survivors(&self.state, &mut Chooser::new(how, self.at, &self.state));
+        self.crash_counted(how).0
+    }
+
+    /// As [`Walk::crash`], and what the crash took.
+    #[must_use]
+    pub fn crash_counted(&self, how: Crash) -> (SimIo, Losses) {
+        let mut losses = Losses::default();
+        let tree = survivors(&self.state, &mut Chooser::new(how, self.at, &self.state), &mut losses);
         let mut mix = SplitMix64::new(self.history.seed ^ (self.at as u64).rotate_left(32));
         let salt = match how {
-            Crash::Seed(n) | Crash::Mask(n) => n,
+            Crash::Seed(n) | Crash::Ragged(n) | Crash::Mask(n) => n,
             _ => 0,
         };
         let seed = mix.next() ^ SplitMix64::new(salt).next();
-        SimIo::with_tree(tree, seed, self.history.now_ns)
+        (SimIo::with_tree(tree, seed, self.history.now_ns), losses)
     }
 }
 
@@ -133,7 +166,7 @@ enum About {
 enum Chooser {
     All { data: bool, rest: bool },
     Torn { write: Option<usize> },
-    Random { rng: SplitMix64, names: u64, data: u64, lengths: u64 },
+    Random { rng: SplitMix64, names: u64, data: u64, lengths: u64, ragged: bool },
     Mask { bits: u64, next: u32 },
     Count(usize),
 }
@@ -145,12 +178,12 @@ impl Chooser {
             Crash::Everything => Self::All { data: true, rest: true },
             Crash::Hollow => Self::All { data: false, rest: true },
             Crash::Torn => Self::Torn { write: last_write(state) },
-            Crash::Seed(seed) => {
+            Crash::Seed(seed) | Crash::Ragged(seed) => {
                 // The point goes in too, so that a few seeds at many points make many different choices.
                 let mut rng = SplitMix64::new(seed ^ SplitMix64::new(at as u64).next());
                 let mut odds = || [0, 32, 128, 128, 224, 256][(rng.next() % 6) as usize];
                 let (names, data, lengths) = (odds(), odds(), odds());
-                Self::Random { rng, names, data, lengths }
+                Self::Random { rng, names, data, lengths, ragged: matches!(how, Crash::Ragged(_)) }
             }
             Crash::Mask(bits) => Self::Mask { bits, next: 0 },
         }
@@ -163,7 +196,7 @@ impl Chooser {
         match self {
             Self::All { data, rest } => *if matches!(about, About::Data) { data } else { rest },
             Self::Torn { .. } => true,
-            Self::Random { rng, names, data, lengths } => {
+            Self::Random { rng, names, data, lengths, .. } => {
                 let odds = match about {
                     About::Name => *names,
                     About::Data => *data,
@@ -180,6 +213,18 @@ impl Chooser {
                 *n += 1;
                 true
             }
+        }
+    }
+
+    /// How many bytes of a kept sector came.
+    fn bytes_of(&mut self, fate: Fate, len: usize) -> usize {
+        match self {
+            Self::Random { rng, ragged: true, .. } if fate != Fate::Durable => {
+                // Half of them whole: a disk where every sector is torn is none that works.
+                let drawn = rng.next();
+                if drawn & 1 == 0 { len } else { (drawn >> 1) as usize % (len + 1) }
+            }
+            _ => len,
         }
     }
 
@@ -202,17 +247,17 @@ fn last_write(state: &Replay) -> Option<usize> {
         .max()
 }
 
-fn survivors(state: &Replay, chooser: &mut Chooser) -> Tree {
+fn survivors(state: &Replay, chooser: &mut Chooser, losses: &mut Losses) -> Tree {
     let mut dirs = state.durable.dirs.clone();
     for (dir, pending) in state.names.iter().filter(|(_, pending)| !pending.is_empty()) {
         if let Some(names) = dirs.get_mut(dir) {
-            keep_names(Arc::make_mut(names), pending, chooser);
+            keep_names(Arc::make_mut(names), pending, chooser, losses);
         }
     }
     // The choices of every file are asked for, named or not, so that their numbers do not depend on names.
     let mut changed = BTreeMap::new();
     for (ino, file) in &state.data {
-        changed.insert(*ino, keep_data(state.durable.bytes(*ino), &file.changes, chooser));
+        changed.insert(*ino, keep_data(state.durable.bytes(*ino), &file.changes, chooser, losses));
     }
     let mut files = BTreeMap::new();
     for ino in dirs.values().flat_map(|names| names.values()) {
@@ -226,39 +271,73 @@ fn survivors(state: &Replay, chooser: &mut Chooser) -> Tree {
     Tree { dirs, files, ino_next: state.durable.ino_next }
 }
 
-fn keep_names(names: &mut BTreeMap<String, Ino>, pending: &[Pending<NameChange>], chooser: &mut Chooser) {
+fn keep_names(
+    names: &mut BTreeMap<String, Ino>,
+    pending: &[Pending<NameChange>],
+    chooser: &mut Chooser,
+    losses: &mut Losses,
+) {
     for one in pending {
         if chooser.keep(one.fate, About::Name) {
             one.change.apply(names);
+            continue;
+        }
+        match one.change {
+            NameChange::Create { .. } => losses.creations += 1,
+            NameChange::Rename { .. } => losses.renames += 1,
+            NameChange::Remove { .. } => losses.removals += 1,
         }
     }
 }
 
-fn keep_data(durable: &[u8], pending: &[Pending<DataChange>], chooser: &mut Chooser) -> Vec<u8> {
+fn keep_data(
+    durable: &[u8],
+    pending: &[Pending<DataChange>],
+    chooser: &mut Chooser,
+    losses: &mut Losses,
+) -> Vec<u8> {
     let mut bytes = durable.to_vec();
     // The length is kept apart from the bytes: sectors may be there past it, to be dropped or uncovered.
     let mut len = bytes.len();
+    let mut lost_before = false;
     for one in pending {
         match &one.change {
-            DataChange::Write { offset, bytes: written, grew } => {
-                let written = &written[..chooser.cut(one.at, *offset, written.len())];
+            DataChange::Write { offset, bytes: all, grew } => {
+                let written = &all[..chooser.cut(one.at, *offset, all.len())];
                 let end = offset + written.len();
+                let (mut kept, mut lost) = (0, u32::from(written.len() < all.len()));
                 let mut from = *offset;
                 while from < end {
                     let to = end.min(from - from % SECTOR_BYTES + SECTOR_BYTES);
                     if chooser.keep(one.fate, About::Data) {
-                        put(&mut bytes, from, &written[from - offset..to - offset]);
+                        let came = chooser.bytes_of(one.fate, to - from);
+                        put(&mut bytes, from, &written[from - offset..from - offset + came]);
+                        losses.torn_sectors += u32::from(came < to - from);
+                        kept += 1;
+                    } else {
+                        lost += 1;
                     }
                     from = to;
                 }
-                if *grew && !written.is_empty() && chooser.keep(one.fate, About::Length) {
-                    len = end;
+                losses.sectors += lost;
+                losses.torn_writes += u32::from(kept > 0 && lost > 0);
+                losses.reordered += u32::from(kept > 0 && lost_before);
+                lost_before |= lost > 0;
+                if *grew && !written.is_empty() {
+                    if chooser.keep(one.fate, About::Length) {
+                        len = end;
+                        losses.hollow += u32::from(lost > 0);
+                    } else {
+                        losses.lengths += 1;
+                    }
                 }
             }
             DataChange::SetLen { len: to } => {
                 if chooser.keep(one.fate, About::Length) {
                     bytes.truncate(*to);
                     len = *to;
+                } else {
+                    losses.lengths += 1;
                 }
             }
         }

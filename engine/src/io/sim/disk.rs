@@ -10,8 +10,8 @@ use super::faults::Faults;
 use super::file::SimFile;
 use super::history::{History, Op, What};
 use super::prng::SplitMix64;
-use super::tree::{Ino, Tree, normal};
-use super::{Crash, FailRule, OpKind};
+use super::tree::{Ino, Tree, normal, put};
+use super::{Crash, FailRule, OpKind, SECTOR_BYTES};
 use crate::io::real::start_thread;
 use crate::io::seam::check_rename;
 use crate::io::{File, Io, IoError, Lock, Open, Result, Stat};
@@ -149,6 +149,41 @@ impl SimIo {
         paths
     }
 
+    /// BLAKE3 over every directory, name and byte: equal for disks that a program cannot tell apart.
+    #[must_use]
+    pub fn contents_hash(&self) -> [u8; 32] {
+        self.state().tree.hash()
+    }
+
+    /// Brings back what a sector of some file held before one of the writes to it, durably, by the seed. Gives the
+    /// file and where in it the sector begins; `None` where that changes nothing.
+    pub fn bring_back(&self, seed: u64) -> Option<(PathBuf, u64)> {
+        let mut rng = SplitMix64::new(seed);
+        let history = self.history();
+        let writes: Vec<usize> =
+            (0..history.ops.len()).filter(|at| history.ops[*at].kind() == OpKind::Write).collect();
+        let at = *writes.get((rng.next() % writes.len().max(1) as u64) as usize)?;
+        let What::Write { ino, offset, bytes } = &history.ops[at].what else { return None };
+        let sector = (offset + (rng.next() % bytes.len() as u64) as usize) / SECTOR_BYTES * SECTOR_BYTES;
+        let old = history.bytes_before(at, *ino);
+        let mut state = self.state();
+        let (dirs, mut named) = (&state.tree.dirs, None);
+        for (dir, names) in dirs {
+            named = named.or(names.iter().find(|(_, of)| *of == ino).map(|(name, _)| dir.join(name)));
+        }
+        let path = named?;
+        let mut now = state.tree.bytes(*ino).to_vec();
+        let end = now.len().min(sector + SECTOR_BYTES);
+        let before: Vec<u8> = (sector..end).map(|i| old.get(i).copied().unwrap_or(0)).collect();
+        if now.get(sector..end)? == before {
+            return None;
+        }
+        now[sector..end].copy_from_slice(&before);
+        state.tree.bytes_mut(*ino).clone_from(&now);
+        state.log(Arc::from(path.as_path()), What::Edit { ino: *ino, bytes: Arc::from(now) });
+        Some((path, sector as u64))
+    }
+
     /// Changes a file's bytes behind the program's back, durably: flips, cuts, garbage. The disk waits
     /// while `change` runs, which must not touch it.
     ///
@@ -178,6 +213,39 @@ impl fmt::Debug for SimIo {
 impl State {
     pub(super) fn log(&mut self, path: Arc<Path>, what: What) {
         self.ops.push(Op { path, what });
+    }
+
+    /// Makes a file at least so long, without data.
+    pub(super) fn grow(&mut self, ino: Ino, path: &Arc<Path>, len: usize) {
+        if len > self.tree.bytes(ino).len() {
+            self.tree.bytes_mut(ino).resize(len, 0);
+            self.log(Arc::clone(path), What::SetLen { ino, len });
+        }
+    }
+
+    /// Puts bytes that were meant for `from` of `ino` into other sectors, as far as the file there reaches.
+    pub(super) fn misdirect(&mut self, ino: Ino, from: usize, bytes: &[u8], seed: u64) {
+        let mut rng = SplitMix64::new(seed);
+        let named = self.tree.dirs.iter().flat_map(|(dir, names)| names.iter().map(move |name| (dir, name)));
+        let mut files: Vec<(PathBuf, Ino)> = named
+            .filter(|(_, (_, other))| self.tree.bytes(**other).len() > from % SECTOR_BYTES)
+            .map(|(dir, (name, other))| (dir.join(name), *other))
+            .collect();
+        if rng.next() & 1 == 0 {
+            files.retain(|(_, other)| *other == ino);
+        }
+        let Some((path, victim)) = files.get((rng.next() % files.len().max(1) as u64) as usize) else {
+            return;
+        };
+        let len = self.tree.bytes(*victim).len();
+        let sectors = (len - from % SECTOR_BYTES).div_ceil(SECTOR_BYTES);
+        let offset = (rng.next() % sectors as u64) as usize * SECTOR_BYTES + from % SECTOR_BYTES;
+        if offset == from && *victim == ino {
+            return;
+        }
+        let bytes: Arc<[u8]> = Arc::from(&bytes[..bytes.len().min(len - offset)]);
+        put(self.tree.bytes_mut(*victim), offset, &bytes);
+        self.log(Arc::from(path.as_path()), What::Write { ino: *victim, offset, bytes });
     }
 
     fn take_handle(&mut self, ino: Ino) -> u64 {

@@ -1,4 +1,5 @@
-//! Injected failures: which operation fails, how, and how often.
+//! Injected failures: which operation fails, how, and how often. And a disk that lies: writes that it says are done and
+//! that never came, or came somewhere else.
 
 use std::path::Path;
 
@@ -34,14 +35,25 @@ pub enum OpKind {
     Edit,
 }
 
-/// Makes operations of one kind fail.
+/// What a rule does to an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// It fails with this error number.
+    Errno(i32),
+    /// A write is said to be done and its bytes never come; the file is as long as if they had.
+    Lost,
+    /// As lost, and the bytes come elsewhere: in a sector of this file or of another one, by the seed.
+    Misdirected(u64),
+}
+
+/// Makes operations of one kind fail, or writes go astray.
 ///
 /// A failed write has written the first half of its bytes; a failed sync leaves what it should have made
 /// durable in doubt for good; any other failed operation has done nothing.
 #[derive(Debug, Clone)]
 pub struct FailRule {
     kind: OpKind,
-    errno: i32,
+    fault: Fault,
     skip: u64,
     left: u64,
     on: Option<String>,
@@ -51,13 +63,27 @@ impl FailRule {
     /// The next operation of `kind` fails with an input/output error (EIO).
     #[must_use]
     pub fn eio(kind: OpKind) -> Self {
-        Self { kind, errno: EIO, skip: 0, left: 1, on: None }
+        Self { kind, fault: Fault::Errno(EIO), skip: 0, left: 1, on: None }
     }
 
     /// The next operation of `kind` fails for want of space (ENOSPC).
     #[must_use]
     pub fn enospc(kind: OpKind) -> Self {
-        Self { errno: ENOSPC, ..Self::eio(kind) }
+        Self { fault: Fault::Errno(ENOSPC), ..Self::eio(kind) }
+    }
+
+    /// The next write is said to be done, also by a sync after it, and its bytes never come. The file grows as if they
+    /// had, since lengths are written apart from data.
+    #[must_use]
+    pub fn lost_write() -> Self {
+        Self { fault: Fault::Lost, ..Self::eio(OpKind::Write) }
+    }
+
+    /// The next write comes in other sectors than it was meant for, of the same file or of another one, within that
+    /// file's length; where it was meant for, nothing comes. The seed says where.
+    #[must_use]
+    pub fn misdirected_write(seed: u64) -> Self {
+        Self { fault: Fault::Misdirected(seed), ..Self::eio(OpKind::Write) }
     }
 
     /// Lets `n` matching operations through first.
@@ -102,17 +128,26 @@ impl Faults {
         self.0.clear();
     }
 
-    pub(super) fn check(&mut self, kind: OpKind, path: &Path) -> std::io::Result<()> {
+    /// What is to become of an operation.
+    pub(super) fn due(&mut self, kind: OpKind, path: &Path) -> Option<Fault> {
         let mut due = None;
         for rule in self.0.iter_mut().filter(|rule| rule.matches(kind, path)) {
             if rule.skip > 0 {
                 rule.skip -= 1;
             } else if rule.left > 0 {
                 rule.left -= 1;
-                due = due.or(Some(rule.errno));
+                due = due.or(Some(rule.fault));
             }
         }
-        due.map_or(Ok(()), |errno| Err(std::io::Error::from_raw_os_error(errno)))
+        due
+    }
+
+    /// The error of an operation that is no write.
+    pub(super) fn check(&mut self, kind: OpKind, path: &Path) -> std::io::Result<()> {
+        match self.due(kind, path) {
+            Some(Fault::Errno(errno)) => Err(std::io::Error::from_raw_os_error(errno)),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{Error, ErrorKind, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::faults::no_space;
+use super::faults::{Fault, no_space};
 use super::history::What;
 use super::tree::{Ino, put};
 use super::{OpKind, SimIo};
@@ -47,8 +47,20 @@ impl SimFile {
         let mut state = self.io.state();
         let len = state.tree.bytes(self.ino).len();
         let (mut bytes, mut outcome) = (bytes, Ok(()));
-        if let Err(e) = state.faults.check(OpKind::Write, &self.path) {
-            (bytes, outcome) = (&bytes[..bytes.len() / 2], Err(e));
+        match state.faults.due(OpKind::Write, &self.path) {
+            None => {}
+            Some(Fault::Errno(errno)) => {
+                (bytes, outcome) = (&bytes[..bytes.len() / 2], Err(Error::from_raw_os_error(errno)));
+            }
+            Some(Fault::Lost) => {
+                state.grow(self.ino, &self.path, from + bytes.len());
+                return Ok(());
+            }
+            Some(Fault::Misdirected(seed)) => {
+                state.grow(self.ino, &self.path, from + bytes.len());
+                state.misdirect(self.ino, from, bytes, seed);
+                return Ok(());
+            }
         }
         let growth = (from + bytes.len()).saturating_sub(len) as u64;
         let free = state.capacity.map_or(u64::MAX, |all| all.saturating_sub(state.tree.used_bytes()));

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::tree::{Ino, Tree};
+use super::tree::{Ino, Tree, put};
 use super::{Crash, CrashPoint, OpKind, SimIo, Walk};
 
 /// One operation that changed the disk, or tried to sync it.
@@ -48,6 +48,25 @@ impl Op {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What a write wrote; empty for anything else.
+    #[must_use]
+    pub fn written(&self) -> &[u8] {
+        match &self.what {
+            What::Write { bytes, .. } => bytes,
+            _ => &[],
+        }
+    }
+
+    /// Where in its file a write began, and where a change of length put the end.
+    #[must_use]
+    pub fn offset(&self) -> Option<u64> {
+        match &self.what {
+            What::Write { offset, .. } => Some(*offset as u64),
+            What::SetLen { len, .. } => Some(*len as u64),
+            _ => None,
+        }
     }
 
     fn hash(&self, hasher: &mut blake3::Hasher) {
@@ -178,11 +197,31 @@ impl History {
         })
     }
 
+    /// What the program saw in a file before an operation.
+    pub(super) fn bytes_before(&self, at: usize, of: Ino) -> Vec<u8> {
+        let mut now = self.base.bytes(of).to_vec();
+        for op in self.ops.iter().take(at) {
+            match &op.what {
+                What::Write { ino, offset, bytes } if *ino == of => put(&mut now, *offset, bytes),
+                What::SetLen { ino, len } if *ino == of => now.resize(*len, 0),
+                What::Edit { ino, bytes } if *ino == of => now = bytes.to_vec(),
+                _ => {}
+            }
+        }
+        now
+    }
+
     /// BLAKE3 over the operations: equal for equal runs.
     #[must_use]
     pub fn trace_hash(&self) -> [u8; 32] {
+        self.trace_hash_until(usize::MAX)
+    }
+
+    /// The same over the first `at` operations.
+    #[must_use]
+    pub fn trace_hash_until(&self, at: usize) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
-        for op in &self.ops {
+        for op in self.ops.iter().take(at) {
             op.hash(&mut hasher);
         }
         hasher.finalize().into()

@@ -40,10 +40,19 @@
 //! After a `sync` or `sync_dir` that failed, what it should have made durable stays in doubt for good: a later
 //! one succeeds and says nothing about it (the system has marked those pages clean).
 //!
+//! Sectors are atomic but for [`Crash::Ragged`], where each may come in part. The engine asks for less than that: of what
+//! is durable it writes over nothing but zeros written ahead, and all that it reads after a crash is under a checksum.
+//!
+//! # What a disk may do that lies
+//! Beyond any crash, switched on one by one: writes that are acknowledged, synced and never there
+//! ([`FailRule::lost_write`]), writes that come elsewhere ([`FailRule::misdirected_write`]), old sectors that come back
+//! ([`SimIo::bring_back`]), bits that flip, cuts and garbage ([`SimIo::edit`]). No store can mend these; it must not hand
+//! them out.
+//!
 //! # Left out on purpose
-//! Tears within a sector, garbage in place of zeros (use [`SimIo::edit`]), short reads, misdirected writes,
-//! waiting locks. Directories are durable when made. Sparse space counts as used. Determinism ends where the
-//! program's own threads race.
+//! Short and interrupted calls: they end in [`RealIo`](super::RealIo), below the seam, whose tests make them. Waiting locks.
+//! Directories are durable when made. Sparse space counts as used. Determinism ends where the program's own threads
+//! race.
 
 mod crash;
 mod disk;
@@ -54,7 +63,7 @@ mod prng;
 mod replay;
 mod tree;
 
-pub use crash::{Crash, CrashPoint, Walk};
+pub use crash::{Crash, CrashPoint, Losses, Walk};
 pub use disk::SimIo;
 pub use faults::{FailRule, OpKind};
 pub use file::FILE_BYTES_MAX;

@@ -434,3 +434,108 @@ fn a_replay_that_keeps_everything_is_what_the_program_saw() {
         assert_eq!(contents(&sim.crash(Crash::Seed(seed))), contents(&sim), "{again}");
     }
 }
+
+#[test]
+fn a_ragged_crash_tears_within_sectors() {
+    let (sim, file) = with_durable(&[b'-'; 2 * SECTOR_BYTES]);
+    write(&file, &[b'x'; 2 * SECTOR_BYTES], 0);
+    let history = sim.history();
+    let walk = at_end(&history);
+    let (mut within, mut counted) = (0, 0);
+    for seed in 0..200 {
+        let (disk, losses) = walk.crash_counted(Crash::Ragged(seed));
+        let bytes = read(&disk, A).unwrap();
+        for sector in bytes.chunks(SECTOR_BYTES) {
+            let came = sector.iter().take_while(|byte| **byte == b'x').count();
+            assert!(sector[came..].iter().all(|byte| *byte == b'-'), "a sector comes up to some byte");
+            within += usize::from(came > 0 && came < SECTOR_BYTES);
+        }
+        counted += losses.torn_sectors;
+    }
+    assert!(within > 20, "{within}");
+    assert!(counted as usize >= within);
+}
+
+#[test]
+fn what_a_crash_took_is_counted() {
+    let (sim, file) = with_durable(b"0000");
+    write(&file, &[1; 600], 0);
+    write(&file, &[2; 10], 1024);
+    create(&sim, "b");
+    sim.rename(Path::new("b"), Path::new("c")).unwrap();
+    sim.remove(Path::new(A)).unwrap();
+    let history = sim.history();
+    let walk = at_end(&history);
+    let none = walk.crash_counted(Crash::Everything).1;
+    assert_eq!(none, super::Losses::default());
+    let all = walk.crash_counted(Crash::Nothing).1;
+    assert_eq!((all.sectors, all.lengths, all.torn_writes, all.reordered), (3, 2, 0, 0));
+    assert_eq!((all.creations, all.renames, all.removals), (1, 1, 1));
+    assert_eq!(walk.crash_counted(Crash::Hollow).1.hollow, 2);
+    // Names first, then both sectors and the length of the first write: only its second sector is lost.
+    let mixed = walk.crash_counted(Crash::Mask(0b11_1101_111)).1;
+    assert_eq!((mixed.sectors, mixed.torn_writes, mixed.reordered, mixed.hollow), (1, 1, 1, 1));
+}
+
+#[test]
+fn a_lost_write_leaves_its_length_alone() {
+    let (sim, file) = with_durable(b"abc");
+    sim.fail(FailRule::lost_write());
+    write(&file, b"xyz", 2);
+    file.sync().unwrap();
+    assert_eq!(read(&sim, A).unwrap(), b"abc\0\0");
+    assert_eq!(outcomes(&sim), some(&[b"abc\0\0"]));
+    write(&file, b"Z", 2);
+    assert_eq!(read(&sim, A).unwrap(), b"abZ\0\0", "only one was lost");
+}
+
+#[test]
+fn a_misdirected_write_comes_elsewhere() {
+    let (mut here, mut there) = (0, 0);
+    for seed in 0..64 {
+        let (sim, file) = with_durable(&[b'-'; 3 * SECTOR_BYTES]);
+        write(&create(&sim, "b"), &[b'.'; 2 * SECTOR_BYTES], 0);
+        sim.fail(FailRule::misdirected_write(seed));
+        write(&file, b"xy", SECTOR_BYTES as u64 + 7);
+        let (a, b) = (read(&sim, A).unwrap(), read(&sim, "b").unwrap());
+        assert_eq!((a.len(), b.len()), (3 * SECTOR_BYTES, 2 * SECTOR_BYTES));
+        assert_ne!(&a[SECTOR_BYTES + 7..][..2], b"xy", "not where it was meant for");
+        let at = |bytes: &[u8]| bytes.windows(2).position(|two| two == b"xy");
+        here += usize::from(at(&a).is_some_and(|at| at % SECTOR_BYTES == 7));
+        there += usize::from(at(&b).is_some_and(|at| at % SECTOR_BYTES == 7));
+    }
+    assert!(here > 5 && there > 5, "{here} {there}");
+}
+
+#[test]
+fn an_old_sector_comes_back() {
+    let came: BTreeSet<_> = (0..64)
+        .filter_map(|seed| {
+            let disk = SimIo::new(1);
+            let file = create(&disk, A);
+            write(&file, &[b'1'; 2 * SECTOR_BYTES], 0);
+            write(&file, &[b'2'; 2 * SECTOR_BYTES], 0);
+            let (path, sector) = disk.bring_back(seed)?;
+            assert_eq!(path, Path::new(A));
+            let bytes = read(&disk, A).unwrap();
+            let other = SECTOR_BYTES - sector as usize;
+            assert_eq!(bytes[other], b'2', "the other sector stays");
+            Some((sector, bytes[sector as usize]))
+        })
+        .collect();
+    assert_eq!(came, BTreeSet::from([(0, 0), (0, b'1'), (512, 0), (512, b'1')]));
+}
+
+#[test]
+fn disks_that_hold_the_same_have_the_same_hash() {
+    let [one, two] = [1, 2].map(|seed| {
+        let sim = SimIo::new(seed);
+        write(&create(&sim, A), b"x", 0);
+        sim
+    });
+    assert_eq!(one.contents_hash(), two.contents_hash());
+    two.rename(Path::new(A), Path::new("b")).unwrap();
+    assert_ne!(one.contents_hash(), two.contents_hash());
+    one.edit(Path::new(A), |bytes| bytes[0] = b'y').unwrap();
+    assert_ne!(one.contents_hash(), workload(1).contents_hash());
+}

@@ -73,6 +73,23 @@ impl Tree {
         Arc::make_mut(self.files.entry(ino).or_default())
     }
 
+    /// BLAKE3 over all there is, each part with its length before it.
+    pub(super) fn hash(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        let mut part = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
+        };
+        for (dir, names) in &self.dirs {
+            part(dir.as_os_str().as_encoded_bytes());
+            part(&(names.len() as u64).to_le_bytes());
+            for (name, ino) in names.iter() {
+                part(name.as_bytes());
+                part(self.bytes(*ino));
+            }
+        }
+        hasher.finalize().into()
+    }
+
     pub(super) fn used_bytes(&self) -> u64 {
         self.files.values().map(|bytes| bytes.len() as u64).sum()
     }

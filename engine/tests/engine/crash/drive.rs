@@ -1,0 +1,504 @@
+//! Workloads: rows of operations that drive a store and the model beside it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use annals::io::sim::SimIo;
+use annals::{
+    Component, Durability, Frame, History, Keyspace, Namespace, Options, Result, Run, RunSpec, Severity,
+    Status, Store,
+};
+
+use super::STORE;
+use super::model::{Model, ModelFrame, ModelRun, SPACES};
+
+/// One operation. Where it makes no sense (a snapshot before a frame), it does what it would need first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Op {
+    /// A value of some hundred bytes.
+    Put,
+    Delete,
+    /// Several keys of several keyspaces.
+    Batch,
+    /// A frame whose input holds all before it.
+    Record,
+    /// A frame whose output comes in parts, all of them flushed.
+    Stream,
+    /// The state after the last frame.
+    Snapshot,
+    /// A fork that edits the last frame; it is what is recorded into from now on.
+    Fork,
+    /// Another run takes the place of the current one.
+    Replace,
+    /// Ends the current run as failed.
+    End,
+    /// A clean close and another opening.
+    Reopen,
+    /// A put to the process only.
+    Lazy,
+    /// Eighty keys in one batch.
+    Bulk,
+    /// A value that becomes a blob.
+    Big,
+    /// A failed tool call of its own component, escalated.
+    Tool,
+    /// A frame that is finished with a part not flushed: the part's batch is not waited for, so whether the writer takes
+    /// it together with the next is for the system to choose.
+    Late,
+    /// A frame that is begun, gets a part, and is left.
+    Dangle,
+    /// A batch that is dropped after its frame was packed.
+    Drop,
+    /// A fork that shares the last frame.
+    Share,
+    /// The current run is let go without an end.
+    Abandon,
+    Severity,
+}
+
+/// All of them. The first ten are what is gone through exhaustively.
+pub(super) const OPS: [Op; 20] = [
+    Op::Put,
+    Op::Delete,
+    Op::Batch,
+    Op::Record,
+    Op::Stream,
+    Op::Snapshot,
+    Op::Fork,
+    Op::Replace,
+    Op::End,
+    Op::Reopen,
+    Op::Lazy,
+    Op::Bulk,
+    Op::Big,
+    Op::Tool,
+    Op::Late,
+    Op::Dangle,
+    Op::Drop,
+    Op::Share,
+    Op::Abandon,
+    Op::Severity,
+];
+
+/// How many of [`OPS`] are gone through exhaustively.
+pub(super) const ALPHABET: usize = 10;
+
+/// How stores are opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    /// Memory is never full: tables are written at a close and in a recovery.
+    Ample,
+    /// Memory for so few entries that the upkeep thread writes, merges and lists tables all the time.
+    Tiny,
+}
+
+impl Room {
+    pub(super) fn options(self, io: &SimIo) -> Options {
+        let defaults = crate::support::defaults();
+        Options {
+            io: Arc::new(io.clone()),
+            segment_bytes_max: 2 << 10,
+            zero_ahead_bytes: 1 << 10,
+            index_memory_bytes: if self == Self::Tiny { 512 } else { defaults.index_memory_bytes },
+            ..defaults
+        }
+    }
+}
+
+/// After how many operations of the disk a commit was issued and acknowledged, and what the store held from then on.
+#[derive(Debug, Clone)]
+pub(super) struct Commit {
+    pub(super) issued: usize,
+    /// `usize::MAX`: never by itself, a crash may take it until a later one is on disk.
+    pub(super) acknowledged: usize,
+    pub(super) state: Arc<str>,
+    /// The caller was given an error: nobody may see it until the store is opened again.
+    pub(super) failed: bool,
+    /// It is known whether it was taken.
+    pub(super) sure: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Driver {
+    pub(super) io: SimIo,
+    room: Room,
+    pub(super) commits: Vec<Commit>,
+    pub(super) model: Model,
+    /// What the store is open with.
+    open: Option<(Store, Namespace, Vec<Keyspace>)>,
+    /// The current run: its place in the model.
+    run: Option<(usize, Run)>,
+    count: usize,
+}
+
+/// Words that do not compress to nothing, the same for the same salt.
+fn text(words: usize, salt: usize) -> String {
+    let mut text = String::new();
+    for i in 0..words {
+        let n = (i * 7919 + salt * 104_729) % 9973;
+        text.push_str(&format!("{n:x} "));
+    }
+    text
+}
+
+impl Driver {
+    /// A new store with its keyspaces and one run.
+    pub(super) fn new(io: &SimIo, room: Room) -> Self {
+        let first = Commit { issued: 0, acknowledged: 0, state: "".into(), failed: false, sure: true };
+        Self {
+            io: io.clone(),
+            room,
+            commits: vec![first],
+            model: Model::default(),
+            open: None,
+            run: None,
+            count: 0,
+        }
+    }
+
+    /// The set-up and then the operations, until the first that fails.
+    pub(super) fn run(&mut self, ops: &[Op]) -> Result<()> {
+        self.open()?;
+        ops.iter().try_for_each(|op| self.apply(*op))
+    }
+
+    /// Closes cleanly.
+    pub(super) fn close(&mut self) -> Result<()> {
+        self.run = None;
+        let Some((store, ..)) = self.open.take() else { return Ok(()) };
+        let issued = self.io.op_count();
+        let closed = store.close();
+        for run in self.model.runs.iter_mut().filter(|run| run.status == Status::Open) {
+            run.status = Status::Abandoned;
+        }
+        self.note(issued, closed, Durability::Disk)
+    }
+
+    /// Whatever became of it, a commit was tried: its state is what the model says by now.
+    fn note<T>(&mut self, issued: usize, done: Result<T>, durability: Durability) -> Result<T> {
+        let known = done.is_ok() && durability == Durability::Disk;
+        let acknowledged = if known { self.io.op_count() } else { usize::MAX };
+        let (state, failed) = (self.model.say().into(), done.is_err());
+        self.commits.push(Commit { issued, acknowledged, state, failed, sure: true });
+        done
+    }
+
+    pub(super) fn open(&mut self) -> Result<()> {
+        let store = Store::open_with(STORE, self.room.options(&self.io))?;
+        let issued = self.io.op_count();
+        let fresh = !std::mem::replace(&mut self.model.made, true);
+        let space = store.namespace("default");
+        let space = if fresh { self.note(issued, space, Durability::Disk)? } else { space? };
+        let mut keyspaces = Vec::new();
+        for (name, _) in SPACES {
+            let history = match name {
+                "age" => History::Age(Duration::from_secs(3600)),
+                "all" => History::All,
+                "latest" => History::Latest,
+                _ => History::Newest(2),
+            };
+            let issued = self.io.op_count();
+            let fresh =
+                self.model.spaces.insert(name, self.model.spaces.get(name).cloned().unwrap_or_default());
+            let keyspace = space.keyspace(name, history);
+            let keyspace =
+                if fresh.is_none() { self.note(issued, keyspace, Durability::Disk)? } else { keyspace? };
+            keyspaces.push(keyspace);
+        }
+        self.open = Some((store, space, keyspaces));
+        Ok(())
+    }
+
+    /// The store, while it is open.
+    pub(super) fn store(&self) -> Option<&Store> {
+        self.open.as_ref().map(|(store, ..)| store)
+    }
+
+    fn parts(&self) -> (Namespace, Vec<Keyspace>) {
+        let (_, space, keyspaces) = self.open.as_ref().unwrap();
+        (space.clone(), keyspaces.clone())
+    }
+
+    pub(super) fn apply(&mut self, op: Op) -> Result<()> {
+        self.count += 1;
+        let n = self.count;
+        match op {
+            Op::Put => self.write(&[(1, "a", Some(text(40 + n % 3 * 40, n)))], Durability::Disk),
+            Op::Delete => self.write(&[(1, "a", None), (3, "b", None)], Durability::Disk),
+            Op::Lazy => self.write(&[(1, "c", Some(text(30, n)))], Durability::Process),
+            Op::Big => self.write(&[(3, "c", Some(text(1100, n)))], Durability::Disk),
+            Op::Batch => {
+                let short = || Some(text(3, n));
+                let changes = [
+                    (0, "a", short()),
+                    (2, "a", short()),
+                    (3, "a", short()),
+                    (3, "b", short()),
+                    (2, "b", None),
+                ];
+                self.write(&changes, Durability::Disk)
+            }
+            Op::Bulk => {
+                let keys: Vec<String> = (0..80).map(|i| format!("k{:x}", (i * 7919 + n) % 200)).collect();
+                let changes: Vec<_> =
+                    keys.iter().map(|key| (1, key.as_str(), Some("v".to_owned()))).collect();
+                self.write(&changes, Durability::Disk)
+            }
+            Op::Record => self.record(Component::Llm),
+            Op::Tool => self.record(Component::Other("own".into())),
+            Op::Stream => self.stream(true, true),
+            Op::Late => self.stream(true, false),
+            Op::Dangle => self.stream(false, true),
+            Op::Drop => self.drop_batch(),
+            Op::Snapshot => self.snapshot(),
+            Op::Fork => self.fork(true),
+            Op::Share => self.fork(false),
+            Op::Replace => self.replace(),
+            Op::End => self.end(),
+            Op::Abandon => {
+                self.run = None;
+                Ok(())
+            }
+            Op::Severity => self.severity(),
+            Op::Reopen => {
+                self.close()?;
+                self.open()
+            }
+        }
+    }
+
+    fn write(&mut self, changes: &[(usize, &str, Option<String>)], durability: Durability) -> Result<()> {
+        let (space, keyspaces) = self.parts();
+        let mut batch = space.batch();
+        for (at, key, value) in changes {
+            match value {
+                Some(value) => batch.put(&keyspaces[*at], key.as_bytes(), value.clone()),
+                None => batch.delete(&keyspaces[*at], key.as_bytes()),
+            };
+            self.model.put(SPACES[*at].0, key, value.as_deref().map(Arc::from));
+        }
+        let issued = self.io.op_count();
+        let done = batch.submit_with(durability).and_then(annals::Ticket::wait);
+        self.note(issued, done.map(drop), durability)
+    }
+
+    /// The current run, begun if there is none.
+    fn current(&mut self) -> Result<usize> {
+        if let Some((at, _)) = &self.run {
+            return Ok(*at);
+        }
+        let name = format!("r{}", self.model.runs.len());
+        let metadata = format!(r#"{{"n":{}}}"#, self.count);
+        self.add_run(&name, &metadata, None);
+        let spec = RunSpec::new(&name).metadata(metadata);
+        let (issued, space) = (self.io.op_count(), self.parts().0);
+        let begun = space.begin_run(spec);
+        let run = self.note(issued, begun, Durability::Disk)?;
+        self.run = Some((self.model.runs.len() - 1, run));
+        Ok(self.model.runs.len() - 1)
+    }
+
+    fn add_run(&mut self, name: &str, metadata: &str, parent: Option<(usize, u32, u32)>) {
+        let (mut frames, mut snapshots) = (Vec::new(), std::collections::BTreeMap::new());
+        if let Some((of, _, shared)) = parent {
+            let parent = &self.model.runs[of];
+            frames.extend(parent.frames.iter().take(shared as usize).cloned());
+            snapshots.extend(
+                parent.snapshots.iter().filter(|(seq, _)| **seq <= shared).map(|(s, x)| (*s, x.clone())),
+            );
+        }
+        self.model.runs.push(ModelRun {
+            name: name.to_owned(),
+            status: Status::Open,
+            severity: Severity::Normal,
+            parent,
+            metadata: metadata.to_owned(),
+            frames,
+            snapshots,
+            gone: false,
+        });
+    }
+
+    /// The next frame of a run: its input holds every output before it.
+    fn next_frame(&mut self, at: usize, component: Component) -> ModelFrame {
+        let run = &mut self.model.runs[at];
+        let own = matches!(component, Component::Other(_));
+        let severity = if own { Severity::Escalated } else { Severity::Normal };
+        let before: String = run.frames.iter().map(|frame| &*frame.output).collect();
+        let n = self.count;
+        ModelFrame {
+            severity,
+            parent: if own { run.frames.len() as u32 } else { 0 },
+            open: false,
+            error: own,
+            input: if own { text(2, n).into() } else { format!("[{before}]").into() },
+            output: text(50, n).into(),
+            metadata: if n.is_multiple_of(2) { format!(r#"{{"n":{n}}}"#).into() } else { "".into() },
+            component,
+        }
+    }
+
+    fn record(&mut self, component: Component) -> Result<()> {
+        let at = self.current()?;
+        let frame = self.next_frame(at, component);
+        let mut given = given(&frame);
+        given.error = frame.error;
+        given.output = frame.output.to_string().into();
+        self.add_frame(at, frame);
+        let issued = self.io.op_count();
+        let recorded = self.run.as_ref().map(|(_, run)| run.record(given)).transpose();
+        self.note(issued, recorded.map(drop), Durability::Disk)
+    }
+
+    fn add_frame(&mut self, at: usize, frame: ModelFrame) {
+        let run = &mut self.model.runs[at];
+        run.severity = run.severity.max(frame.severity);
+        run.frames.push(frame);
+    }
+
+    fn stream(&mut self, finish: bool, flush: bool) -> Result<()> {
+        let at = self.current()?;
+        let mut frame = self.next_frame(at, Component::Llm);
+        let (whole, start) = (frame.output.clone(), given(&frame));
+        (frame.output, frame.open) = ("".into(), true);
+        self.add_frame(at, frame);
+        let Some((_, run)) = self.run.take() else { return Ok(()) };
+        let issued = self.io.op_count();
+        let open = run.begin_frame(&start);
+        let open = self.note(issued, open, Durability::Disk)?;
+        let set = |model: &mut Model, output: &str, still: bool| {
+            if let Some(frame) = model.runs[at].frames.last_mut() {
+                (frame.output, frame.open) = (output.into(), still);
+            }
+        };
+        let (first, rest) = whole.split_at(whole.len() / 2);
+        open.append(first.as_bytes())?;
+        set(&mut self.model, first, true);
+        let issued = self.io.op_count();
+        let flushed = open.flush();
+        self.note(issued, flushed, Durability::Disk)?;
+        if !finish {
+            drop(open);
+            return Ok(());
+        }
+        open.append(rest.as_bytes())?;
+        set(&mut self.model, &whole, true);
+        let issued = self.io.op_count();
+        if flush {
+            let flushed = open.flush();
+            self.note(issued, flushed, Durability::Disk)?;
+        } else {
+            // What is left goes in a batch of its own, before the one that finishes the frame.
+            let state = self.model.say().into();
+            self.commits.push(Commit { issued, acknowledged: usize::MAX, state, failed: false, sure: false });
+        }
+        let issued = self.io.op_count();
+        let finished = open.finish(false);
+        set(&mut self.model, &whole, false);
+        self.note(issued, finished, Durability::Disk)?;
+        self.run = Some((at, run));
+        Ok(())
+    }
+
+    fn drop_batch(&mut self) -> Result<()> {
+        let at = self.current()?;
+        let frame = self.next_frame(at, Component::Llm);
+        if let Some((_, run)) = &self.run {
+            let mut dropped = given(&frame);
+            dropped.output = text(70, self.count).into();
+            run.batch()?.frame(dropped)?;
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self) -> Result<()> {
+        let at = self.current()?;
+        let run = &self.model.runs[at];
+        let seq = run.frames.len() as u32;
+        // A frame that is shared with the parent has its snapshot there.
+        if seq == 0
+            || run.snapshots.contains_key(&seq)
+            || run.parent.is_some_and(|(.., shared)| seq <= shared)
+        {
+            return self.record(Component::Llm);
+        }
+        let state: Arc<str> = run.frames.iter().map(|frame| &*frame.output).collect::<String>().into();
+        let number = self.count as f32;
+        self.model.runs[at].snapshots.insert(seq, (state.clone(), number));
+        let issued = self.io.op_count();
+        let taken =
+            self.run.as_ref().map(|(_, run)| run.snapshot(state.to_string(), &[("mock", &[number; 24])]));
+        self.note(issued, taken.transpose().map(drop), Durability::Disk)
+    }
+
+    fn fork(&mut self, edit: bool) -> Result<()> {
+        let of = self.current()?;
+        let frames = self.model.runs[of].frames.len() as u32;
+        if frames == 0 {
+            return self.record(Component::Llm);
+        }
+        let name = format!("f{}", self.model.runs.len());
+        let parent = self.model.runs[of].name.clone();
+        self.add_run(&name, "", Some((of, frames, frames - u32::from(edit))));
+        let (issued, space) = (self.io.op_count(), self.parts().0);
+        let forked = space.fork(&parent, frames, edit, RunSpec::new(&name));
+        let fork = self.note(issued, forked, Durability::Disk)?;
+        self.run = Some((self.model.runs.len() - 1, fork));
+        Ok(())
+    }
+
+    fn replace(&mut self) -> Result<()> {
+        let old = self.current()?;
+        self.run = None;
+        let name = self.model.runs[old].name.clone();
+        let (issued, space) = (self.io.op_count(), self.parts().0);
+        let prepared = space.prepare_run(RunSpec::new(&name).replace(true))?;
+        self.model.runs[old].gone = true;
+        self.add_run(&name, "", None);
+        let at = self.model.runs.len() - 1;
+        let mut frame = self.next_frame(at, Component::User);
+        (frame.input, frame.metadata) = (format!("hello {}", self.count).into(), "".into());
+        let mut first = given(&frame);
+        first.output = frame.output.to_string().into();
+        self.add_frame(at, frame);
+        let done = prepared.batch().and_then(|mut batch| {
+            batch.frame(first)?;
+            batch.commit()
+        });
+        self.note(issued, done.map(drop), Durability::Disk)?;
+        self.run = Some((at, prepared));
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let at = self.current()?;
+        self.model.runs[at].status = Status::Failed;
+        let Some((_, run)) = self.run.take() else { return Ok(()) };
+        let issued = self.io.op_count();
+        let ended = run.end(Status::Failed);
+        let ended = self.note(issued, ended.map(drop), Durability::Disk);
+        if let (Err(_), Some(last)) = (&ended, self.commits.last_mut()) {
+            // It reads the run again once it is on disk: where only that fails, the run has ended all the same.
+            (last.failed, last.sure) = (false, false);
+        }
+        ended
+    }
+
+    fn severity(&mut self) -> Result<()> {
+        let at = self.current()?;
+        self.model.runs[at].severity = Severity::Flagged;
+        let issued = self.io.op_count();
+        let set = self.run.as_ref().map(|(_, run)| run.set_severity(Severity::Flagged)).transpose();
+        self.note(issued, set.map(drop), Durability::Disk)
+    }
+}
+
+/// A frame as a caller gives it, its output left out.
+fn given(frame: &ModelFrame) -> Frame {
+    let mut given = Frame::new(frame.component.clone(), frame.input.to_string(), "");
+    given.severity = frame.severity;
+    if frame.parent != 0 {
+        given = given.parent(frame.parent);
+    }
+    given.metadata(frame.metadata.as_bytes().to_vec())
+}

@@ -1,0 +1,47 @@
+//! Crashes at every operation of workloads on the simulated disk, each held against a plain model.
+//!
+//! A workload runs once. Then, for each point of its history and each choice of what a crash keeps, the disk is what the
+//! crash left, and [`oracle`] says what must be so. `ANNALS_CRASH_STATES` says how many states, `ANNALS_SEED` which.
+
+mod drive;
+mod exhaustive;
+mod explore;
+mod faults;
+mod ledger;
+mod model;
+mod oracle;
+mod random;
+mod splice;
+mod tally;
+
+use std::sync::{Mutex, PoisonError};
+
+use tally::Tally;
+
+const STORE: &str = "/store";
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// What a failure ends with.
+fn report(test: &str, seed: u64, states: u64) -> String {
+    let states = if states > 0 { format!("ANNALS_CRASH_STATES={states} ") } else { String::new() };
+    format!(
+        "repeat with: ANNALS_SEED={seed} {states}cargo test -p annals --test engine crash::{test} -- --exact"
+    )
+}
+
+/// Adds up over the tests of this process, and says the sum so far.
+fn keep(tally: &Tally) {
+    static ALL: Mutex<Option<Tally>> = Mutex::new(None);
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let sum = all.get_or_insert_default();
+    sum.merge(tally);
+    println!(
+        "all crash tests so far: {} crashes, {} states, {} checked",
+        sum.crashes(),
+        sum.states,
+        sum.distinct
+    );
+}

@@ -1,0 +1,195 @@
+//! The plain model beside the store: what each commit made of it, in words.
+//!
+//! It shares no code with the engine: histories are lists, a fork copies its parent's frames, and links are computed from
+//! docs/format.md, section 14.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use annals::{Component, Severity, Status};
+
+/// Keys whose whole history is looked at.
+pub(super) const KEYS: [&str; 3] = ["a", "b", "c"];
+
+/// Keyspaces, and how many versions of a key each gives.
+pub(super) const SPACES: [(&str, usize); 4] =
+    [("age", usize::MAX), ("all", usize::MAX), ("latest", 1), ("two", 2)];
+
+/// Eight bytes of BLAKE3, for saying what bytes are.
+pub(super) fn short(bytes: &[u8]) -> u64 {
+    let hash = blake3::hash(bytes);
+    hash.as_bytes().first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
+}
+
+/// Each key's versions, oldest first; `None` where it was deleted.
+type ModelKeys = BTreeMap<String, Vec<Option<Arc<str>>>>;
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Model {
+    pub(super) made: bool,
+    /// By name.
+    pub(super) spaces: BTreeMap<&'static str, ModelKeys>,
+    /// In the order they began.
+    pub(super) runs: Vec<ModelRun>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct ModelRun {
+    pub(super) name: String,
+    pub(super) status: Status,
+    pub(super) severity: Severity,
+    /// Index of the parent in `runs`, the frame forked at, the last one shared.
+    pub(super) parent: Option<(usize, u32, u32)>,
+    pub(super) metadata: String,
+    pub(super) frames: Vec<ModelFrame>,
+    /// By frame: the state and its one embedding's first number.
+    pub(super) snapshots: BTreeMap<u32, (Arc<str>, f32)>,
+    /// Replaced.
+    pub(super) gone: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct ModelFrame {
+    pub(super) component: Component,
+    pub(super) severity: Severity,
+    pub(super) parent: u32,
+    pub(super) open: bool,
+    pub(super) error: bool,
+    pub(super) input: Arc<str>,
+    pub(super) output: Arc<str>,
+    pub(super) metadata: Arc<str>,
+}
+
+impl Model {
+    pub(super) fn put(&mut self, space: &'static str, key: &str, value: Option<Arc<str>>) {
+        self.spaces.entry(space).or_default().entry(key.to_owned()).or_default().push(value);
+    }
+
+    /// In words; two stores that say the same hold the same.
+    pub(super) fn say(&self) -> String {
+        let mut said = String::new();
+        if !self.made {
+            return said;
+        }
+        said.push_str("namespace default\n");
+        for (name, limit) in SPACES {
+            let Some(keys) = self.spaces.get(name) else { continue };
+            let _ = writeln!(said, "keyspace {name}");
+            for (key, versions) in keys {
+                if let Some(Some(value)) = versions.last() {
+                    say_pair(&mut said, key.as_bytes(), value.as_bytes());
+                }
+            }
+            for key in KEYS {
+                let versions = keys.get(key).map(Vec::as_slice).unwrap_or_default();
+                let newest = versions.iter().rev().take(limit);
+                say_history(&mut said, key, newest.map(|value| value.as_deref().map(str::as_bytes)));
+            }
+        }
+        for run in self.runs.iter().filter(|run| !run.gone) {
+            let parent = run.parent.map(|(of, at, shared)| {
+                let parent = &self.runs[of];
+                ((!parent.gone).then_some(parent.name.as_str()), at, shared)
+            });
+            let frames = run.frames.len() as u32;
+            say_run(&mut said, &run.name, run.status, run.severity, frames, parent, run.metadata.as_bytes());
+            let mut link = genesis();
+            for (index, frame) in run.frames.iter().enumerate() {
+                let seq = index as u32 + 1;
+                link = frame.link(&link);
+                say_frame(&mut said, seq, frame, &link);
+                if let Some((state, number)) = run.snapshots.get(&seq) {
+                    say_snapshot(&mut said, seq, state.as_bytes(), *number);
+                }
+            }
+        }
+        said
+    }
+}
+
+pub(super) fn say_pair(said: &mut String, key: &[u8], value: &[u8]) {
+    let _ = writeln!(said, "  {} = {} bytes {:x}", String::from_utf8_lossy(key), value.len(), short(value));
+}
+
+pub(super) fn say_history<'a>(
+    said: &mut String,
+    key: &str,
+    versions: impl Iterator<Item = Option<&'a [u8]>>,
+) {
+    let _ = write!(said, "  {key}:");
+    for version in versions {
+        let _ = match version {
+            Some(value) => write!(said, " {:x}", short(value)),
+            None => write!(said, " deleted"),
+        };
+    }
+    said.push('\n');
+}
+
+/// An open run is said as one that was abandoned: which of the two it is depends on who looks.
+pub(super) fn say_run(
+    said: &mut String,
+    name: &str,
+    status: Status,
+    severity: Severity,
+    frames: u32,
+    parent: Option<(Option<&str>, u32, u32)>,
+    metadata: &[u8],
+) {
+    let status = if status == Status::Open { Status::Abandoned } else { status };
+    let _ = writeln!(
+        said,
+        "run {name} {status} {severity} {frames} frames, of {parent:?}, {:x}",
+        short(metadata)
+    );
+}
+
+pub(super) fn say_frame(said: &mut String, seq: u32, frame: &ModelFrame, link: &[u8; 32]) {
+    let ModelFrame { component, severity, parent, open, error, .. } = frame;
+    let _ = writeln!(
+        said,
+        "  {seq} {component:?} {severity} after {parent}{}{}: {:x} {:x} {:x}, link {:x}",
+        if *open { " incomplete" } else { "" },
+        if *error { " failed" } else { "" },
+        short(frame.input.as_bytes()),
+        short(frame.output.as_bytes()),
+        short(frame.metadata.as_bytes()),
+        short(link),
+    );
+}
+
+pub(super) fn say_snapshot(said: &mut String, seq: u32, state: &[u8], number: f32) {
+    let _ = writeln!(said, "    state after {seq}: {:x} {number}", short(state));
+}
+
+/// Link 0.
+pub(super) fn genesis() -> [u8; 32] {
+    blake3::derive_key("annals run chain 1", b"")
+}
+
+impl ModelFrame {
+    fn link(&self, before: &[u8; 32]) -> [u8; 32] {
+        let mut frame = blake3::Hasher::new_derive_key("annals run frame 1");
+        match &self.component {
+            Component::User => frame.update(&[0]),
+            Component::Llm => frame.update(&[1]),
+            Component::Tool => frame.update(&[2]),
+            Component::Other(name) => {
+                frame.update(&[15]);
+                frame.update(&(name.len() as u64).to_le_bytes());
+                frame.update(name.as_bytes())
+            }
+            other => panic!("no workload records {other:?}"),
+        };
+        frame.update(&self.parent.to_le_bytes());
+        frame.update(&[u8::from(self.open), u8::from(self.error)]);
+        // The metadata of workloads is in its canonical form.
+        for body in [&self.input, &self.output, &self.metadata] {
+            frame.update(blake3::hash(body.as_bytes()).as_bytes());
+        }
+        let mut link = blake3::Hasher::new_derive_key("annals run link 1");
+        link.update(before).update(frame.finalize().as_bytes());
+        link.finalize().into()
+    }
+}

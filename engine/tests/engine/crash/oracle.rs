@@ -1,0 +1,263 @@
+//! What a crash may leave, and what must still be possible then.
+//!
+//! The store must open by itself for reading and show a state of the model: not older than the last commit that was
+//! acknowledged before the crash, not newer than the last one issued. Crashes inside the recovery, up to three one in the
+//! other, must change nothing of that. Then it must open for writing, show the same with no run left open, verify, have
+//! the ledger that the second reader computes, take a commit, and after a crash or a clean close show the same and it.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use annals::io::sim::{Crash, SimIo};
+use annals::{Error, ErrorKind, History, Keyspace, RunReader, ScanRange, Status, Store};
+
+use super::drive::{Commit, Room};
+use super::model::{self, KEYS, ModelFrame, SPACES};
+use super::tally::Tally;
+use super::{STORE, ledger};
+use crate::support::Rng;
+
+/// The key that a recovered store is given; no workload has it.
+const AFTER: &[u8] = b"~";
+
+/// All that can be read of a store, in the model's words.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) said: String,
+    /// Runs that are still open.
+    pub(super) open: usize,
+}
+
+/// Reads everything, and stops for nothing.
+pub(super) fn observe_what_can_be(store: &Store) -> (Seen, Vec<Error>) {
+    let mut seen = Seen { said: String::new(), open: 0 };
+    let mut errors = Vec::new();
+    let said = &mut seen.said;
+    let names = kept(store.namespaces(), &mut errors).unwrap_or_default();
+    for name in &names {
+        let Some(space) = kept(store.namespace(name), &mut errors) else { continue };
+        let _ = writeln!(said, "namespace {name}");
+        for (name, _) in SPACES {
+            if let Some(Some(keyspace)) = kept(space.find_keyspace(name), &mut errors) {
+                let _ = writeln!(said, "keyspace {name}");
+                observe_keys(&keyspace, said, &mut errors);
+            }
+        }
+        for info in kept(space.runs(), &mut errors).into_iter().flatten() {
+            let Some(info) = kept(info, &mut errors) else { continue };
+            seen.open += usize::from(info.status == Status::Open);
+            if let Some(reader) = kept(space.run(&info.name), &mut errors) {
+                observe_run(&reader, said, &mut errors);
+            }
+        }
+    }
+    (seen, errors)
+}
+
+fn kept<T>(done: Result<T, Error>, errors: &mut Vec<Error>) -> Option<T> {
+    done.map_err(|error| errors.push(error)).ok()
+}
+
+fn observe_keys(keyspace: &Keyspace, said: &mut String, errors: &mut Vec<Error>) {
+    for pair in keyspace.scan(ScanRange::all()) {
+        match kept(pair, errors) {
+            Some((key, value)) if key != AFTER => model::say_pair(said, &key, &value),
+            _ => {}
+        }
+    }
+    for key in KEYS {
+        let Some(versions) = kept(keyspace.history(key.as_bytes()), errors) else { continue };
+        if !versions.is_sorted_by(|a, b| a.seqno > b.seqno) {
+            let _ = writeln!(said, "  OUT OF ORDER");
+        }
+        model::say_history(said, key, versions.iter().map(|version| version.value.as_deref()));
+    }
+}
+
+fn observe_run(reader: &RunReader, said: &mut String, errors: &mut Vec<Error>) {
+    let info = reader.info();
+    let parent = info.parent.as_ref().map(|p| (p.run.as_deref(), p.at, p.shared));
+    let Some(metadata) = kept(reader.metadata(), errors) else { return };
+    model::say_run(said, &info.name, info.status, info.severity, info.frames, parent, &metadata);
+    let mut link = model::genesis();
+    for frame in reader.frames() {
+        let Some(frame) = kept(frame, errors) else { return };
+        let body = |bytes: &[u8]| String::from_utf8_lossy(bytes).into();
+        link = frame.link.0;
+        let words = ModelFrame {
+            component: frame.component,
+            severity: frame.severity,
+            parent: frame.parent.unwrap_or(0),
+            open: frame.incomplete,
+            error: frame.error,
+            input: body(&frame.input),
+            output: body(&frame.output),
+            metadata: body(&frame.metadata),
+        };
+        model::say_frame(said, frame.seq, &words, &link);
+        match reader.snapshot(frame.seq) {
+            Ok(taken) => {
+                let number = taken.embeddings.first().and_then(|(_, v)| v.last()).copied();
+                model::say_snapshot(said, taken.seq, &taken.state, number.unwrap_or(f32::NAN));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => errors.push(error),
+        }
+    }
+    if info.fingerprint.is_some_and(|fingerprint| fingerprint.0 != link) {
+        let _ = writeln!(said, "  ITS FINGERPRINT IS NOT ITS LAST LINK");
+    }
+}
+
+/// Reads everything.
+pub(super) fn observe(store: &Store) -> Result<Seen, Error> {
+    let (seen, errors) = observe_what_can_be(store);
+    errors.into_iter().next().map_or(Ok(seen), Err)
+}
+
+fn words(what: &str, error: &Error) -> String {
+    format!("{what}: {:?}: {error}", error.kind())
+}
+
+/// Opens for reading; `None` where no store is yet.
+fn open_to_look(disk: &SimIo) -> Result<Option<Store>, Error> {
+    match Store::open_read_only_with(STORE, Room::Ample.options(disk)) {
+        Ok(store) => Ok(Some(store)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens for reading and reads. A store that is not there yet shows nothing.
+pub(super) fn look(disk: &SimIo) -> Result<Seen, Error> {
+    let none = Seen { said: String::new(), open: 0 };
+    open_to_look(disk)?.map_or(Ok(none), |store| observe(&store))
+}
+
+fn looks_the_same(disk: &SimIo, said: &str, when: &str) -> Result<(), String> {
+    let again = look(disk).map_err(|e| words(when, &e))?;
+    if again.said == said { Ok(()) } else { Err(differs(when, said, &again.said)) }
+}
+
+/// The lines that two states do not share.
+fn differs(when: &str, wanted: &str, found: &str) -> String {
+    let only = |these: &str, others: &str| {
+        these
+            .lines()
+            .filter(|line| !others.lines().any(|other| other == *line))
+            .map(|l| format!("\n    {l}"))
+            .collect::<String>()
+    };
+    format!("{when}\n  only before:{}\n  only now:{}", only(wanted, found), only(found, wanted))
+}
+
+/// A choice of what a crash keeps.
+pub(super) fn any_crash(rng: &mut Rng) -> Crash {
+    let seed = rng.next();
+    match rng.below(8) {
+        0 => Crash::Everything,
+        1 => Crash::Nothing,
+        2 | 3 => Crash::Ragged(seed),
+        _ => Crash::Seed(seed),
+    }
+}
+
+/// Holds what a crash left against the commits that it may show. Leaves the disk as it is.
+pub(super) fn check(
+    disk: &SimIo,
+    allowed: &[Commit],
+    rng: &mut Rng,
+    tally: &mut Tally,
+) -> Result<(), String> {
+    let seen = look(disk).map_err(|e| words("it cannot be read", &e))?;
+    if !allowed.iter().any(|commit| *commit.state == *seen.said) {
+        let last = &allowed[allowed.len() - 1].state;
+        let what = format!("it shows none of the {} states that it may; the last of them:", allowed.len());
+        return Err(differs(&what, last, &seen.said));
+    }
+    let said = seen.said;
+    let mut disk = disk.crash(Crash::Everything);
+    let depth = [0, 0, 0, 0, 1, 1, 2, 3][rng.below(8)];
+    for level in 0..depth {
+        let room = if rng.below(2) == 0 { Room::Tiny } else { Room::Ample };
+        drop(Store::open_with(STORE, room.options(&disk)).map_err(|e| words("it cannot be recovered", &e))?);
+        let history = disk.history();
+        let (at, how) = (rng.below(history.ops().len() + 1), any_crash(rng));
+        disk = history.crash(at, how);
+        tally.inside(level);
+        looks_the_same(&disk, &said, &format!("after crash({at}, {how:?}) inside recovery {}", level + 1))?;
+    }
+    goes_on(&disk, &said, rng, tally)
+}
+
+/// Recovery for good, and life after it.
+fn goes_on(disk: &SimIo, said: &str, rng: &mut Rng, tally: &mut Tally) -> Result<(), String> {
+    let room = if rng.below(2) == 0 { Room::Tiny } else { Room::Ample };
+    let store =
+        Store::open_with(STORE, room.options(disk)).map_err(|e| words("it cannot be recovered", &e))?;
+    let seen = observe(&store).map_err(|e| words("recovered, it cannot be read", &e))?;
+    if seen.said != said {
+        return Err(differs("recovery changed what was there", said, &seen.said));
+    }
+    if seen.open > 0 {
+        return Err(format!("after a recovery {} runs are still open:\n{said}", seen.open));
+    }
+    let report = store.verify().map_err(|e| words("verify", &e))?;
+    if !report.damaged.is_empty() {
+        return Err(format!("verify finds {:?}", report.damaged));
+    }
+    let ledger = ledger::read(disk, Path::new(STORE));
+    // A look at every file: now and then is enough, since `verify` adds the same up against what is stored.
+    if rng.below(4) == 0 {
+        let stats = store.stats().map_err(|e| words("stats", &e))?;
+        let root = stats.ledger_root.map(|root| root.0);
+        if (stats.ledger_leaves, root) != (ledger.leaves, Some(ledger.root)) {
+            return Err(format!("the second reader finds {ledger:?}, the store says {stats:?}"));
+        }
+    }
+    if report.batches != ledger.batches {
+        return Err(format!("the second reader finds {ledger:?}, verify read {report:?}"));
+    }
+    after(&store, |keyspace| keyspace.put(AFTER, "still writing").map(drop))
+        .map_err(|e| words("one more commit", &e))?;
+    let disk = match rng.below(2) {
+        0 => {
+            tally.after_append += 1;
+            disk.crash(any_crash(rng))
+        }
+        _ => {
+            store.close().map_err(|e| words("closing", &e))?;
+            tally.after_close += 1;
+            disk.crash(Crash::Nothing)
+        }
+    };
+    let when = "after one more commit and a crash or close";
+    let again = open_to_look(&disk).map_err(|e| words(when, &e))?.ok_or("the store is gone")?;
+    let seen = observe(&again).map_err(|e| words(when, &e))?;
+    let mut wanted = said.to_owned();
+    if !said.contains("keyspace all") {
+        // It was made for that commit; no workload had come further than this.
+        let space = if said.is_empty() { "namespace default\n" } else { "" };
+        let _ = write!(wanted, "{space}keyspace all\n  a:\n  b:\n  c:\n");
+    }
+    if seen.said != wanted {
+        return Err(differs(when, &wanted, &seen.said));
+    }
+    let mut value = None;
+    let got = after(&again, |keyspace| keyspace.get(AFTER).map(|got| value = got));
+    got.map_err(|e| words(when, &e))?;
+    let later = ledger::read(&disk, Path::new(STORE));
+    if value.as_deref() != Some(b"still writing") || later.leaves <= ledger.leaves {
+        return Err(format!(
+            "{when}: the commit is {value:?}, leaves {} became {}",
+            ledger.leaves, later.leaves
+        ));
+    }
+    Ok(())
+}
+
+/// The keyspace for the one more commit: one that is there, where there is one.
+fn after(store: &Store, with: impl FnOnce(&Keyspace) -> Result<(), Error>) -> Result<(), Error> {
+    let space = store.namespace("default")?;
+    with(&space.keyspace("all", History::All)?)
+}

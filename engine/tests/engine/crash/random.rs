@@ -1,0 +1,80 @@
+//! Random rows of all operations, crashed at a sample of points; a row that fails is shrunk.
+
+use std::cell::RefCell;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use super::drive::{OPS, Op, Room};
+use super::explore::{Choices, Explorer, record};
+use super::{number, report};
+use crate::support::Rng;
+
+/// Points of a row that are crashed at.
+const POINTS: usize = 8;
+
+fn random(name: &str, room: Room, share: u64) {
+    let seed = number("ANNALS_SEED", 1);
+    let states = number("ANNALS_CRASH_STATES", 2_000);
+    let wanted = states * share / 100;
+    let explorer = RefCell::new(Explorer::default());
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let config = Config { cases: 1, failure_persistence: None, max_shrink_iters: 60, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+    let rows = (any::<u64>(), proptest::collection::vec(0..OPS.len(), 1..24));
+    while explorer.borrow().tally.states < wanted {
+        let ran = runner.run(&rows, |(seed, row)| {
+            // Every fourth row commits mostly to the process: then hardly anybody but the upkeep syncs the log.
+            let lazy = |op: usize| seed.is_multiple_of(4) && !op.is_multiple_of(4);
+            let ops: Vec<_> = row.iter().map(|op| if lazy(*op) { Op::Lazy } else { OPS[*op] }).collect();
+            let recorded = record(seed, room, &ops).map_err(TestCaseError::fail)?;
+            let mut rng = Rng(seed);
+            // A few points of many rows find more than all points of a few.
+            let from = rng.below(recorded.io.op_count());
+            let points = from..from + POINTS;
+            let choices = Choices { all_up_to: 2, seeds: 6 };
+            explorer
+                .borrow_mut()
+                .explore(&recorded, points, choices, &mut rng)
+                .map_err(|what| TestCaseError::fail(format!("{what}\nin the workload {ops:?}")))
+        });
+        if let tally = &explorer.borrow().tally
+            && wanted > 100_000
+            && tally.workloads.is_multiple_of(1000)
+        {
+            println!(
+                "{} workloads, {} crashes, {} checked",
+                tally.workloads,
+                tally.crashes(),
+                tally.distinct
+            );
+        }
+        if let Err(what) = ran {
+            panic!("{what}\n{}", report(name, seed, states));
+        }
+    }
+    let tally = explorer.into_inner().tally;
+    println!("{name}:\n{tally}");
+    assert!(tally.states >= wanted);
+    if room == Room::Tiny && wanted >= 10_000 {
+        assert!(
+            tally.crossed().iter().all(|count| *count > 0),
+            "a border is never crossed: {:?}",
+            tally.crossed()
+        );
+    }
+    super::keep(&tally);
+}
+
+#[test]
+fn random_workloads_survive_crashes() {
+    random("random::random_workloads_survive_crashes", Room::Ample, 50);
+}
+
+/// The upkeep thread is always at work: which operation of its own comes between which of the writer's is for the system
+/// to choose, so a failure may need more than one try to come again.
+#[test]
+fn random_workloads_survive_crashes_while_tables_are_written() {
+    random("random::random_workloads_survive_crashes_while_tables_are_written", Room::Tiny, 50);
+}

@@ -1,0 +1,59 @@
+//! Files of another life of the same store: every checksum in them holds, since they were written by the same store, at
+//! the same places, with the same numbers. Only the chain tells them apart.
+//!
+//! This is what a backup restored in part leaves, or two copies of a store that were both written.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use annals::io::sim::{Crash, SimIo};
+use annals::{History, ScanRange, Store};
+
+use super::STORE;
+use super::drive::Room;
+
+/// A store that goes on from `disk`, with values of one length that are told apart by `life`; then it is killed, or
+/// closed.
+fn live(disk: &SimIo, from: usize, count: usize, life: &str, close: bool) -> SimIo {
+    let disk = disk.crash(Crash::Everything);
+    let store = Store::open_with(STORE, Room::Ample.options(&disk)).unwrap();
+    let keys = store.namespace("default").unwrap().keyspace("all", History::All).unwrap();
+    for i in from..from + count {
+        keys.put(format!("k{i}").as_bytes(), format!("{life}{}", "x".repeat(300))).unwrap();
+    }
+    if close {
+        store.close().unwrap();
+    }
+    disk.crash(Crash::Everything)
+}
+
+#[test]
+fn a_segment_of_another_life_is_noticed() {
+    let first = live(&SimIo::new(7), 0, 20, "both", true);
+    let [ours, theirs] = ["ours", "them"].map(|life| live(&first, 20, 40, life, false));
+    let shared: BTreeSet<PathBuf> = first.files().into_iter().collect();
+    let mut spliced = 0;
+    for path in ours.files() {
+        let new = !shared.contains(&path) && path.extension().is_some_and(|end| end == "seg");
+        let Some(bytes) = theirs.read(&path).filter(|bytes| new && ours.read(&path).as_ref() != Some(bytes))
+        else {
+            continue;
+        };
+        let disk = ours.crash(Crash::Everything);
+        disk.edit(&path, |to| *to = bytes).unwrap();
+        spliced += 1;
+        let what = path.display();
+        let Ok(store) = Store::open_read_only_with(STORE, Room::Ample.options(&disk)) else { continue };
+        let report = store.verify().unwrap();
+        let keys = store.namespace("default").unwrap().find_keyspace("all").unwrap().unwrap();
+        let values: Vec<Vec<u8>> =
+            keys.scan(ScanRange::all()).filter_map(Result::ok).map(|(_, value)| value).collect();
+        let strange = values.iter().filter(|value| value.starts_with(b"them")).count();
+        assert_eq!(strange, 0, "{what} of another life is believed; verify finds {:?}", report.damaged);
+        assert!(
+            !report.damaged.is_empty() || values.len() == 60,
+            "{what}: values are missing, nothing says so"
+        );
+    }
+    assert!(spliced >= 2, "{spliced}");
+}
