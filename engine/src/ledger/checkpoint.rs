@@ -151,14 +151,12 @@ impl Making {
     pub(super) fn finish(self, store: &Store, tree: &Frontier) -> Result<Checkpoint> {
         let whole = tree.leaves == self.leaves;
         let roots = self.roots.all().filter(|_| whole).ok_or_else(|| {
-            let what = format!("the log has {} leaves of the {} it was said to have", tree.leaves, self.leaves);
+            let what =
+                format!("the log has {} leaves of the {} it was said to have", tree.leaves, self.leaves);
             Error::new(crate::ErrorKind::Damaged, what)
         })?;
-        let marks = self.spans.iter().zip(self.ends).zip(roots).map(|((span, (seqno, time_ns)), root)| Mark {
-            leaves: span.end,
-            seqno,
-            time_ns,
-            node: NodeHash(root),
+        let marks = self.spans.iter().zip(self.ends).zip(roots).map(|((span, (seqno, time_ns)), root)| {
+            Mark { leaves: span.end, seqno, time_ns, node: NodeHash(root) }
         });
         let marks: Vec<Mark> = marks.collect();
         Ok(Checkpoint {

@@ -117,7 +117,9 @@ impl Checkpoint {
             return Err(wrong(format!("version {} is unknown", read.annals_checkpoint)));
         }
         let hash = |text: &str| {
-            unhex(text).map(NodeHash).ok_or_else(|| wrong("a hash is not 64 lower-case hexadecimal digits".into()))
+            unhex(text)
+                .map(NodeHash)
+                .ok_or_else(|| wrong("a hash is not 64 lower-case hexadecimal digits".into()))
         };
         let mut marks = Vec::new();
         for mark in &read.marks {

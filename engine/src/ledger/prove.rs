@@ -389,7 +389,8 @@ impl Wanted<'_> {
             bodies.push(match slot_of(&head, slot) {
                 BodyRef::Same { back } => {
                     let at = seq.checked_sub(*back).filter(|at| *at > 0);
-                    let at = at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a body names no earlier frame"))?;
+                    let at =
+                        at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a body names no earlier frame"))?;
                     let origin = self.frame(reader, at)?;
                     self.lineage(reader, at)?;
                     body(slot_of(&origin, slot))?
@@ -397,7 +398,8 @@ impl Wanted<'_> {
                 reference => body(reference)?,
             });
         }
-        let [input, output, metadata] = <[Body; 3]>::try_from(bodies).map_err(|_| Error::bug("three bodies"))?;
+        let [input, output, metadata] =
+            <[Body; 3]>::try_from(bodies).map_err(|_| Error::bug("three bodies"))?;
         Ok(About::Frame {
             run: name,
             uid: reader.info().uid.0,
@@ -426,8 +428,6 @@ fn body(reference: &BodyRef) -> Result<Body> {
             Ok(Body { bytes: bytes.len() as u64, blake3: BlobId::of(bytes).to_string() })
         }
         BodyRef::Blob { len, id } => Ok(Body { bytes: *len, blake3: id.to_string() }),
-        BodyRef::Same { .. } => {
-            Err(Error::new(ErrorKind::Damaged, "a body's origin is itself a reference"))
-        }
+        BodyRef::Same { .. } => Err(Error::new(ErrorKind::Damaged, "a body's origin is itself a reference")),
     }
 }

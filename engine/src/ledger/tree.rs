@@ -92,7 +92,9 @@ impl Roots {
     pub(super) fn after(before: &Frontier, spans: Vec<Range<u64>>) -> Self {
         let mut known = Vec::new();
         let mut start = 0;
-        for (peak, bit) in before.peaks().iter().zip((0..64).rev().filter(|bit| before.leaves >> bit & 1 == 1)) {
+        for (peak, bit) in
+            before.peaks().iter().zip((0..64).rev().filter(|bit| before.leaves >> bit & 1 == 1))
+        {
             known.push((start..start + (1 << bit), *peak));
             start += 1 << bit;
         }

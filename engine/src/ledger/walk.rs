@@ -42,19 +42,15 @@ pub(super) fn walk(
 ) -> Result<(Frontier, End)> {
     let first = found.state.segments.first().map(|segment| segment.id).unwrap_or_default();
     let mut tree = Frontier::default();
-    let end = scan_states(
-        found,
-        (first, SEGMENT_HEADER_BYTES),
-        LogState::empty(),
-        &mut |batch, segment, _| {
+    let end =
+        scan_states(found, (first, SEGMENT_HEADER_BYTES), LogState::empty(), &mut |batch, segment, _| {
             let Some(hash) = batch.leaf.filter(|_| tree.leaves < upto) else { return Ok(()) };
-            let (_, header) = BatchHeader::peek(batch.whole)
-                .map_err(|e| Error::damaged(&segment.path, batch.offset, e))?;
+            let (_, header) =
+                BatchHeader::peek(batch.whole).map_err(|e| Error::damaged(&segment.path, batch.offset, e))?;
             each(&Leaf { index: tree.leaves, hash, batch, header, segment, before: &tree })?;
             tree.push(hash);
             Ok(())
-        },
-    )?;
+        })?;
     match &end.damage {
         Some(damage) => Err(damage.error()),
         None => Ok((tree, end)),
