@@ -10,6 +10,7 @@
 mod bodies;
 mod crash;
 mod damage;
+mod forge;
 mod forks;
 mod format_fixture;
 mod kills;
@@ -18,6 +19,7 @@ mod readers;
 mod reading;
 mod recording;
 mod refusals;
+mod rewrites;
 mod scale;
 mod snapshots;
 mod streaming;
