@@ -256,7 +256,12 @@ impl Door {
 
     /// A proof of a run or of one of its frames.
     pub(crate) fn prove(&self, id: &str, seq: Option<u32>, since: Option<&Checkpoint>) -> Result<Proof> {
-        self.namespace()?.prove(id, seq, since).map_err(no_run)
+        self.namespace()?.prove(id, seq, since).map_err(|error| match error.kind() {
+            ErrorKind::Diverged => {
+                Failure::new(Code::Damage, error, "`annals verify --against` that checkpoint says where")
+            }
+            _ => no_run(error),
+        })
     }
 
     /// Whether the store still begins with what a checkpoint covers.

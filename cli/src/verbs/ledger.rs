@@ -134,8 +134,9 @@ fn gaps(global: &Global, out: &mut Out) -> Result<()> {
         let frames = count(u64::from(gap.frames));
         let when = time(gap.time_ns);
         out.line(format_args!(
-            "{what} {when}: run {} (number {}, {frames} frames), by record {}: {rule}",
+            "{what} {when}: run {}{} (number {}, {frames} frames), by record {}: {rule}",
             printable(&gap.name),
+            gap.namespace.map_or(String::new(), |name| format!(" of namespace {}", printable(&name))),
             gap.run.0,
             gap.seqno
         ))

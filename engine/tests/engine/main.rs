@@ -15,6 +15,7 @@ mod forks;
 mod format_fixture;
 mod kills;
 mod kv;
+mod ledger;
 mod readers;
 mod reading;
 mod recording;
