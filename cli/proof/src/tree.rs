@@ -108,7 +108,7 @@ pub(crate) fn of_subtrees(subtrees: &[(u64, Hash)]) -> Option<Hash> {
     let mut done: Vec<(u64, Hash)> = Vec::new();
     let mut at = 0u64;
     for (leaves, root) in subtrees {
-        if !leaves.is_power_of_two() || at % leaves != 0 {
+        if !leaves.is_power_of_two() || !at.is_multiple_of(*leaves) {
             return None;
         }
         at = at.checked_add(*leaves)?;

@@ -79,6 +79,11 @@ fn every_inclusion_proof_holds_and_no_other_does() {
                 let found = root_of(leaves[at], other, size as u64, &path);
                 assert_ne!(found, Ok(wanted), "{at} of {size} as {other}");
             }
+            // The same path in a tree that is too high, or too low, for it.
+            for other in [4 * size as u64, size as u64 / 4] {
+                let found = root_of(leaves[at], at as u64, other, &path);
+                assert!(found.is_err() || path.is_empty() && other == 1, "{at} of {size} as of {other}");
+            }
             for wrong in spoilt(&path) {
                 assert_ne!(root_of(leaves[at], at as u64, size as u64, &wrong), Ok(wanted), "{at} of {size}");
             }

@@ -512,6 +512,21 @@ fn the_kept_proofs_are_made_again_and_hold() {
     let older = Checkpoint::parse(&read("older.json")).unwrap();
     assert!(older.leaves < checkpoint.leaves);
     let run = check(&read("run.json"), None, Some(&older)).unwrap();
+    // docs/format.md shows these values.
+    let page = include_str!("../../../docs/format.md");
+    let raw: Value = serde_json::from_slice(&read("frame.json")).unwrap();
+    let signed: Value = serde_json::from_slice(&read("checkpoint.json")).unwrap();
+    for value in [
+        &signed["root"],
+        &signed["digest"],
+        &signed["store"],
+        &signed["marks"][0]["node"],
+        &signed["marks"][4]["node"],
+        &signed["signature"]["signature"],
+        &raw["records"][0]["salt"],
+    ] {
+        assert!(page.contains(value.as_str().unwrap()), "{value} is not in docs/format.md");
+    }
     assert!(run.since.is_some());
     assert!(
         fixture()

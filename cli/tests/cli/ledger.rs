@@ -174,7 +174,11 @@ fn gaps_are_listed_with_their_rule() {
     assert_eq!(bench.run("ledger gaps --json").text(), "");
     bench.run("import --format frames frames.jsonl --replace").ok();
     let told = bench.run("ledger gaps").text();
-    assert!(told.starts_with("replaced ") && told.contains("run loan-42 of namespace default (number 1, 2 frames)"), "{told}");
+    assert!(
+        told.starts_with("replaced ")
+            && told.contains("run loan-42 of namespace default (number 1, 2 frames)"),
+        "{told}"
+    );
     let gaps = bench.run("ledger gaps --json").json();
     assert_eq!(gaps.len(), 1);
     assert_eq!(

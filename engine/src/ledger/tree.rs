@@ -138,7 +138,7 @@ pub(super) fn fold(tiles: impl IntoIterator<Item = (u64, Hash)>) -> Option<Hash>
     let mut peaks: Vec<(u64, Hash)> = Vec::new();
     let mut at = 0u64;
     for (len, root) in tiles {
-        if !len.is_power_of_two() || at % len != 0 {
+        if !len.is_power_of_two() || !at.is_multiple_of(len) {
             return None;
         }
         at = at.checked_add(len)?;

@@ -87,7 +87,11 @@ fn gaps_are_replaced_and_abandoned_runs_in_the_order_of_the_log() {
     run.end(Status::Ok).unwrap();
     let all = |store: &Store| {
         let mut all = Vec::new();
-        store.gaps(&mut |gap| Ok(all.push(gap))).unwrap();
+        let each = &mut |gap| {
+            all.push(gap);
+            Ok(())
+        };
+        store.gaps(each).unwrap();
         all
     };
     assert_eq!(all(&store), []);
