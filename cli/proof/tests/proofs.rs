@@ -2,7 +2,6 @@
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    clippy::panic,
     reason = "tests reach for files themselves, and a test that cannot go on panics"
 )]
 
