@@ -141,6 +141,27 @@ impl Log {
         }
     }
 
+    /// What the first leaves of the ledger cover, batch by batch: number, kind, salt and head of each logical record.
+    pub(crate) fn logical(&self, leaves: usize) -> Vec<Vec<(u64, u8, [u8; 16], Vec<u8>)>> {
+        let mut seqno = 0;
+        let mut all = Vec::new();
+        for batch in self.segments.iter().flatten() {
+            let mut own = Vec::new();
+            for record in &batch.records {
+                seqno += 1;
+                if let Rec::Logical { kind, salt, head, .. } = record
+                    && *kind < 128
+                {
+                    own.push((seqno, *kind, *salt, head.clone()));
+                }
+            }
+            if !own.is_empty() && all.len() < leaves {
+                all.push(own);
+            }
+        }
+        all
+    }
+
     /// Batches up to and with the one that is leaf number `leaves - 1`.
     pub(crate) fn up_to_leaf(&self, leaves: usize) -> usize {
         let mut seen = 0;

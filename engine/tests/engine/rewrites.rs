@@ -476,7 +476,10 @@ fn harmless(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
 enum Caught {
     Plainly,
     ByCheckpoint,
+    /// All that can be read is the same.
     Harmless,
+    /// The records that the checkpoint covers are the same, by the forger's own reading; what came later is not.
+    AfterIt,
     Missed,
 }
 
@@ -508,7 +511,13 @@ fn judge(victim: &Victim, files: &Files) -> Caught {
     }
     match content(&store) {
         Ok(content) if content == victim.content => Caught::Harmless,
-        _ => Caught::Missed,
+        _ => {
+            let leaves = victim.checkpoint.leaves as usize;
+            match Log::read(files).logical(leaves) == victim.log.logical(leaves) {
+                true => Caught::AfterIt,
+                false => Caught::Missed,
+            }
+        }
     }
 }
 
@@ -557,20 +566,22 @@ fn an_older_checkpoint_catches_every_rewrite_that_a_plain_check_does_not() {
         }
     }
     let count = |kind, caught| counts.get(&(kind, caught)).copied().unwrap_or(0);
-    println!(
-        "{:<45} {:>8} {:>8} {:>10} {:>8} {:>6}",
-        "rewrite", "tried", "plainly", "checkpoint", "harmless", "missed"
-    );
-    let mut sums = [0; 4];
+    let line = |how: &str, all: usize, row: [usize; 5]| {
+        let [plainly, checkpoint, harmless, after, missed] = row;
+        println!("{how:<45} {all:>8} {plainly:>8} {checkpoint:>10} {harmless:>8} {after:>8} {missed:>6}");
+    };
+    println!("caught plainly, by the checkpoint alone, harmless, only later records changed, missed:");
+    let mut sums = [0; 5];
     for (kind, how) in kinds.iter().enumerate() {
-        let row =
-            [Caught::Plainly, Caught::ByCheckpoint, Caught::Harmless, Caught::Missed].map(|c| count(kind, c));
-        let all: usize = row.iter().sum();
-        println!("{how:<45} {all:>8} {:>8} {:>10} {:>8} {:>6}", row[0], row[1], row[2], row[3]);
+        let row = [Caught::Plainly, Caught::ByCheckpoint, Caught::Harmless, Caught::AfterIt, Caught::Missed]
+            .map(|caught| count(kind, caught));
+        line(how, row.iter().sum(), row);
         row.iter().zip(&mut sums).for_each(|(n, sum)| *sum += n);
     }
-    println!("{:<45} {done:>8} {:>8} {:>10} {:>8} {:>6}", "all", sums[0], sums[1], sums[2], sums[3]);
+    line("all", done, sums);
     assert!(missed.is_empty(), "how, round, outcome: {:?}", &missed[..missed.len().min(20)]);
+    // What is aimed before the checkpoint hardly ever leaves all that it covers as it was.
+    assert!(sums[3] * 500 <= done, "{} of {done} changed only what came later", sums[3]);
     // The forger is no good if plain checks catch it all.
     assert!(sums[1] * 4 > done, "only {} of {done} rewrites got past a plain check", sums[1]);
 }
