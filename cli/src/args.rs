@@ -48,6 +48,9 @@ pub(crate) enum Verb {
     Replay(ReplayArgs),
     /// Check that what is stored is what was recorded
     Verify(VerifyArgs),
+    /// Checkpoints and proofs: what shows later, and to others, that nothing was rewritten
+    #[command(subcommand)]
+    Ledger(LedgerVerb),
     /// Begin a new run that shares the frames of another up to one of them
     Fork(ForkArgs),
     /// Print the agent's state after a frame
@@ -153,6 +156,59 @@ pub(crate) struct VerifyArgs {
     /// So many runs, chosen evenly
     #[arg(long, group = "what", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) sample: Option<u64>,
+    /// Also compare the history with a checkpoint that was kept elsewhere; - reads it from standard input
+    #[arg(long, value_name = "CHECKPOINT")]
+    pub(crate) against: Option<PathBuf>,
+    /// The public key (PEM) that must have signed the checkpoint
+    #[arg(long, value_name = "PUBLIC.pem", requires = "against")]
+    pub(crate) key: Option<PathBuf>,
+}
+
+/// What to do with the ledger.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LedgerVerb {
+    /// Print the ledger's head, to be kept elsewhere
+    Checkpoint(CheckpointArgs),
+    /// Prove that a run or a frame is in the ledger
+    Prove(ProveArgs),
+    /// Check a proof; needs no store
+    Check(CheckArgs),
+    /// List what the log says is not there
+    Gaps,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckpointArgs {
+    /// Sign it with this private key: Ed25519 in PEM, as `openssl genpkey -algorithm ed25519` writes it
+    #[arg(long, value_name = "KEY.pem")]
+    pub(crate) sign: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProveArgs {
+    /// RUN, or RUN@SEQ for one frame
+    pub(crate) target: String,
+    /// Where the proof goes; replaces a file that is there [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Sign its checkpoint with this private key
+    #[arg(long, value_name = "KEY.pem")]
+    pub(crate) sign: Option<PathBuf>,
+    /// Also show that the ledger has only grown since this checkpoint
+    #[arg(long, value_name = "CHECKPOINT")]
+    pub(crate) since: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The proof; - reads it from standard input
+    pub(crate) proof: PathBuf,
+    /// A checkpoint that was kept: the proof must agree with it
+    #[arg(long, value_name = "CHECKPOINT")]
+    pub(crate) checkpoint: Option<PathBuf>,
+    /// The public key (PEM) that must have signed the proof's checkpoint
+    #[arg(long, value_name = "PUBLIC.pem")]
+    pub(crate) key: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use annals::import::ImportedRun;
 use annals::{
-    Error, ErrorKind, Frame, History, Keyspace, Namespace, Options, RecordedFrame, Run, RunInfo, RunSpec,
-    ScanRange, Seqno, Status, Store,
+    Checkpoint, Comparison, Error, ErrorKind, Frame, Gap, History, Keyspace, Namespace, Options, Proof,
+    RecordedFrame, Run, RunInfo, RunSpec, ScanRange, Seqno, Status, Store,
 };
 
 use crate::failure::{Code, Failure, Result};
@@ -249,6 +249,41 @@ impl Door {
         })
     }
 
+    /// The ledger's head now.
+    pub(crate) fn checkpoint(&self) -> Result<Checkpoint> {
+        self.store.checkpoint().map_err(engine)
+    }
+
+    /// A proof of a run or of one of its frames.
+    pub(crate) fn prove(&self, id: &str, seq: Option<u32>, since: Option<&Checkpoint>) -> Result<Proof> {
+        self.namespace()?.prove(id, seq, since).map_err(|error| match error.kind() {
+            ErrorKind::Diverged => {
+                Failure::new(Code::Damage, error, "`annals verify --against` that checkpoint says where")
+            }
+            _ => no_run(error),
+        })
+    }
+
+    /// Whether the store still begins with what a checkpoint covers.
+    pub(crate) fn compare(&self, checkpoint: &Checkpoint) -> Result<Comparison> {
+        self.store.verify_against(checkpoint).map_err(engine)
+    }
+
+    /// Calls `each` with everything that the log says is not there.
+    pub(crate) fn gaps(&self, each: &mut dyn FnMut(Gap) -> Result<()>) -> Result<()> {
+        let mut failure = None;
+        let listed = self.store.gaps(&mut |gap| {
+            each(gap).map_err(|failed| {
+                failure = Some(failed);
+                Error::new(ErrorKind::Unavailable, "the output could not be written")
+            })
+        });
+        match failure {
+            Some(failure) => Err(failure),
+            None => listed.map_err(engine),
+        }
+    }
+
     pub(crate) fn stats(&self) -> Result<Costs> {
         let stats = self.store.stats().map_err(engine)?;
         let bytes = stats.bytes;
@@ -410,6 +445,11 @@ fn no_run(error: Error) -> Failure {
         return Failure::new(Code::NoSuchThing, error, "`annals runs` lists the runs of the namespace");
     }
     engine(error)
+}
+
+/// A checkpoint from its JSON.
+pub(crate) fn checkpoint(json: &[u8]) -> Result<Checkpoint> {
+    Checkpoint::from_json(json).map_err(engine)
 }
 
 /// What an engine error means for the exit code, and what to do about it.

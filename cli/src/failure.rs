@@ -110,3 +110,16 @@ impl From<TemplateError> for Failure {
         Self::new(Code::Usage, &error, "name runs by their own keys, for example --id '{task_id}-{trial}'")
     }
 }
+
+impl From<annals_proof::Error> for Failure {
+    fn from(error: annals_proof::Error) -> Self {
+        let (code, hint) = match &error {
+            annals_proof::Error::Refused(_) => (Code::Damage, "it is no evidence of anything as it is"),
+            annals_proof::Error::TooLittle(_) => {
+                (Code::Failed, "have a new proof made, with `annals ledger prove --since` that checkpoint")
+            }
+            _ => (Code::Failed, "name the file that is meant here, as annals or openssl wrote it"),
+        };
+        Self::new(code, error, hint)
+    }
+}

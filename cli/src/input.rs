@@ -28,11 +28,7 @@ pub(crate) struct Input {
 
 /// Opens `path`, or standard input for `-`. What is compressed is known by its first bytes, not by its name.
 pub(crate) fn open(path: &Path) -> Result<Input> {
-    let failed = |error: io::Error| {
-        let code = if error.kind() == io::ErrorKind::NotFound { Code::NoSuchThing } else { Code::Failed };
-        let message = format!("cannot read {}: {error}", path.display());
-        Failure::new(code, message, "name a file that can be read, or - for standard input")
-    };
+    let failed = |error: io::Error| failed(path, &error);
     let (source, file_bytes): (Box<dyn Read>, _) = if path.as_os_str() == "-" {
         (Box::new(io::stdin()), None)
     } else {
@@ -43,6 +39,25 @@ pub(crate) fn open(path: &Path) -> Result<Input> {
     let counted = Counted { source, bytes_read: bytes_read.clone() };
     let reader = decompressed(counted).map_err(failed)?;
     Ok(Input { reader, file_bytes, bytes_read })
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    let code = if error.kind() == io::ErrorKind::NotFound { Code::NoSuchThing } else { Code::Failed };
+    let message = format!("cannot read {}: {error}", path.display());
+    Failure::new(code, message, "name a file that can be read, or - for standard input")
+}
+
+/// A whole small file, or standard input for `-`.
+pub(crate) fn small(path: &Path, bytes_max: usize) -> Result<Vec<u8>> {
+    let mut input = open(path)?;
+    let mut bytes = Vec::new();
+    let limit = bytes_max as u64 + 1;
+    input.reader.by_ref().take(limit).read_to_end(&mut bytes).map_err(|error| failed(path, &error))?;
+    if bytes.len() > bytes_max {
+        let message = format!("{} is larger than {bytes_max} bytes", path.display());
+        return Err(Failure::new(Code::Failed, message, "this is not the file that is meant here"));
+    }
+    Ok(bytes)
 }
 
 #[expect(clippy::disallowed_methods, reason = "the user's own file, which is no part of a store")]

@@ -40,6 +40,10 @@ impl BlobId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Link(pub [u8; 32]);
 
+/// A node of the ledger's tree, or its root.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeHash(pub [u8; 32]);
+
 /// Where a record stands: segment, byte offset, length in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -49,7 +53,7 @@ pub(crate) struct Place {
 }
 
 /// Lower-case hexadecimal.
-fn hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub(crate) fn hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
 }
 
@@ -72,6 +76,18 @@ impl fmt::Display for Link {
 }
 
 impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}
+
+impl fmt::Display for NodeHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}
+
+impl fmt::Debug for NodeHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         hex(&self.0, f)
     }

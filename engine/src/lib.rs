@@ -21,7 +21,7 @@
 //! ```
 //!
 //! The engine prints nothing, reads no environment variable and starts no runtime. Floors, lowest first: [`io`],
-//! `blob`, `log`, `kv`, `trace`, `replay`; a module uses only those below it.
+//! `blob`, `log`, `kv`, `trace`, `replay` and `ledger`; a module uses only those below it.
 
 mod blob;
 mod codec;
@@ -32,6 +32,7 @@ mod ids;
 pub mod import;
 pub mod io;
 mod kv;
+mod ledger;
 mod log;
 mod replay;
 mod store;
@@ -39,13 +40,14 @@ mod sync;
 mod trace;
 
 pub use error::{Error, ErrorKind, Result};
-pub use ids::{BlobId, Link, RunUid, Seqno, StoreId};
+pub use ids::{BlobId, Link, NodeHash, RunUid, Seqno, StoreId};
 pub use io::ReadMode;
 pub use kv::Scan;
 pub use kv::core::Options;
 pub use kv::{
     BlobReader, Content, History, KEY_BYTES_MAX, Keyspace, KvBatch, ScanRange, StoredBlob, Version, View,
 };
+pub use ledger::{Checkpoint, Comparison, Difference, Gap, GapKind, Mark, Part, Proof, Signature};
 pub use log::{Damage, Durability, Ticket};
 pub use replay::{Problem, VerifyReport};
 pub use store::{BytesByKind, Namespace, Stats, Store};

@@ -326,7 +326,7 @@ fn abandon_open(core: &Arc<Core>) -> Result<()> {
 /// A tenant's part of a store.
 #[derive(Debug, Clone)]
 pub struct Namespace {
-    store: Store,
+    pub(crate) store: Store,
     pub(crate) id: NamespaceId,
 }
 

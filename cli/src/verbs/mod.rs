@@ -5,6 +5,7 @@ mod fork;
 mod import;
 mod init;
 mod kv;
+mod ledger;
 mod replay;
 mod runs;
 mod show;
@@ -27,6 +28,7 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         Verb::Show(args) => show::run(global, args, &mut out),
         Verb::Replay(args) => replay::run(global, args, &mut out),
         Verb::Verify(args) => verify::run(global, args, &mut out),
+        Verb::Ledger(verb) => ledger::run(global, verb, &mut out),
         Verb::Fork(args) => fork::run(global, args, &mut out),
         Verb::State(args) => show::state(global, args, &mut out),
         Verb::Get(args) => kv::get(global, args, &mut out),

@@ -1,29 +1,56 @@
-//! `annals verify`: damage is listed and exits with its own code.
+//! `annals verify`: damage, and history that is not what a checkpoint says, are listed and exit with their own code.
 
-use serde_json::json;
+use annals::{Comparison, Difference, Part};
+use serde_json::{Value, json};
 
+use super::ledger;
 use crate::args::{Global, VerifyArgs};
 use crate::door::{Checked, Scope};
 use crate::failure::{Code, Failure, Result};
-use crate::out::{Out, count, printable};
+use crate::out::{Out, count, printable, time};
 
 pub(super) fn run(global: &Global, args: &VerifyArgs, out: &mut Out) -> Result<()> {
+    let key = args.key.as_deref().map(ledger::public_key).transpose()?;
+    let kept = args.against.as_deref().map(|path| ledger::kept(path, key.as_ref())).transpose()?;
     let scope = match (&args.run, args.sample) {
         (Some(run), _) => Scope::Run(run),
         (None, Some(runs)) => Scope::Sample(runs),
         (None, None) => Scope::All,
     };
-    let found = match super::reading(global).and_then(|door| door.verify(scope)) {
+    let checked = super::reading(global).and_then(|door| {
+        let compared = kept.as_ref().map(|(_, kept)| door.compare(kept)).transpose()?;
+        Ok((door.verify(scope)?, compared))
+    });
+    let (found, compared) = match checked {
         // Damage that keeps the store from being opened is damage found, too.
         Err(Failure::Told { code: Code::Damage, message, .. }) => {
-            Checked { damaged: vec![message], ..Checked::default() }
+            (Checked { damaged: vec![message], ..Checked::default() }, None)
         }
-        found => found?,
+        checked => checked?,
     };
     if out.json {
-        let (runs, frames, blobs) = (found.runs, found.frames, found.blobs);
-        out.object(&json!({ "runs": runs, "frames": frames, "blobs": blobs, "damaged": found.damaged }))?;
+        let mut report = json!({
+            "runs": found.runs,
+            "frames": found.frames,
+            "blobs": found.blobs,
+            "damaged": found.damaged,
+        });
+        if args.against.is_some() {
+            report["against"] = compared.as_ref().map_or(Value::Null, said);
+        }
+        out.object(&report)?;
     } else {
+        if let Some(compared) = &compared {
+            compared.differences.iter().try_for_each(|difference| tell(difference, out))?;
+            if compared.differences.is_empty() {
+                let leaves = count(compared.leaves);
+                out.marked(
+                    true,
+                    "unchanged",
+                    format_args!(": all {leaves} leaves that the checkpoint covers"),
+                )?;
+            }
+        }
         for place in &found.damaged {
             out.marked(false, "damaged", format_args!(": {}", printable(place)))?;
         }
@@ -34,5 +61,59 @@ pub(super) fn run(global: &Global, args: &VerifyArgs, out: &mut Out) -> Result<(
             places => out.marked(false, "damage", format_args!("{checked}, {} places", count(places)))?,
         }
     }
-    if found.damaged.is_empty() { Ok(()) } else { Err(Failure::Silent(Code::Damage)) }
+    let unchanged = compared.is_none_or(|compared| compared.differences.is_empty());
+    if found.damaged.is_empty() && unchanged { Ok(()) } else { Err(Failure::Silent(Code::Damage)) }
+}
+
+/// A difference from a checkpoint, for a person.
+fn tell(difference: &Difference, out: &mut Out) -> Result<()> {
+    match difference {
+        Difference::AnotherStore { found } => out.marked(
+            false,
+            "another store",
+            format_args!(": the checkpoint is not one of this store, {found}"),
+        ),
+        Difference::Rewritten(part) => out.marked(false, "rewritten", format_args!(": {}", place(part))),
+        Difference::RolledBack(part) => {
+            out.marked(false, "rolled back", format_args!(": the store ends before {}", place(part)))
+        }
+        Difference::Unreadable { what } => {
+            out.marked(false, "unreadable", format_args!(": {}", printable(what)))
+        }
+        other => out.marked(false, "different", format_args!(": {other:?}")),
+    }
+}
+
+fn place(part: &Part) -> String {
+    let after = part.after_ns.map_or("the beginning".to_owned(), time);
+    format!(
+        "leaves {} to {}, records {} to {}, queued from {after} to {}",
+        part.leaves.start,
+        part.leaves.end.saturating_sub(1),
+        part.first,
+        part.last,
+        time(part.until_ns)
+    )
+}
+
+/// The same for programs.
+fn said(compared: &Comparison) -> Value {
+    let part = |what: &str, part: &Part| {
+        json!({
+            "what": what,
+            "leaves": [part.leaves.start, part.leaves.end.saturating_sub(1)],
+            "seqnos": [part.first.0, part.last.0],
+            "after_ns": part.after_ns,
+            "until_ns": part.until_ns,
+        })
+    };
+    let differences = compared.differences.iter().map(|difference| match difference {
+        Difference::AnotherStore { found } => json!({ "what": "another_store", "store": found.to_string() }),
+        Difference::Rewritten(of) => part("rewritten", of),
+        Difference::RolledBack(of) => part("rolled_back", of),
+        Difference::Unreadable { what } => json!({ "what": "unreadable", "why": what }),
+        other => json!({ "what": "different", "why": format!("{other:?}") }),
+    });
+    let differences: Vec<Value> = differences.collect();
+    json!({ "leaves": compared.leaves, "read": compared.read, "differences": differences })
 }

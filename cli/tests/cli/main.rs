@@ -6,6 +6,7 @@ mod demo;
 mod errors;
 mod import;
 mod keys;
+mod ledger;
 mod reading;
 mod real_input;
 

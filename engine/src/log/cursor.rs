@@ -9,6 +9,7 @@ use crate::io::File;
 use crate::log::layout::{
     BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, LogState, RawRecord, Salt, chain_digest,
 };
+use crate::log::ledger::Hash;
 use crate::log::sums::Sums;
 
 /// Bytes read at once.
@@ -31,6 +32,8 @@ pub(crate) struct Cursor {
 pub(crate) struct Batch<'a> {
     pub(crate) offset: u64,
     pub(crate) whole: &'a [u8],
+    /// Its leaf of the ledger, once it was taken into account and if it has one.
+    pub(crate) leaf: Option<Hash>,
 }
 
 impl Cursor {
@@ -64,7 +67,7 @@ impl Cursor {
         }
         self.at = offset + len as u64;
         let start = (offset - self.window_at) as usize;
-        Ok(Ok(Batch { offset, whole: &self.window[start..start + len] }))
+        Ok(Ok(Batch { offset, whole: &self.window[start..start + len], leaf: None }))
     }
 
     /// Looks for any later batch that checks, wherever it stands, and gives the greatest synced position that
@@ -166,16 +169,15 @@ pub(crate) fn for_each_record<'a>(
     Reader::new(whole.get(at..).unwrap_or(&[]), "batch").finish()
 }
 
-/// Advances `state` over a checked batch.
+/// Advances `state` over a checked batch; gives its leaf of the ledger, if it has one.
 pub(crate) fn account(
     state: &mut LogState,
     whole: &[u8],
     offset: u64,
     salt: Salt,
-) -> std::result::Result<(), CodecError> {
+) -> std::result::Result<Option<Hash>, CodecError> {
     let (_, header) = BatchHeader::peek(whole)?;
     let mut sums = Sums::default();
     for_each_record(whole, offset, salt, |_, seqno, record| sums.record(seqno, &record))?;
-    state.advance(&header, &sums, chain_digest(whole));
-    Ok(())
+    Ok(state.advance(&header, &sums, chain_digest(whole)))
 }

@@ -70,6 +70,11 @@ impl Frontier {
         }
     }
 
+    /// Roots of the complete subtrees, the largest (leftmost) first: one for each set bit of `leaves`.
+    pub(crate) fn peaks(&self) -> &[Hash] {
+        &self.peaks
+    }
+
     /// Whether the number of peaks fits the number of leaves: false for bytes that nobody wrote.
     pub(crate) fn is_sound(&self) -> bool {
         self.peaks.len() == self.leaves.count_ones() as usize

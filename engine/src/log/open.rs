@@ -324,8 +324,8 @@ fn scan_segment(
 ) -> Result<String> {
     loop {
         match cursor.next(state)? {
-            Ok(batch) => {
-                account(state, batch.whole, batch.offset, segment.salt)
+            Ok(mut batch) => {
+                batch.leaf = account(state, batch.whole, batch.offset, segment.salt)
                     .map_err(|e| Error::damaged(&segment.path, batch.offset, e))?;
                 visit(&batch, segment, state)?;
             }

@@ -4,7 +4,7 @@
 use crate::codec::{self, CodecError};
 use crate::ids::Seqno;
 use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, COUNT_MAX, ChainDigest, LogState, RawRecord};
-use crate::log::ledger::{Frontier, leaf_hash, record_hash};
+use crate::log::ledger::{Frontier, Hash, leaf_hash, record_hash};
 use crate::log::record::{
     BodyRef, FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead,
 };
@@ -97,8 +97,8 @@ fn after(id: u64) -> Result<u64, CodecError> {
 }
 
 impl LogState {
-    /// Takes in a batch with this header, these sums and this digest.
-    pub(crate) fn advance(&mut self, header: &BatchHeader, sums: &Sums, chain: ChainDigest) {
+    /// Takes in a batch with this header, these sums and this digest; gives its leaf of the ledger, if it has one.
+    pub(crate) fn advance(&mut self, header: &BatchHeader, sums: &Sums, chain: ChainDigest) -> Option<Hash> {
         self.totals.add(&sums.totals);
         self.totals.batches += 1;
         self.totals.records += u64::from(header.records);
@@ -106,11 +106,13 @@ impl LogState {
         self.next_group = self.next_group.max(sums.next_group);
         self.next_run = self.next_run.max(sums.next_run);
         self.next_space = self.next_space.max(sums.next_space);
-        if sums.logical.leaves > 0 {
-            self.ledger.push(leaf_hash(&sums.logical.root()));
+        let leaf = (sums.logical.leaves > 0).then(|| leaf_hash(&sums.logical.root()));
+        if let Some(leaf) = leaf {
+            self.ledger.push(leaf);
         }
         self.next_seqno = Seqno(header.first_seqno.0.saturating_add(u64::from(header.records)));
         self.chain = chain;
         self.newest_ns = self.newest_ns.max(header.time_ns);
+        leaf
     }
 }

@@ -189,7 +189,7 @@ impl Writer {
             prev: self.state.chain,
         };
         header.write(&mut batch.bytes, self.active.salt, queued.offset);
-        self.state.advance(&header, &queued.sums, chain_digest(&batch.bytes));
+        let _ = self.state.advance(&header, &queued.sums, chain_digest(&batch.bytes));
         self.tail += batch.bytes.len() as u64;
         Ok(())
     }

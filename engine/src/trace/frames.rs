@@ -73,7 +73,7 @@ impl RunReader {
     }
 
     /// The uid of the run of the lineage that holds frame `seq`.
-    pub(super) fn owner(&self, seq: u32) -> Result<RunUid> {
+    pub(crate) fn owner(&self, seq: u32) -> Result<RunUid> {
         self.ancestor(seq).map(|ancestor| ancestor.uid)
     }
 

@@ -185,7 +185,7 @@ fn skippable_records_take_a_seqno_and_no_leaf() {
         batch.logical(Kind::Put, [1; 16], &samples::put_inline().encode(), &[]).unwrap();
         let bytes = samples::stamped(batch);
         let mut state = LogState::empty();
-        account(&mut state, &bytes, OFFSET, salt()).map(|()| state)
+        account(&mut state, &bytes, OFFSET, salt()).map(|_| state)
     };
     let state = with(SKIPPABLE | 8).unwrap();
     assert_eq!((state.next_seqno.0, state.ledger.leaves, state.totals.records), (9, 1, 2));

@@ -1,0 +1,35 @@
+//! Why something was not accepted.
+
+use std::fmt;
+
+/// Why a proof, checkpoint or key was not accepted: a kind and a sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// This is not such a file at all, or one of a version that is not known.
+    Malformed(String),
+    /// It is one, and what it says does not hold.
+    Refused(String),
+    /// It may hold, but this file cannot show it: another proof has to be made.
+    TooLittle(String),
+}
+
+impl Error {
+    pub(crate) fn malformed(what: impl fmt::Display) -> Self {
+        Self::Malformed(what.to_string())
+    }
+
+    pub(crate) fn refused(what: impl fmt::Display) -> Self {
+        Self::Refused(what.to_string())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(what) | Self::Refused(what) | Self::TooLittle(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,262 @@
+//! `annals ledger`: checkpoints, proofs, gaps. What they are is done by the engine; proofs are checked by `annals-proof`,
+//! which shares no code with it.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use annals::{Checkpoint, Signature};
+use annals_proof::{About, Body, Kept, PrivateKey, PublicKey, Verdict};
+use serde_json::{Map, Value, json};
+
+use crate::address::Address;
+use crate::args::{CheckArgs, CheckpointArgs, Global, LedgerVerb, ProveArgs};
+use crate::door;
+use crate::failure::{Code, Failure, Result};
+use crate::input;
+use crate::out::{Out, count, printable, time};
+
+/// The greatest checkpoint or key that is read: both are small.
+const SMALL_BYTES_MAX: usize = 1 << 20;
+
+pub(super) fn run(global: &Global, verb: &LedgerVerb, out: &mut Out) -> Result<()> {
+    match verb {
+        LedgerVerb::Checkpoint(args) => checkpoint(global, args, out),
+        LedgerVerb::Prove(args) => prove(global, args, out),
+        LedgerVerb::Check(args) => check(args, out),
+        LedgerVerb::Gaps => gaps(global, out),
+    }
+}
+
+fn checkpoint(global: &Global, args: &CheckpointArgs, out: &mut Out) -> Result<()> {
+    let key = args.sign.as_deref().map(private_key).transpose()?;
+    let checkpoint = super::reading(global)?.checkpoint()?;
+    let json = checkpoint.to_json(signature(key.as_ref(), &checkpoint).as_ref()).map_err(own)?;
+    annals_proof::Checkpoint::parse(json.as_bytes())?;
+    out.line(json)
+}
+
+fn prove(global: &Global, args: &ProveArgs, out: &mut Out) -> Result<()> {
+    let address = Address::parse(&args.target)?;
+    let key = args.sign.as_deref().map(private_key).transpose()?;
+    let since = match &args.since {
+        Some(path) => {
+            Some(door::checkpoint(&input::small(path, SMALL_BYTES_MAX)?).map_err(|f| f.at(path.display()))?)
+        }
+        None => None,
+    };
+    let proof = super::reading(global)?.prove(&address.run, address.seq, since.as_ref())?;
+    let json = proof.to_json(signature(key.as_ref(), &proof.checkpoint).as_ref()).map_err(own)?;
+    // What the other reading of the format does not accept is not handed out.
+    let verdict = annals_proof::check(json.as_bytes(), None, None)?;
+    let Some(path) = args.output.as_deref().filter(|path| path.as_os_str() != "-") else {
+        return out.line(json);
+    };
+    write(path, &json).map_err(|error| {
+        let message = format!("cannot write {}: {error}", path.display());
+        Failure::new(Code::Failed, message, "name a file that can be written, or leave -o out")
+    })?;
+    if out.json {
+        return out.object(&said(&verdict, args.sign.is_some()));
+    }
+    out.line(format_args!("wrote the proof of {} to {}", of(&verdict), path.display()))?;
+    head(&verdict, out)
+}
+
+/// A file that is whole or not there: it is written beside and renamed. What is no plain file (a pipe, a device) is
+/// written to as it is.
+#[expect(clippy::disallowed_methods, reason = "the user's own file, which is no part of a store")]
+fn write(path: &Path, json: &str) -> std::io::Result<()> {
+    let line = format!("{json}\n");
+    if std::fs::metadata(path).is_ok_and(|facts| !facts.is_file()) {
+        return std::fs::OpenOptions::new().write(true).open(path)?.write_all(line.as_bytes());
+    }
+    // Where the name is a link, what it leads to is replaced, not the link.
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
+    let mut file = builder.tempfile_in(folder)?;
+    file.write_all(line.as_bytes())?;
+    file.as_file().sync_all()?;
+    file.persist(&path).map(drop).map_err(|error| error.error)
+}
+
+fn check(args: &CheckArgs, out: &mut Out) -> Result<()> {
+    let key = args.key.as_deref().map(public_key).transpose()?;
+    let kept = args.checkpoint.as_deref().map(|path| kept(path, None)).transpose()?;
+    let json = input::small(&args.proof, annals_proof::JSON_BYTES_MAX)?;
+    let verdict = annals_proof::check(&json, key.as_ref(), kept.as_ref().map(|(kept, _)| kept))
+        .map_err(|error| Failure::from(error).at(args.proof.display()))?;
+    if out.json {
+        return out.object(&said(&verdict, key.is_some()));
+    }
+    let last = count(verdict.checkpoint.leaves);
+    let place = format!("record {}, in leaf {} of {last}", count(verdict.seqno), count(verdict.leaf));
+    out.marked(true, "holds", format_args!(": {} is {place}", of(&verdict)))?;
+    for (name, value) in fields(&verdict.about) {
+        out.line(format_args!("  {name:<12}{}", printable(&value)))?;
+    }
+    head(&verdict, out)?;
+    match verdict.kept {
+        Some(Kept::Same) => out.line("the checkpoint that you kept has the same ledger")?,
+        Some(Kept::Covers) => out.line("the checkpoint that you kept covers it")?,
+        Some(Kept::GrownFrom) => {
+            out.line("it is newer than the checkpoint that you kept; what that covers was not rewritten")?;
+        }
+        None if key.is_some() => {}
+        None => out.line(
+            "nobody you named vouches for this ledger: --key names who must have signed it, --checkpoint compares it with \
+             one that you kept",
+        )?,
+    }
+    Ok(())
+}
+
+fn gaps(global: &Global, out: &mut Out) -> Result<()> {
+    let door = super::reading(global)?;
+    let mut found = 0u64;
+    door.gaps(&mut |gap| {
+        found += 1;
+        let (what, rule) = (gap.kind.name(), gap.kind.rule());
+        if out.json {
+            return out.object(&json!({
+                "what": what,
+                "rule": rule,
+                "namespace": gap.namespace,
+                "run": gap.name,
+                "uid": gap.run.0,
+                "frames": gap.frames,
+                "seqno": gap.seqno.0,
+                "time_ns": gap.time_ns,
+            }));
+        }
+        let frames = count(u64::from(gap.frames));
+        let when = time(gap.time_ns);
+        out.line(format_args!(
+            "{what} {when}: run {}{} (number {}, {frames} frames), by record {}: {rule}",
+            printable(&gap.name),
+            gap.namespace.map_or(String::new(), |name| format!(" of namespace {}", printable(&name))),
+            gap.run.0,
+            gap.seqno
+        ))
+    })?;
+    if out.json || found > 0 { Ok(()) } else { out.line("no gaps") }
+}
+
+/// A checkpoint that was kept, in both readings of it. With a key, it must be signed by that.
+pub(super) fn kept(path: &Path, key: Option<&PublicKey>) -> Result<(annals_proof::Checkpoint, Checkpoint)> {
+    let json = input::small(path, SMALL_BYTES_MAX)?;
+    let at = |failure: Failure| failure.at(path.display());
+    let read = annals_proof::Checkpoint::parse(&json).map_err(|error| at(error.into()))?;
+    if let Some(key) = key {
+        read.signed_by(key).map_err(|error| at(error.into()))?;
+    }
+    Ok((read, door::checkpoint(&json).map_err(at)?))
+}
+
+pub(super) fn public_key(path: &Path) -> Result<PublicKey> {
+    PublicKey::from_pem(&pem(path)?).map_err(|error| Failure::from(error).at(path.display()))
+}
+
+fn private_key(path: &Path) -> Result<PrivateKey> {
+    PrivateKey::from_pem(&pem(path)?).map_err(|error| Failure::from(error).at(path.display()))
+}
+
+fn pem(path: &Path) -> Result<String> {
+    Ok(String::from_utf8_lossy(&input::small(path, SMALL_BYTES_MAX)?).into_owned())
+}
+
+fn signature(key: Option<&PrivateKey>, checkpoint: &Checkpoint) -> Option<Signature> {
+    let key = key?;
+    Some(Signature { public_key: key.public().0, bytes: key.sign(&checkpoint.statement()) })
+}
+
+fn own(error: annals::Error) -> Failure {
+    Failure::new(Code::Failed, error, "this is a fault of annals: please report it")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What a proof is of.
+fn of(verdict: &Verdict) -> String {
+    match &verdict.about {
+        About::Frame(frame) => format!("frame {} of run {}", frame.seq, printable(&frame.run)),
+        About::Run(run) => format!("run {}", printable(&run.run)),
+    }
+}
+
+/// The ledger that a proof leads to.
+fn head(verdict: &Verdict, out: &mut Out) -> Result<()> {
+    let checkpoint = &verdict.checkpoint;
+    let made = time(checkpoint.time_ns);
+    out.line(format_args!("ledger of store {}, {made}", hex(&checkpoint.store)))?;
+    out.line(format_args!("  root        {}", hex(&checkpoint.root)))?;
+    out.line(format_args!("  checkpoint  {}", hex(&checkpoint.digest())))?;
+    match &checkpoint.signature {
+        Some(signature) => out.line(format_args!("  signed by   {}", signature.key)),
+        None => out.line("  not signed"),
+    }
+}
+
+fn fields(about: &About) -> Vec<(&'static str, String)> {
+    let body = |body: &Body| format!("{} bytes, BLAKE3 {}", count(body.bytes), body.blake3);
+    match about {
+        About::Frame(frame) => {
+            let mut fields = vec![
+                ("component", frame.component.clone()),
+                ("severity", frame.severity.clone()),
+                ("started", time(frame.started_ns)),
+                ("input", body(&frame.input)),
+                ("output", body(&frame.output)),
+                ("metadata", body(&frame.metadata)),
+            ];
+            if frame.error {
+                fields.push(("error", "the component failed".to_owned()));
+            }
+            if frame.open {
+                fields.push(("open", "begun, and not finished when this was recorded".to_owned()));
+            }
+            fields
+        }
+        About::Run(run) => vec![
+            ("status", run.status.clone()),
+            ("severity", run.severity.clone()),
+            ("agent", run.agent.clone()),
+            ("model", run.model.clone()),
+            ("started", time(run.started_ns)),
+            ("frames", count(u64::from(run.frames))),
+            ("fingerprint", run.fingerprint.clone()),
+            ("metadata", body(&run.metadata)),
+        ],
+    }
+}
+
+/// The same for programs.
+fn said(verdict: &Verdict, key_named: bool) -> Map<String, Value> {
+    let checkpoint = &verdict.checkpoint;
+    let kept = verdict.kept.map(|kept| match kept {
+        Kept::Same => "same",
+        Kept::Covers => "covers",
+        Kept::GrownFrom => "grown_from",
+    });
+    let said = json!({
+        "about": verdict.about,
+        "seqno": verdict.seqno,
+        "leaf": verdict.leaf,
+        "leaves": checkpoint.leaves,
+        "store": hex(&checkpoint.store),
+        "root": hex(&checkpoint.root),
+        "time_ns": checkpoint.time_ns,
+        "digest": hex(&checkpoint.digest()),
+        "signed_by": checkpoint.signature.map(|signature| signature.key.to_string()),
+        "kept": kept,
+        "vouched": key_named || kept.is_some(),
+    });
+    match said {
+        Value::Object(said) => said,
+        _ => Map::new(),
+    }
+}

@@ -1,0 +1,191 @@
+//! `annals ledger` and `verify --against`: what a person does with them, and the exit codes.
+
+#![expect(clippy::disallowed_methods, reason = "files that a user would have, moved as a user would")]
+
+use serde_json::Value;
+
+use crate::Bench;
+
+/// RFC 8410, sections 10.3 and 10.1: a pair.
+const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----
+MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC
+-----END PRIVATE KEY-----
+";
+const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----
+MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=
+-----END PUBLIC KEY-----
+";
+
+const FRAMES: &str = r#"{"run":"loan-42","component":"llm","input":"approve?","output":"call score"}
+{"run":"loan-42","component":"tool","parent":1,"input":"{\"id\":42}","output":"{\"score\":580}"}
+{"run":"loan-42","status":"failed","end":true}
+"#;
+
+fn bench() -> Bench {
+    let bench = Bench::new();
+    bench.write("frames.jsonl", FRAMES);
+    bench.write("key.pem", PRIVATE);
+    bench.write("public.pem", PUBLIC);
+    bench.run("import --format frames frames.jsonl").ok();
+    bench
+}
+
+fn keep(bench: &Bench, name: &str, line: &str) -> Value {
+    let json = bench.run(line).ok();
+    bench.write(name, &json);
+    serde_json::from_slice(&json).unwrap()
+}
+
+#[test]
+fn a_proof_is_made_with_the_store_and_checked_without_it() {
+    let bench = bench();
+    let signed = keep(&bench, "kept.json", "ledger checkpoint --sign key.pem");
+    assert!(signed["signature"]["public_key"].as_str().unwrap().starts_with("19bf4409"), "{signed}");
+    let said = bench.run("ledger prove loan-42@2 -o frame.json --sign key.pem").text();
+    assert!(said.starts_with("wrote the proof of frame 2 of run loan-42 to frame.json\n"), "{said}");
+    bench.run("ledger prove loan-42 --output run.json").ok();
+    let from_stdout = bench.run("ledger prove loan-42 -o -").json();
+    assert_eq!(from_stdout[0]["about"]["status"], "failed");
+    // From here on there is no store.
+    std::fs::rename(bench.path(".annals"), bench.path("elsewhere")).unwrap();
+    let told = bench.run("ledger check frame.json --key public.pem --checkpoint kept.json").text();
+    for part in
+        ["holds: frame 2 of run loan-42 is record", "component   tool", "same ledger", "signed by   19bf4409"]
+    {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let told = bench.run("ledger check run.json").text();
+    assert!(told.contains("nobody you named vouches"), "{told}");
+    let said = &bench.run("ledger check run.json --checkpoint kept.json --json").json()[0];
+    assert_eq!(
+        (&said["kept"], &said["vouched"], &said["about"]["frames"]),
+        (&"same".into(), &true.into(), &2.into())
+    );
+    assert_eq!(bench.run("ledger check run.json --json").json()[0]["vouched"], false);
+    // What does not hold, what is no proof, and what is not there.
+    assert!(bench.run("ledger check run.json --key public.pem").failed(3).contains("not signed"));
+    let proof = String::from_utf8(std::fs::read(bench.path("frame.json")).unwrap()).unwrap();
+    bench.write("lie.json", proof.replace("loan-42", "loan-43"));
+    assert!(bench.run("ledger check lie.json").failed(3).contains("in words"));
+    bench.write("cut.json", &proof[..proof.len() / 2]);
+    bench.run("ledger check cut.json").failed(1);
+    bench.run("ledger check kept.json").failed(1);
+    bench.run("ledger check none.json").failed(4);
+    bench.run("ledger check run.json --key key.pem").failed(1);
+    bench.run("ledger prove loan-42").failed(4);
+}
+
+#[test]
+fn proving_says_what_is_wrong_with_its_arguments() {
+    let bench = bench();
+    bench.run("ledger prove nobody").failed(4);
+    bench.run("ledger prove loan-42@3").failed(4);
+    bench.run("ledger checkpoint --sign public.pem").failed(1);
+    bench.run("ledger checkpoint --sign none.pem").failed(4);
+    bench.run("ledger prove loan-42 -o none/proof.json").failed(1);
+    assert_eq!(bench.run("ledger").code, 2);
+    // A file that is there is replaced, as openssl and git archive do; a proof that cannot be made leaves it alone.
+    bench.write("proof.json", "mine");
+    bench.run("ledger prove nobody -o proof.json").failed(4);
+    assert_eq!(std::fs::read(bench.path("proof.json")).unwrap(), b"mine");
+    bench.run("ledger prove loan-42 -o proof.json").ok();
+    bench.run("ledger check proof.json").ok();
+}
+
+#[test]
+fn a_newer_record_is_shown_to_have_grown_from_an_older_checkpoint() {
+    let bench = bench();
+    keep(&bench, "old.json", "ledger checkpoint");
+    bench.run("fork loan-42@1 again").ok();
+    bench.run("ledger prove again -o short.json").ok();
+    assert!(
+        bench
+            .run("ledger check short.json --checkpoint old.json")
+            .failed(1)
+            .contains("newer than the checkpoint")
+    );
+    bench.run("ledger prove again -o long.json --since old.json").ok();
+    let told = bench.run("ledger check long.json --checkpoint old.json").text();
+    assert!(told.contains("was not rewritten"), "{told}");
+}
+
+#[test]
+fn verify_compares_with_a_checkpoint_and_says_where_they_part() {
+    let bench = bench();
+    keep(&bench, "old.json", "ledger checkpoint --sign key.pem");
+    bench.run("put key value").ok();
+    let told = bench.run("verify --against old.json --key public.pem").text();
+    assert!(told.starts_with("unchanged: all ") && told.contains("whole: 1 runs"), "{told}");
+    let new = keep(&bench, "new.json", "ledger checkpoint");
+    // The state before, put back as a whole.
+    std::fs::rename(bench.path(".annals"), bench.path("grown")).unwrap();
+    bench.run("import --format frames frames.jsonl").ok();
+    let done = bench.run("verify --against old.json");
+    assert_eq!(done.code, 3, "{done:?}");
+    assert!(String::from_utf8(done.stdout).unwrap().starts_with("another store: "));
+    let done = bench.run("verify --against new.json --json");
+    let said: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!((done.code, &said["against"]["differences"][0]["what"]), (3, &"another_store".into()));
+    assert_eq!(said["damaged"], Value::Array(Vec::new()));
+    // One that was not signed, one that was changed, one that is none.
+    bench.run("verify --against new.json --key public.pem").failed(3);
+    let mut changed = new.clone();
+    changed["seqno"] = 1.into();
+    bench.write("changed.json", changed.to_string());
+    bench.run("verify --against changed.json").failed(3);
+    bench.run("verify --against frames.jsonl").failed(1);
+    bench.run("verify --against none.json").failed(4);
+    assert_eq!(bench.run("verify --key public.pem").code, 2);
+}
+
+#[test]
+fn a_store_that_was_rolled_back_is_said_to_be() {
+    let bench = bench();
+    copy(&bench.path(".annals"), &bench.path("before"));
+    bench.run("put key value").ok();
+    keep(&bench, "kept.json", "ledger checkpoint");
+    let done = bench.run("--store before verify --against kept.json");
+    let told = String::from_utf8(done.stdout).unwrap();
+    assert!(done.code == 3 && told.starts_with("rolled back: the store ends before leaves "), "{told}");
+    assert!(told.contains("\nwhole: 1 runs"), "{told}");
+    let done = bench.run("--store before verify --against kept.json --json");
+    let said: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let difference = &said["against"]["differences"][0];
+    assert_eq!(difference["what"], "rolled_back");
+    assert_eq!(difference["leaves"][0], said["against"]["read"]);
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+#[test]
+fn gaps_are_listed_with_their_rule() {
+    let bench = bench();
+    assert_eq!(bench.run("ledger gaps").text(), "no gaps\n");
+    assert_eq!(bench.run("ledger gaps --json").text(), "");
+    bench.run("import --format frames frames.jsonl --replace").ok();
+    let told = bench.run("ledger gaps").text();
+    assert!(
+        told.starts_with("replaced ")
+            && told.contains("run loan-42 of namespace default (number 1, 2 frames)"),
+        "{told}"
+    );
+    let gaps = bench.run("ledger gaps --json").json();
+    assert_eq!(gaps.len(), 1);
+    assert_eq!(
+        (&gaps[0]["what"], &gaps[0]["run"], &gaps[0]["uid"]),
+        (&"replaced".into(), &"loan-42".into(), &1.into())
+    );
+    assert!(
+        gaps[0]["rule"].as_str().unwrap().contains("replace") && gaps[0]["time_ns"].as_u64().unwrap() > 0
+    );
+}

@@ -1,0 +1,176 @@
+//! Checkpoints: the ledger's head at one moment, small enough to keep elsewhere.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+use crate::ids::{NodeHash, Seqno, StoreId};
+use crate::ledger::tree::{self, Roots};
+use crate::ledger::walk::{Leaf, look, walk};
+use crate::log::ledger::Frontier;
+use crate::store::Store;
+
+/// Greatest number of a checkpoint's marks.
+pub(super) const MARKS_MAX: usize = 64;
+
+/// The ledger's head: whoever keeps one can tell later whether what it covers was rewritten, and where.
+///
+/// It covers every logical record of the log's first batches: kind, layout, number, salt and head of each, so every
+/// field and the BLAKE3 of every body. It does not cover how bodies are stored, nor the times of batches (frames,
+/// runs and values have times of their own, which it covers).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The store's identity.
+    pub store: StoreId,
+    /// Leaves of the tree: batches that hold a logical record.
+    pub leaves: u64,
+    /// The tree's root.
+    pub root: NodeHash,
+    /// The last record covered; 0 of none.
+    pub seqno: Seqno,
+    /// When it was made by the store's clock, nanoseconds since 1970-01-01 UTC.
+    pub time_ns: u64,
+    /// At most 64 complete subtrees that tile the tree, from the left: they say where two histories part.
+    pub marks: Vec<Mark>,
+}
+
+/// A complete subtree of a checkpoint's tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// Its leaves end before this one; they begin where those of the mark before end.
+    pub leaves: u64,
+    /// The last record of its last leaf.
+    pub seqno: Seqno,
+    /// When its last batch was queued, nanoseconds since 1970-01-01 UTC.
+    pub time_ns: u64,
+    /// Its root.
+    pub node: NodeHash,
+}
+
+/// An Ed25519 signature (RFC 8032) of [`Checkpoint::statement`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Signature {
+    /// Who signed.
+    pub public_key: [u8; 32],
+    /// The signature.
+    pub bytes: [u8; 64],
+}
+
+impl Checkpoint {
+    /// The bytes that a signature signs: lines of text that say every field, ending in a newline each.
+    #[must_use]
+    pub fn statement(&self) -> Vec<u8> {
+        let mut text = String::from("annals checkpoint 1\n");
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "store {}\nleaves {}\nroot {}", self.store, self.leaves, self.root);
+        let _ = writeln!(text, "seqno {}\ntime_ns {}", self.seqno, self.time_ns);
+        for mark in &self.marks {
+            let _ = writeln!(text, "mark {} {} {} {}", mark.leaves, mark.seqno, mark.time_ns, mark.node);
+        }
+        text.into_bytes()
+    }
+
+    /// BLAKE3 of [`Checkpoint::statement`]: a name for the checkpoint, short enough to be read out.
+    #[must_use]
+    pub fn digest(&self) -> NodeHash {
+        NodeHash(*blake3::hash(&self.statement()).as_bytes())
+    }
+
+    /// Refuses one whose marks do not make its tree.
+    pub(super) fn check(&self) -> Result<()> {
+        let wrong = |what: &str| Err(Error::invalid(format!("this is no checkpoint of annals: {what}")));
+        if self.marks.len() > MARKS_MAX {
+            return wrong("it has over 64 marks");
+        }
+        let mut before = (0, Seqno(0));
+        let mut tiles = Vec::new();
+        for mark in &self.marks {
+            if mark.leaves <= before.0 || mark.seqno <= before.1 {
+                return wrong("its marks are not in order");
+            }
+            tiles.push((mark.leaves - before.0, mark.node.0));
+            before = (mark.leaves, mark.seqno);
+        }
+        if before != (self.leaves, self.seqno) || tree::fold(tiles) != Some(self.root.0) {
+            return wrong("its marks do not add up to its root");
+        }
+        Ok(())
+    }
+
+    /// The leaves of each mark.
+    pub(super) fn spans(&self) -> Vec<Range<u64>> {
+        let mut from = 0;
+        let spans = self.marks.iter().map(|mark| std::mem::replace(&mut from, mark.leaves)..mark.leaves);
+        spans.collect()
+    }
+}
+
+impl Store {
+    /// The ledger's head now. It covers what readers see, and is given only once all that is synced.
+    ///
+    /// Reads the whole log once, in bounded memory.
+    ///
+    /// # Errors
+    /// `Damaged` where the log is not what was written; `Unavailable`.
+    pub fn checkpoint(&self) -> Result<Checkpoint> {
+        let core = self.core();
+        let (found, state) = look(core)?;
+        let mut making = Making::new(state.ledger.leaves);
+        let (tree, end) = walk(&found, state.ledger.leaves, &mut |leaf| {
+            making.leaf(leaf);
+            Ok(())
+        })?;
+        // What is kept elsewhere must not outlive the log it speaks of in a power cut.
+        found.segments.get(end.segment)?.file.sync()?;
+        making.finish(self, &tree)
+    }
+}
+
+/// A checkpoint being made while the leaves go by.
+pub(super) struct Making {
+    roots: Roots,
+    /// Last record and time of each mark, as far as they have gone by.
+    ends: Vec<(Seqno, u64)>,
+    spans: Vec<Range<u64>>,
+    leaves: u64,
+}
+
+impl Making {
+    pub(super) fn new(leaves: u64) -> Self {
+        let spans = tree::tiles(leaves, MARKS_MAX as u64);
+        Self { roots: Roots::new(spans.clone()), ends: Vec::new(), spans, leaves }
+    }
+
+    pub(super) fn leaf(&mut self, leaf: &Leaf<'_>) {
+        self.roots.push(leaf.hash);
+        if self.spans.get(self.ends.len()).is_some_and(|span| span.end == leaf.index + 1) {
+            self.ends.push((last_record(leaf), leaf.header.time_ns));
+        }
+    }
+
+    pub(super) fn finish(self, store: &Store, tree: &Frontier) -> Result<Checkpoint> {
+        let whole = tree.leaves == self.leaves;
+        let roots = self.roots.all().filter(|_| whole).ok_or_else(|| {
+            let what =
+                format!("the log has {} leaves of the {} it was said to have", tree.leaves, self.leaves);
+            Error::new(crate::ErrorKind::Damaged, what)
+        })?;
+        let marks = self.spans.iter().zip(self.ends).zip(roots).map(|((span, (seqno, time_ns)), root)| {
+            Mark { leaves: span.end, seqno, time_ns, node: NodeHash(root) }
+        });
+        let marks: Vec<Mark> = marks.collect();
+        Ok(Checkpoint {
+            store: store.id(),
+            leaves: tree.leaves,
+            root: NodeHash(tree.root()),
+            seqno: marks.last().map(|mark| mark.seqno).unwrap_or_default(),
+            time_ns: store.core().io.now_ns(),
+            marks,
+        })
+    }
+}
+
+/// The last record of a leaf's batch.
+pub(super) fn last_record(leaf: &Leaf<'_>) -> Seqno {
+    Seqno(leaf.header.first_seqno.0.saturating_add(u64::from(leaf.header.records).saturating_sub(1)))
+}

@@ -1,0 +1,123 @@
+//! Comparing a store with a checkpoint that was kept elsewhere.
+
+use std::ops::Range;
+
+use crate::error::{ErrorKind, Result};
+use crate::ids::{Seqno, StoreId};
+use crate::ledger::checkpoint::{Checkpoint, last_record};
+use crate::ledger::tree::Roots;
+use crate::ledger::walk::walk;
+use crate::log::open::find;
+use crate::store::Store;
+
+/// What became of the history that a checkpoint covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Comparison {
+    /// Leaves that the checkpoint covers.
+    pub leaves: u64,
+    /// Leaves of the store that were read, at most as many.
+    pub read: u64,
+    /// How the store differs: empty where it still begins with just what the checkpoint covers.
+    pub differences: Vec<Difference>,
+}
+
+/// How a store differs from a checkpoint.
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Difference {
+    /// The checkpoint is one of another store.
+    AnotherStore {
+        /// This store.
+        found: StoreId,
+    },
+    /// These records are others than they were, or stand elsewhere.
+    Rewritten(Part),
+    /// The store ends before these: it was rolled back to an older state.
+    RolledBack(Part),
+    /// The log cannot be read any further, so that nothing can be said of what follows.
+    Unreadable {
+        /// Where, and why.
+        what: String,
+    },
+}
+
+/// A part of the history as the checkpoint has it. The checkpoint knows no smaller parts than its marks, so not all of
+/// it need differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Leaves, counted from 0.
+    pub leaves: Range<u64>,
+    /// Its first record.
+    pub first: Seqno,
+    /// Its last record.
+    pub last: Seqno,
+    /// When the last batch before it was queued, nanoseconds since 1970-01-01 UTC; `None` for the first part.
+    pub after_ns: Option<u64>,
+    /// When its last batch was queued.
+    pub until_ns: u64,
+}
+
+impl Store {
+    /// Whether the store still begins with just what a checkpoint covers; what came later is not looked at.
+    ///
+    /// Reads the whole log once, in bounded memory.
+    ///
+    /// # Errors
+    /// `Invalid` for a checkpoint whose marks do not add up; `Unavailable`. Differences are no errors.
+    pub fn verify_against(&self, checkpoint: &Checkpoint) -> Result<Comparison> {
+        checkpoint.check()?;
+        let mut differences = Vec::new();
+        if checkpoint.store != self.id() {
+            differences.push(Difference::AnotherStore { found: self.id() });
+            return Ok(Comparison { leaves: checkpoint.leaves, read: 0, differences });
+        }
+        let mut roots = Roots::new(checkpoint.spans());
+        let mut last = (0, Seqno(0));
+        let core = self.core();
+        let walked = find(&*core.io, &core.paths, false, false).and_then(|found| {
+            walk(&found, checkpoint.leaves, &mut |leaf| {
+                roots.push(leaf.hash);
+                last = (leaf.index + 1, last_record(leaf));
+                Ok(())
+            })
+        });
+        for (index, (span, root)) in roots.each().enumerate() {
+            if root.is_some_and(|root| root != checkpoint.marks[index].node.0) {
+                match differences.last_mut() {
+                    Some(Difference::Rewritten(part)) if part.leaves.end == span.start => {
+                        let more = part_of(checkpoint, index, index);
+                        (part.leaves.end, part.last) = (more.leaves.end, more.last);
+                        part.until_ns = more.until_ns;
+                    }
+                    _ => differences.push(Difference::Rewritten(part_of(checkpoint, index, index))),
+                }
+            }
+        }
+        match walked {
+            Ok(_) if last.0 < checkpoint.leaves => {
+                let from = checkpoint.marks.partition_point(|mark| mark.leaves <= last.0);
+                let mut part = part_of(checkpoint, from, checkpoint.marks.len() - 1);
+                part.leaves.start = last.0;
+                part.first = part.first.max(Seqno(last.1.0.saturating_add(1))).min(part.last);
+                differences.push(Difference::RolledBack(part));
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error),
+            Err(error) => differences.push(Difference::Unreadable { what: error.to_string() }),
+        }
+        Ok(Comparison { leaves: checkpoint.leaves, read: last.0, differences })
+    }
+}
+
+/// The marks `from..=to` as one part.
+fn part_of(checkpoint: &Checkpoint, from: usize, to: usize) -> Part {
+    let before = from.checked_sub(1).map(|before| checkpoint.marks[before]);
+    let last = checkpoint.marks[to];
+    Part {
+        leaves: before.map_or(0, |mark| mark.leaves)..last.leaves,
+        first: Seqno(before.map_or(0, |mark| mark.seqno.0).saturating_add(1)),
+        last: last.seqno,
+        after_ns: before.map(|mark| mark.time_ns),
+        until_ns: last.time_ns,
+    }
+}

@@ -1,0 +1,148 @@
+//! Checkpoints and proofs as JSON, which docs/format.md describes. Hashes are lower-case hexadecimal.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::ids::{NodeHash, Seqno, StoreId};
+use crate::ledger::checkpoint::{Checkpoint, Mark, Signature};
+
+/// Version of both forms.
+const VERSION: u32 = 1;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CheckpointJson {
+    annals_checkpoint: u32,
+    store: String,
+    leaves: u64,
+    root: String,
+    seqno: u64,
+    time_ns: u64,
+    marks: Vec<MarkJson>,
+    digest: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    signature: Option<SignatureJson>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MarkJson {
+    leaves: u64,
+    seqno: u64,
+    time_ns: u64,
+    node: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SignatureJson {
+    algorithm: String,
+    public_key: String,
+    signature: String,
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    struct Hex<'a>(&'a [u8]);
+    impl std::fmt::Display for Hex<'_> {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            crate::ids::hex(self.0, f)
+        }
+    }
+    Hex(bytes).to_string()
+}
+
+fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    if pairs.len() != N || !rest.is_empty() {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+        *byte = digit(*high)? << 4 | digit(*low)?;
+    }
+    Some(bytes)
+}
+
+impl CheckpointJson {
+    pub(super) fn of(checkpoint: &Checkpoint, signature: Option<&Signature>) -> Self {
+        Self {
+            annals_checkpoint: VERSION,
+            store: checkpoint.store.to_string(),
+            leaves: checkpoint.leaves,
+            root: checkpoint.root.to_string(),
+            seqno: checkpoint.seqno.0,
+            time_ns: checkpoint.time_ns,
+            marks: checkpoint
+                .marks
+                .iter()
+                .map(|mark| MarkJson {
+                    leaves: mark.leaves,
+                    seqno: mark.seqno.0,
+                    time_ns: mark.time_ns,
+                    node: mark.node.to_string(),
+                })
+                .collect(),
+            digest: checkpoint.digest().to_string(),
+            signature: signature.map(|signature| SignatureJson {
+                algorithm: "ed25519".into(),
+                public_key: hex(&signature.public_key),
+                signature: hex(&signature.bytes),
+            }),
+        }
+    }
+}
+
+impl Checkpoint {
+    /// The checkpoint as one line of JSON, with this signature if it is signed.
+    ///
+    /// # Errors
+    /// `Bug` only.
+    pub fn to_json(&self, signature: Option<&Signature>) -> Result<String> {
+        text(&CheckpointJson::of(self, signature))
+    }
+
+    /// A checkpoint from its JSON. A signature is not looked at: whoever has the key checks it first.
+    ///
+    /// # Errors
+    /// `Invalid` where this is not a checkpoint, or one that does not add up.
+    pub fn from_json(json: &[u8]) -> Result<Self> {
+        let wrong = |what: String| Error::invalid(format!("this is no checkpoint of annals: {what}"));
+        let read: CheckpointJson = serde_json::from_slice(json).map_err(|e| wrong(e.to_string()))?;
+        if read.annals_checkpoint != VERSION {
+            return Err(wrong(format!("version {} is unknown", read.annals_checkpoint)));
+        }
+        let hash = |text: &str| {
+            unhex(text)
+                .map(NodeHash)
+                .ok_or_else(|| wrong("a hash is not 64 lower-case hexadecimal digits".into()))
+        };
+        let mut marks = Vec::new();
+        for mark in &read.marks {
+            let (leaves, seqno, time_ns) = (mark.leaves, Seqno(mark.seqno), mark.time_ns);
+            marks.push(Mark { leaves, seqno, time_ns, node: hash(&mark.node)? });
+        }
+        let store = unhex(&read.store).ok_or_else(|| wrong("its store is not named by 32 digits".into()))?;
+        let checkpoint = Self {
+            store: StoreId(store),
+            leaves: read.leaves,
+            root: hash(&read.root)?,
+            seqno: Seqno(read.seqno),
+            time_ns: read.time_ns,
+            marks,
+        };
+        if checkpoint.digest() != hash(&read.digest)? {
+            return Err(wrong("its digest is not that of its fields".into()));
+        }
+        checkpoint.check()?;
+        Ok(checkpoint)
+    }
+}
+
+pub(super) fn text(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| Error::bug(format!("JSON cannot be written: {e}")))
+}

@@ -1,0 +1,433 @@
+//! Proofs that a run or a frame is in the ledger, which can be checked without the store.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{BlobId, NamespaceId, NodeHash, RunUid, Seqno};
+use crate::kv::core::Core;
+use crate::kv::keys;
+use crate::ledger::checkpoint::{Checkpoint, Making, Signature, last_record};
+use crate::ledger::json::{CheckpointJson, hex, text};
+use crate::ledger::tree::{self, Roots};
+use crate::ledger::walk::{Leaf, look, walk};
+use crate::log::cursor::for_each_record;
+use crate::log::ledger::{Frontier, Hash, record_hash};
+use crate::log::record::{BodyRef, FrameHead, Kind, Logical, RunFields, RunHead};
+use crate::store::Namespace;
+use crate::trace::{Component, RunReader, Severity, Status};
+
+/// Greatest number of records that one proof holds: a frame's own, those of its run and of the runs that it was
+/// forked from, and those of frames whose bodies it shares.
+const RECORDS_MAX: usize = 1024;
+
+/// A self-contained proof that a run or a frame is in the ledger that a checkpoint heads.
+#[derive(Debug, Clone)]
+pub struct Proof {
+    /// The ledger's head that the proof leads to.
+    pub checkpoint: Checkpoint,
+    about: About,
+    /// The record that is proved, then those that it takes to say what it means.
+    records: Vec<RecordProof>,
+    consistency: Option<Consistency>,
+}
+
+#[derive(Debug, Clone)]
+struct RecordProof {
+    kind: u8,
+    layout: u8,
+    seqno: u64,
+    salt: [u8; 16],
+    head: Vec<u8>,
+    /// Its place among the batch's logical records, and how many those are.
+    index: u64,
+    records: u64,
+    batch_path: Vec<Hash>,
+    leaf: u64,
+    path: Vec<Hash>,
+}
+
+#[derive(Debug, Clone)]
+struct Consistency {
+    leaves: u64,
+    root: NodeHash,
+    path: Vec<Hash>,
+}
+
+/// What the proved record says, for people: checkers make it again from the records.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+enum About {
+    Run {
+        run: String,
+        uid: u64,
+        agent: String,
+        model: String,
+        status: &'static str,
+        severity: &'static str,
+        started_ns: u64,
+        ended_ns: u64,
+        frames: u32,
+        fingerprint: String,
+        metadata: Body,
+        replaced: bool,
+    },
+    Frame {
+        run: String,
+        uid: u64,
+        seq: u32,
+        component: String,
+        parent: u32,
+        severity: &'static str,
+        open: bool,
+        error: bool,
+        started_ns: u64,
+        duration_ns: u64,
+        input: Body,
+        output: Body,
+        metadata: Body,
+    },
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Body {
+    bytes: u64,
+    blake3: String,
+}
+
+#[derive(Serialize)]
+struct ProofJson<'a> {
+    annals_proof: u32,
+    about: &'a About,
+    records: Vec<RecordJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consistency: Option<ConsistencyJson>,
+    checkpoint: CheckpointJson,
+}
+
+#[derive(Serialize)]
+struct RecordJson {
+    kind: u8,
+    layout: u8,
+    seqno: u64,
+    salt: String,
+    head: String,
+    batch: PathJson,
+    ledger: PathJson,
+}
+
+#[derive(Serialize)]
+struct PathJson {
+    index: u64,
+    size: u64,
+    path: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct ConsistencyJson {
+    leaves: u64,
+    root: String,
+    path: Vec<String>,
+}
+
+impl Proof {
+    /// The proof as one line of JSON, its checkpoint signed with this if that is given.
+    ///
+    /// # Errors
+    /// `Bug` only.
+    pub fn to_json(&self, signature: Option<&Signature>) -> Result<String> {
+        let path = |path: &[Hash]| path.iter().map(|node| hex(node)).collect();
+        let records = self.records.iter().map(|record| RecordJson {
+            kind: record.kind,
+            layout: record.layout,
+            seqno: record.seqno,
+            salt: hex(&record.salt),
+            head: hex(&record.head),
+            batch: PathJson { index: record.index, size: record.records, path: path(&record.batch_path) },
+            ledger: PathJson { index: record.leaf, size: self.checkpoint.leaves, path: path(&record.path) },
+        });
+        text(&ProofJson {
+            annals_proof: 1,
+            about: &self.about,
+            records: records.collect(),
+            consistency: self.consistency.as_ref().map(|consistency| ConsistencyJson {
+                leaves: consistency.leaves,
+                root: consistency.root.to_string(),
+                path: path(&consistency.path),
+            }),
+            checkpoint: CheckpointJson::of(&self.checkpoint, signature),
+        })
+    }
+}
+
+impl Namespace {
+    /// A proof that a run's newest record is in the ledger; with a number, that the newest record of that frame is.
+    /// With `since`, it also shows that the ledger has only grown since that checkpoint.
+    ///
+    /// It leads to a checkpoint made now. It says what was recorded, and that it still stands in the log: not that
+    /// nothing was recorded afterwards. Reads the whole log once, in bounded memory.
+    ///
+    /// # Errors
+    /// `NotFound` for the run or frame; `Invalid` where `since` does not add up, or is of another store; `Diverged` where the
+    /// ledger is not one that has grown from it; `Damaged`, `Unavailable`.
+    pub fn prove(&self, run: &str, seq: Option<u32>, since: Option<&Checkpoint>) -> Result<Proof> {
+        let store = &self.store;
+        let core = store.core();
+        if let Some(since) = since {
+            since.check()?;
+            if since.store != store.id() {
+                return Err(Error::invalid(format!("that checkpoint is of store {}", since.store)));
+            }
+        }
+        let mut wanted = Wanted { core, namespace: self.id, seqnos: Vec::new() };
+        let reader = self.run(run)?;
+        let about = match seq {
+            None => wanted.about_run(&reader)?,
+            Some(seq) => wanted.about_frame(&reader, seq)?,
+        };
+        if wanted.seqnos.len() > RECORDS_MAX {
+            let what = format!("a proof of it takes {} records; {RECORDS_MAX} fit", wanted.seqnos.len());
+            return Err(Error::invalid(what));
+        }
+        let (found, state) = look(core)?;
+        let size = state.ledger.leaves;
+        let mut making = Making::new(size);
+        let mut growth = Growth::new(since, size)?;
+        let mut places: BTreeMap<u64, (RecordProof, Roots)> = BTreeMap::new();
+        let mut sorted = wanted.seqnos.clone();
+        sorted.sort_unstable();
+        let mut ahead = &sorted[..];
+        let (tree, end) = walk(&found, size, &mut |leaf| {
+            making.leaf(leaf);
+            growth.leaf(leaf);
+            let upto = ahead.partition_point(|seqno| *seqno <= last_record(leaf));
+            let (here, later) = ahead.split_at(upto);
+            ahead = later;
+            for (_, roots) in places.values_mut() {
+                roots.push(leaf.hash);
+            }
+            for seqno in here {
+                let mut roots = Roots::after(leaf.before, tree::inclusion(leaf.index, size));
+                roots.push(leaf.hash);
+                places.insert(seqno.0, (in_batch(leaf, *seqno)?, roots));
+            }
+            Ok(())
+        })?;
+        found.segments.get(end.segment)?.file.sync()?;
+        let checkpoint = making.finish(store, &tree)?;
+        let mut records = Vec::new();
+        for seqno in &wanted.seqnos {
+            let place = places.remove(&seqno.0);
+            let whole = place.and_then(|(record, roots)| Some(RecordProof { path: roots.all()?, ..record }));
+            records.push(whole.ok_or_else(|| {
+                let what = format!("the index names record {seqno}, which the log does not hold");
+                Error::new(ErrorKind::Damaged, what)
+            })?);
+        }
+        Ok(Proof { checkpoint, about, records, consistency: growth.finish()? })
+    }
+}
+
+/// A record's proof as far as its batch can say it.
+fn in_batch(leaf: &Leaf<'_>, wanted: Seqno) -> Result<RecordProof> {
+    let mut found = None;
+    let mut logical_records = 0;
+    let each = |then: &mut dyn FnMut(Seqno, u8, u8, Logical<'_>)| {
+        for_each_record(leaf.batch.whole, leaf.batch.offset, leaf.segment.salt, |_, seqno, record| {
+            match Kind::parse(record.kind, record.layout)? {
+                None | Some(Kind::GroupPart) => {}
+                Some(_) => then(seqno, record.kind, record.layout, Logical::parse(record.body)?),
+            }
+            Ok(())
+        })
+        .map_err(|e| Error::damaged(&leaf.segment.path, leaf.batch.offset, e))
+    };
+    each(&mut |seqno, kind, layout, logical| {
+        if seqno == wanted {
+            found = Some(RecordProof {
+                kind,
+                layout,
+                seqno: seqno.0,
+                salt: logical.salt,
+                head: logical.head.to_vec(),
+                index: logical_records,
+                records: 0,
+                batch_path: Vec::new(),
+                leaf: leaf.index,
+                path: Vec::new(),
+            });
+        }
+        logical_records += 1;
+    })?;
+    let missing = || Error::damaged(&leaf.segment.path, leaf.batch.offset, "the record is not in its batch");
+    let record = found.ok_or_else(missing)?;
+    let mut roots = Roots::new(tree::inclusion(record.index, logical_records));
+    each(&mut |seqno, kind, layout, logical| {
+        roots.push(record_hash(&logical.salt, kind, layout, seqno.0, logical.head));
+    })?;
+    Ok(RecordProof { records: logical_records, batch_path: roots.all().ok_or_else(missing)?, ..record })
+}
+
+/// What shows that the ledger has grown from a checkpoint.
+struct Growth<'a> {
+    since: Option<(&'a Checkpoint, Roots)>,
+    root: Option<Hash>,
+}
+
+impl<'a> Growth<'a> {
+    fn new(since: Option<&'a Checkpoint>, size: u64) -> Result<Self> {
+        let Some(since) = since.filter(|since| since.leaves > 0) else {
+            return Ok(Self { since: None, root: None });
+        };
+        if since.leaves > size {
+            let what = format!(
+                "the ledger has {size} leaves, that checkpoint {}: the store was rolled back since",
+                since.leaves
+            );
+            return Err(Error::new(ErrorKind::Diverged, what));
+        }
+        let nodes = Roots::new(tree::consistency(since.leaves, size));
+        Ok(Self { since: Some((since, nodes)), root: None })
+    }
+
+    fn leaf(&mut self, leaf: &Leaf<'_>) {
+        if let Some((since, nodes)) = &mut self.since {
+            nodes.push(leaf.hash);
+            if leaf.index + 1 == since.leaves {
+                let mut tree: Frontier = leaf.before.clone();
+                tree.push(leaf.hash);
+                self.root = Some(tree.root());
+            }
+        }
+    }
+
+    fn finish(self) -> Result<Option<Consistency>> {
+        let Some((since, nodes)) = self.since else { return Ok(None) };
+        match nodes.all().filter(|_| self.root == Some(since.root.0)) {
+            Some(path) => Ok(Some(Consistency { leaves: since.leaves, root: since.root, path })),
+            None => Err(Error::new(
+                ErrorKind::Diverged,
+                "the ledger does not begin with what that checkpoint covers: history was rewritten since",
+            )),
+        }
+    }
+}
+
+/// The records that a proof takes, found through the index.
+struct Wanted<'a> {
+    core: &'a Core,
+    namespace: NamespaceId,
+    /// In the order that the proof gives them, the proved one first.
+    seqnos: Vec<Seqno>,
+}
+
+impl Wanted<'_> {
+    fn add(&mut self, seqno: Seqno) {
+        if !self.seqnos.contains(&seqno) {
+            self.seqnos.push(seqno);
+        }
+    }
+
+    fn run(&mut self, uid: RunUid) -> Result<RunHead> {
+        let gone = || Error::new(ErrorKind::Gone, format!("the record of run number {} is gone", uid.0));
+        let (seqno, value) =
+            self.core.index.get(&keys::run(self.namespace, uid), Seqno(u64::MAX))?.ok_or_else(gone)?;
+        self.add(seqno);
+        self.core.logical(keys::place(value), Kind::Run, |logical| RunHead::parse(logical.head))
+    }
+
+    fn frame(&mut self, reader: &RunReader, seq: u32) -> Result<FrameHead> {
+        let uid = reader.owner(seq)?;
+        let missing = || Error::not_found(format!("run {:?} has no frame {seq}", reader.info().name));
+        if seq == 0 || seq > reader.info().frames {
+            return Err(missing());
+        }
+        let (seqno, value) =
+            self.core.index.get(&keys::frame(uid, seq), Seqno(u64::MAX))?.ok_or_else(missing)?;
+        self.add(seqno);
+        self.core.logical(keys::place(value), Kind::Frame, |logical| FrameHead::parse(logical.head))
+    }
+
+    /// The records of the runs from this one down to the one that holds a frame of it; gives the holder's.
+    fn lineage(&mut self, reader: &RunReader, seq: u32) -> Result<RunFields> {
+        let holder = reader.owner(seq)?;
+        let mut fields = self.run(reader.info().uid)?.fields;
+        while fields.uid != holder {
+            let (parent, _, _) =
+                fields.parent.ok_or_else(|| Error::bug("a frame's run is not in its lineage"))?;
+            fields = self.run(parent)?.fields;
+        }
+        Ok(fields)
+    }
+
+    fn about_run(&mut self, reader: &RunReader) -> Result<About> {
+        let head = self.run(reader.info().uid)?;
+        let fields = head.fields;
+        Ok(About::Run {
+            run: fields.name,
+            uid: fields.uid.0,
+            agent: fields.agent,
+            model: fields.model,
+            status: Status::from_code(fields.status)?.name(),
+            severity: Severity::from_code(fields.severity)?.name(),
+            started_ns: fields.started_ns,
+            ended_ns: fields.ended_ns,
+            frames: fields.frames,
+            fingerprint: hex(&fields.fingerprint.0),
+            metadata: body(&head.metadata)?,
+            replaced: fields.gone,
+        })
+    }
+
+    fn about_frame(&mut self, reader: &RunReader, seq: u32) -> Result<About> {
+        let head = self.frame(reader, seq)?;
+        let name = self.run(reader.info().uid)?.fields.name;
+        let holder = self.lineage(reader, seq)?;
+        let mut bodies = Vec::new();
+        for slot in 0..3 {
+            bodies.push(match slot_of(&head, slot) {
+                BodyRef::Same { back } => {
+                    let at = seq.checked_sub(*back).filter(|at| *at > 0);
+                    let at =
+                        at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a body names no earlier frame"))?;
+                    let origin = self.frame(reader, at)?;
+                    self.lineage(reader, at)?;
+                    body(slot_of(&origin, slot))?
+                }
+                reference => body(reference)?,
+            });
+        }
+        let [input, output, metadata] =
+            <[Body; 3]>::try_from(bodies).map_err(|_| Error::bug("three bodies"))?;
+        Ok(About::Frame {
+            run: name,
+            uid: reader.info().uid.0,
+            seq,
+            component: Component::from_code(head.component, head.other)?.name().to_owned(),
+            parent: head.parent,
+            severity: Severity::from_code(head.severity)?.name(),
+            open: head.open,
+            error: head.error,
+            started_ns: holder.started_ns.saturating_add_signed(head.start_ns),
+            duration_ns: head.duration_ns,
+            input,
+            output,
+            metadata,
+        })
+    }
+}
+
+fn slot_of(head: &FrameHead, slot: usize) -> &BodyRef {
+    [&head.input, &head.output, &head.metadata][slot]
+}
+
+fn body(reference: &BodyRef) -> Result<Body> {
+    match reference {
+        BodyRef::Inline(bytes) => {
+            Ok(Body { bytes: bytes.len() as u64, blake3: BlobId::of(bytes).to_string() })
+        }
+        BodyRef::Blob { len, id } => Ok(Body { bytes: *len, blake3: id.to_string() }),
+        BodyRef::Same { .. } => Err(Error::new(ErrorKind::Damaged, "a body's origin is itself a reference")),
+    }
+}

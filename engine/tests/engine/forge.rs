@@ -1,0 +1,778 @@
+//! A forger of stores: reads a log and writes it again, every checksum, chain digest, footer, ledger root and manifest
+//! made anew, by docs/format.md alone. It shares no code with the engine, so that what it makes is what somebody
+//! else could make. It writes no tables: they are a cache.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+pub(crate) type Files = BTreeMap<PathBuf, Vec<u8>>;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Rec {
+    Logical { kind: u8, salt: [u8; 16], head: Vec<u8>, tail: Vec<u8> },
+    Part { group: u64, namespace: u64, raw_start: u64, raw_len: u64, codec: u8, encoded: Vec<u8> },
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Bat {
+    pub(crate) time_ns: u64,
+    pub(crate) records: Vec<Rec>,
+}
+
+/// A log: batches by segment.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Log {
+    pub(crate) store: [u8; 16],
+    pub(crate) segments: Vec<Vec<Bat>>,
+}
+
+impl Bat {
+    pub(crate) fn has_leaf(&self) -> bool {
+        self.records.iter().any(|record| matches!(record, Rec::Logical { kind, .. } if *kind < 128))
+    }
+}
+
+// ---- reading ----
+
+struct Take<'a>(&'a [u8]);
+
+impl<'a> Take<'a> {
+    fn bytes(&mut self, count: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(count);
+        self.0 = rest;
+        taken
+    }
+    fn u8(&mut self) -> u8 {
+        self.bytes(1)[0]
+    }
+    fn u16(&mut self) -> u16 {
+        u16::from_le_bytes(self.bytes(2).try_into().unwrap())
+    }
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.bytes(4).try_into().unwrap())
+    }
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.bytes(8).try_into().unwrap())
+    }
+    fn varint(&mut self) -> u64 {
+        let (mut value, mut shift) = (0, 0);
+        loop {
+            let byte = self.u8();
+            value |= u64::from(byte & 127) << shift;
+            shift += 7;
+            if byte < 128 {
+                return value;
+            }
+        }
+    }
+}
+
+impl Log {
+    /// Reads the log of a store that was closed cleanly.
+    pub(crate) fn read(files: &Files) -> Self {
+        let current = &files[Path::new("s/CURRENT")];
+        let name = std::str::from_utf8(current).unwrap().split(' ').next().unwrap();
+        let manifest = &files[&Path::new("s").join(name)];
+        let store: [u8; 16] = manifest[8..24].try_into().unwrap();
+        let (mut at, mut body) = (28, &manifest[..0]);
+        while at < manifest.len() {
+            let len = u32::from_le_bytes(manifest[at + 4..at + 8].try_into().unwrap()) as usize;
+            body = &manifest[at + 8..at + 8 + len];
+            at += 8 + len;
+        }
+        let mut f = Take(body);
+        f.bytes(2 + 16 + 8);
+        let count = f.u64();
+        let mut segments = Vec::new();
+        for _ in 0..count {
+            let (id, _) = (f.u32(), f.u64());
+            let sealed = (f.u8() == 1).then(|| f.u64());
+            let bytes = &files[&PathBuf::from(format!("s/segments/{id:08}.seg"))];
+            let end = match sealed {
+                None => bytes.len(),
+                Some(len) => {
+                    let at = len as usize - 16;
+                    at - u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize
+                }
+            };
+            segments.push(batches(&bytes[96..end]));
+        }
+        Self { store, segments }
+    }
+
+    pub(crate) fn batches(&self) -> usize {
+        self.segments.iter().map(Vec::len).sum()
+    }
+
+    /// Segment and index of a batch by its number.
+    fn place(&self, mut at: usize) -> (usize, usize) {
+        for (segment, batches) in self.segments.iter().enumerate() {
+            if at < batches.len() {
+                return (segment, at);
+            }
+            at -= batches.len();
+        }
+        let last = self.segments.len() - 1;
+        (last, self.segments[last].len())
+    }
+
+    pub(crate) fn get(&mut self, at: usize) -> &mut Bat {
+        let (segment, index) = self.place(at);
+        &mut self.segments[segment][index]
+    }
+
+    pub(crate) fn remove(&mut self, at: usize) -> Bat {
+        let (segment, index) = self.place(at);
+        self.segments[segment].remove(index)
+    }
+
+    pub(crate) fn insert(&mut self, at: usize, batch: Bat) {
+        let (segment, index) = self.place(at);
+        self.segments[segment].insert(index, batch);
+    }
+
+    pub(crate) fn truncate(&mut self, batches: usize) {
+        while self.batches() > batches {
+            while self.segments.last().is_some_and(Vec::is_empty) {
+                self.segments.pop();
+            }
+            self.segments.last_mut().unwrap().pop();
+        }
+    }
+
+    /// What the first leaves of the ledger cover, batch by batch: number, kind, salt and head of each logical record.
+    pub(crate) fn logical(&self, leaves: usize) -> Vec<Vec<(u64, u8, [u8; 16], Vec<u8>)>> {
+        let mut seqno = 0;
+        let mut all = Vec::new();
+        for batch in self.segments.iter().flatten() {
+            let mut own = Vec::new();
+            for record in &batch.records {
+                seqno += 1;
+                if let Rec::Logical { kind, salt, head, .. } = record
+                    && *kind < 128
+                {
+                    own.push((seqno, *kind, *salt, head.clone()));
+                }
+            }
+            if !own.is_empty() && all.len() < leaves {
+                all.push(own);
+            }
+        }
+        all
+    }
+
+    /// Batches up to and with the one that is leaf number `leaves - 1`.
+    pub(crate) fn up_to_leaf(&self, leaves: usize) -> usize {
+        let mut seen = 0;
+        let all = self.segments.iter().flatten();
+        all.take_while(|batch| {
+            let before = seen;
+            seen += usize::from(batch.has_leaf());
+            before < leaves
+        })
+        .count()
+    }
+}
+
+fn batches(mut bytes: &[u8]) -> Vec<Bat> {
+    let mut all = Vec::new();
+    while !bytes.is_empty() {
+        let mut f = Take(bytes);
+        let (_, len, count) = (f.u32(), f.u32() as usize, f.u32());
+        let (_, _, time_ns, _) = (f.u32(), f.u64(), f.u64(), f.bytes(16));
+        let mut records = Vec::new();
+        for _ in 0..count {
+            let (_, len, kind, _) = (f.u32(), f.u32() as usize, f.u8(), f.u8());
+            let mut body = Take(f.bytes(len - 10));
+            records.push(match kind {
+                16 => {
+                    let (group, namespace, raw_start, raw_len) =
+                        (body.varint(), body.varint(), body.varint(), body.varint());
+                    let codec = body.u8();
+                    body.varint();
+                    body.varint();
+                    Rec::Part { group, namespace, raw_start, raw_len, codec, encoded: body.0.to_vec() }
+                }
+                kind => {
+                    let salt = body.bytes(16).try_into().unwrap();
+                    let len = body.varint() as usize;
+                    Rec::Logical { kind, salt, head: body.bytes(len).to_vec(), tail: body.0.to_vec() }
+                }
+            });
+        }
+        all.push(Bat { time_ns, records });
+        bytes = &bytes[len..];
+    }
+    all
+}
+
+// ---- writing ----
+
+pub(crate) fn varint(out: &mut Vec<u8>, mut value: u64) {
+    while value > 127 {
+        out.push(value as u8 | 128);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+#[derive(Debug, Clone)]
+struct State {
+    next_seqno: u64,
+    chain: [u8; 16],
+    leaves: u64,
+    peaks: Vec<[u8; 32]>,
+    totals: [u64; 9],
+    newest_ns: u64,
+    next_group: u64,
+    next_run: u64,
+    next_space: u32,
+}
+
+fn hash(parts: &[&[u8]]) -> [u8; 32] {
+    *blake3::hash(&parts.concat()).as_bytes()
+}
+
+fn push(peaks: &mut Vec<[u8; 32]>, leaves: &mut u64, leaf: [u8; 32]) {
+    let mut node = leaf;
+    for _ in 0..leaves.trailing_ones() {
+        node = hash(&[&[1], &peaks.pop().unwrap(), &node]);
+    }
+    peaks.push(node);
+    *leaves += 1;
+}
+
+fn fold(peaks: &[[u8; 32]]) -> [u8; 32] {
+    match peaks.split_last() {
+        None => hash(&[]),
+        Some((last, rest)) => rest.iter().rev().fold(*last, |right, left| hash(&[&[1], left, &right])),
+    }
+}
+
+impl State {
+    fn new() -> Self {
+        Self {
+            next_seqno: 1,
+            chain: [0; 16],
+            leaves: 0,
+            peaks: Vec::new(),
+            totals: [0; 9],
+            newest_ns: 0,
+            next_group: 1,
+            next_run: 1,
+            next_space: 16,
+        }
+    }
+
+    fn fixed(&self) -> Vec<u8> {
+        let mut out = self.next_seqno.to_le_bytes().to_vec();
+        out.extend_from_slice(&self.chain);
+        out.extend_from_slice(&self.leaves.to_le_bytes());
+        out.extend_from_slice(&(self.peaks.len() as u64).to_le_bytes());
+        self.peaks.iter().for_each(|peak| out.extend_from_slice(peak));
+        self.totals.iter().for_each(|total| out.extend_from_slice(&total.to_le_bytes()));
+        for number in [self.newest_ns, self.next_group, self.next_run] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(&self.next_space.to_le_bytes());
+        out
+    }
+}
+
+fn crc(start: u32, parts: &[&[u8]]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(start);
+    parts.iter().for_each(|part| hasher.update(part));
+    hasher.finalize()
+}
+
+impl Log {
+    /// The files of a store with this log, closed cleanly, without tables. `None` where a record cannot be summed up:
+    /// what was made of it is no record any more.
+    pub(crate) fn write(&self) -> Option<Files> {
+        let mut files = Files::new();
+        let mut state = State::new();
+        let mut listed = Vec::new();
+        for (index, batches) in self.segments.iter().enumerate() {
+            let id = index as u32 + 1;
+            let salt = crc(0, &[&self.store, &id.to_le_bytes()]);
+            let crc_at = |at: usize, bytes: &[u8]| crc(salt, &[&(at as u64).to_le_bytes(), bytes]);
+            listed.push((id, state.next_seqno));
+            let mut out = b"annalseg".to_vec();
+            out.extend_from_slice(&1u16.to_le_bytes());
+            out.push(0);
+            out.extend_from_slice(&0u32.to_le_bytes());
+            out.extend_from_slice(&self.store);
+            out.extend_from_slice(&id.to_le_bytes());
+            out.extend_from_slice(&state.next_seqno.to_le_bytes());
+            out.extend_from_slice(&state.chain);
+            out.extend_from_slice(&7u64.to_le_bytes());
+            out.resize(92, 0);
+            let check = crc_at(0, &out);
+            out.extend_from_slice(&check.to_le_bytes());
+            // Where the last part of each group stands in this segment.
+            let mut parts: HashMap<u64, (usize, usize)> = HashMap::new();
+            for batch in batches {
+                let at = out.len();
+                let bytes = batch_bytes(batch, at, &mut state, &mut parts, &crc_at)?;
+                out.extend_from_slice(&bytes);
+            }
+            if index + 1 < self.segments.len() {
+                let tail = out.len();
+                let mut footer = (tail as u64).to_le_bytes().to_vec();
+                footer.extend_from_slice(&state.fixed());
+                footer.extend_from_slice(&fold(&state.peaks));
+                footer.extend_from_slice(&(footer.len() as u32).to_le_bytes());
+                let check = crc_at(tail, &footer);
+                out.extend_from_slice(&footer);
+                out.extend_from_slice(&check.to_le_bytes());
+                out.extend_from_slice(b"annalend");
+            }
+            files.insert(PathBuf::from(format!("s/segments/{id:08}.seg")), out);
+        }
+        files.insert("s/MANIFEST-0001".into(), self.manifest(&files, &listed, &state));
+        let line = format!("MANIFEST-0001 {:08x}\n", crc(0, &[b"MANIFEST-0001"]));
+        files.insert("s/CURRENT".into(), line.into_bytes());
+        Some(files)
+    }
+
+    fn manifest(&self, files: &Files, listed: &[(u32, u64)], state: &State) -> Vec<u8> {
+        let len = |id: u32| files[&PathBuf::from(format!("s/segments/{id:08}.seg"))].len() as u64;
+        let mut out = b"annalman".to_vec();
+        out.extend_from_slice(&self.store);
+        let check = crc(0, &[&out]);
+        out.extend_from_slice(&check.to_le_bytes());
+        let mut body = 1u16.to_le_bytes().to_vec();
+        body.extend_from_slice(&self.store);
+        body.extend_from_slice(&7u64.to_le_bytes());
+        body.extend_from_slice(&(listed.len() as u64).to_le_bytes());
+        for (index, (id, first)) in listed.iter().enumerate() {
+            body.extend_from_slice(&id.to_le_bytes());
+            body.extend_from_slice(&first.to_le_bytes());
+            if index + 1 < listed.len() {
+                body.push(1);
+                body.extend_from_slice(&len(*id).to_le_bytes());
+            } else {
+                body.push(0);
+            }
+        }
+        body.extend_from_slice(&0u64.to_le_bytes());
+        body.extend_from_slice(&1u32.to_le_bytes());
+        body.extend_from_slice(&96u64.to_le_bytes());
+        body.extend_from_slice(&State::new().fixed());
+        let tail = len(listed.last().unwrap().0);
+        body.extend_from_slice(&tail.to_le_bytes());
+        body.push(1);
+        body.extend_from_slice(&tail.to_le_bytes());
+        body.extend_from_slice(&state.fixed());
+        body.extend_from_slice(&1u64.to_le_bytes());
+        let len = (body.len() as u32).to_le_bytes();
+        let check = crc(0, &[&self.store, &28u64.to_le_bytes(), &len, &body]);
+        out.extend_from_slice(&check.to_le_bytes());
+        out.extend_from_slice(&len);
+        out.extend_from_slice(&body);
+        out
+    }
+}
+
+fn batch_bytes(
+    batch: &Bat,
+    at: usize,
+    state: &mut State,
+    parts: &mut HashMap<u64, (usize, usize)>,
+    crc_at: &dyn Fn(usize, &[u8]) -> u32,
+) -> Option<Vec<u8>> {
+    let mut out = vec![0; 48];
+    let first = state.next_seqno;
+    let (mut peaks, mut leaves) = (Vec::new(), 0);
+    for (index, record) in batch.records.iter().enumerate() {
+        let start = out.len();
+        out.extend_from_slice(&[0; 8]);
+        match record {
+            Rec::Part { group, namespace, raw_start, raw_len, codec, encoded } => {
+                out.extend_from_slice(&[16, 1]);
+                for number in [*group, *namespace, *raw_start, *raw_len] {
+                    varint(&mut out, number);
+                }
+                out.push(*codec);
+                let (before, len) = match raw_start {
+                    0 => (0, 0),
+                    _ => parts.get(group).copied().unwrap_or((0, 0)),
+                };
+                varint(&mut out, before as u64);
+                varint(&mut out, len as u64);
+                out.extend_from_slice(encoded);
+                state.next_group = state.next_group.max(group + 1);
+                state.totals[3] += (out.len() - start) as u64;
+                parts.insert(*group, (at + start, out.len() - start));
+            }
+            Rec::Logical { kind, salt, head, tail } => {
+                out.extend_from_slice(&[*kind, 1]);
+                out.extend_from_slice(salt);
+                varint(&mut out, head.len() as u64);
+                out.extend_from_slice(head);
+                out.extend_from_slice(tail);
+                // What readers may skip has no part in the ledger.
+                if *kind < 128 {
+                    let seqno = (first + index as u64).to_le_bytes();
+                    let leaf = hash(&[&[0], salt, &[*kind, 1], &seqno, head]);
+                    push(&mut peaks, &mut leaves, leaf);
+                    sum(state, *kind, head, tail.len() as u64, (out.len() - start) as u64)?;
+                }
+            }
+        }
+        let len = (out.len() - start) as u32;
+        out[start + 4..start + 8].copy_from_slice(&len.to_le_bytes());
+        let check = crc_at(at + start, &out[start + 4..]);
+        out[start..start + 4].copy_from_slice(&check.to_le_bytes());
+    }
+    let len = out.len() as u32;
+    out[4..8].copy_from_slice(&len.to_le_bytes());
+    out[8..12].copy_from_slice(&(batch.records.len() as u32).to_le_bytes());
+    out[16..24].copy_from_slice(&first.to_le_bytes());
+    out[24..32].copy_from_slice(&batch.time_ns.to_le_bytes());
+    out[32..48].copy_from_slice(&state.chain);
+    let check = crc_at(at, &out[4..]);
+    out[..4].copy_from_slice(&check.to_le_bytes());
+    if leaves > 0 {
+        let leaf = hash(&[&[0], &fold(&peaks)]);
+        push(&mut state.peaks, &mut state.leaves, leaf);
+    }
+    state.chain.copy_from_slice(&hash(&[&out])[..16]);
+    state.next_seqno += batch.records.len() as u64;
+    state.totals[0] += 1;
+    state.totals[1] += batch.records.len() as u64;
+    state.totals[8] += 48;
+    state.newest_ns = state.newest_ns.max(batch.time_ns);
+    Some(out)
+}
+
+/// Adds a logical record to the totals, and notes the ids that it uses.
+fn sum(state: &mut State, kind: u8, head: &[u8], tail: u64, bytes: u64) -> Option<()> {
+    let (mut recipes, mut chain) = (tail, 16);
+    let room = match kind {
+        1 | 2 => {
+            let mut f = Peek(head);
+            f.varint()?;
+            f.take(8)?;
+            let key = f.varint()?;
+            f.take(key)?;
+            if kind == 1 {
+                recipes += f.reference()?.1;
+            }
+            7
+        }
+        3 => {
+            let id = u32::from_le_bytes(head.get(4..8)?.try_into().ok()?);
+            state.next_space = state.next_space.max(id.saturating_add(1));
+            6
+        }
+        4 => {
+            let mut f = Peek(head);
+            let len = f.varint()?;
+            let fields = f.take(len)?;
+            let uid = u64::from_le_bytes(fields.get(..8)?.try_into().ok()?);
+            state.next_run = state.next_run.max(uid.saturating_add(1));
+            recipes += f.reference()?.1;
+            6
+        }
+        5 => {
+            let frame = Frame::parse(head)?;
+            recipes += frame.bodies.iter().map(Reference::recipe_bytes).sum::<u64>();
+            chain += if frame.flags >> 8 & 1 == 1 { 32 } else { 0 };
+            state.totals[2] += u64::from(frame.flags >> 6 & 1 == 0);
+            5
+        }
+        6 => {
+            let mut f = Peek(head);
+            for _ in 0..4 {
+                f.varint()?;
+            }
+            recipes += f.reference()?.1;
+            5
+        }
+        7 => {
+            let mut f = Peek(head);
+            f.varint()?;
+            f.varint()?;
+            recipes += f.reference()?.1;
+            for _ in 0..f.varint()?.min(16) {
+                let len = f.varint()?;
+                f.take(len)?;
+                recipes += f.reference()?.1;
+            }
+            6
+        }
+        _ => return None,
+    };
+    state.totals[room] += bytes.saturating_sub(recipes + chain);
+    state.totals[4] += recipes;
+    state.totals[8] += chain;
+    Some(())
+}
+
+// ---- heads ----
+
+/// As [`Take`], for heads that an edit may have spoilt.
+struct Peek<'a>(&'a [u8]);
+
+impl<'a> Peek<'a> {
+    fn take(&mut self, count: u64) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(usize::try_from(count).ok()?)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let (mut value, mut shift) = (0u64, 0);
+        loop {
+            let byte = self.take(1)?[0];
+            value |= u64::from(byte & 127).checked_shl(shift)?;
+            shift += 7;
+            if byte < 128 {
+                return Some(value);
+            }
+        }
+    }
+
+    /// A reference, and its bytes that count as recipe.
+    fn reference(&mut self) -> Option<(Reference, u64)> {
+        let first = self.varint()?;
+        let found = match first & 3 {
+            0 => Reference::Inline(self.take(first >> 2)?.to_vec()),
+            1 => Reference::Blob(first >> 2, self.take(32)?.try_into().ok()?),
+            2 => Reference::Same(first >> 2),
+            _ => return None,
+        };
+        let bytes = found.recipe_bytes();
+        Some((found, bytes))
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Reference {
+    Inline(Vec<u8>),
+    Blob(u64, [u8; 32]),
+    Same(u64),
+}
+
+impl Reference {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Inline(bytes) => {
+                varint(out, (bytes.len() as u64) << 2);
+                out.extend_from_slice(bytes);
+            }
+            Self::Blob(len, id) => {
+                varint(out, len << 2 | 1);
+                out.extend_from_slice(id);
+            }
+            Self::Same(back) => varint(out, back << 2 | 2),
+        }
+    }
+
+    fn recipe_bytes(&self) -> u64 {
+        match self {
+            Self::Blob(..) => {
+                let mut out = Vec::new();
+                self.put(&mut out);
+                out.len() as u64
+            }
+            _ => 0,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Frame {
+    pub(crate) run: u64,
+    pub(crate) seq: u64,
+    pub(crate) flags: u16,
+    name: Vec<u8>,
+    back: u64,
+    pub(crate) start: u64,
+    pub(crate) duration: u64,
+    linked: u64,
+    pub(crate) link: [u8; 32],
+    pub(crate) bodies: [Reference; 3],
+}
+
+impl Frame {
+    pub(crate) fn parse(head: &[u8]) -> Option<Self> {
+        let mut f = Peek(head);
+        let (run, seq) = (f.varint()?, f.varint()?);
+        let flags = Take(f.take(2)?).u16();
+        let name = match flags & 15 {
+            15 => {
+                let len = f.varint()?;
+                f.take(len)?.to_vec()
+            }
+            _ => Vec::new(),
+        };
+        let (back, start, duration) = (f.varint()?, f.varint()?, f.varint()?);
+        let linked = if flags >> 9 & 1 == 1 { f.varint()? } else { 0 };
+        let link = if flags >> 8 & 1 == 1 { f.take(32)?.try_into().ok()? } else { [0; 32] };
+        let bodies = [f.reference()?.0, f.reference()?.0, f.reference()?.0];
+        Some(Self { run, seq, flags, name, back, start, duration, linked, link, bodies })
+    }
+
+    pub(crate) fn head(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        varint(&mut out, self.run);
+        varint(&mut out, self.seq);
+        out.extend_from_slice(&self.flags.to_le_bytes());
+        if self.flags & 15 == 15 {
+            varint(&mut out, self.name.len() as u64);
+            out.extend_from_slice(&self.name);
+        }
+        varint(&mut out, self.back);
+        varint(&mut out, self.start);
+        varint(&mut out, self.duration);
+        if self.flags >> 9 & 1 == 1 {
+            varint(&mut out, self.linked);
+        }
+        if self.flags >> 8 & 1 == 1 {
+            out.extend_from_slice(&self.link);
+        }
+        self.bodies.iter().for_each(|body| body.put(&mut out));
+        out
+    }
+}
+
+/// Offsets of a run head's fixed part: where it begins, and where its fingerprint stands.
+fn run_parts(head: &[u8]) -> Option<(usize, usize)> {
+    let mut f = Peek(head);
+    let len = f.varint()? as usize;
+    let start = head.len() - f.0.len();
+    Some((start, start + len.checked_sub(33)?))
+}
+
+impl Log {
+    /// Makes every link of every run, and every fingerprint, follow from what the frames now say. Only for frames
+    /// without metadata, in runs without open ones.
+    pub(crate) fn relink(&mut self) {
+        let mut frames: BTreeMap<(u64, u64), Frame> = BTreeMap::new();
+        let mut parents: BTreeMap<u64, Option<(u64, u64)>> = BTreeMap::new();
+        for record in self.segments.iter().flatten().flat_map(|batch| &batch.records) {
+            let Rec::Logical { kind, head, .. } = record else { continue };
+            if *kind == 5
+                && let Some(frame) = Frame::parse(head)
+            {
+                frames.insert((frame.run, frame.seq), frame);
+            }
+            if *kind == 4
+                && let Some((start, _)) = run_parts(head)
+            {
+                let mut f = Take(&head[start..]);
+                let (uid, _) = (f.u64(), f.u32());
+                for _ in 0..3 {
+                    let len = f.u64() as usize;
+                    f.bytes(len);
+                }
+                for _ in 0..2 * f.u64() {
+                    let len = f.u64() as usize;
+                    f.bytes(len);
+                }
+                f.bytes(2);
+                parents.insert(uid, (f.u8() == 1).then(|| (f.u64(), u64::from(f.u32()))));
+            }
+        }
+        let mut links: BTreeMap<(u64, u64), [u8; 32]> = BTreeMap::new();
+        let genesis = *blake3::Hasher::new_derive_key("annals run chain 1").finalize().as_bytes();
+        // A parent's uid is always the smaller.
+        for (uid, parent) in &parents {
+            let mut holder = BTreeMap::new();
+            let (mut seq, mut link) = (1, genesis);
+            if let Some((parent, shared)) = parent {
+                for seq in 1..=*shared {
+                    let known = links.get(&(*parent, seq)).copied();
+                    holder.insert(seq, (*parent, seq));
+                    link = known.unwrap_or(link);
+                    links.insert((*uid, seq), link);
+                    if let Some(frame) = frames.get(&(*parent, seq)).cloned() {
+                        frames.entry((*uid, seq)).or_insert(frame);
+                    }
+                }
+                seq = shared + 1;
+            }
+            while let Some(frame) = frames.get(&(*uid, seq)) {
+                let id = |slot: usize| {
+                    let mut at = seq;
+                    loop {
+                        match frames.get(&(*uid, at)).map(|frame| &frame.bodies[slot]) {
+                            Some(Reference::Inline(bytes)) => return hash(&[bytes]),
+                            Some(Reference::Blob(_, id)) => return *id,
+                            Some(Reference::Same(back)) => at = at.saturating_sub(*back),
+                            None => return [0; 32],
+                        }
+                    }
+                };
+                let mut digest = blake3::Hasher::new_derive_key("annals run frame 1");
+                digest.update(&[(frame.flags & 15) as u8]);
+                if frame.flags & 15 == 15 {
+                    digest.update(&(frame.name.len() as u64).to_le_bytes());
+                    digest.update(&frame.name);
+                }
+                let parent = if frame.back == 0 { 0 } else { (seq - frame.back) as u32 };
+                digest.update(&parent.to_le_bytes());
+                digest.update(&[(frame.flags >> 6 & 1) as u8, (frame.flags >> 7 & 1) as u8]);
+                digest.update(&id(0));
+                digest.update(&id(1));
+                digest.update(&hash(&[]));
+                let mut next = blake3::Hasher::new_derive_key("annals run link 1");
+                next.update(&link);
+                next.update(digest.finalize().as_bytes());
+                link = *next.finalize().as_bytes();
+                links.insert((*uid, seq), link);
+                seq += 1;
+            }
+            links.insert((*uid, 0), link);
+        }
+        let mut renamed: HashMap<[u8; 32], [u8; 32]> = HashMap::new();
+        for ((run, seq), frame) in &frames {
+            renamed.extend(links.get(&(*run, *seq)).map(|link| (frame.link, *link)));
+        }
+        for record in self.segments.iter_mut().flatten().flat_map(|batch| &mut batch.records) {
+            let Rec::Logical { kind, head, .. } = record else { continue };
+            if *kind == 5
+                && let Some(mut frame) = Frame::parse(head)
+            {
+                frame.link = links.get(&(frame.run, frame.seq)).copied().unwrap_or(frame.link);
+                *head = frame.head();
+            }
+            if *kind == 4
+                && let Some((_, at)) = run_parts(head)
+                && let Some(link) = renamed.get(&head[at..at + 32])
+            {
+                head[at..at + 32].copy_from_slice(link);
+            }
+        }
+    }
+
+    /// Stores every group as the bytes themselves, where it was compressed.
+    pub(crate) fn decompress(&mut self) {
+        let mut encoded: HashMap<u64, (Vec<u8>, u64)> = HashMap::new();
+        for record in self.segments.iter().flatten().flat_map(|batch| &batch.records) {
+            if let Rec::Part { group, codec: 1, encoded: bytes, raw_len, .. } = record {
+                let (all, len) = encoded.entry(*group).or_default();
+                all.extend_from_slice(bytes);
+                *len += raw_len;
+            }
+        }
+        let mut raw: HashMap<u64, Vec<u8>> = HashMap::new();
+        for (group, (bytes, len)) in encoded {
+            let mut out = vec![0; len as usize];
+            zstd::stream::read::Decoder::new(&bytes[..]).unwrap().read_exact(&mut out).unwrap();
+            raw.insert(group, out);
+        }
+        for record in self.segments.iter_mut().flatten().flat_map(|batch| &mut batch.records) {
+            if let Rec::Part { group, codec, encoded, raw_start, raw_len, .. } = record
+                && *codec == 1
+            {
+                let start = *raw_start as usize;
+                *encoded = raw[group][start..start + *raw_len as usize].to_vec();
+                *codec = 0;
+            }
+        }
+    }
+}

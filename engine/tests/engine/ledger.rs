@@ -1,0 +1,111 @@
+//! Checkpoints beside writers, across crashes and of nothing; what is said to be missing.
+
+use annals::io::sim::{Crash, SimIo};
+use annals::{Checkpoint, Difference, Durability, GapKind, History, Options, RunSpec, Status, Store};
+
+use crate::support::{fresh, on, quick, recorded};
+
+fn again(checkpoint: &Checkpoint) -> Checkpoint {
+    Checkpoint::from_json(checkpoint.to_json(None).unwrap().as_bytes()).unwrap()
+}
+
+#[test]
+fn an_empty_ledger_has_a_checkpoint_that_all_that_follows_agrees_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open_with(dir.path().join("s"), quick()).unwrap();
+    let empty = store.checkpoint().unwrap();
+    assert_eq!((empty.leaves, empty.seqno.0, empty.marks.len()), (0, 0, 0));
+    assert_eq!(again(&empty), empty);
+    store.namespace("default").unwrap().keyspace("k", History::All).unwrap().put(b"a", "1").unwrap();
+    assert_eq!(store.verify_against(&empty).unwrap().differences, []);
+    assert!(store.checkpoint().unwrap().leaves > 0);
+}
+
+#[test]
+fn a_checkpoint_beside_a_writer_stays_true_while_the_log_grows_through_segments() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { segment_bytes_max: 4 << 10, ..quick() };
+    let store = Store::open_with(dir.path().join("s"), options.clone()).unwrap();
+    let space = store.namespace("default").unwrap();
+    let reader = Store::open_read_only_with(dir.path().join("s"), options).unwrap();
+    let mut kept: Vec<Checkpoint> = Vec::new();
+    for round in 0..12 {
+        let (run, _) = recorded(&space, &format!("run {round}"), 7);
+        run.end(Status::Ok).unwrap();
+        // The reader's own view may be older: the head is that of the files.
+        let from = if round % 2 == 0 { &store } else { &reader };
+        kept.push(again(&from.checkpoint().unwrap()));
+        for checkpoint in &kept {
+            assert_eq!(reader.verify_against(checkpoint).unwrap().differences, []);
+        }
+    }
+    assert!(kept.windows(2).all(|two| two[0].leaves < two[1].leaves && two[0].seqno < two[1].seqno));
+    let last = kept.last().unwrap();
+    assert!(last.leaves > 100 && last.marks.len() > 32 && last.marks.len() <= 64, "{}", last.marks.len());
+    assert_eq!(store.stats().unwrap().ledger_root.unwrap().0, last.root.0);
+}
+
+/// A checkpoint is kept elsewhere: a power cut must not leave a store that is shorter than it.
+#[test]
+fn what_a_checkpoint_covers_survives_a_power_cut() {
+    let sim = SimIo::new(8);
+    let options = |sim: &SimIo| Options { durability: Durability::Process, ..on(sim) };
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let (_run, _) = recorded(&store.namespace("default").unwrap(), "one", 5);
+    let checkpoint = Store::open_read_only_with("s", options(&sim)).unwrap().checkpoint().unwrap();
+    let (_more, _) = recorded(&store.namespace("default").unwrap(), "two", 2);
+    let crashed = sim.crash(Crash::Nothing);
+    let after = Store::open_with("s", options(&crashed)).unwrap();
+    assert_eq!(after.verify_against(&checkpoint).unwrap().differences, []);
+}
+
+#[test]
+fn a_history_that_went_on_otherwise_after_a_crash_is_told_from_the_one_that_was_kept() {
+    let sim = SimIo::new(9);
+    let store = Store::open_with("s", on(&sim)).unwrap();
+    let keys = store.namespace("default").unwrap().keyspace("k", History::All).unwrap();
+    keys.put(b"a", "1").unwrap();
+    let before = sim.crash(Crash::Everything);
+    keys.put(b"b", "2").unwrap();
+    let kept = store.checkpoint().unwrap();
+    // The older state is put back, and goes on with just the same calls: salts make it another history.
+    let other = Store::open_with("s", on(&before)).unwrap();
+    let found = other.verify_against(&kept).unwrap().differences;
+    assert!(matches!(found[..], [Difference::RolledBack(_)]), "{found:?}");
+    let keys = other.namespace("default").unwrap().keyspace("k", History::All).unwrap();
+    keys.put(b"b", "2").unwrap();
+    let found = other.verify_against(&kept).unwrap().differences;
+    let [Difference::Rewritten(part)] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((part.leaves.end, part.last), (kept.leaves, kept.seqno));
+    assert_eq!(part.leaves.end - part.leaves.start, 1, "only the last batch differs: {part:?}");
+}
+
+#[test]
+fn gaps_are_replaced_and_abandoned_runs_in_the_order_of_the_log() {
+    let (dir, store, space) = fresh();
+    let (run, _) = recorded(&space, "kept", 2);
+    run.end(Status::Ok).unwrap();
+    let all = |store: &Store| {
+        let mut all = Vec::new();
+        let each = &mut |gap| {
+            all.push(gap);
+            Ok(())
+        };
+        store.gaps(each).unwrap();
+        all
+    };
+    assert_eq!(all(&store), []);
+    let (first, _) = recorded(&space, "again", 3);
+    first.end(Status::Ok).unwrap();
+    let second = space.begin_run(RunSpec::new("again").replace(true)).unwrap();
+    second.end(Status::Ok).unwrap();
+    let (cut, _) = recorded(&space, "cut", 4);
+    drop(cut);
+    store.close().unwrap();
+    let store = Store::open_read_only_with(dir.path().join("s"), quick()).unwrap();
+    let gaps = all(&store);
+    let said: Vec<_> = gaps.iter().map(|gap| (gap.kind, gap.name.as_str(), gap.frames)).collect();
+    assert_eq!(said, [(GapKind::Replaced, "again", 3), (GapKind::Abandoned, "cut", 4)]);
+    assert!(gaps.iter().all(|gap| gap.namespace.as_deref() == Some("default") && gap.time_ns > 0));
+    assert!(gaps[0].seqno < gaps[1].seqno && gaps[1].seqno <= store.seqno());
+}

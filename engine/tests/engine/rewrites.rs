@@ -1,0 +1,623 @@
+//! History rewritten in every way that the tests can think of: what a plain check does not see, an older checkpoint does.
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::path::{Path, PathBuf};
+
+use annals::io::sim::SimIo;
+use annals::io::{Io, Open};
+use annals::{
+    Checkpoint, Difference, ErrorKind, Frame as Spec, History, Options, RunSpec, ScanRange, Status, Store,
+};
+
+use crate::forge::{Bat, Files, Frame, Log, Rec, Reference, varint};
+use crate::support::{Rng, Talk, on, record, seed};
+
+fn options(sim: &SimIo) -> Options {
+    Options { segment_bytes_max: 2 << 10, ..on(sim) }
+}
+
+fn files(sim: &SimIo) -> Files {
+    sim.files().into_iter().map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
+}
+
+fn disk_of(files: &Files) -> SimIo {
+    let sim = SimIo::new(6);
+    for (path, bytes) in files {
+        sim.create_dir_all(path.parent().unwrap()).unwrap();
+        sim.open(path, Open::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
+    }
+    sim
+}
+
+fn open(files: &Files) -> annals::Result<Store> {
+    let sim = disk_of(files);
+    Store::open_read_only_with("s", options(&sim))
+}
+
+/// Everything a reader can be given, as text.
+fn content(store: &Store) -> annals::Result<String> {
+    use std::fmt::Write as _;
+    let mut out = format!("{:?}\n", store.namespaces()?);
+    let space = store.namespace("default")?;
+    for info in space.runs()? {
+        let run = space.run(&info?.name)?;
+        let _ = writeln!(out, "{:?} {:?}", run.info(), run.metadata()?);
+        for frame in run.frames() {
+            let _ = writeln!(out, "{:?}", frame?);
+        }
+        let _ = writeln!(out, "{:?}", run.snapshot_at(run.info().frames)?);
+    }
+    if let Some(keys) = space.find_keyspace("k")? {
+        for pair in keys.scan(ScanRange::all()) {
+            let (key, value) = pair?;
+            let _ = writeln!(out, "{key:?} {value:?} {:?}", keys.history(&key)?);
+        }
+    }
+    Ok(out)
+}
+
+/// A store in three states: older than the checkpoint, of the checkpoint, and grown since.
+struct Victim {
+    older: Files,
+    now: Files,
+    log: Log,
+    old_log: Log,
+    checkpoint: Checkpoint,
+    content: String,
+    /// Batches that the checkpoint covers.
+    covered: usize,
+    /// Bytes of each segment at the checkpoint.
+    lengths: BTreeMap<PathBuf, usize>,
+    other: Log,
+}
+
+fn session(sim: &SimIo, names: [&str; 2], rounds: u64) {
+    let store = Store::open_with("s", options(sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new(names[0]).agent("a").tag("env", "prod")).unwrap();
+    record(&run, &mut Talk::new(names[0]), 3);
+    run.record(Spec::new(annals::Component::Tool, r#"{"id":42}"#, r#"{"score":580}"#)).unwrap();
+    run.snapshot("the state", &[]).unwrap();
+    run.end(Status::Ok).unwrap();
+    let fork = space.fork(names[0], 2, false, RunSpec::new(names[1])).unwrap();
+    fork.record(Spec::new(annals::Component::Tool, "q", "yes")).unwrap();
+    fork.end(Status::Failed).unwrap();
+    let keys = space.keyspace("k", History::All).unwrap();
+    for round in 0..rounds {
+        keys.put(format!("{}{}", names[0], round % 2).as_bytes(), format!("value {round}")).unwrap();
+    }
+    keys.delete(format!("{}0", names[0]).as_bytes()).unwrap();
+    store.close().unwrap();
+}
+
+fn victim() -> Victim {
+    let sim = SimIo::new(5);
+    session(&sim, ["one", "two"], 4);
+    let older = files(&sim);
+    session(&sim, ["three", "four"], 3);
+    let checkpoint = Store::open_read_only_with("s", options(&sim)).unwrap().checkpoint().unwrap();
+    let at_checkpoint = files(&sim);
+    session(&sim, ["five", "six"], 2);
+    let now = files(&sim);
+    let log = Log::read(&now);
+    let other = SimIo::new(77);
+    session(&other, ["one", "two"], 4);
+    session(&other, ["three", "four"], 9);
+    let store = open(&now).unwrap();
+    // What came after the checkpoint is none of its business.
+    assert_eq!(store.verify_against(&checkpoint).unwrap().differences, []);
+    assert!(store.checkpoint().unwrap().leaves > checkpoint.leaves);
+    assert_eq!(store.verify().unwrap().damaged, []);
+    Victim {
+        content: content(&store).unwrap(),
+        covered: log.up_to_leaf(checkpoint.leaves as usize),
+        lengths: at_checkpoint.iter().map(|(path, bytes)| (path.clone(), bytes.len())).collect(),
+        old_log: Log::read(&older),
+        other: Log::read(&files(&other)),
+        older,
+        now,
+        log,
+        checkpoint,
+    }
+}
+
+/// Edits of bytes as they stand.
+const PLAIN: [&str; 8] = [
+    "bytes flipped",
+    "bytes overwritten",
+    "bytes zeroed",
+    "bytes swapped",
+    "bytes cut out",
+    "a file cut short",
+    "a file gone",
+    "a file of an older state",
+];
+
+/// Edits after which everything is made to add up again.
+const CLEVER: [&str; 24] = [
+    "a salt changed",
+    "a byte of a head changed",
+    "a value changed",
+    "a frame's time changed",
+    "a frame's body changed, the chain relinked",
+    "a large body changed, the chain relinked",
+    "a run's record changed",
+    "a record's kind changed",
+    "a record made one to skip",
+    "a record to skip put in",
+    "a record dropped",
+    "a record doubled",
+    "two records swapped",
+    "a batch dropped",
+    "a batch doubled",
+    "two batches swapped",
+    "two batches made one",
+    "a batch split",
+    "a batch of another store spliced in",
+    "a batch of another place put in for one",
+    "cut to an older state",
+    "cut, and grown again otherwise",
+    "the directory rolled back",
+    "another store under this one's name",
+];
+
+/// Edits that change how things are stored and nothing that was recorded.
+const HARMLESS: [&str; 5] = [
+    "groups stored another way",
+    "segments joined",
+    "times of batches changed",
+    "tables deleted",
+    "all made anew",
+];
+
+/// Two different numbers below `n`, the smaller first.
+fn two(rng: &mut Rng, n: usize) -> (usize, usize) {
+    let (a, b) = (rng.below(n), rng.below(n - 1));
+    let b = if b >= a { b + 1 } else { b };
+    (a.min(b), a.max(b))
+}
+
+fn plain(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
+    let mut files = victim.now.clone();
+    let segments: Vec<PathBuf> =
+        victim.lengths.keys().filter(|path| path.extension().is_some_and(|e| e == "seg")).cloned().collect();
+    let all: Vec<PathBuf> = files.keys().filter(|path| !path.ends_with("LOCK")).cloned().collect();
+    if how == "a file gone" {
+        files.remove(&all[rng.below(all.len())]);
+        return Some(files);
+    }
+    if how == "a file of an older state" {
+        let old: Vec<&PathBuf> = victim.older.keys().filter(|path| !path.ends_with("LOCK")).collect();
+        let path = old[rng.below(old.len())];
+        files.insert(path.clone(), victim.older[path].clone());
+        return Some(files);
+    }
+    // One in eight is aimed at a file that is not the log.
+    let path = match rng.below(8) {
+        0 => all[rng.below(all.len())].clone(),
+        _ => segments[rng.below(segments.len())].clone(),
+    };
+    let bytes = files.get_mut(&path)?;
+    // Bytes that came after the checkpoint are outside its promise.
+    let len = bytes.len().min(victim.lengths.get(&path).copied().unwrap_or(bytes.len()));
+    let (at, end) = two(rng, len + 1);
+    let end = end.min(at + 1 + rng.below(64));
+    match how {
+        "bytes flipped" => {
+            for _ in 0..1 + rng.below(4) {
+                bytes[rng.below(len)] ^= 1 << rng.below(8);
+            }
+        }
+        "bytes overwritten" => bytes[at..end].copy_from_slice(&rng.bytes(end - at)),
+        "bytes zeroed" => bytes[at..end].fill(0),
+        "bytes swapped" => {
+            let (other, span) = (rng.below(len), end - at);
+            let span = span.min(len - other);
+            for index in 0..span {
+                bytes.swap(at + index, other + index);
+            }
+        }
+        "bytes cut out" => drop(bytes.drain(at..end)),
+        _ => bytes.truncate(at),
+    }
+    Some(files)
+}
+
+/// A logical record that the checkpoint covers, of one of these kinds if there are any: its batch and index.
+fn pick(log: &Log, covered: usize, kinds: &[u8], rng: &mut Rng) -> Option<(usize, usize)> {
+    let mut all = Vec::new();
+    for (at, batch) in log.segments.iter().flatten().enumerate().take(covered) {
+        for (index, record) in batch.records.iter().enumerate() {
+            if matches!(record, Rec::Logical { kind, .. } if kinds.is_empty() || kinds.contains(kind)) {
+                all.push((at, index));
+            }
+        }
+    }
+    (!all.is_empty()).then(|| all[rng.below(all.len())])
+}
+
+fn head_of(log: &mut Log, (batch, index): (usize, usize)) -> &mut Vec<u8> {
+    match &mut log.get(batch).records[index] {
+        Rec::Logical { head, .. } => head,
+        Rec::Part { encoded, .. } => encoded,
+    }
+}
+
+fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
+    let (mut log, covered) = (victim.log.clone(), victim.covered);
+    match how {
+        "a salt changed" => {
+            let (batch, index) = pick(&log, covered, &[], rng)?;
+            if let Rec::Logical { salt, .. } = &mut log.get(batch).records[index] {
+                salt[rng.below(16)] ^= 1 << rng.below(8);
+            }
+        }
+        "a byte of a head changed" => {
+            let at = pick(&log, covered, &[], rng)?;
+            let head = head_of(&mut log, at);
+            let byte = rng.below(head.len());
+            head[byte] ^= 1 << rng.below(8);
+        }
+        "a value changed" => {
+            let at = pick(&log, covered, &[1], rng)?;
+            *head_of(&mut log, at).last_mut()? ^= 1 + rng.below(9) as u8;
+        }
+        "a frame's time changed" => {
+            let at = pick(&log, covered, &[5], rng)?;
+            let head = head_of(&mut log, at);
+            let mut frame = Frame::parse(head)?;
+            match rng.below(2) {
+                0 => frame.start = frame.start.wrapping_add(2 + rng.next() % 9),
+                _ => frame.duration += 1 + rng.next() % 9,
+            }
+            *head = frame.head();
+        }
+        "a frame's body changed, the chain relinked" => {
+            let at = pick(&log, covered, &[5], rng)?;
+            let head = head_of(&mut log, at);
+            let mut frame = Frame::parse(head)?;
+            let slot = frame.bodies[..2]
+                .iter()
+                .position(|body| matches!(body, Reference::Inline(b) if !b.is_empty()))?;
+            if let Reference::Inline(bytes) = &mut frame.bodies[slot] {
+                let byte = rng.below(bytes.len());
+                bytes[byte] ^= 1 << rng.below(5);
+            }
+            *head = frame.head();
+            log.relink();
+        }
+        "a large body changed, the chain relinked" => {
+            // A frame whose large output no later one is coded against: it becomes a blob of a group of its own.
+            let at = pick(&log, covered, &[5], rng)?;
+            let mut frame = Frame::parse(head_of(&mut log, at))?;
+            if !matches!(frame.bodies[1], Reference::Blob(..)) {
+                return None;
+            }
+            let (text, group) = (rng.text(60), 1_000_000);
+            frame.bodies[1] = Reference::Blob(text.len() as u64, *blake3::hash(&text).as_bytes());
+            let Rec::Logical { head, tail, .. } = &mut log.get(at.0).records[at.1] else { return None };
+            *head = frame.head();
+            let mut recipe = Vec::new();
+            varint(&mut recipe, (text.len() as u64) << 2 | 3);
+            varint(&mut recipe, group << 1);
+            varint(&mut recipe, 0);
+            // The tail: the input's recipe, if the input is a blob, then the output's.
+            let kept = if matches!(frame.bodies[0], Reference::Blob(..)) { first_recipe(tail) } else { 0 };
+            tail.truncate(kept);
+            varint(tail, 0);
+            varint(tail, recipe.len() as u64);
+            tail.extend_from_slice(&recipe);
+            let namespace = log.segments.iter().flatten().flat_map(|b| &b.records).find_map(|r| match r {
+                Rec::Part { namespace, .. } => Some(*namespace),
+                Rec::Logical { .. } => None,
+            })?;
+            let part = Rec::Part {
+                group,
+                namespace,
+                raw_start: 0,
+                raw_len: text.len() as u64,
+                codec: 0,
+                encoded: text,
+            };
+            log.get(at.0).records.push(part);
+            log.relink();
+        }
+        "a run's record changed" => {
+            let at = pick(&log, covered, &[4], rng)?;
+            let head = head_of(&mut log, at);
+            // Names, tags, status, severity, times, counts: anything but what would not parse.
+            let byte = 1 + rng.below(head.len() - 1);
+            head[byte] = head[byte].wrapping_add(1 + rng.below(3) as u8);
+        }
+        "a record's kind changed" => {
+            let (batch, index) = pick(&log, covered, &[], rng)?;
+            if let Rec::Logical { kind, .. } = &mut log.get(batch).records[index] {
+                *kind = 1 + (*kind + rng.below(6) as u8) % 7;
+            }
+        }
+        "a record made one to skip" => {
+            let (batch, index) = pick(&log, covered, &[], rng)?;
+            if let Rec::Logical { kind, .. } = &mut log.get(batch).records[index] {
+                *kind |= 128;
+            }
+        }
+        "a record to skip put in" => {
+            let records = &mut log.get(rng.below(covered)).records;
+            let skipped = Rec::Logical { kind: 200, salt: [7; 16], head: rng.bytes(9), tail: Vec::new() };
+            records.insert(rng.below(records.len() + 1), skipped);
+        }
+        "a record dropped" => {
+            let batch = rng.below(covered);
+            let records = &mut log.get(batch).records;
+            records.remove(rng.below(records.len()));
+            if records.is_empty() {
+                log.remove(batch);
+            }
+        }
+        "a record doubled" => {
+            let batch = rng.below(covered);
+            let records = &mut log.get(batch).records;
+            let index = rng.below(records.len());
+            records.insert(rng.below(records.len() + 1), records[index].clone());
+        }
+        "two records swapped" => {
+            let (one, two) = (pick(&log, covered, &[], rng)?, pick(&log, covered, &[], rng)?);
+            let first = log.get(one.0).records[one.1].clone();
+            let second = std::mem::replace(&mut log.get(two.0).records[two.1], first);
+            log.get(one.0).records[one.1] = second;
+        }
+        "a batch dropped" => drop(log.remove(rng.below(covered))),
+        "a batch doubled" => {
+            let batch = log.get(rng.below(covered)).clone();
+            log.insert(rng.below(covered), batch);
+        }
+        "two batches swapped" => {
+            let (one, two) = two(rng, covered);
+            let second = log.get(two).clone();
+            let first = std::mem::replace(log.get(one), second);
+            *log.get(two) = first;
+        }
+        "two batches made one" => {
+            let at = rng.below(covered - 1);
+            let next = log.remove(at + 1);
+            log.get(at).records.extend(next.records);
+        }
+        "a batch split" => {
+            let at = rng.below(covered);
+            let batch = log.get(at);
+            if batch.records.len() < 2 {
+                return None;
+            }
+            let rest = batch.records.split_off(1 + rng.below(batch.records.len() - 1));
+            let time_ns = batch.time_ns;
+            log.insert(at + 1, Bat { time_ns, records: rest });
+        }
+        "a batch of another store spliced in" => {
+            let theirs = victim.other.clone().get(rng.below(victim.other.batches())).clone();
+            let at = rng.below(covered);
+            match rng.below(2) {
+                0 => log.insert(at, theirs),
+                _ => *log.get(at) = theirs,
+            }
+        }
+        "a batch of another place put in for one" => {
+            let batch = log.get(rng.below(covered)).clone();
+            *log.get(rng.below(covered)) = batch;
+        }
+        "cut to an older state" => log.truncate(1 + rng.below(covered - 1)),
+        "cut, and grown again otherwise" => {
+            let at = 1 + rng.below(covered - 1);
+            let later: Vec<Bat> = log.segments.iter().flatten().skip(at + 1).cloned().collect();
+            log.truncate(at);
+            let theirs = victim.other.segments.iter().flatten().skip(at);
+            let more: Vec<Bat> = match rng.below(2) {
+                0 => later,
+                _ => theirs.cloned().collect(),
+            };
+            let last = log.segments.len() - 1;
+            log.segments[last].extend(more);
+        }
+        "the directory rolled back" => {
+            return match rng.below(2) {
+                0 => Some(victim.older.clone()),
+                _ => victim.old_log.write(),
+            };
+        }
+        _ => log = Log { store: log.store, ..victim.other.clone() },
+    }
+    log.write()
+}
+
+/// Bytes of the first recipe of a tail.
+fn first_recipe(tail: &[u8]) -> usize {
+    let mut at = 0;
+    let mut varint = || {
+        let mut value = 0usize;
+        for shift in (0..).step_by(7) {
+            let byte = tail[at];
+            at += 1;
+            value |= usize::from(byte & 127) << shift;
+            if byte < 128 {
+                break;
+            }
+        }
+        value
+    };
+    varint();
+    let len = varint();
+    at + len
+}
+
+fn harmless(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
+    let mut log = victim.log.clone();
+    match how {
+        "groups stored another way" => log.decompress(),
+        "segments joined" => {
+            let at = rng.below(log.segments.len() - 1);
+            let next = log.segments.remove(at + 1);
+            log.segments[at].extend(next);
+        }
+        "times of batches changed" => {
+            let at = rng.below(victim.covered);
+            log.get(at).time_ns += 1 + rng.next() % 1000;
+        }
+        "tables deleted" => {
+            let mut files = victim.now.clone();
+            files.retain(|path, _| path.extension().is_none_or(|e| e != "tbl"));
+            return Some(files);
+        }
+        _ => {}
+    }
+    log.write()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Caught {
+    Plainly,
+    ByCheckpoint,
+    /// All that can be read is the same.
+    Harmless,
+    /// The records that the checkpoint covers are the same, by the forger's own reading; what came later is not.
+    AfterIt,
+    Missed,
+}
+
+fn judge(victim: &Victim, files: &Files) -> Caught {
+    let typed = |error: &annals::Error| {
+        assert!(
+            !matches!(error.kind(), ErrorKind::Bug | ErrorKind::Poisoned | ErrorKind::Locked),
+            "{error:?}"
+        );
+    };
+    let store = match open(files) {
+        Ok(store) => store,
+        Err(error) => {
+            typed(&error);
+            return Caught::Plainly;
+        }
+    };
+    match store.verify() {
+        Ok(report) if report.damaged.is_empty() => {}
+        Ok(_) => return Caught::Plainly,
+        Err(error) => {
+            typed(&error);
+            return Caught::Plainly;
+        }
+    }
+    let compared = store.verify_against(&victim.checkpoint).unwrap();
+    if !compared.differences.is_empty() {
+        return Caught::ByCheckpoint;
+    }
+    match content(&store) {
+        Ok(content) if content == victim.content => Caught::Harmless,
+        _ => {
+            let leaves = victim.checkpoint.leaves as usize;
+            match Log::read(files).logical(leaves) == victim.log.logical(leaves) {
+                true => Caught::AfterIt,
+                false => Caught::Missed,
+            }
+        }
+    }
+}
+
+#[test]
+fn an_older_checkpoint_catches_every_rewrite_that_a_plain_check_does_not() {
+    let tried: usize =
+        std::env::var("ANNALS_REWRITES").ok().and_then(|text| text.parse().ok()).unwrap_or(3000);
+    let seed = seed(31, "rewrites::an_older_checkpoint_catches_every_rewrite_that_a_plain_check_does_not");
+    println!("with ANNALS_REWRITES={tried}");
+    let victim = victim();
+    // The forger writes what the engine does: else it would be caught for its own mistakes.
+    let again = Log::read(&victim.log.write().unwrap());
+    assert!(again == victim.log);
+    let mut relinked = victim.log.clone();
+    relinked.relink();
+    assert!(relinked == victim.log);
+    assert_eq!(judge(&victim, &victim.log.write().unwrap()), Caught::Harmless);
+
+    let kinds: Vec<&str> = PLAIN.into_iter().chain(CLEVER).chain(HARMLESS).collect();
+    let mut counts: BTreeMap<(usize, Caught), usize> = BTreeMap::new();
+    let mut missed = Vec::new();
+    let (mut done, mut round) = (0, 0u64);
+    while done < tried {
+        round += 1;
+        let mut rng = Rng(seed ^ round.wrapping_mul(0x9e37_79b9));
+        // Harmless ones are few: they are there to show that content is compared, and what passes.
+        let kind = match rng.below(20) {
+            0..7 => rng.below(PLAIN.len()),
+            7..19 => PLAIN.len() + rng.below(CLEVER.len()),
+            _ => PLAIN.len() + CLEVER.len() + rng.below(HARMLESS.len()),
+        };
+        let how = kinds[kind];
+        let made = match kind {
+            kind if kind < PLAIN.len() => plain(&victim, how, &mut rng),
+            kind if kind < PLAIN.len() + CLEVER.len() => clever(&victim, how, &mut rng),
+            _ => harmless(&victim, how, &mut rng),
+        };
+        // What came out as it was is no rewrite.
+        let Some(made) = made.filter(|made| *made != victim.now) else { continue };
+        done += 1;
+        let caught = judge(&victim, &made);
+        *counts.entry((kind, caught)).or_default() += 1;
+        let expected_harmless = kind >= PLAIN.len() + CLEVER.len();
+        if caught == Caught::Missed || (expected_harmless && caught != Caught::Harmless) {
+            missed.push((how, round, caught));
+        }
+    }
+    let count = |kind, caught| counts.get(&(kind, caught)).copied().unwrap_or(0);
+    let line = |how: &str, all: usize, row: [usize; 5]| {
+        let [plainly, checkpoint, harmless, after, missed] = row;
+        println!("{how:<45} {all:>8} {plainly:>8} {checkpoint:>10} {harmless:>8} {after:>8} {missed:>6}");
+    };
+    println!("caught plainly, by the checkpoint alone, harmless, only later records changed, missed:");
+    let mut sums = [0; 5];
+    for (kind, how) in kinds.iter().enumerate() {
+        let row = [Caught::Plainly, Caught::ByCheckpoint, Caught::Harmless, Caught::AfterIt, Caught::Missed]
+            .map(|caught| count(kind, caught));
+        line(how, row.iter().sum(), row);
+        row.iter().zip(&mut sums).for_each(|(n, sum)| *sum += n);
+    }
+    line("all", done, sums);
+    assert!(missed.is_empty(), "how, round, outcome: {:?}", &missed[..missed.len().min(20)]);
+    // What is aimed before the checkpoint hardly ever leaves all that it covers as it was.
+    assert!(sums[3] * 500 <= done, "{} of {done} changed only what came later", sums[3]);
+    // The forger is no good if plain checks catch it all.
+    assert!(sums[1] * 4 > done, "only {} of {done} rewrites got past a plain check", sums[1]);
+}
+
+#[test]
+fn a_comparison_says_where() {
+    let victim = victim();
+    let leaves = victim.checkpoint.leaves;
+    let compare = |files: &Files| open(files).unwrap().verify_against(&victim.checkpoint).unwrap();
+    // One value among many: just its leaf, and its seqno in it.
+    let mut log = victim.log.clone();
+    let (batch, index) = pick(&log, victim.covered, &[1], &mut Rng(3)).unwrap();
+    *head_of(&mut log, (batch, index)).last_mut().unwrap() ^= 1;
+    let leaf = log.segments.iter().flatten().take(batch).filter(|b| b.has_leaf()).count() as u64;
+    let seqno = log.segments.iter().flatten().take(batch).map(|b| b.records.len()).sum::<usize>() + index + 1;
+    let found = compare(&log.write().unwrap());
+    let [Difference::Rewritten(part)] = &found.differences[..] else { panic!("{found:?}") };
+    assert!(part.leaves.contains(&leaf) && part.leaves.end - part.leaves.start <= 2, "{part:?}");
+    assert!((part.first.0..=part.last.0).contains(&(seqno as u64)), "{part:?}");
+    assert!(part.after_ns.unwrap() < part.until_ns, "{part:?}");
+    // An older state: what is missing, and nothing else.
+    let found = compare(&victim.older);
+    let [Difference::RolledBack(part)] = &found.differences[..] else { panic!("{found:?}") };
+    assert_eq!((part.leaves.end, part.last), (leaves, victim.checkpoint.seqno));
+    assert_eq!(found.read, part.leaves.start);
+    // Another store.
+    let found = compare(&victim.other.write().unwrap());
+    assert!(matches!(found.differences[..], [Difference::AnotherStore { .. }]), "{found:?}");
+    // A log that cannot be read to its end.
+    let mut files = victim.now.clone();
+    let open_store = open(&files).unwrap();
+    files.get_mut(Path::new("s/segments/00000002.seg")).unwrap()[120] ^= 1;
+    let sim = disk_of(&files);
+    drop(open_store);
+    let damaged = Store::open_read_only_with("s", options(&sim)).unwrap();
+    let found = damaged.verify_against(&victim.checkpoint).unwrap();
+    assert!(matches!(found.differences[..], [Difference::Unreadable { .. }]), "{found:?}");
+    assert_eq!(damaged.checkpoint().unwrap_err().kind(), ErrorKind::Damaged);
+}
