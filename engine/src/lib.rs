@@ -34,6 +34,7 @@ mod log;
 mod replay;
 mod store;
 mod trace;
+mod upkeep;
 
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{BlobId, Link, RunUid, Seqno, StoreId};
@@ -45,6 +46,7 @@ pub use kv::{
 pub use log::{Damage, Durability, Ticket};
 pub use replay::{Problem, VerifyReport};
 pub use store::{BytesByKind, Namespace, Stats, Store};
+pub use upkeep::{Lost, RepairReport, repair};
 pub use trace::{
     Component, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, RUN_NAME_BYTES_MAX, RecordedFrame,
     Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame, Verified,

@@ -111,6 +111,9 @@ impl Core {
         let limits = Limits { memory_bytes: options.index_memory_bytes };
         let (mut found, index, whole) = find_index(&io, &paths, &options, limits, for_writing)?;
         let store = found.state.store;
+        if for_writing {
+            index.begin_writing();
+        }
         let (end, covered) = read_log(&index, &found, whole, for_writing)?;
         let index = Arc::new(index);
         let segments = found.segments.clone();
@@ -160,6 +163,36 @@ impl Core {
         }
         core.load_policies()?;
         Ok(core)
+    }
+
+    /// A store open for reading over segments and an index that were put together from what is left of it.
+    pub(crate) fn salvaged(
+        options: Options,
+        paths: Paths,
+        store: StoreId,
+        index: Index,
+        segments: Arc<Segments>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            groups: GroupCache::new(options.group_cache_bytes),
+            frames: Arc::new(FrameCache::new()),
+            io: options.io.clone(),
+            options,
+            paths,
+            store,
+            index: Arc::new(index),
+            segments: std::sync::RwLock::new(segments),
+            log: None,
+            followed: Mutex::new(None),
+            next_group: AtomicU64::new(u64::MAX),
+            next_run: AtomicU64::new(u64::MAX),
+            next_space: AtomicU32::new(u32::MAX),
+            salts: Mutex::default(),
+            spaces: Mutex::new(()),
+            damage: Mutex::default(),
+            recovered: false,
+            closed: AtomicBool::new(false),
+        })
     }
 
     fn load_policies(&self) -> Result<()> {

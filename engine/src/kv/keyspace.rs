@@ -187,7 +187,8 @@ impl Keyspace {
         }
     }
 
-    fn read(&self, seqno: Seqno, value: Value) -> Result<Version> {
+    /// The version that a record at a place wrote.
+    pub(crate) fn read(&self, seqno: Seqno, value: Value) -> Result<Version> {
         let kind = if value.kind == keys::ENDED { Kind::Delete } else { Kind::Put };
         let (head, recipe) = self.core.logical(keys::place(value), kind, |logical| {
             let head = KvHead::parse(kind, logical.head)?;
@@ -232,12 +233,20 @@ pub struct KvBatch {
     keys: Vec<u8>,
     /// Keyspace, where its key ends, and the new value.
     operations: Vec<(u32, usize, Option<Content>)>,
+    /// When it happened, where that was not now.
+    time_ns: Option<u64>,
     wrong: Option<Error>,
 }
 
 impl KvBatch {
     pub(crate) fn new(core: &Arc<Core>, namespace: NamespaceId) -> Self {
-        Self { core: core.clone(), namespace, keys: Vec::new(), operations: Vec::new(), wrong: None }
+        Self { core: core.clone(), namespace, keys: Vec::new(), operations: Vec::new(), time_ns: None, wrong: None }
+    }
+
+    /// Changes that happened at another time than now.
+    pub(crate) fn at(mut self, time_ns: u64) -> Self {
+        self.time_ns = Some(time_ns);
+        self
     }
 
     /// Sets a key.
@@ -289,7 +298,7 @@ impl KvBatch {
             return Err(error);
         }
         let mut writer = BatchWriter::new(&self.core, self.namespace)?;
-        let time_ns = self.core.io.now_ns();
+        let time_ns = self.time_ns.unwrap_or_else(|| self.core.io.now_ns());
         let (mut head, mut tail, mut start) = (Vec::new(), Vec::new(), 0);
         for (space, end, value) in self.operations {
             head.clear();

@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::kv::parallel;
 use crate::log::cursor::for_each_record;
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
-use crate::log::open::{find, scan, sealed_footer};
+use crate::log::open::{Damage, find, scan, sealed_footer};
 use crate::log::segments::lock;
 use crate::store::Store;
 use crate::trace::reader::RunReader;
@@ -37,6 +37,9 @@ pub struct VerifyReport {
     pub batches: u64,
     /// What is not as it was written: nothing, in a sound store.
     pub damaged: Vec<Problem>,
+    /// Index tables that were missing or not what was written. They are a cache of the log: nothing is lost, and they
+    /// were made again from it, in memory where this store is open for reading.
+    pub rebuilt: Vec<Damage>,
 }
 
 impl VerifyReport {
@@ -86,6 +89,7 @@ impl Store {
             }
             self.verify_some(&namespace, some, threads, &mut report)?;
         }
+        report.rebuilt = self.rebuilt();
         Ok(report)
     }
 
@@ -113,6 +117,7 @@ impl Store {
             let some = names.iter().map(|name| (name.clone(), space.run(name))).collect();
             self.verify_some(namespace, some, threads, &mut report)?;
         }
+        report.rebuilt = self.rebuilt();
         Ok(report)
     }
 
@@ -164,8 +169,8 @@ impl Store {
         for damage in lock(&core.damage).iter() {
             report.note(None, &damage.error())?;
         }
-        for what in core.index.verify_tables() {
-            report.damaged.push(Problem { run: None, what });
+        if let Err(error) = core.index.verify_tables() {
+            report.note(None, &error)?;
         }
         let found = match find(&*core.io, &core.paths, false, false) {
             Ok(found) => found,

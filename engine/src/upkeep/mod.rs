@@ -1,0 +1,12 @@
+//! Looking after stores: what a damaged one still holds, and saving that into a new one.
+//!
+//! Layout: `site` (what stands in a directory, without trusting it), `salvage` (all of the log that checks, and what is
+//! missing between), `repair` (that written into a new store), `lost` (what could not be).
+
+mod lost;
+mod repair;
+mod salvage;
+mod site;
+
+pub use lost::{Lost, RepairReport};
+pub use repair::repair;
