@@ -22,8 +22,12 @@ pub(super) fn run(global: &Global, args: &VerifyArgs, out: &mut Out) -> Result<(
     };
     if out.json {
         let (runs, frames, blobs) = (found.runs, found.frames, found.blobs);
-        out.object(&json!({ "runs": runs, "frames": frames, "blobs": blobs, "damaged": found.damaged }))?;
+        out.object(&json!({ "runs": runs, "frames": frames, "blobs": blobs, "damaged": found.damaged,
+            "rebuilt": found.rebuilt }))?;
     } else {
+        for table in &found.rebuilt {
+            out.line(format_args!("rebuilt: {}", printable(table)))?;
+        }
         for place in &found.damaged {
             out.marked(false, "damaged", format_args!(": {}", printable(place)))?;
         }

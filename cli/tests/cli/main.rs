@@ -8,6 +8,7 @@ mod import;
 mod keys;
 mod reading;
 mod real_input;
+mod upkeep;
 
 use std::ffi::OsStr;
 use std::io::Write;

@@ -240,7 +240,14 @@ pub struct KvBatch {
 
 impl KvBatch {
     pub(crate) fn new(core: &Arc<Core>, namespace: NamespaceId) -> Self {
-        Self { core: core.clone(), namespace, keys: Vec::new(), operations: Vec::new(), time_ns: None, wrong: None }
+        Self {
+            core: core.clone(),
+            namespace,
+            keys: Vec::new(),
+            operations: Vec::new(),
+            time_ns: None,
+            wrong: None,
+        }
     }
 
     /// Changes that happened at another time than now.

@@ -164,7 +164,7 @@ impl Store {
     }
 
     /// Reads the log from its first byte, trusting no table and no clean close.
-    fn verify_files(&self, report: &mut VerifyReport) -> Result<()> {
+    pub(crate) fn verify_files(&self, report: &mut VerifyReport) -> Result<()> {
         let core = self.core();
         for damage in lock(&core.damage).iter() {
             report.note(None, &damage.error())?;

@@ -164,7 +164,8 @@ impl RunReader {
             lineage => lineage?,
         };
         let (mut reader, open) = Self::of_head(core, namespace, head, tail, lineage)?;
-        if open && let Err(error) = reader.count()
+        if open
+            && let Err(error) = reader.count()
             && error.kind() != ErrorKind::Damaged
         {
             return Err(error);

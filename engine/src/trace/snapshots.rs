@@ -105,7 +105,12 @@ impl RunReader {
 
     /// The runs of the lineage that may have taken a snapshot after frame `seq`, the youngest first.
     pub(crate) fn takers(&self, seq: u32) -> Vec<RunUid> {
-        self.lineage.iter().rev().filter(|ancestor| seq <= ancestor.upto).map(|ancestor| ancestor.uid).collect()
+        self.lineage
+            .iter()
+            .rev()
+            .filter(|ancestor| seq <= ancestor.upto)
+            .map(|ancestor| ancestor.uid)
+            .collect()
     }
 
     fn snapshot_record(&self, uid: RunUid, seq: u32) -> Result<(SnapshotHead, Vec<u8>)> {

@@ -27,7 +27,7 @@ use crate::log::record::{BodyRef, Kind, RunFields, RunHead, SpaceHead};
 use crate::log::segments::Segments;
 use crate::store::{Namespace, Store};
 use crate::trace::model::{Component, Frame, RunSpec, Severity, Status};
-use crate::trace::reader::{RecordedFrame, RunReader, run_record};
+use crate::trace::reader::{RecordedFrame, RunReader, find_name, run_record};
 use crate::trace::recorder::{Run, end_with};
 use crate::upkeep::lost::{Lost, RepairReport};
 use crate::upkeep::salvage::{Kept, Salvage, salvage};
@@ -73,7 +73,8 @@ pub fn repair(from: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) ->
         lost: std::mem::take(&mut found.lost),
         ..RepairReport::default()
     };
-    let mut repair = Repair { old, store: store.clone(), report, spaces: Spaces::default(), runs: HashMap::new() };
+    let mut repair =
+        Repair { old, store: store.clone(), report, spaces: Spaces::default(), runs: HashMap::new() };
     repair.spaces(&found)?;
     repair.keys(&found.kept)?;
     for uid in &found.runs {
@@ -137,7 +138,8 @@ impl Repair {
     fn spaces(&mut self, found: &Salvage) -> Result<()> {
         let mut keyspaces = Vec::new();
         for kept in found.kept.iter().filter(|kept| kept.kind == Kind::Space) {
-            let head = self.old.logical(kept.place, Kind::Space, |logical| crate::codec::decode(logical.head));
+            let head =
+                self.old.logical(kept.place, Kind::Space, |logical| crate::codec::decode(logical.head));
             match head {
                 Ok(SpaceHead::Namespace { id, name }) => self.namespace(id.0, name)?,
                 Ok(SpaceHead::Keyspace { id, namespace, name, history }) => {
@@ -286,7 +288,11 @@ impl Repair {
         }
         match known {
             Some((_, head, _)) if head.fields.gone => Ok(()),
-            Some((namespace, head, tail)) => self.copy(namespace, head, &tail, true),
+            Some((namespace, head, tail)) => {
+                // Where a younger run has the name, this one was replaced, and the record that says so is lost.
+                let living = find_name(&self.old, NamespaceId(namespace), &head.fields.name)?;
+                if living == Some(uid) { self.copy(namespace, head, &tail, true) } else { Ok(()) }
+            }
             None => self.orphan(uid),
         }
     }
@@ -297,7 +303,8 @@ impl Repair {
         for namespace in self.spaces.namespaces.keys() {
             let head = nameless_run(uid, NamespaceId(*namespace));
             let reader = RunReader::salvaging(&self.old, NamespaceId(*namespace), head.clone(), &[])?;
-            let proven = (1..=reader.info().frames.min(8)).filter(|seq| reader.salvaged(*seq).is_ok()).count();
+            let proven =
+                (1..=reader.info().frames.min(8)).filter(|seq| reader.salvaged(*seq).is_ok()).count();
             if best.as_ref().is_none_or(|(most, ..)| proven > *most) {
                 best = Some((proven, *namespace, head));
             }
@@ -325,8 +332,7 @@ impl Repair {
         };
         let mut fields = fields;
         if new.run(&fields.name).is_ok() {
-            // The record that says that this one was replaced is lost.
-            fields.name = format!("run-{}", fields.uid.0);
+            fields.name = format!("run-{}-of-{}", fields.uid.0, self.old.store);
             self.report.lost.push(Lost::Name { name: fields.name.clone() });
         }
         let (run, shared) = self.begin(&new, namespace, &reader, &fields, metadata)?;
@@ -427,7 +433,8 @@ impl Repair {
 
     fn lose_frame(&mut self, space: &str, name: &str, seq: u32, why: String) {
         if let Some(Lost::Frames { namespace, run, to, why: known, .. }) = self.report.lost.last_mut()
-            && (namespace.as_str(), run.as_str(), to.checked_add(1), &*known) == (space, name, Some(seq), &why)
+            && (namespace.as_str(), run.as_str(), to.checked_add(1), &*known)
+                == (space, name, Some(seq), &why)
         {
             *to = seq;
             return;
@@ -509,7 +516,8 @@ fn mark(fields: &RunFields, open: bool) -> String {
     let status = Status::from_code(fields.status).map_or("unknown", Status::name);
     format!(
         "parts of this run were lost; it had {} frames, status {status}, fingerprint {}",
-        fields.frames, Link(fields.fingerprint.0)
+        fields.frames,
+        Link(fields.fingerprint.0)
     )
 }
 

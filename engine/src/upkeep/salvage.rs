@@ -104,12 +104,7 @@ pub(super) fn salvage(site: &Site, index: &mut dyn FnMut(Vec<Entry>)) -> Result<
 }
 
 impl Salvage {
-    fn segment(
-        &mut self,
-        standing: &Standing,
-        last: bool,
-        index: &mut dyn FnMut(Vec<Entry>),
-    ) -> Result<()> {
+    fn segment(&mut self, standing: &Standing, last: bool, index: &mut dyn FnMut(Vec<Entry>)) -> Result<()> {
         let Standing { segment, header, len } = standing;
         if let Some(header) = header {
             self.follows(header.first_seqno.0, Some(header.chain), &segment.path, index);
@@ -225,7 +220,8 @@ impl Salvage {
         if let (Some(prev), Some(digest)) = (prev, pending.digest)
             && prev != digest
         {
-            let what = "a batch is not the one that what follows it names: it was changed after it was written";
+            let what =
+                "a batch is not the one that what follows it names: it was changed after it was written";
             self.disbelieve(pending.path, pending.offset, pending.from, pending.to, what);
             return;
         }

@@ -100,7 +100,8 @@ pub(super) fn look(io: &dyn Io, paths: &Paths) -> Result<Site> {
         Ok(loaded) => loaded.state.store,
         Err(_) => most_common(headers.values().filter_map(|(_, _, header)| Some(header.as_ref()?.store)))
             .ok_or_else(|| {
-                let what = "neither a manifest nor a segment says which store this is: nothing can be checked";
+                let what =
+                    "neither a manifest nor a segment says which store this is: nothing can be checked";
                 Error::new(ErrorKind::Damaged, format!("{}: {what}", root.display()))
             })?,
     };

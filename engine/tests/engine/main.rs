@@ -7,6 +7,7 @@
     reason = "tests reach for files, threads and clocks themselves, and a test that cannot go on panics"
 )]
 
+mod backup;
 mod bodies;
 mod crash;
 mod damage;
@@ -15,6 +16,7 @@ mod format_fixture;
 mod kills;
 mod kv;
 mod mending;
+mod poison;
 mod readers;
 mod reading;
 mod recording;

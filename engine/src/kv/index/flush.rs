@@ -100,7 +100,8 @@ impl Index {
     ) -> std::result::Result<Vec<Listed>, WriteError> {
         let entries: usize = memory.iter().map(|memory| memory.len()).sum();
         // What is in memory only can be listed by nobody: it goes into the file.
-        let files = tables.iter().take_while(|listed| listed.kept == Kept::File || kept == Kept::Memory).count();
+        let files =
+            tables.iter().take_while(|listed| listed.kept == Kept::File || kept == Kept::Memory).count();
         if entries == 0 && files == tables.len() {
             return Ok(tables.to_vec());
         }

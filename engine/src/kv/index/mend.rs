@@ -96,7 +96,8 @@ impl Index {
 
     /// The entries of the part of the log that table `at` covers, as tables of their own.
     fn made_again(&self, tables: &[Listed], at: usize, kept: Kept) -> Result<Vec<Listed>> {
-        let (Some(damaged), before) = (tables.get(at), at.checked_sub(1).and_then(|at| tables.get(at))) else {
+        let (Some(damaged), before) = (tables.get(at), at.checked_sub(1).and_then(|at| tables.get(at)))
+        else {
             return Err(Error::bug("a table that is to be made again is not there"));
         };
         let (from, to) = (before.map(end_of).transpose()?, end_of(damaged)?);
