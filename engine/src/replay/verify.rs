@@ -1,10 +1,12 @@
 //! Checking everything: files first, then every run.
 
+use std::collections::BTreeMap;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::kv::parallel;
 use crate::log::cursor::for_each_record;
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
-use crate::log::open::{Damage, find, scan, sealed_footer};
+use crate::log::open::{Damage, find, scan_states, sealed_footer};
 use crate::log::segments::lock;
 use crate::store::Store;
 use crate::trace::reader::RunReader;
@@ -178,18 +180,20 @@ impl Store {
         };
         let first = found.state.segments.first().map(|segment| segment.id).unwrap_or_default();
         let mut batches = 0;
-        let mut segment_at = first;
         let mut state_at_end = LogState::empty();
         let mut roots = Vec::new();
-        let scanned =
-            scan(&found, (first, SEGMENT_HEADER_BYTES), LogState::empty(), &mut |batch, segment| {
+        let mut states = BTreeMap::new();
+        let scanned = scan_states(
+            &found,
+            (first, SEGMENT_HEADER_BYTES),
+            LogState::empty(),
+            &mut |batch, segment, state| {
                 batches += 1;
-                if segment.id != segment_at {
-                    segment_at = segment.id;
-                }
+                states.insert(segment.id, state.clone());
                 for_each_record(batch.whole, batch.offset, segment.salt, |_, _, _| Ok(()))
                     .map_err(|e| Error::damaged(&segment.path, batch.offset, e))
-            });
+            },
+        );
         report.batches = batches;
         let end = match scanned {
             Ok(end) => end,
@@ -214,16 +218,20 @@ impl Store {
         for segment in found.segments.all() {
             if segment.id < end.segment {
                 match segment.file.len().map_err(Error::from).and_then(|len| sealed_footer(&segment, len)) {
-                    Ok(footer) => roots.push((segment.path.clone(), footer)),
+                    Ok(footer) => roots.push((segment.id, segment.path.clone(), footer)),
                     Err(error) => report.note(None, &error)?,
                 }
             }
         }
-        for (path, footer) in roots {
+        for (id, path, footer) in roots {
             if footer.root != footer.state.ledger.root() {
                 let error =
                     Error::damaged(&path, footer.tail, "its footer's ledger root is not that of its ledger");
                 report.note(None, &error)?;
+            }
+            if states.get(&id).is_some_and(|state| *state != footer.state) {
+                let what = "its footer does not say what its batches add up to";
+                report.note(None, &Error::damaged(&path, footer.tail, what))?;
             }
         }
         Ok(())

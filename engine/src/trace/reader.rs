@@ -120,6 +120,9 @@ pub(crate) fn run_record(
     let record = core.logical(keys::place(value), Kind::Run, |logical| {
         Ok((RunHead::parse(logical.head)?, logical.tail.to_vec()))
     })?;
+    if record.0.fields.uid != uid || record.0.fields.namespace != namespace {
+        return Err(Error::new(ErrorKind::Damaged, "the index leads to another run than the one wanted"));
+    }
     Ok(Some(record))
 }
 
@@ -127,6 +130,9 @@ pub(crate) fn run_record(
 pub(crate) fn find_name(core: &Core, namespace: NamespaceId, name: &str) -> Result<Option<RunUid>> {
     let Some(value) = core.index.newest(&keys::run_name(namespace, name))? else { return Ok(None) };
     let head = core.logical(keys::place(value), Kind::Run, |logical| RunHead::parse(logical.head))?;
+    if head.fields.name != name || head.fields.namespace != namespace {
+        return Err(Error::new(ErrorKind::Damaged, "the index leads to another run than the one wanted"));
+    }
     Ok(Some(head.fields.uid))
 }
 

@@ -260,7 +260,7 @@ impl Repair {
             history: new.history_policy(),
         };
         let kind = if kept.kind == Kind::Delete { keys::ENDED } else { keys::AT };
-        match old.read(kept.seqno, keys::at(kind, kept.place)) {
+        match old.read(&head.key, kept.seqno, keys::at(kind, kept.place)) {
             Ok(version) => Ok(Some((namespace, version.time_ns, new, head.key, version.value))),
             Err(error) => {
                 let why = told(error)?;

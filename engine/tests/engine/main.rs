@@ -11,6 +11,7 @@ mod backup;
 mod bodies;
 mod crash;
 mod damage;
+mod flips;
 mod forks;
 mod format_fixture;
 mod kills;

@@ -26,7 +26,7 @@ use crate::log::open::{Damage, find, scan_between};
 use crate::log::segments::lock;
 
 /// So many tables one call makes again. On a disk that damages what was just written there is no end to it.
-const MENDS_MAX: usize = 8;
+const MENDS_MAX: usize = 64;
 /// So many notes are kept of what was made again.
 const NOTES_MAX: usize = 1000;
 
