@@ -16,7 +16,7 @@ use crate::kv::keys;
 use crate::kv::table::Entry;
 use crate::log::cursor::for_each_record;
 use crate::log::layout::{LogState, RawRecord};
-use crate::log::open::{Damage, End, Found, OpenLog, Sizes, find, scan, scan_states, stamp, start};
+use crate::log::open::{End, Found, OpenLog, Sizes, find, scan, scan_states, stamp, start};
 use crate::log::paths::Paths;
 use crate::log::queue::Durability;
 use crate::log::record::{Kind, Logical, SpaceHead};
@@ -94,8 +94,6 @@ pub(crate) struct Core {
     salts: Mutex<Salts>,
     /// Serialises what must look before it writes: names of spaces.
     pub(crate) spaces: Mutex<()>,
-    /// Bytes on disk that were not what had been written, met while opening.
-    pub(crate) damage: Mutex<Vec<Damage>>,
     /// The last opening for writing followed a crash.
     pub(crate) recovered: bool,
     closed: AtomicBool,
@@ -118,7 +116,11 @@ impl Core {
         let index = Arc::new(index);
         let segments = found.segments.clone();
         let recovered = end.torn || found.state.clean.is_none();
-        let damage: Vec<Damage> = end.damage.iter().cloned().collect();
+        // What stands behind the damage may be newer than what stands before it: a reader that went on would be told old
+        // values as if they were the newest.
+        if let Some(damage) = &end.damage {
+            return Err(damage.error());
+        }
         let state = end.state.clone();
         let (log, followed) = if for_writing {
             let sizes = Sizes {
@@ -154,7 +156,6 @@ impl Core {
             next_space: AtomicU32::new(state.next_space),
             salts: Mutex::default(),
             spaces: Mutex::new(()),
-            damage: Mutex::new(damage),
             recovered,
             closed: AtomicBool::new(false),
         });
@@ -189,7 +190,6 @@ impl Core {
             next_space: AtomicU32::new(u32::MAX),
             salts: Mutex::default(),
             spaces: Mutex::new(()),
-            damage: Mutex::default(),
             recovered: false,
             closed: AtomicBool::new(false),
         })
@@ -310,7 +310,6 @@ impl Core {
         self.index.show(end.state.last_seqno());
         let generation_lock = found.into_reader_lock();
         *followed = Followed { end: (end.segment, end.tail), state: end.state, _lock: generation_lock };
-        *lock(&self.damage) = end.damage.into_iter().collect();
         drop(guard);
         self.load_policies()
     }
@@ -380,7 +379,10 @@ fn read_on(found: &Found, from: (SegmentId, u64), state: LogState) -> Result<(En
             keys::derive(record, seqno, place, &mut entries)
         })
     })?;
-    Ok((end, entries))
+    match &end.damage {
+        Some(damage) => Err(damage.error()),
+        None => Ok((end, entries)),
+    }
 }
 
 /// How often a reader looks again for tables that a writer replaced while it looked.
