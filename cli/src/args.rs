@@ -65,6 +65,14 @@ pub(crate) enum Verb {
     Scan(ScanArgs),
     /// Say what the store holds and what it costs
     Stats,
+    /// Explain what state the store is in, and what to do about it; changes nothing
+    Doctor,
+    /// Save all that is whole of a damaged store into a new one, and list what was lost
+    Repair(RepairArgs),
+    /// Copy the store as it is now, also while a process records into it
+    Backup(BackupArgs),
+    /// Check a backup, and make a store of it
+    Restore(RestoreArgs),
     /// Record real runs, kill the recorder, reopen, and replay everything bit-exactly
     Demo(DemoArgs),
 }
@@ -280,6 +288,30 @@ pub(crate) struct ScanArgs {
     /// At most this many
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RepairArgs {
+    /// The directory of the new store: empty, or not there yet
+    #[arg(long, value_name = "NEWDIR")]
+    pub(crate) to: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BackupArgs {
+    /// The directory of the copy: empty, or not there yet
+    pub(crate) dest: PathBuf,
+    /// Copy every byte, also where another name for the same bytes would do
+    #[arg(long)]
+    pub(crate) copy: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RestoreArgs {
+    /// The backup
+    pub(crate) backup: PathBuf,
+    /// The directory of the store: empty, or not there yet
+    pub(crate) dest: PathBuf,
 }
 
 #[derive(Debug, Args)]

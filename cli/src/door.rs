@@ -5,8 +5,9 @@ use std::path::Path;
 
 use annals::import::ImportedRun;
 use annals::{
-    Checkpoint, Comparison, Error, ErrorKind, Frame, Gap, History, Keyspace, Namespace, Options, Proof,
-    RecordedFrame, Run, RunInfo, RunSpec, ScanRange, Seqno, Status, Store,
+    BackupReport, Checkpoint, Comparison, Diagnosis, Error, ErrorKind, Frame, Gap, History, Keyspace,
+    Namespace, Options, Proof, RecordedFrame, RepairReport, Run, RunInfo, RunSpec, ScanRange, Seqno, Sharing,
+    Status, Store,
 };
 
 use crate::failure::{Code, Failure, Result};
@@ -60,6 +61,8 @@ pub(crate) struct Checked {
     pub(crate) blobs: u64,
     /// One sentence for each damaged place.
     pub(crate) damaged: Vec<String>,
+    /// One sentence for each index table that was made again from the log.
+    pub(crate) rebuilt: Vec<String>,
 }
 
 /// What a store holds and costs.
@@ -237,6 +240,7 @@ impl Door {
             }
         };
         let report = report.map_err(no_run)?;
+        let rebuilt = report.rebuilt;
         let damaged = report.damaged.into_iter().map(|problem| match problem.run {
             Some((namespace, run)) => format!("run {run} of namespace {namespace}: {}", problem.what),
             None => problem.what,
@@ -246,6 +250,10 @@ impl Door {
             frames: report.frames,
             blobs: report.blobs,
             damaged: damaged.collect(),
+            rebuilt: rebuilt
+                .into_iter()
+                .map(|table| format!("{}: {}", table.file.display(), table.what))
+                .collect(),
         })
     }
 
@@ -282,6 +290,11 @@ impl Door {
             Some(failure) => Err(failure),
             None => listed.map_err(engine),
         }
+    }
+
+    /// Copies the store as it is now.
+    pub(crate) fn backup(&self, dest: &Path, sharing: Sharing) -> Result<BackupReport> {
+        self.store.backup(dest, sharing).map_err(engine)
     }
 
     pub(crate) fn stats(&self) -> Result<Costs> {
@@ -359,6 +372,21 @@ impl Door {
         let scan = self.keyspace(keyspace)?.map(|keyspace| keyspace.scan(range));
         Ok(scan.into_iter().flatten().map(|pair| pair.map_err(engine)))
     }
+}
+
+/// What state a store is in.
+pub(crate) fn diagnose(root: &Path) -> Result<Diagnosis> {
+    annals::diagnose(root, Options::default()).map_err(|error| opening(root, error))
+}
+
+/// Saves what is whole of a store into a new one.
+pub(crate) fn repair(root: &Path, to: &Path) -> Result<RepairReport> {
+    annals::repair(root, to, Options::default()).map_err(|error| opening(root, error))
+}
+
+/// Makes a store of a backup.
+pub(crate) fn restore(backup: &Path, dest: &Path) -> Result<BackupReport> {
+    annals::restore(backup, dest, Options::default()).map_err(|error| opening(backup, error))
 }
 
 impl Live {
@@ -459,7 +487,7 @@ fn engine(error: Error) -> Failure {
         ErrorKind::NotFound => (Code::NoSuchThing, "`annals runs` and `annals scan` list what there is"),
         ErrorKind::Conflict => (Code::Failed, "choose another name; an import takes --replace"),
         ErrorKind::Locked => (Code::Failed, "wait until that process is done; reading verbs work beside it"),
-        ErrorKind::Damaged => (Code::Damage, "`annals verify` lists everything that is damaged"),
+        ErrorKind::Damaged => (Code::Damage, "`annals doctor` says what is damaged and what to do about it"),
         ErrorKind::Diverged => (Code::Damage, "compare the two with `annals show`"),
         ErrorKind::Gone => (Code::NoSuchThing, "its retention has dropped it"),
         ErrorKind::Unavailable => (Code::Failed, "mend what the system refuses, then try again"),

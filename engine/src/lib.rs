@@ -38,6 +38,7 @@ mod replay;
 mod store;
 mod sync;
 mod trace;
+mod upkeep;
 
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{BlobId, Link, NodeHash, RunUid, Seqno, StoreId};
@@ -55,3 +56,4 @@ pub use trace::{
     Component, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, RUN_NAME_BYTES_MAX, RecordedFrame,
     Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame, Verified,
 };
+pub use upkeep::{BackupReport, Diagnosis, Finding, Lost, RepairReport, Sharing, diagnose, repair, restore};

@@ -11,6 +11,7 @@ use crate::kv::stored::StoredBlob;
 use crate::kv::view::View;
 use crate::kv::write::{BatchWriter, store_stream};
 use crate::kv::{index::Hit, keys};
+use crate::log::open::Damage;
 use crate::log::record::{Kind, SpaceHead};
 use crate::log::segments::lock;
 use crate::log::ticket::Failure;
@@ -132,7 +133,7 @@ impl Store {
         Ok(Self::over(core))
     }
 
-    fn over(core: Arc<Core>) -> Self {
+    pub(crate) fn over(core: Arc<Core>) -> Self {
         let recording = Arc::new(Recording::new(core.options.previous_bytes_max));
         Self(Arc::new(Inner { core, recording }))
     }
@@ -272,6 +273,13 @@ impl Store {
         Ok(stats)
     }
 
+    /// What of the index was missing or not what was written, and was made again from the log since this store was
+    /// opened. Nothing is lost with a table; but a disk that changes what it was given deserves a look.
+    #[must_use]
+    pub fn rebuilt(&self) -> Vec<Damage> {
+        self.0.core.index.rebuilt()
+    }
+
     /// Forgets decoded groups and frame records, so that what is read next comes from the files. For measuring.
     pub fn drop_caches(&self) {
         self.0.core.groups.clear();
@@ -280,6 +288,10 @@ impl Store {
 
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.0.core
+    }
+
+    pub(crate) fn recording(&self) -> &Arc<Recording> {
+        &self.0.recording
     }
 }
 

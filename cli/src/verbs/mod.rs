@@ -10,6 +10,7 @@ mod replay;
 mod runs;
 mod show;
 mod stats;
+mod upkeep;
 mod verify;
 
 use crate::args::{Cli, Global, Verb};
@@ -36,6 +37,10 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         Verb::Del(args) => kv::del(global, args, &mut out),
         Verb::Scan(args) => kv::scan(global, args, &mut out),
         Verb::Stats => stats::run(global, &mut out),
+        Verb::Doctor => upkeep::doctor(global, &mut out),
+        Verb::Repair(args) => upkeep::repair(global, args, &mut out),
+        Verb::Backup(args) => upkeep::backup(global, args, &mut out),
+        Verb::Restore(args) => upkeep::restore(args, &mut out),
         Verb::Demo(args) => demo::run(args, &mut out),
     };
     // What was printed before a failure goes out before the failure is told.

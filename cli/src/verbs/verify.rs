@@ -34,6 +34,7 @@ pub(super) fn run(global: &Global, args: &VerifyArgs, out: &mut Out) -> Result<(
             "frames": found.frames,
             "blobs": found.blobs,
             "damaged": found.damaged,
+            "rebuilt": found.rebuilt,
         });
         if args.against.is_some() {
             report["against"] = compared.as_ref().map_or(Value::Null, said);
@@ -50,6 +51,9 @@ pub(super) fn run(global: &Global, args: &VerifyArgs, out: &mut Out) -> Result<(
                     format_args!(": all {leaves} leaves that the checkpoint covers"),
                 )?;
             }
+        }
+        for table in &found.rebuilt {
+            out.line(format_args!("rebuilt: {}", printable(table)))?;
         }
         for place in &found.damaged {
             out.marked(false, "damaged", format_args!(": {}", printable(place)))?;

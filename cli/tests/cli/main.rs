@@ -9,6 +9,7 @@ mod keys;
 mod ledger;
 mod reading;
 mod real_input;
+mod upkeep;
 
 use std::ffi::OsStr;
 use std::io::Write;

@@ -8,7 +8,7 @@
 //! subset of a directory's creations, renames and removals may be lost; a sync that failed promises nothing
 //! about what came before it.
 //!
-//! Left out on purpose: renames across directories, links, directory removal, appending and buffered access.
+//! Left out on purpose: renames across directories, directory removal, appending and buffered access.
 //! No caller needs them, and each would widen what a crash may leave behind.
 
 mod bytes;

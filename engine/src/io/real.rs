@@ -106,6 +106,27 @@ impl Io for RealIo {
         fs::rename(from, to).map_err(|e| IoError::new("rename", from, e))
     }
 
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        fs::hard_link(from, to).map_err(|e| IoError::new("link", to, e))
+    }
+
+    fn clone_file(&self, from: &Path, to: &Path) -> Result<()> {
+        let fail = |e| IoError::new("clone to", to, e);
+        let source = fs::File::open(from).map_err(|e| IoError::new("open", from, e))?;
+        let mut options = OpenOptions::new();
+        let made = options.write(true).create_new(true).mode(FILE_MODE).open(to).map_err(fail)?;
+        rustix::fs::ioctl_ficlone(&made, &source).map_err(|e| {
+            // Nothing is to be left of what did not come about.
+            let _ = fs::remove_file(to);
+            fail(e.into())
+        })
+    }
+
+    fn free_bytes(&self, dir: &Path) -> Result<Option<u64>> {
+        let facts = rustix::fs::statvfs(here(dir)).map_err(|e| IoError::new("stat", dir, e.into()))?;
+        Ok(Some(facts.f_bavail.saturating_mul(facts.f_frsize)))
+    }
+
     fn remove(&self, path: &Path) -> Result<()> {
         fs::remove_file(path).map_err(|e| IoError::new("remove", path, e))
     }

@@ -73,6 +73,33 @@ pub trait Io: Send + Sync + Debug {
     /// # Errors
     /// `NotFound` without `from`; `InvalidInput` where the directories differ.
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
+    /// Gives a file a second name, in any directory (durable after `sync_dir` of that one). Both names are the same
+    /// file from then on: only for files that nobody writes or cuts any more.
+    ///
+    /// # Errors
+    /// `NotFound` without `from`, `AlreadyExists` where something has the name; others where the system or the file
+    /// system cannot: then nothing was done, and a copy will do.
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        let _ = from;
+        Err(super::IoError::new("link", to, std::io::ErrorKind::Unsupported.into()))
+    }
+    /// Makes a new file of another one's bytes that shares its room on disk until one of them is written (a reflink).
+    /// Nothing of it is durable before its `sync` and its directory's.
+    ///
+    /// # Errors
+    /// As [`Io::link`].
+    fn clone_file(&self, from: &Path, to: &Path) -> Result<()> {
+        let _ = from;
+        Err(super::IoError::new("clone to", to, std::io::ErrorKind::Unsupported.into()))
+    }
+    /// Bytes that may still be written to the file system of a directory; `None` where nobody can say.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn free_bytes(&self, dir: &Path) -> Result<Option<u64>> {
+        let _ = dir;
+        Ok(None)
+    }
     /// Removes a file (durable after `sync_dir`). Open handles and maps of it stay readable.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use crate::kv::keys;
 use crate::kv::table::Entry;
 use crate::log::cursor::for_each_record;
 use crate::log::layout::{LogState, RawRecord};
-use crate::log::open::{Damage, End, Found, OpenLog, Sizes, find, scan, scan_states, stamp, start};
+use crate::log::open::{End, Found, OpenLog, Sizes, find, scan, scan_states, stamp, start};
 use crate::log::paths::Paths;
 use crate::log::queue::Durability;
 use crate::log::record::{Kind, Logical, SpaceHead};
@@ -99,8 +99,6 @@ pub(crate) struct Core {
     salts: Mutex<Salts>,
     /// Serialises what must look before it writes: names of spaces.
     pub(crate) spaces: Mutex<()>,
-    /// Bytes on disk that were not what had been written, met while opening.
-    pub(crate) damage: Mutex<Vec<Damage>>,
     /// The last opening for writing followed a crash.
     pub(crate) recovered: bool,
     closed: AtomicBool,
@@ -116,11 +114,18 @@ impl Core {
         let limits = Limits { memory_bytes: options.index_memory_bytes, read_mode: options.read_mode };
         let (mut found, index, whole) = find_index(&io, &paths, &options, limits, for_writing)?;
         let store = found.state.store;
+        if for_writing {
+            index.begin_writing();
+        }
         let (end, covered) = read_log(&index, &found, whole, for_writing)?;
         let index = Arc::new(index);
         let segments = found.segments.clone();
         let recovered = end.torn || found.state.clean.is_none();
-        let damage: Vec<Damage> = end.damage.iter().cloned().collect();
+        // What stands behind the damage may be newer than what stands before it: a reader that went on would be told old
+        // values as if they were the newest.
+        if let Some(damage) = &end.damage {
+            return Err(damage.error());
+        }
         let state = end.state.clone();
         let (log, followed) = if for_writing {
             let sizes = Sizes {
@@ -157,7 +162,6 @@ impl Core {
             next_space: AtomicU32::new(state.next_space),
             salts: Mutex::default(),
             spaces: Mutex::new(()),
-            damage: Mutex::new(damage),
             recovered,
             closed: AtomicBool::new(false),
         });
@@ -166,6 +170,35 @@ impl Core {
         }
         core.load_policies()?;
         Ok(core)
+    }
+
+    /// A store open for reading over segments and an index that were put together from what is left of it.
+    pub(crate) fn salvaged(
+        options: Options,
+        paths: Paths,
+        store: StoreId,
+        index: Index,
+        segments: Arc<Segments>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            groups: GroupCache::new(options.group_cache_bytes),
+            frames: Arc::new(FrameCache::new()),
+            io: options.io.clone(),
+            options,
+            paths,
+            store,
+            index: Arc::new(index),
+            segments: crate::sync::RwLock::new(segments),
+            log: None,
+            followed: Mutex::new(None),
+            next_group: AtomicU64::new(u64::MAX),
+            next_run: AtomicU64::new(u64::MAX),
+            next_space: AtomicU32::new(u32::MAX),
+            salts: Mutex::default(),
+            spaces: Mutex::new(()),
+            recovered: false,
+            closed: AtomicBool::new(false),
+        })
     }
 
     fn load_policies(&self) -> Result<()> {
@@ -283,7 +316,6 @@ impl Core {
         self.index.show(end.state.last_seqno());
         let generation_lock = found.into_reader_lock();
         *followed = Followed { end: (end.segment, end.tail), state: end.state, _lock: generation_lock };
-        *lock(&self.damage) = end.damage.into_iter().collect();
         drop(guard);
         self.load_policies()
     }
@@ -353,7 +385,10 @@ fn read_on(found: &Found, from: (SegmentId, u64), state: LogState) -> Result<(En
             keys::derive(record, seqno, place, &mut entries)
         })
     })?;
-    Ok((end, entries))
+    match &end.damage {
+        Some(damage) => Err(damage.error()),
+        None => Ok((end, entries)),
+    }
 }
 
 /// How often a reader looks again for tables that a writer replaced while it looked.

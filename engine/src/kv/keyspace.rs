@@ -155,7 +155,7 @@ impl Keyspace {
         check_key(key)?;
         let view = View::new(&self.core);
         let found = self.core.index.versions(&keys::user(self.id, key), view.seqno())?;
-        found.into_iter().map(|(seqno, value)| self.read(seqno, value)).collect()
+        found.into_iter().map(|(seqno, value)| self.read(key, seqno, value)).collect()
     }
 
     /// How many of these versions the policy keeps.
@@ -182,12 +182,13 @@ impl Keyspace {
     pub(crate) fn version_in(&self, at: Seqno, key: &[u8]) -> Result<Option<Version>> {
         check_key(key)?;
         match self.core.index.get(&keys::user(self.id, key), at)? {
-            Some((seqno, value)) => self.read(seqno, value).map(Some),
+            Some((seqno, value)) => self.read(key, seqno, value).map(Some),
             None => Ok(None),
         }
     }
 
-    fn read(&self, seqno: Seqno, value: Value) -> Result<Version> {
+    /// The version of a key that the record at a place wrote.
+    pub(crate) fn read(&self, key: &[u8], seqno: Seqno, value: Value) -> Result<Version> {
         let kind = if value.kind == keys::ENDED { Kind::Delete } else { Kind::Put };
         let (head, recipe) = self.core.logical(keys::place(value), kind, |logical| {
             let head = KvHead::parse(kind, logical.head)?;
@@ -198,6 +199,9 @@ impl Keyspace {
             };
             Ok((head, recipe))
         })?;
+        if head.space != self.id || head.key != key {
+            return Err(Error::new(ErrorKind::Damaged, "the index leads to another key than the one wanted"));
+        }
         let value = match (head.value, recipe) {
             (Some(BodyRef::Inline(bytes)), _) => Some(bytes),
             (Some(BodyRef::Blob { len, id }), Some(recipe)) => {
@@ -232,12 +236,27 @@ pub struct KvBatch {
     keys: Vec<u8>,
     /// Keyspace, where its key ends, and the new value.
     operations: Vec<(u32, usize, Option<Content>)>,
+    /// When it happened, where that was not now.
+    time_ns: Option<u64>,
     wrong: Option<Error>,
 }
 
 impl KvBatch {
     pub(crate) fn new(core: &Arc<Core>, namespace: NamespaceId) -> Self {
-        Self { core: core.clone(), namespace, keys: Vec::new(), operations: Vec::new(), wrong: None }
+        Self {
+            core: core.clone(),
+            namespace,
+            keys: Vec::new(),
+            operations: Vec::new(),
+            time_ns: None,
+            wrong: None,
+        }
+    }
+
+    /// Changes that happened at another time than now.
+    pub(crate) fn at(mut self, time_ns: u64) -> Self {
+        self.time_ns = Some(time_ns);
+        self
     }
 
     /// Sets a key.
@@ -289,7 +308,7 @@ impl KvBatch {
             return Err(error);
         }
         let mut writer = BatchWriter::new(&self.core, self.namespace)?;
-        let time_ns = self.core.io.now_ns();
+        let time_ns = self.time_ns.unwrap_or_else(|| self.core.io.now_ns());
         let (mut head, mut tail, mut start) = (Vec::new(), Vec::new(), 0);
         for (space, end, value) in self.operations {
             head.clear();
@@ -390,7 +409,7 @@ impl Iterator for Scan {
             if let Some(hit) = self.page.next() {
                 let key = keys::user_part(&hit.key).to_vec();
                 // The place alone says which version: the seqno is the reader's own bound.
-                return match self.keyspace.read(self.view.seqno(), hit.value) {
+                return match self.keyspace.read(&key, self.view.seqno(), hit.value) {
                     Ok(Version { value: Some(value), .. }) => Some(Ok((key, value))),
                     Ok(_) => continue,
                     Err(error) => Some(Err(error)),

@@ -74,7 +74,7 @@ impl Store {
         let mut roots = Roots::new(checkpoint.spans());
         let mut last = (0, Seqno(0));
         let core = self.core();
-        let walked = find(&*core.io, &core.paths, false, false).and_then(|found| {
+        let walked = find(&*core.io, &core.paths, false, false, core.options.read_mode).and_then(|found| {
             walk(&found, checkpoint.leaves, &mut |leaf| {
                 roots.push(leaf.hash);
                 last = (leaf.index + 1, last_record(leaf));

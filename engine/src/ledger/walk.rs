@@ -22,7 +22,7 @@ pub(super) struct Leaf<'a> {
 
 /// The files of a log and what it says of itself.
 pub(super) fn look(core: &Core) -> Result<(Found, LogState)> {
-    let found = find(&*core.io, &core.paths, false, false)?;
+    let found = find(&*core.io, &core.paths, false, false, core.options.read_mode)?;
     let end = scan(&found, found.state.covers, found.state.covers_state.clone(), &mut |_, _| Ok(()))?;
     match &end.damage {
         Some(damage) => Err(damage.error()),

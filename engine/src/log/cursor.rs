@@ -1,5 +1,6 @@
 //! Walking a segment: batches in order, the records in them, and what they add up to.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::codec::{CodecError, Reader};
@@ -7,9 +8,11 @@ use crate::error::Result;
 use crate::ids::Seqno;
 use crate::io::File;
 use crate::log::layout::{
-    BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, LogState, RawRecord, Salt, chain_digest,
+    BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, LogState, RECORD_HEADER_BYTES, RawRecord, Salt,
+    chain_digest,
 };
 use crate::log::ledger::Hash;
+use crate::log::record::Kind;
 use crate::log::sums::Sums;
 
 /// Bytes read at once.
@@ -34,6 +37,16 @@ pub(crate) struct Batch<'a> {
     pub(crate) whole: &'a [u8],
     /// Its leaf of the ledger, once it was taken into account and if it has one.
     pub(crate) leaf: Option<Hash>,
+}
+
+/// What a search came to.
+#[derive(Debug)]
+pub(crate) enum Search<'a> {
+    Batch(Batch<'a>),
+    /// There is none.
+    End,
+    /// Too many bytes look like batches and are none.
+    GaveUp,
 }
 
 impl Cursor {
@@ -74,35 +87,96 @@ impl Cursor {
     /// they name. Only needed where [`Cursor::next`] stopped at bytes that are not zeros.
     pub(crate) fn greatest_synced_after(&mut self, from: u64, state: &LogState) -> Result<u64> {
         let mut greatest = 0;
-        let mut at = from;
-        // Arbitrary bytes may look like many batches: the search ends once it has checked a good deal more than
-        // there is. What was promised may then stand behind, so nothing is called torn.
-        let mut budget = 64 * (self.end - from.min(self.end) + 1);
-        while at + BATCH_HEADER_BYTES as u64 <= self.end {
+        let mut budget = self.budget(from);
+        self.at = from;
+        let first = state.next_seqno.0..=state.next_seqno.0.saturating_add(self.end);
+        loop {
+            match self.search(&first, &mut budget)? {
+                Search::Batch(batch) => {
+                    let synced = BatchHeader::peek(batch.whole).map_or(0, |(_, header)| header.synced);
+                    greatest = greatest.max(u64::from(synced));
+                }
+                Search::End => return Ok(greatest),
+                // What was promised may stand behind, so nothing is called torn.
+                Search::GaveUp => return Ok(u64::MAX),
+            }
+        }
+    }
+
+    /// Arbitrary bytes may look like many batches or records: a search of them from here on ends once it has checked a
+    /// good deal more than there is.
+    pub(crate) fn budget(&self, from: u64) -> u64 {
+        64 * (self.end - from.min(self.end) + 1)
+    }
+
+    /// The next batch that checks, here or later, whatever it follows, whose first record has one of these numbers. The
+    /// cursor then stands after it.
+    pub(crate) fn search(&mut self, first: &RangeInclusive<u64>, budget: &mut u64) -> Result<Search<'_>> {
+        let mut at = self.at;
+        let found = loop {
+            if at + BATCH_HEADER_BYTES as u64 > self.end {
+                break None;
+            }
             self.fill(at, BATCH_HEADER_BYTES)?;
-            let Ok((_, header)) = BatchHeader::peek(self.window_from(at)) else { break };
+            let Ok((_, header)) = BatchHeader::peek(self.window_from(at)) else { break None };
             let len = header.bytes as usize;
             // Cheap tests first: the bytes are arbitrary, and hardly any pass.
             let plausible = (BATCH_HEADER_BYTES..=BATCH_BYTES_MAX).contains(&len)
                 && at + len as u64 <= self.end
                 && u64::from(header.synced) <= at
-                && header.first_seqno >= state.next_seqno
-                && header.first_seqno.0 - state.next_seqno.0 <= self.end;
+                && first.contains(&header.first_seqno.0);
             if plausible {
                 match budget.checked_sub(len as u64) {
-                    Some(left) => budget = left,
-                    None => return Ok(u64::MAX),
+                    Some(left) => *budget = left,
+                    None => return Ok(Search::GaveUp),
                 }
                 self.fill(at, len)?;
                 if BatchHeader::check(self.window_from(at), self.salt, at).is_ok() {
-                    greatest = greatest.max(u64::from(header.synced));
-                    at += len as u64;
-                    continue;
+                    break Some(len);
                 }
             }
             at += 1;
-        }
-        Ok(greatest)
+        };
+        let Some(len) = found else {
+            self.at = self.end;
+            return Ok(Search::End);
+        };
+        self.at = at + len as u64;
+        let start = (at - self.window_at) as usize;
+        Ok(Search::Batch(Batch { offset: at, whole: &self.window[start..start + len], leaf: None }))
+    }
+
+    /// The next record that checks, here or later, in bytes that make no batch: its offset and its bytes. The cursor
+    /// then stands after it.
+    pub(crate) fn search_record(&mut self, budget: &mut u64) -> Result<Option<(u64, &[u8])>> {
+        let mut at = self.at;
+        let found = loop {
+            if at + RECORD_HEADER_BYTES as u64 > self.end {
+                break None;
+            }
+            self.fill(at, RECORD_HEADER_BYTES)?;
+            let Some(bytes) = self.window_from(at).first_chunk::<RECORD_HEADER_BYTES>() else { break None };
+            let len = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) as usize;
+            let known = matches!(Kind::parse(bytes[8], bytes[9]), Ok(Some(_)));
+            if known && len >= RECORD_HEADER_BYTES && at + len as u64 <= self.end {
+                match budget.checked_sub(len as u64) {
+                    Some(left) => *budget = left,
+                    None => break None,
+                }
+                self.fill(at, len)?;
+                if RawRecord::check(self.window_from(at), self.salt, at).is_ok() {
+                    break Some(len);
+                }
+            }
+            at += 1;
+        };
+        let Some(len) = found else {
+            self.at = self.end;
+            return Ok(None);
+        };
+        self.at = at + len as u64;
+        let start = (at - self.window_at) as usize;
+        Ok(Some((at, &self.window[start..start + len])))
     }
 
     /// Whether everything from `from` to the end is zero.

@@ -115,6 +115,13 @@ impl SegmentHeader {
     }
 }
 
+/// What the first bytes of a segment say of themselves, whosever it is.
+pub(crate) fn claimed(bytes: &[u8]) -> Option<SegmentHeader> {
+    let store = StoreId(bytes.get(15..31)?.try_into().ok()?);
+    let segment = SegmentId(u32::from_le_bytes(bytes.get(31..35)?.try_into().ok()?));
+    SegmentHeader::decode(bytes, store, segment).ok()
+}
+
 /// What a batch says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BatchHeader {

@@ -253,6 +253,14 @@ pub(crate) fn load(io: &dyn Io, paths: &Paths) -> Result<Option<Loaded>> {
     let generation = parse_current(&line).ok_or_else(|| {
         Error::damaged(&current_path, 0, "it does not name a manifest (its checksum fails)")
     })?;
+    load_generation(io, paths, generation).map(Some)
+}
+
+/// Reads the manifest of a generation, whether it is the current one or not.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn load_generation(io: &dyn Io, paths: &Paths, generation: u64) -> Result<Loaded> {
     let path = paths.manifest(generation);
     let file = io.open(&path, Open::Read).map_err(|e| {
         Error::with_source(
@@ -263,7 +271,7 @@ pub(crate) fn load(io: &dyn Io, paths: &Paths) -> Result<Option<Loaded>> {
     })?;
     let bytes = read_whole(&*file, &path, MANIFEST_BYTES_MAX)?;
     let state = parse(&bytes, &path)?;
-    Ok(Some(Loaded { generation, state, file }))
+    Ok(Loaded { generation, state, file })
 }
 
 pub(crate) fn parse_current(line: &[u8]) -> Option<u64> {

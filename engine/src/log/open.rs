@@ -12,7 +12,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, Lock, Open, ReadMode};
 use crate::log::cursor::{Batch, Cursor, account};
-use crate::log::layout::{FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, Salt, SegmentHeader};
+use crate::log::layout::{
+    BatchHeader, FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, Salt, SegmentHeader, chain_digest,
+};
 use crate::log::manifest::{self, Manifest, SegmentEntry, SharedManifest, State};
 use crate::log::paths::{Paths, parse_manifest, parse_segment};
 use crate::log::queue::Queue;
@@ -332,6 +334,39 @@ fn scan_segment(
             Err(stopped) => return Ok(stopped.to_string()),
         }
     }
+}
+
+/// Calls `visit` with each batch, its segment, and the next record's seqno after it, from `from` (nothing: the first
+/// segment's first) up to `to`. Both are ends of batches; all between must be whole.
+///
+/// # Errors
+/// `Damaged` where it is not.
+pub(crate) fn scan_between(
+    found: &Found,
+    from: Option<(SegmentId, u64)>,
+    to: (SegmentId, u64),
+    visit: &mut dyn FnMut(&Batch<'_>, &Segment, Seqno) -> Result<()>,
+) -> Result<()> {
+    let within = |id: SegmentId| from.is_none_or(|from| id >= from.0) && id <= to.0;
+    for segment in found.segments.all().iter().filter(|segment| within(segment.id)) {
+        let header = segment.header()?;
+        let mut state =
+            LogState { next_seqno: header.first_seqno, chain: header.chain, ..LogState::default() };
+        let end = if segment.id == to.0 { to.1 } else { sealed_tail(segment, segment.file.len()?)? };
+        let mut cursor = Cursor::new(segment.file.clone(), segment.salt, SEGMENT_HEADER_BYTES, end);
+        while cursor.at < end {
+            let at = cursor.at;
+            let batch = cursor.next(&state)?.map_err(|e| Error::damaged(&segment.path, at, e))?;
+            let (_, header) =
+                BatchHeader::peek(batch.whole).map_err(|e| Error::damaged(&segment.path, at, e))?;
+            state.next_seqno = Seqno(header.first_seqno.0.saturating_add(u64::from(header.records)));
+            state.chain = chain_digest(batch.whole);
+            if from.is_none_or(|from| (segment.id, batch.offset) >= from) {
+                visit(&batch, segment, state.next_seqno)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Where the batches of a sealed segment end, by its footer.

@@ -19,6 +19,7 @@ use crate::sync::{OnceLock, RwLock};
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) id: SegmentId,
+    store: StoreId,
     pub(crate) path: PathBuf,
     pub(crate) file: Arc<dyn File>,
     pub(crate) salt: Salt,
@@ -36,6 +37,7 @@ impl Segment {
     pub(crate) fn new(store: StoreId, id: SegmentId, path: PathBuf, file: Arc<dyn File>) -> Self {
         Self {
             id,
+            store,
             path,
             file,
             salt: Salt::new(store, id),
@@ -52,10 +54,20 @@ impl Segment {
             std::io::ErrorKind::NotFound => Error::damaged(&path, 0, "the file is missing"),
             _ => e.into(),
         })?;
+        let segment = Self::new(store, id, path, file);
+        segment.header()?;
+        Ok(segment)
+    }
+
+    /// Its header, read and checked.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub(crate) fn header(&self) -> Result<SegmentHeader> {
         let mut header = [0; SEGMENT_HEADER_BYTES as usize];
-        let got = file.read_at(&mut header, 0)?;
-        SegmentHeader::decode(&header[..got], store, id).map_err(|e| Error::damaged(&path, 0, e))?;
-        Ok(Self::new(store, id, path, file))
+        let got = self.file.read_at(&mut header, 0)?;
+        SegmentHeader::decode(&header[..got], self.store, self.id)
+            .map_err(|e| Error::damaged(&self.path, 0, e))
     }
 
     /// From now on nobody writes or cuts this file.

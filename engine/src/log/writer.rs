@@ -141,9 +141,10 @@ impl Writer {
         };
         self.queue.give_back(bytes);
         let failure = done.err().map(|error| {
-            let failure = Failure::of(&error);
-            self.queue.poison(failure.clone());
-            failure
+            let own = Failure::of(&error);
+            let first = self.queue.poison(own.clone());
+            // The upkeep thread may have met another failure first: everybody is told the same one.
+            if Arc::ptr_eq(&first.message, &own.message) { own } else { Queue::poisoned(&first) }
         });
         for queued in batches {
             let last = Seqno(queued.first_seqno.0 + queued.batch.starts.len() as u64 - 1);

@@ -1,11 +1,12 @@
 //! Checking everything: files first, then every run.
 
+use std::collections::BTreeMap;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::kv::parallel;
 use crate::log::cursor::for_each_record;
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
-use crate::log::open::{find, scan, sealed_footer};
-use crate::log::segments::lock;
+use crate::log::open::{Damage, find, scan_states, sealed_footer};
 use crate::store::Store;
 use crate::trace::reader::RunReader;
 use crate::trace::verify::ranges_each;
@@ -37,6 +38,9 @@ pub struct VerifyReport {
     pub batches: u64,
     /// What is not as it was written: nothing, in a sound store.
     pub damaged: Vec<Problem>,
+    /// Index tables that were missing or not what was written. They are a cache of the log: nothing is lost, and they
+    /// were made again from it, in memory where this store is open for reading.
+    pub rebuilt: Vec<Damage>,
 }
 
 impl VerifyReport {
@@ -86,6 +90,7 @@ impl Store {
             }
             self.verify_some(&namespace, some, threads, &mut report)?;
         }
+        report.rebuilt = self.rebuilt();
         Ok(report)
     }
 
@@ -113,6 +118,7 @@ impl Store {
             let some = names.iter().map(|name| (name.clone(), space.run(name))).collect();
             self.verify_some(namespace, some, threads, &mut report)?;
         }
+        report.rebuilt = self.rebuilt();
         Ok(report)
     }
 
@@ -159,13 +165,10 @@ impl Store {
     }
 
     /// Reads the log from its first byte, trusting no table and no clean close.
-    fn verify_files(&self, report: &mut VerifyReport) -> Result<()> {
+    pub(crate) fn verify_files(&self, report: &mut VerifyReport) -> Result<()> {
         let core = self.core();
-        for damage in lock(&core.damage).iter() {
-            report.note(None, &damage.error())?;
-        }
-        for what in core.index.verify_tables() {
-            report.damaged.push(Problem { run: None, what });
+        if let Err(error) = core.index.verify_tables() {
+            report.note(None, &error)?;
         }
         let found = match find(&*core.io, &core.paths, false, false, core.options.read_mode) {
             Ok(found) => found,
@@ -173,26 +176,26 @@ impl Store {
         };
         let first = found.state.segments.first().map(|segment| segment.id).unwrap_or_default();
         let mut batches = 0;
-        let mut segment_at = first;
         let mut state_at_end = LogState::empty();
         let mut roots = Vec::new();
-        let scanned =
-            scan(&found, (first, SEGMENT_HEADER_BYTES), LogState::empty(), &mut |batch, segment| {
+        let mut states = BTreeMap::new();
+        let scanned = scan_states(
+            &found,
+            (first, SEGMENT_HEADER_BYTES),
+            LogState::empty(),
+            &mut |batch, segment, state| {
                 batches += 1;
-                if segment.id != segment_at {
-                    segment_at = segment.id;
-                }
+                states.insert(segment.id, state.clone());
                 for_each_record(batch.whole, batch.offset, segment.salt, |_, _, _| Ok(()))
                     .map_err(|e| Error::damaged(&segment.path, batch.offset, e))
-            });
+            },
+        );
         report.batches = batches;
         let end = match scanned {
             Ok(end) => end,
             Err(error) => return report.note(None, &error),
         };
-        if let Some(damage) = &end.damage
-            && !lock(&core.damage).contains(damage)
-        {
+        if let Some(damage) = &end.damage {
             report.note(None, &damage.error())?;
         }
         state_at_end.clone_from(&end.state);
@@ -209,16 +212,20 @@ impl Store {
         for segment in found.segments.all() {
             if segment.id < end.segment {
                 match segment.file.len().map_err(Error::from).and_then(|len| sealed_footer(&segment, len)) {
-                    Ok(footer) => roots.push((segment.path.clone(), footer)),
+                    Ok(footer) => roots.push((segment.id, segment.path.clone(), footer)),
                     Err(error) => report.note(None, &error)?,
                 }
             }
         }
-        for (path, footer) in roots {
+        for (id, path, footer) in roots {
             if footer.root != footer.state.ledger.root() {
                 let error =
                     Error::damaged(&path, footer.tail, "its footer's ledger root is not that of its ledger");
                 report.note(None, &error)?;
+            }
+            if states.get(&id).is_some_and(|state| *state != footer.state) {
+                let what = "its footer does not say what its batches add up to";
+                report.note(None, &Error::damaged(&path, footer.tail, what))?;
             }
         }
         Ok(())

@@ -259,7 +259,11 @@ impl RunReader {
     pub(super) fn arrived(&self, seq: u32) -> Result<Vec<u8>> {
         let uid = self.owner(seq)?;
         let mut output = Vec::new();
-        for hit in self.core.index.prefix(&keys::parts(uid, seq), Seqno(u64::MAX))? {
+        for (part, hit) in (1..).zip(self.core.index.prefix(&keys::parts(uid, seq), Seqno(u64::MAX))?) {
+            if keys::last_number(&hit.key) != Some(part) {
+                let what = format!("part {part} of what arrived of frame {seq} is missing");
+                return Err(Error::new(ErrorKind::Damaged, what));
+            }
             let (head, tail) = self.core.logical(keys::place(hit.value), Kind::FramePart, |logical| {
                 Ok((PartHead::parse(logical.head)?, logical.tail.to_vec()))
             })?;

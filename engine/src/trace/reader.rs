@@ -120,6 +120,9 @@ pub(crate) fn run_record(
     let record = core.logical(keys::place(value), Kind::Run, |logical| {
         Ok((RunHead::parse(logical.head)?, logical.tail.to_vec()))
     })?;
+    if record.0.fields.uid != uid || record.0.fields.namespace != namespace {
+        return Err(Error::new(ErrorKind::Damaged, "the index leads to another run than the one wanted"));
+    }
     Ok(Some(record))
 }
 
@@ -127,6 +130,9 @@ pub(crate) fn run_record(
 pub(crate) fn find_name(core: &Core, namespace: NamespaceId, name: &str) -> Result<Option<RunUid>> {
     let Some(value) = core.index.newest(&keys::run_name(namespace, name))? else { return Ok(None) };
     let head = core.logical(keys::place(value), Kind::Run, |logical| RunHead::parse(logical.head))?;
+    if head.fields.name != name || head.fields.namespace != namespace {
+        return Err(Error::new(ErrorKind::Damaged, "the index leads to another run than the one wanted"));
+    }
     Ok(Some(head.fields.uid))
 }
 
@@ -140,7 +146,47 @@ impl RunReader {
     pub(crate) fn open(core: &Arc<Core>, namespace: NamespaceId, uid: RunUid) -> Result<Self> {
         let (head, tail) = run_record(core, namespace, uid)?
             .ok_or_else(|| Error::not_found(format!("there is no run number {}", uid.0)))?;
-        let lineage = Arc::new(lineage(core, namespace, &head.fields)?);
+        let lineage = lineage(core, namespace, &head.fields)?;
+        let (mut reader, open) = Self::of_head(core, namespace, head, &tail, lineage)?;
+        if open {
+            reader.count()?;
+        }
+        Ok(reader)
+    }
+
+    /// A run as this record says, whether a living one or one whose own record is lost; the frames of an ancestor that
+    /// is lost are missing.
+    pub(crate) fn salvaging(
+        core: &Arc<Core>,
+        namespace: NamespaceId,
+        head: RunHead,
+        tail: &[u8],
+    ) -> Result<Self> {
+        let lineage = match lineage(core, namespace, &head.fields) {
+            Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::Damaged) => {
+                let fields = &head.fields;
+                vec![Ancestor { uid: fields.uid, upto: u32::MAX, started_ns: fields.started_ns }]
+            }
+            lineage => lineage?,
+        };
+        let (mut reader, open) = Self::of_head(core, namespace, head, tail, lineage)?;
+        if open
+            && let Err(error) = reader.count()
+            && error.kind() != ErrorKind::Damaged
+        {
+            return Err(error);
+        }
+        Ok(reader)
+    }
+
+    fn of_head(
+        core: &Arc<Core>,
+        namespace: NamespaceId,
+        head: RunHead,
+        tail: &[u8],
+        lineage: Vec<Ancestor>,
+    ) -> Result<(Self, bool)> {
+        let (uid, lineage) = (head.fields.uid, Arc::new(lineage));
         let parent = match head.fields.parent {
             None => None,
             Some((parent, shared, at)) => {
@@ -151,7 +197,7 @@ impl RunReader {
         let recipe =
             match head.metadata {
                 BodyRef::Blob { .. } => {
-                    let mut r = Reader::new(&tail, "run tail");
+                    let mut r = Reader::new(tail, "run tail");
                     let taken = RecipeRef::take(&mut r).map(|recipe| recipe.recipe.to_vec());
                     Some(taken.map_err(|e| {
                         Error::new(ErrorKind::Damaged, format!("a run's record is damaged: {e}"))
@@ -177,7 +223,7 @@ impl RunReader {
             raw_bytes: fields.raw_bytes,
             fingerprint: (!open).then_some(fields.fingerprint),
         };
-        let mut reader = Self {
+        let reader = Self {
             core: core.clone(),
             namespace,
             info,
@@ -186,10 +232,7 @@ impl RunReader {
             hashing: Hashing::Compared,
             metadata: (head.metadata, recipe),
         };
-        if open {
-            reader.count()?;
-        }
-        Ok(reader)
+        Ok((reader, open))
     }
 
     /// Counts what an open run's record does not say yet.
@@ -263,13 +306,8 @@ impl RunReader {
     pub fn frame(&self, seq: u32) -> Result<RecordedFrame> {
         let record = self.record(seq)?;
         let before = self.link_at(seq - 1)?;
-        let input = self.body(seq, &record, Slot::Input)?;
-        let output = match record.head.open {
-            true => ReadBody::hashed(self.arrived(seq)?),
-            false => self.body(seq, &record, Slot::Output)?,
-        };
-        let metadata = self.body(seq, &record, Slot::Metadata)?;
-        self.linked(seq, &record, &before, Bodies { input, output, metadata })
+        let bodies = self.bodies(seq, &record)?;
+        self.linked(seq, &record, &before, bodies)
     }
 
     /// All frames in order, each checked, the chain walked.
@@ -311,6 +349,51 @@ impl RunReader {
         before: &Link,
         bodies: Bodies,
     ) -> Result<RecordedFrame> {
+        let frame = self.put_together(seq, record, before, bodies)?;
+        match record.head.link {
+            Some((at, stored)) if at == seq && stored != frame.link => Err(Error::new(
+                ErrorKind::Damaged,
+                format!(
+                    "frame {seq} of run {:?} does not follow from the frames before it: its link differs",
+                    self.info.name
+                ),
+            )),
+            _ => Ok(frame),
+        }
+    }
+
+    /// A frame of which only what there is can be proven: its bodies, and its link where the frame before has its own.
+    /// The link of one after a frame that is lost means nothing.
+    ///
+    /// # Errors
+    /// As [`RunReader::frame`].
+    pub(crate) fn salvaged(&self, seq: u32) -> Result<RecordedFrame> {
+        let record = self.record(seq)?;
+        let bodies = self.bodies(seq, &record)?;
+        match self.link_at(seq - 1) {
+            Ok(before) => self.linked(seq, &record, &before, bodies),
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Bug) => Err(error),
+            Err(_) => self.put_together(seq, &record, &chain::genesis(), bodies),
+        }
+    }
+
+    fn bodies(&self, seq: u32, record: &Arc<FrameRecord>) -> Result<Bodies> {
+        let input = self.body(seq, record, Slot::Input)?;
+        let output = match record.head.open {
+            true => ReadBody::hashed(self.arrived(seq)?),
+            false => self.body(seq, record, Slot::Output)?,
+        };
+        let metadata = self.body(seq, record, Slot::Metadata)?;
+        Ok(Bodies { input, output, metadata })
+    }
+
+    fn put_together(
+        &self,
+        seq: u32,
+        record: &FrameRecord,
+        before: &Link,
+        bodies: Bodies,
+    ) -> Result<RecordedFrame> {
         let head = &record.head;
         let component = Component::from_code(head.component, head.other.clone())?;
         let Bodies { input, output, metadata } = bodies;
@@ -324,18 +407,6 @@ impl RunReader {
             &metadata.bytes,
         );
         let link = chain::next(before, &digest);
-        if let Some((at, stored)) = head.link
-            && at == seq
-            && stored != link
-        {
-            return Err(Error::new(
-                ErrorKind::Damaged,
-                format!(
-                    "frame {seq} of run {:?} does not follow from the frames before it: its link differs",
-                    self.info.name
-                ),
-            ));
-        }
         Ok(RecordedFrame {
             seq,
             parent: (head.parent != 0).then_some(head.parent),

@@ -270,17 +270,27 @@ pub(super) fn encode_run(head: &RunHead) -> Result<Vec<u8>> {
 
 /// Ends a run whose writer is gone: abandoned, with what there is.
 pub(crate) fn abandon(core: &Arc<Core>, namespace: NamespaceId, uid: RunUid) -> Result<()> {
+    end_with(core, namespace, uid, |fields| fields.status = Status::Abandoned.code())
+}
+
+/// Ends an open run with the frames that the log has, finished or not; `change` says how, and has the last word.
+pub(crate) fn end_with(
+    core: &Arc<Core>,
+    namespace: NamespaceId,
+    uid: RunUid,
+    change: impl FnOnce(&mut RunFields),
+) -> Result<()> {
     let Some((mut head, tail)) = run_record(core, namespace, uid)? else { return Ok(()) };
     if head.fields.status != Status::Open.code() || head.fields.gone {
         return Ok(());
     }
     let reader = RunReader::open(core, namespace, uid)?;
     let info = reader.info();
-    head.fields.status = Status::Abandoned.code();
     head.fields.frames = info.frames;
     head.fields.raw_bytes = info.raw_bytes;
     head.fields.fingerprint = reader.link_at(info.frames)?;
     head.fields.ended_ns = core.io.now_ns().max(head.fields.started_ns);
+    change(&mut head.fields);
     let mut writer = BatchWriter::at_close(core, namespace)?;
     writer.record(Kind::Run, &encode_run(&head)?, &tail)?;
     if let Some((_, ticket)) = writer.submit(core.options.durability)? {

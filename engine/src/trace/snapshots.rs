@@ -50,7 +50,8 @@ impl RunReader {
         Ok(None)
     }
 
-    fn read_snapshot(&self, uid: RunUid, seq: u32) -> Result<Snapshot> {
+    /// The snapshot of frame `seq` that this run of the lineage took.
+    pub(crate) fn read_snapshot(&self, uid: RunUid, seq: u32) -> Result<Snapshot> {
         let (head, tail) = self.snapshot_record(uid, seq)?;
         let mut tail = Reader::new(&tail, "snapshot tail");
         let mut read = |reference: &BodyRef| -> Result<Vec<u8>> {
@@ -100,6 +101,16 @@ impl RunReader {
         }
         let what = format!("the snapshot after frame {seq} is named and is not there");
         Err(Error::new(ErrorKind::Damaged, what))
+    }
+
+    /// The runs of the lineage that may have taken a snapshot after frame `seq`, the youngest first.
+    pub(crate) fn takers(&self, seq: u32) -> Vec<RunUid> {
+        self.lineage
+            .iter()
+            .rev()
+            .filter(|ancestor| seq <= ancestor.upto)
+            .map(|ancestor| ancestor.uid)
+            .collect()
     }
 
     fn snapshot_record(&self, uid: RunUid, seq: u32) -> Result<(SnapshotHead, Vec<u8>)> {

@@ -12,15 +12,15 @@ use annals::{Error, ErrorKind, History, Options, RunSpec, ScanRange, Status, Sto
 
 use crate::support::{Rng, Talk, on, record, recorded, seed};
 
-fn options(sim: &SimIo) -> Options {
+pub(crate) fn options(sim: &SimIo) -> Options {
     Options { segment_bytes_max: 3 << 10, ..on(sim) }
 }
 
 /// All that a store's reader can be given: name of the thing, and its bytes.
-type Content = BTreeMap<String, Vec<u8>>;
+pub(crate) type Content = BTreeMap<String, Vec<u8>>;
 
 /// Reads everything there is. What cannot be read is left out and counted.
-fn read_all(store: &Store) -> (Content, Vec<Error>) {
+pub(crate) fn read_all(store: &Store) -> (Content, Vec<Error>) {
     let (mut content, mut errors) = (Content::new(), Vec::new());
     let mut note = |name: String, found: annals::Result<Vec<u8>>| match found {
         Ok(bytes) => drop(content.insert(name, bytes)),
@@ -82,7 +82,7 @@ fn read_all(store: &Store) -> (Content, Vec<Error>) {
 }
 
 /// A small store in several segments, closed cleanly.
-fn small_store() -> (SimIo, Content) {
+pub(crate) fn small_store() -> (SimIo, Content) {
     let sim = SimIo::new(5);
     let store = Store::open_with("s", options(&sim)).unwrap();
     let space = store.namespace("default").unwrap();
@@ -106,12 +106,12 @@ fn small_store() -> (SimIo, Content) {
     (sim, content)
 }
 
-fn files(sim: &SimIo) -> BTreeMap<PathBuf, Vec<u8>> {
+pub(crate) fn files(sim: &SimIo) -> BTreeMap<PathBuf, Vec<u8>> {
     sim.files().into_iter().map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
 }
 
 /// A disk that holds these files.
-fn disk_of(files: &BTreeMap<PathBuf, Vec<u8>>) -> SimIo {
+pub(crate) fn disk_of(files: &BTreeMap<PathBuf, Vec<u8>>) -> SimIo {
     let sim = SimIo::new(6);
     for (path, bytes) in files {
         sim.create_dir_all(path.parent().unwrap()).unwrap();
@@ -136,7 +136,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-fn typed(error: &Error) {
+pub(crate) fn typed(error: &Error) {
     assert!(!matches!(error.kind(), ErrorKind::Bug | ErrorKind::Poisoned | ErrorKind::Locked), "{error:?}");
     assert!(!error.to_string().is_empty());
 }

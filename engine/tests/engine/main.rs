@@ -7,21 +7,26 @@
     reason = "tests reach for files, threads and clocks themselves, and a test that cannot go on panics"
 )]
 
+mod backup;
 mod bodies;
 mod crash;
 mod damage;
+mod flips;
 mod forge;
 mod forks;
 mod format_fixture;
 mod kills;
 mod kv;
-mod one_door;
-mod read_modes;
 mod ledger;
+mod mending;
+mod one_door;
+mod poison;
+mod read_modes;
 mod readers;
 mod reading;
 mod recording;
 mod refusals;
+mod repair;
 mod rewrites;
 mod scale;
 mod snapshots;

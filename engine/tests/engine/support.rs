@@ -162,3 +162,50 @@ pub(crate) fn assert_whole(store: &Store) {
 pub(crate) fn delete_tables(store: &Path) {
     std::fs::remove_dir_all(store.join("tables")).unwrap();
 }
+
+/// Where the batches of a segment stand: offset and length. Trusts the bytes.
+pub(crate) fn batches(segment: &[u8]) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let mut at = 96;
+    while let Some(bytes) = segment.get(at + 4..at + 8) {
+        let len = u32::from_le_bytes(bytes.try_into().unwrap()) as usize;
+        if len < 48 || at + len > segment.len() || crc(segment, at, at + len) != word(segment, at) {
+            break;
+        }
+        found.push((at, len));
+        at += len;
+    }
+    found
+}
+
+/// Makes the checksums of a changed batch right again, as docs/format.md says; false where its records no longer
+/// follow each other.
+pub(crate) fn recompute(segment: &mut [u8], at: usize, len: usize) -> bool {
+    let mut record = at + 48;
+    while record < at + len {
+        let bytes = if record + 10 > at + len { 0 } else { word(segment, record + 4) as usize };
+        if bytes < 10 || record + bytes > at + len {
+            return false;
+        }
+        let sum = crc(segment, record, record + bytes);
+        segment[record..record + 4].copy_from_slice(&sum.to_le_bytes());
+        record += bytes;
+    }
+    let sum = crc(segment, at, at + len);
+    segment[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+    true
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+/// The salted checksum of what stands at `at`, its own four bytes left out.
+fn crc(segment: &[u8], at: usize, end: usize) -> u32 {
+    let mut salt = crc32fast::Hasher::new();
+    salt.update(&segment[15..35]);
+    let mut crc = crc32fast::Hasher::new_with_initial(salt.finalize());
+    crc.update(&(at as u64).to_le_bytes());
+    crc.update(&segment[at + 4..end]);
+    crc.finalize()
+}

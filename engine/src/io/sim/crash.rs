@@ -261,6 +261,9 @@ fn survivors(state: &Replay, chooser: &mut Chooser, losses: &mut Losses) -> Tree
     }
     let mut files = BTreeMap::new();
     for ino in dirs.values().flat_map(|names| names.values()) {
+        if files.contains_key(ino) {
+            continue; // Another name of the same file.
+        }
         let bytes = match (changed.remove(ino), state.durable.files.get(ino)) {
             (Some(bytes), _) => Arc::new(bytes),
             (None, Some(bytes)) => Arc::clone(bytes),

@@ -268,7 +268,24 @@ impl State {
         self.reap(ino);
     }
 
+    fn link(&mut self, from: &Path, to: &Path) -> std::result::Result<(), Error> {
+        let (_, ino) = self.tree.find(from)?;
+        let place = self.tree.place(to)?;
+        if self.tree.lookup(&place).is_some() {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        self.faults.check(OpKind::Create, to)?;
+        if let Some(names) = self.tree.names_mut(&place.dir) {
+            names.insert(place.name.clone(), ino);
+        }
+        self.log(Arc::from(to), What::Create { dir: place.dir, name: place.name, ino });
+        Ok(())
+    }
+
     fn unlink(&mut self, ino: Ino) {
+        if self.tree.dirs.values().any(|names| names.values().any(|named| *named == ino)) {
+            return; // It has another name.
+        }
         self.unlinked.insert(ino);
         self.reap(ino);
     }
@@ -393,6 +410,15 @@ impl Io for SimIo {
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         check_rename(from, to)?;
         self.state().rename(from, to).map_err(|e| IoError::new("rename", from, e))
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.state().link(from, to).map_err(|e| IoError::new("link", to, e))
+    }
+
+    fn free_bytes(&self, _dir: &Path) -> Result<Option<u64>> {
+        let state = self.state();
+        Ok(state.capacity.map(|all| all.saturating_sub(state.tree.used_bytes())))
     }
 
     fn remove(&self, path: &Path) -> Result<()> {

@@ -6,13 +6,14 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use crate::error::Result;
-use crate::io::{File, Open};
+use crate::error::{Error, Result};
+use crate::ids::SegmentId;
+use crate::io::{Bytes, File, IoError, Open};
 use crate::kv::index::levels::{Index, Levels, Listed};
 use crate::kv::index::memtable::{MemoryScan, Memtable};
 use crate::kv::index::reads::table_error;
 use crate::kv::keys;
-use crate::kv::table::{All, Covers, Source, Table, TableMeta, TableWriter, merge};
+use crate::kv::table::{All, Covers, Source, Table, TableError, TableMeta, TableWriter, merge};
 use crate::log::layout::LogState;
 use crate::log::manifest::TableEntry;
 use crate::log::paths::parse_table;
@@ -26,7 +27,7 @@ const TABLE_RATIO: u64 = 2;
 
 /// How many of the oldest tables stay as they are when this many entries come: as many of the newest are merged as
 /// keeps each table a good deal larger than the next.
-fn kept(tables: &[Listed], entries: u64) -> usize {
+fn kept_of(tables: &[Listed], entries: u64) -> usize {
     let mut size = entries;
     let mut keep = tables.len();
     while keep > 0 && tables[keep - 1].table.entry_count() < size.saturating_mul(TABLE_RATIO) {
@@ -36,55 +37,123 @@ fn kept(tables: &[Listed], entries: u64) -> usize {
     keep
 }
 
+/// Where a table stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// In a file of its own.
+    File,
+    /// In memory, in the same form: what a reader makes again.
+    Memory,
+}
+
+/// Why no table was written.
+#[derive(Debug)]
+pub(super) enum WriteError {
+    /// A table that is merged is damaged, or the new one cannot be coded.
+    Table(TableError),
+    /// Anything else.
+    Other(Error),
+}
+
+impl From<TableError> for WriteError {
+    fn from(error: TableError) -> Self {
+        Self::Table(error)
+    }
+}
+
+impl From<IoError> for WriteError {
+    fn from(error: IoError) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+impl From<WriteError> for Error {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Table(error) => table_error(error),
+            WriteError::Other(error) => error,
+        }
+    }
+}
+
 impl Index {
-    /// Writes memory down, the newest first, into a table merged with the newest of `tables`; gives the tables there
-    /// then are. All of them are on disk with their names; nothing lists them yet.
+    /// Writes memory down, the newest first, into a table merged with the newest of those there are; gives the tables
+    /// there then are. All of them are on disk with their names; nothing lists them yet. The caller holds the lock on
+    /// tables until they are in the levels.
     pub(super) fn written_down(
         &self,
-        at: (crate::ids::SegmentId, u64),
+        at: (SegmentId, u64),
         state: &LogState,
         memory: &[Arc<Memtable>],
-        tables: &[Listed],
     ) -> Result<Vec<Listed>> {
-        let entries: usize = memory.iter().map(|memory| memory.len()).sum();
-        if entries == 0 {
-            return Ok(tables.to_vec());
-        }
         let covers = Covers { segment: u64::from(at.0.0), offset: at.1, seqno: state.next_seqno.0 };
-        let keep = kept(tables, entries as u64);
-        let id = self.next_table.fetch_add(1, Ordering::Relaxed);
-        let written = self.write_table(id, covers, memory, &tables[keep..]);
-        let path = self.paths.table(id);
-        let table = match written {
-            Ok(table) => table,
-            Err(error) => {
-                // What is left of it takes room. Where it cannot go now, whoever cleans up next takes it.
-                let _ = self.io.remove(&path);
-                return Err(error);
-            }
-        };
-        self.io.sync_dir(&self.paths.tables())?;
-        let entry = TableEntry { id, bytes: table.file_len() };
-        let mut now = tables[..keep].to_vec();
-        now.push(Listed { table: Arc::new(table), entry });
-        Ok(now)
+        self.mending_while_writing(|| self.written(covers, memory, &self.levels().tables, Kept::File))
     }
 
-    fn write_table(
+    /// One try of that, over these tables.
+    pub(super) fn written(
         &self,
-        id: u64,
         covers: Covers,
         memory: &[Arc<Memtable>],
         tables: &[Listed],
-    ) -> Result<Table> {
-        let path = self.paths.table(id);
+        kept: Kept,
+    ) -> std::result::Result<Vec<Listed>, WriteError> {
+        let entries: usize = memory.iter().map(|memory| memory.len()).sum();
+        // What is in memory only can be listed by nobody: it goes into the file.
+        let files =
+            tables.iter().take_while(|listed| listed.kept == Kept::File || kept == Kept::Memory).count();
+        if entries == 0 && files == tables.len() {
+            return Ok(tables.to_vec());
+        }
+        let keep = kept_of(tables, entries as u64).min(files);
+        let id = self.next_table.fetch_add(1, Ordering::Relaxed);
+        let meta = TableMeta { store: self.store.0, id, covers };
+        let table = match kept {
+            Kept::Memory => {
+                let bytes = self.merge_into(Vec::new(), meta, memory, &tables[keep..])?;
+                Table::open(Bytes::owned(bytes.into()))?
+            }
+            Kept::File => {
+                let table = self.write_file(meta, memory, &tables[keep..]).inspect_err(|_| {
+                    // What is left of it takes room. Where it cannot go now, whoever cleans up next takes it.
+                    let _ = self.io.remove(&self.paths.table(id));
+                })?;
+                self.io.sync_dir(&self.paths.tables())?;
+                table
+            }
+        };
+        let entry = TableEntry { id, bytes: table.file_len() };
+        let mut now = tables[..keep].to_vec();
+        now.push(Listed { table: Arc::new(table), entry, kept });
+        Ok(now)
+    }
+
+    fn write_file(
+        &self,
+        meta: TableMeta,
+        memory: &[Arc<Memtable>],
+        tables: &[Listed],
+    ) -> std::result::Result<Table, WriteError> {
+        let path = self.paths.table(meta.id);
         if self.io.stat(&path)?.is_some() {
             self.io.remove(&path)?;
         }
         let file = self.io.open(&path, Open::CreateNew)?;
         let sink = FileSink { file: file.clone(), at: 0, pending: Vec::new(), failed: None };
-        let meta = TableMeta { store: self.store.0, id, covers };
-        let mut writer = TableWriter::new(sink, meta).map_err(table_error)?;
+        self.merge_into(sink, meta, memory, tables)?.finish().map_err(WriteError::Other)?;
+        file.sync()?;
+        Ok(Table::open(self.limits.read_mode.whole(&*file)?)?)
+    }
+
+    /// Memory and tables merged into one table; gives the sink back.
+    fn merge_into<S: std::io::Write>(
+        &self,
+        sink: S,
+        meta: TableMeta,
+        memory: &[Arc<Memtable>],
+        tables: &[Listed],
+    ) -> std::result::Result<S, TableError> {
+        let mut writer = TableWriter::new(sink, meta)?;
         // Who opens a view from here on sees the newest of all that is written here.
         let keep_all = !lock(&self.views).is_empty();
         let mut sources: Vec<Box<dyn Source>> = Vec::new();
@@ -111,12 +180,8 @@ impl Index {
                 return Ok(());
             }
             writer.push(key, seqno, value)
-        })
-        .map_err(table_error)?;
-        let sink = writer.finish().map_err(table_error)?;
-        sink.finish()?;
-        file.sync()?;
-        Table::open(self.limits.read_mode.whole(&*file)?).map_err(table_error)
+        })?;
+        writer.finish()
     }
 
     /// Whether a version may be left out of a table: it is past what its keyspace's policy keeps.
@@ -149,7 +214,7 @@ struct FileSink {
     file: Arc<dyn File>,
     at: u64,
     pending: Vec<u8>,
-    failed: Option<crate::io::IoError>,
+    failed: Option<IoError>,
 }
 
 impl FileSink {

@@ -10,15 +10,17 @@ use std::sync::Arc;
 
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{Io, Open, ReadMode};
+use crate::kv::index::flush::Kept;
 use crate::kv::index::memtable::Memtable;
 use crate::kv::index::upkeep::Upkeep;
 use crate::kv::table::{Entry, Table};
 use crate::log::layout::LogState;
 use crate::log::manifest::{State, TableEntry};
+use crate::log::open::Damage;
 use crate::log::paths::Paths;
 use crate::log::record::HistoryCode;
 use crate::log::segments::{lock, read, write};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock, RwLock};
 
 /// How much may be in memory, and how the rest is read.
@@ -38,6 +40,9 @@ pub(super) const LOG_BYTES_MAX: u64 = 64 << 20;
 pub(super) struct Listed {
     pub(super) table: Arc<Table>,
     pub(super) entry: TableEntry,
+    /// Where it stands: one that is in memory only is never listed in the manifest, and merged into the next that is
+    /// written.
+    pub(super) kept: Kept,
 }
 
 /// See the module.
@@ -82,6 +87,13 @@ pub(crate) struct Index {
     pub(super) store: StoreId,
     pub(super) limits: Limits,
     levels: RwLock<Arc<Levels>>,
+    /// Held by whoever makes tables, from looking at the levels until they are changed. A reader takes it only where it
+    /// has met a damaged one.
+    pub(super) tables: Mutex<()>,
+    /// Files may be written: from opening for writing until the upkeep has ended.
+    pub(super) writable: AtomicBool,
+    /// What was made again from the log.
+    pub(super) rebuilt: Mutex<Vec<Damage>>,
     pub(super) next_table: AtomicU64,
     /// Bytes of log that were before what is now in memory and not frozen.
     pub(super) frozen_at: AtomicU64,
@@ -95,26 +107,41 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// An index over these tables; `false` where one of them is missing or not what was written, and the log must
-    /// be read from its start.
-    pub(crate) fn open(io: &Arc<dyn Io>, paths: &Paths, state: &State, limits: Limits) -> (Self, bool) {
-        let tables = open_tables(&**io, paths, state, limits.read_mode);
-        let whole = tables.is_some();
-        let levels = Levels { tables: tables.unwrap_or_default(), ..Levels::default() };
-        let frozen_at = if whole { state.covers_state.totals.bytes() } else { 0 };
-        let index = Self {
+    /// An index that is filled by hand, for reading.
+    pub(crate) fn empty(io: &Arc<dyn Io>, paths: &Paths, store: StoreId, limits: Limits) -> Self {
+        Self {
             io: io.clone(),
             paths: paths.clone(),
-            store: state.store,
+            store,
             limits,
-            levels: RwLock::new(Arc::new(levels)),
-            next_table: AtomicU64::new(state.next_table),
-            frozen_at: AtomicU64::new(frozen_at),
+            levels: RwLock::default(),
+            tables: Mutex::new(()),
+            writable: AtomicBool::new(false),
+            rebuilt: Mutex::default(),
+            next_table: AtomicU64::new(1),
+            frozen_at: AtomicU64::new(0),
             visible: AtomicU64::new(0),
             upkeep: OnceLock::new(),
             policies: RwLock::default(),
             views: Mutex::default(),
+        }
+    }
+
+    /// An index over these tables; `false` where one of them is missing or not what was written, and the log must
+    /// be read from its start.
+    pub(crate) fn open(io: &Arc<dyn Io>, paths: &Paths, state: &State, limits: Limits) -> (Self, bool) {
+        let (tables, damage) = match open_tables(&**io, paths, state, limits.read_mode) {
+            Ok(tables) => (tables, None),
+            Err(damage) => (Vec::new(), Some(damage)),
         };
+        let whole = damage.is_none();
+        let mut index = Self::empty(io, paths, state.store, limits);
+        index.set_levels(Levels { tables, ..Levels::default() });
+        *index.next_table.get_mut() = state.next_table;
+        *index.frozen_at.get_mut() = if whole { state.covers_state.totals.bytes() } else { 0 };
+        if let Some(Damage { file, offset, what }) = damage {
+            index.note_rebuilt(file, offset, format!("{what}; the index was made again from the log"));
+        }
         (index, whole)
     }
 
@@ -122,11 +149,12 @@ impl Index {
     /// leave out. For a store open for reading beside a writer. The log is to be read on from their `covers`; nothing
     /// changes where the result is false.
     pub(crate) fn reload(&self, state: &State, rest: impl IntoIterator<Item = Entry>, last: Seqno) -> bool {
-        let Some(tables) = open_tables(&*self.io, &self.paths, state, self.limits.read_mode) else {
+        let Ok(tables) = open_tables(&*self.io, &self.paths, state, self.limits.read_mode) else {
             return false;
         };
         let levels = Levels { tables, ..Levels::default() };
         levels.active.insert(rest);
+        let _tables = lock(&self.tables);
         let views = lock(&self.views);
         if !views.is_empty() {
             return false;
@@ -135,6 +163,11 @@ impl Index {
         self.show(last);
         drop(views);
         true
+    }
+
+    /// From here on files may be written.
+    pub(crate) fn begin_writing(&self) {
+        self.writable.store(true, Ordering::Release);
     }
 
     /// Adds entries; they count from the next [`Index::show`] on.
@@ -175,16 +208,27 @@ impl Index {
     }
 }
 
-/// The tables that the manifest lists, `None` where one of them is missing or not what was written.
-fn open_tables(io: &dyn Io, paths: &Paths, state: &State, read_mode: ReadMode) -> Option<Vec<Listed>> {
+/// The tables that the manifest lists, or what is wrong with one of them.
+fn open_tables(
+    io: &dyn Io,
+    paths: &Paths,
+    state: &State,
+    read_mode: ReadMode,
+) -> Result<Vec<Listed>, Damage> {
     let open = |entry: &TableEntry| {
-        let file = io.open(&paths.table(entry.id), Open::Read).ok()?;
-        if file.len().ok()? != entry.bytes {
-            return None;
+        let path = paths.table(entry.id);
+        let wrong = |what: String| Damage { file: path.clone(), offset: 0, what };
+        let file = io.open(&path, Open::Read).map_err(|e| wrong(e.to_string()))?;
+        let len = file.len().map_err(|e| wrong(e.to_string()))?;
+        if len != entry.bytes {
+            return Err(wrong(format!("it has {len} bytes, the manifest says {}", entry.bytes)));
         }
-        let table = Table::open(read_mode.whole(&*file).ok()?).ok()?;
-        let ours = table.meta().store == state.store.0 && table.meta().id == entry.id;
-        ours.then(|| Listed { table: Arc::new(table), entry: entry.clone() })
+        let bytes = read_mode.whole(&*file).map_err(|e| wrong(e.to_string()))?;
+        let table = Table::open(bytes).map_err(|e| wrong(e.to_string()))?;
+        if table.meta().store != state.store.0 || table.meta().id != entry.id {
+            return Err(wrong("it is another table than the manifest lists".to_owned()));
+        }
+        Ok(Listed { table: Arc::new(table), entry: entry.clone(), kept: Kept::File })
     };
     state.tables.iter().map(open).collect()
 }

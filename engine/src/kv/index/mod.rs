@@ -2,11 +2,13 @@
 //!
 //! New entries stand in memory (`memtable`). Past a bound, memory is frozen and a thread of its own (`upkeep`) writes
 //! it down (`flush`) into tables, which it merges by size; `levels` is what a reader sees of all that at one moment,
-//! `reads` how a key is found in it, `sink` what the log's writer calls.
+//! `reads` how a key is found in it, `mend`
+//! how a table that is found damaged is made again, `sink` what the log's writer calls.
 
 mod flush;
 mod levels;
 mod memtable;
+mod mend;
 mod reads;
 mod sink;
 #[cfg(test)]

@@ -9,6 +9,8 @@ use crate::kv::index::levels::Index;
 use crate::kv::keys;
 use crate::kv::table::{Entry, Table, TableError, Value};
 
+type TableResult<T> = std::result::Result<T, TableError>;
+
 /// One key of a scan.
 #[derive(Debug, Clone)]
 pub(crate) struct Hit {
@@ -25,7 +27,7 @@ pub(super) fn table_error(error: TableError) -> Error {
         ),
         _ => (
             ErrorKind::Damaged,
-            format!("{error}; delete the store's tables folder: the index is made again from the log"),
+            format!("{error}, and again after it was made anew from the log: check the disk"),
         ),
     };
     Error::with_source(kind, message, error)
@@ -61,6 +63,10 @@ impl Keys {
 impl Index {
     /// The newest version of a key at `at`.
     pub(crate) fn get(&self, key: &[u8], at: Seqno) -> Result<Option<(Seqno, Value)>> {
+        self.mending(|| self.try_get(key, at))
+    }
+
+    fn try_get(&self, key: &[u8], at: Seqno) -> TableResult<Option<(Seqno, Value)>> {
         let levels = self.levels();
         for memory in levels.memory() {
             if let Some((seqno, value)) = memory.get(key, at.0) {
@@ -71,7 +77,7 @@ impl Index {
             return Ok(None);
         }
         for table in levels.tables() {
-            if let Some((seqno, value)) = table.get(key, at.0).map_err(table_error)? {
+            if let Some((seqno, value)) = table.get(key, at.0)? {
                 return Ok(Some((Seqno(seqno), value)));
             }
         }
@@ -85,13 +91,17 @@ impl Index {
 
     /// All versions of a key up to `at`, the newest first.
     pub(crate) fn versions(&self, key: &[u8], at: Seqno) -> Result<Vec<(Seqno, Value)>> {
+        self.mending(|| self.try_versions(key, at))
+    }
+
+    fn try_versions(&self, key: &[u8], at: Seqno) -> TableResult<Vec<(Seqno, Value)>> {
         let mut found: Vec<(Seqno, Value)> = Vec::new();
         let levels = self.levels();
         for memory in levels.memory() {
             memory.versions(key, |seqno, value| found.push((Seqno(seqno), value)));
         }
         for table in levels.tables() {
-            let versions = table.versions(key).map_err(table_error)?;
+            let versions = table.versions(key)?;
             found.extend(versions.into_iter().map(|(seqno, value)| (Seqno(seqno), value)));
         }
         found.retain(|(seqno, _)| *seqno <= at);
@@ -113,6 +123,17 @@ impl Index {
         if is_empty_range(from, to) {
             return Ok((Vec::new(), None));
         }
+        self.mending(|| self.try_page(from, to, at, reverse, limit))
+    }
+
+    fn try_page(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        at: Seqno,
+        reverse: bool,
+        limit: usize,
+    ) -> TableResult<(Vec<Hit>, Option<Vec<u8>>)> {
         // Each source gives a prefix of its part; beyond the shortest prefix that was cut, nothing is known yet.
         let mut newest: BTreeMap<Vec<u8>, (u64, Value)> = BTreeMap::new();
         let mut frontier: Option<Vec<u8>> = None;
@@ -163,13 +184,13 @@ impl Index {
             };
             if reverse {
                 for entry in table.scan_back(from, to) {
-                    if !each(&entry.map_err(table_error)?) {
+                    if !each(&entry?) {
                         break;
                     }
                 }
             } else {
                 for entry in table.scan(from, to) {
-                    if !each(&entry.map_err(table_error)?) {
+                    if !each(&entry?) {
                         break;
                     }
                 }
@@ -224,11 +245,6 @@ impl Index {
     /// Bytes of all tables.
     pub(crate) fn table_bytes(&self) -> u64 {
         self.levels().tables().map(Table::file_len).sum()
-    }
-
-    /// Checks every block of every table.
-    pub(crate) fn verify_tables(&self) -> Vec<String> {
-        self.levels().tables().filter_map(|table| table.verify().err().map(|e| e.to_string())).collect()
     }
 }
 

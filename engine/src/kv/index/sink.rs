@@ -7,6 +7,7 @@ use crate::kv::keys;
 use crate::log::layout::LogState;
 use crate::log::manifest::State;
 use crate::log::queue::Queued;
+use crate::log::segments::lock;
 use crate::log::writer::{LogEnd, Persisted, Sink};
 use crate::sync::atomic::Ordering;
 
@@ -25,7 +26,8 @@ impl Index {
         if levels.active.bytes() < self.limits.memory_bytes && !long {
             return Ok(());
         }
-        let tables = self.written_down(at, state, std::slice::from_ref(&levels.active), &levels.tables)?;
+        let _tables = lock(&self.tables);
+        let tables = self.written_down(at, state, std::slice::from_ref(&levels.active))?;
         self.change_levels(|levels| {
             levels.tables = tables;
             levels.active = std::sync::Arc::default();
@@ -71,12 +73,15 @@ impl Sink for Index {
 
     fn stop(&self) {
         self.stop_upkeep();
+        let _tables = lock(&self.tables);
+        self.writable.store(false, Ordering::Release);
     }
 
     fn persist(&self, end: &LogEnd<'_>) -> Result<Persisted> {
         let levels = self.levels();
         let memory: Vec<_> = levels.memory().cloned().collect();
-        let tables = self.written_down((end.segment, end.tail), end.state, &memory, &levels.tables)?;
+        let _tables = lock(&self.tables);
+        let tables = self.written_down((end.segment, end.tail), end.state, &memory)?;
         self.change_levels(|levels| {
             *levels = super::levels::Levels { tables, ..Default::default() };
         });

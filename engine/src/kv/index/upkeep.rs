@@ -160,8 +160,8 @@ impl Index {
             return Err(error);
         }
         let Covered { at, state } = &frozen.covered;
-        let tables =
-            self.written_down(*at, state, std::slice::from_ref(&frozen.memory), &self.levels().tables)?;
+        let _tables = lock(&self.tables);
+        let tables = self.written_down(*at, state, std::slice::from_ref(&frozen.memory))?;
         // The writer's own sync may have failed meanwhile: then nobody knows what of the log is there.
         upkeep.queue.check()?;
         let listed = tables.iter().map(|listed| listed.entry.clone()).collect();

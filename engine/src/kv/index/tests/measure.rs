@@ -90,9 +90,7 @@ fn costs() {
                 }
                 let start = now();
                 let memory = [levels.active.clone()];
-                let tables = index
-                    .written_down((SegmentId(1), 96), &LogState::empty(), &memory, &levels.tables)
-                    .unwrap();
+                let tables = index.written_down((SegmentId(1), 96), &LogState::empty(), &memory).unwrap();
                 let took = (now() - start) / 1e9;
                 let newest = &tables.last().unwrap().table;
                 writing += took;

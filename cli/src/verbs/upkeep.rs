@@ -1,0 +1,215 @@
+//! `annals doctor`, `repair`, `backup` and `restore`.
+
+use std::path::Path;
+
+use annals::{BackupReport, Diagnosis, Lost, Sharing};
+use serde_json::{Value, json};
+
+use crate::args::{BackupArgs, Global, RepairArgs, RestoreArgs};
+use crate::failure::{Code, Failure, Result};
+use crate::out::{Out, bytes, count, printable};
+use crate::{door, locate};
+
+pub(super) fn doctor(global: &Global, out: &mut Out) -> Result<()> {
+    let root = locate::store(global.store.as_deref());
+    let found = door::diagnose(&root)?;
+    if out.json {
+        out.object(&diagnosis(&root, &found))?;
+    } else {
+        explain(&root, &found, out)?;
+    }
+    if found.is_healthy() { Ok(()) } else { Err(Failure::Silent(Code::Damage)) }
+}
+
+fn diagnosis(root: &Path, found: &Diagnosis) -> Value {
+    let names = |paths: &[std::path::PathBuf]| -> Vec<String> {
+        paths.iter().map(|path| path.display().to_string()).collect()
+    };
+    let findings: Vec<Value> = found
+        .findings
+        .iter()
+        .map(|one| {
+            let file = one.file.display().to_string();
+            json!({ "file": file, "offset": one.offset, "what": one.what, "means": one.means, "next": one.next })
+        })
+        .collect();
+    let rebuild: Vec<Value> = found.rebuild.iter().map(damage).collect();
+    json!({
+        "store": root.display().to_string(),
+        "healthy": found.is_healthy(),
+        "id": found.store.map(|id| id.to_string()),
+        "format": found.format,
+        "writer": found.writer,
+        "clean": found.clean,
+        "segments": found.segments,
+        "tables": found.tables,
+        "seqno": found.seqno.0,
+        "unindexed_bytes": found.unindexed_bytes,
+        "torn_bytes": found.torn_bytes,
+        "open_runs": found.open_runs,
+        "recovery": found.recovery(),
+        "findings": findings,
+        "rebuild": rebuild,
+        "leftovers": names(&found.leftovers),
+        "foreign": names(&found.foreign),
+        "free_bytes": found.free_bytes,
+    })
+}
+
+fn damage(damage: &annals::Damage) -> Value {
+    json!({ "file": damage.file.display().to_string(), "offset": damage.offset, "what": damage.what })
+}
+
+fn explain(root: &Path, found: &Diagnosis, out: &mut Out) -> Result<()> {
+    let format = found.format.map_or("unknown".to_owned(), |format| format.to_string());
+    let id = found.store.map_or("unknown".to_owned(), |id| id.to_string());
+    out.line(format_args!("store {} (format {format}, id {id})", root.display()))?;
+    let records = count(found.seqno.0);
+    out.line(format_args!(
+        "{} log files, {} index tables, {records} records",
+        count(found.segments),
+        count(found.tables)
+    ))?;
+    match &found.writer {
+        Some(pid) => out.line(format_args!("process {} is writing to it now", printable(pid)))?,
+        None if found.clean => out.line("nobody is writing to it; it was closed cleanly")?,
+        None => out.line("nobody is writing to it; it was not closed: its last process was stopped")?,
+    }
+    if found.writer.is_none() && !found.recovery().is_empty() {
+        out.line("the next opening for writing will:")?;
+        for step in found.recovery() {
+            out.line(format_args!("  - {step}"))?;
+        }
+    }
+    for table in &found.rebuild {
+        let file = table.file.display();
+        out.line(format_args!(
+            "index table {file}: {}; nothing is lost with a table",
+            printable(&table.what)
+        ))?;
+    }
+    for (paths, what) in [
+        (&found.leftovers, "left over from a crash, the next opening for writing clears it away"),
+        (&found.foreign, "none of the store's files; left alone"),
+    ] {
+        for path in paths {
+            out.line(format_args!("{}: {what}", printable(&path.display().to_string())))?;
+        }
+    }
+    match found.free_bytes {
+        Some(0) => out.line("the disk is full: nothing can be recorded until there is room")?,
+        Some(free) => out.line(format_args!("{} are free on its disk", bytes(free)))?,
+        None => {}
+    }
+    for one in &found.findings {
+        let at = format!(": {} at byte {}: {}", one.file.display(), one.offset, one.what);
+        out.marked(false, "damaged", printable(&at))?;
+        out.line(format_args!("  means: {}", one.means))?;
+        out.line(format_args!("  next:  {}", one.next))?;
+    }
+    match found.findings.len() as u64 {
+        0 => out.marked(
+            true,
+            "healthy",
+            ": every file is what was written (`annals verify` also checks every body)",
+        ),
+        places => out.marked(false, "damage", format_args!(" in {} places", count(places))),
+    }
+}
+
+pub(super) fn repair(global: &Global, args: &RepairArgs, out: &mut Out) -> Result<()> {
+    let root = locate::store(global.store.as_deref());
+    let report = door::repair(&root, &args.to)?;
+    let to = args.to.display().to_string();
+    if out.json {
+        out.object(&json!({
+            "store": to,
+            "runs": report.runs,
+            "runs_whole": report.runs_whole,
+            "frames": report.frames,
+            "snapshots": report.snapshots,
+            "versions": report.versions,
+            "damage": report.damage.iter().map(damage).collect::<Vec<_>>(),
+            "lost": report.lost.iter().map(lost).collect::<Vec<_>>(),
+        }))?;
+    } else {
+        for place in &report.damage {
+            let at = format!(": {} at byte {}: {}", place.file.display(), place.offset, place.what);
+            out.marked(false, "damaged", printable(&at))?;
+        }
+        for one in &report.lost {
+            out.marked(false, "lost", printable(&format!(": {one}")))?;
+        }
+        let (runs, whole, frames) = (count(report.runs), count(report.runs_whole), count(report.frames));
+        let (states, versions) = (count(report.snapshots), count(report.versions));
+        let saved = format!(
+            ": {runs} runs ({whole} of them whole), {frames} frames, {states} snapshots, {versions} versions of keys are in {to}"
+        );
+        out.marked(true, "saved", printable(&saved))?;
+    }
+    if report.lost.is_empty() { Ok(()) } else { Err(Failure::Silent(Code::Damage)) }
+}
+
+/// What was lost, as an object: what it is, what names it, and the same as a sentence.
+fn lost(lost: &Lost) -> Value {
+    let mut object = match lost {
+        Lost::Records { from, to, .. } => {
+            json!({ "lost": "records", "from": from.0, "to": to.map(|to| to.0) })
+        }
+        Lost::Run { namespace, run, .. } => json!({ "lost": "run", "namespace": namespace, "run": run }),
+        Lost::Frames { namespace, run, from, to, .. } => {
+            json!({ "lost": "frames", "namespace": namespace, "run": run, "from": from, "to": to })
+        }
+        Lost::Metadata { namespace, run, .. } => {
+            json!({ "lost": "metadata", "namespace": namespace, "run": run })
+        }
+        Lost::Snapshot { namespace, run, seq, .. } => {
+            json!({ "lost": "snapshot", "namespace": namespace, "run": run, "seq": seq })
+        }
+        Lost::Version { namespace, keyspace, key, seqno, .. } => {
+            let mut object = serde_json::Map::new();
+            object.insert("lost".into(), "version".into());
+            object.insert("namespace".into(), namespace.as_str().into());
+            object.insert("keyspace".into(), keyspace.as_str().into());
+            object.insert("seqno".into(), seqno.0.into());
+            crate::out::put_bytes(&mut object, "key", key);
+            Value::Object(object)
+        }
+        Lost::Name { name } => json!({ "lost": "name", "name": name }),
+        _ => json!({ "lost": "other" }),
+    };
+    if let Value::Object(fields) = &mut object {
+        fields.insert("text".into(), lost.to_string().into());
+    }
+    object
+}
+
+pub(super) fn backup(global: &Global, args: &BackupArgs, out: &mut Out) -> Result<()> {
+    let sharing = if args.copy { Sharing::Copied } else { Sharing::Shared };
+    let report = super::reading(global)?.backup(&args.dest, sharing)?;
+    tell("backed up", &args.dest, &report, out)
+}
+
+pub(super) fn restore(args: &RestoreArgs, out: &mut Out) -> Result<()> {
+    let report = door::restore(&args.backup, &args.dest)?;
+    tell("restored", &args.dest, &report, out)
+}
+
+fn tell(what: &str, dest: &Path, report: &BackupReport, out: &mut Out) -> Result<()> {
+    let dest = dest.display().to_string();
+    if out.json {
+        return out.object(&json!({
+            "store": dest,
+            "seqno": report.seqno.0,
+            "segments": report.segments,
+            "shared_files": report.shared_files,
+            "copied_files": report.copied_files,
+            "copied_bytes": report.copied_bytes,
+        }));
+    }
+    let (records, shared, copied) =
+        (count(report.seqno.0), count(report.shared_files), count(report.copied_files));
+    let size = bytes(report.copied_bytes);
+    let told = format!(": {records} records into {dest}; {shared} files shared, {copied} copied ({size})");
+    out.marked(true, what, printable(&told))
+}

@@ -1,0 +1,199 @@
+//! Copies of a store, also of one that a process is writing.
+//!
+//! What is sealed never changes, so a second name for it is a copy (a hard link; a reflink where links do not work; else
+//! its bytes). Of the active segment the bytes up to the end of a whole batch are copied: they never change either. The
+//! copy gets a manifest of its own, and CURRENT last of all: before that its directory is no store. It is the same store
+//! as it was at that moment, down to its identity and its ledger.
+//!
+//! Left out: thinning out, and copying only what is new. A link costs next to nothing.
+
+use std::io::IoSlice;
+use std::path::Path;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::Seqno;
+use crate::io::{Io, Open};
+use crate::kv::core::{Core, Options};
+use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
+use crate::log::manifest::{Clean, Manifest, SegmentEntry, State};
+use crate::log::open::{End, Found, find, scan};
+use crate::log::paths::Paths;
+use crate::store::Store;
+use crate::upkeep::repair::refuse_used;
+
+/// Bytes copied at a time.
+const COPY_BYTES: usize = 1 << 20;
+
+/// How a copy gets the files that never change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sharing {
+    /// By another name for the same bytes on disk where that works. Costs no room; but what damages the bytes of one
+    /// damages both.
+    #[default]
+    Shared,
+    /// By bytes of its own.
+    Copied,
+}
+
+/// What a backup or a restoring did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BackupReport {
+    /// The last record in the copy.
+    pub seqno: Seqno,
+    /// Log files.
+    pub segments: u64,
+    /// Files, tables included, that share their bytes with the source: links and reflinks.
+    pub shared_files: u64,
+    /// Files that were copied.
+    pub copied_files: u64,
+    /// Bytes of those.
+    pub copied_bytes: u64,
+}
+
+impl Store {
+    /// Copies the store as it is now into a directory that is empty or not there yet, whether or not a process (also this
+    /// one) writes to it meanwhile. Durable when this returns; interrupted before, the directory is no store.
+    ///
+    /// The copy holds all that was published when this was called. It opens like a store whose process was stopped at
+    /// that moment: runs that were open become abandoned when it is first opened for writing. After a clean close it
+    /// is a clean store.
+    ///
+    /// # Errors
+    /// `Invalid` where the directory is not empty; `Damaged` where the log's end is; `Unavailable`.
+    pub fn backup(&self, to: impl AsRef<Path>, sharing: Sharing) -> Result<BackupReport> {
+        let core = self.core();
+        if core.is_writer() && !core.is_closed() {
+            core.log()?.queue.barrier(core.index.visible())?;
+        }
+        copied(core, to.as_ref(), sharing)
+    }
+}
+
+/// Makes a store of a backup in a directory that is empty or not there yet: verified first, every byte its own.
+///
+/// # Errors
+/// `Damaged` where the backup is not what was written; `Invalid` where the directory is not empty; `NotFound`,
+/// `Unavailable`.
+pub fn restore(backup: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) -> Result<BackupReport> {
+    refuse_used(&*options.io, to.as_ref())?;
+    let store = Store::open_read_only_with(backup, options)?;
+    let report = store.verify()?;
+    if let Some(first) = report.damaged.first() {
+        let what = format!("the backup is damaged in {} places; first: {}", report.damaged.len(), first.what);
+        return Err(Error::new(ErrorKind::Damaged, what));
+    }
+    copied(store.core(), to.as_ref(), Sharing::Copied)
+}
+
+fn copied(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> {
+    let io = &*core.io;
+    refuse_used(io, to)?;
+    // As long as this is held no file of it goes away.
+    let found = find(io, &core.paths, false, false, core.options.read_mode)?;
+    let (from, state) = (found.state.covers, found.state.covers_state.clone());
+    let end = scan(&found, from, state, &mut |_, _| Ok(()))?;
+    if let Some(damage) = &end.damage {
+        return Err(damage.error());
+    }
+    let mut copy =
+        Copy { io, from: &core.paths, to: Paths::new(to), sharing, report: BackupReport::default() };
+    copy.report.seqno = end.state.last_seqno();
+    copy.segments(&found, &end)?;
+    let tables = copy.tables(&found.state)?;
+    Manifest::create(io, &copy.to, 1, state_of(found.state, &end, tables))?;
+    Ok(copy.report)
+}
+
+/// What the copy's manifest says.
+fn state_of(found: State, end: &End, tables: bool) -> State {
+    let segments = found.segments.iter().filter(|entry| entry.id <= end.segment);
+    let segments = segments.map(|entry| SegmentEntry {
+        sealed_bytes: entry.sealed_bytes.filter(|_| entry.id < end.segment),
+        ..entry.clone()
+    });
+    let segments: Vec<SegmentEntry> = segments.collect();
+    let first = segments.first().map_or(end.segment, |entry| entry.id);
+    let clean = found.clean.filter(|clean: &Clean| !end.torn && clean.tail == end.tail);
+    let (covers, covers_state) = match tables {
+        true => (found.covers, found.covers_state),
+        false => ((first, SEGMENT_HEADER_BYTES), LogState::empty()),
+    };
+    let tables = if tables { found.tables } else { Vec::new() };
+    State { segments, tables, covers, covers_state, synced: end.tail, clean, ..found }
+}
+
+struct Copy<'a> {
+    io: &'a dyn Io,
+    from: &'a Paths,
+    to: Paths,
+    sharing: Sharing,
+    report: BackupReport,
+}
+
+impl Copy<'_> {
+    fn segments(&mut self, found: &Found, end: &End) -> Result<()> {
+        self.io.create_dir_all(&self.to.segments())?;
+        for segment in found.segments.all().iter().filter(|segment| segment.id <= end.segment) {
+            let to = self.to.segment(segment.id);
+            if segment.id < end.segment {
+                self.share(&segment.path, &to)?;
+            } else {
+                self.copy(&segment.path, &to, Some(end.tail))?;
+            }
+            self.report.segments += 1;
+        }
+        Ok(self.io.sync_dir(&self.to.segments())?)
+    }
+
+    /// Copies the tables; false where one of them is not to be had, which costs the copy a look at the whole log.
+    fn tables(&mut self, state: &State) -> Result<bool> {
+        self.io.create_dir_all(&self.to.tables())?;
+        for entry in &state.tables {
+            let (from, to) = (self.from.table(entry.id), self.to.table(entry.id));
+            match self.share(&from, &to) {
+                Ok(()) => {}
+                // The writer has replaced it meanwhile, or it is lost.
+                Err(_) if self.io.stat(&from)?.is_none() => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        self.io.sync_dir(&self.to.tables())?;
+        Ok(true)
+    }
+
+    /// Gives a file that never changes another name, or copies it.
+    fn share(&mut self, from: &Path, to: &Path) -> Result<()> {
+        if self.sharing == Sharing::Shared && self.io.link(from, to).is_ok() {
+            self.report.shared_files += 1;
+            return Ok(());
+        }
+        if self.sharing == Sharing::Shared && self.io.clone_file(from, to).is_ok() {
+            self.io.open(to, Open::Write)?.sync()?;
+            self.report.shared_files += 1;
+            return Ok(());
+        }
+        self.copy(from, to, None)
+    }
+
+    /// Copies a file, or the first `len` bytes of it.
+    fn copy(&mut self, from: &Path, to: &Path, len: Option<u64>) -> Result<()> {
+        let source = self.io.open(from, Open::Read)?;
+        let len = len.map_or_else(|| source.len(), Ok)?;
+        let file = self.io.open(to, Open::CreateNew)?;
+        let mut bytes = vec![0; COPY_BYTES];
+        let mut at = 0;
+        while at < len {
+            let want = COPY_BYTES.min(usize::try_from(len - at).unwrap_or(COPY_BYTES));
+            let got = source.read_at(&mut bytes[..want], at)?;
+            if got < want {
+                return Err(Error::damaged(from, at + got as u64, "the file ends while it is copied"));
+            }
+            file.write_at(&[IoSlice::new(&bytes[..want])], at)?;
+            at += want as u64;
+        }
+        file.sync()?;
+        self.report.copied_files += 1;
+        self.report.copied_bytes += len;
+        Ok(())
+    }
+}

@@ -1,0 +1,231 @@
+//! What state a store is in, for a person to read. Changes nothing.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{ErrorKind, Result};
+use crate::ids::{Seqno, StoreId};
+use crate::kv::core::Options;
+use crate::log::open::{Damage, find, scan};
+use crate::log::paths::{Paths, parse_manifest, parse_segment, parse_table};
+use crate::replay::VerifyReport;
+use crate::store::Store;
+use crate::upkeep::salvage::salvage;
+use crate::upkeep::site::{Holder, holder, look};
+
+/// Something that is not as it was written, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The file.
+    pub file: PathBuf,
+    /// Where in it, in bytes.
+    pub offset: u64,
+    /// What is wrong there.
+    pub what: String,
+    /// What that means for what was recorded.
+    pub means: String,
+    /// What to do next.
+    pub next: String,
+}
+
+/// What is known of a store.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Diagnosis {
+    /// Its identity, where anything says it.
+    pub store: Option<StoreId>,
+    /// The format of its files, where the manifest says it.
+    pub format: Option<u16>,
+    /// The process that writes it now, as a number, if there is one.
+    pub writer: Option<String>,
+    /// It was closed, and nothing has been written since.
+    pub clean: bool,
+    /// Log files.
+    pub segments: u64,
+    /// Index tables.
+    pub tables: u64,
+    /// The last whole record.
+    pub seqno: Seqno,
+    /// Bytes of log that opening reads, since no table covers them.
+    pub unindexed_bytes: u64,
+    /// Bytes after the last whole batch that a crash tore: they were never acknowledged, and the next opening for
+    /// writing cuts them.
+    pub torn_bytes: u64,
+    /// Runs that their recorder left open: the next opening for writing makes them abandoned, unless it is still at it.
+    pub open_runs: u64,
+    /// What of the log and the manifest is damaged. Empty: the files are whole.
+    pub findings: Vec<Finding>,
+    /// Tables that are missing or damaged: they are made again from the log by whoever opens the store.
+    pub rebuild: Vec<Damage>,
+    /// Files that a crash left over: the next opening for writing removes or replaces them.
+    pub leftovers: Vec<PathBuf>,
+    /// Files in the directory that are none of a store's.
+    pub foreign: Vec<PathBuf>,
+    /// Bytes free on the file system, where it says so.
+    pub free_bytes: Option<u64>,
+}
+
+impl Diagnosis {
+    /// Whether nothing that was recorded is damaged.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.findings.is_empty()
+    }
+}
+
+/// Looks at a store: who has it, how it was left, what the next opening will do, what is damaged and what to do about
+/// it. Reads the whole log and every table, but no body: that is [`Store::verify`]'s. Changes nothing.
+///
+/// # Errors
+/// `NotFound` where nothing of a store is there; `Invalid` for a newer format; `Unavailable`. Damage is no error.
+pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
+    let (io, paths) = (options.io.clone(), Paths::new(path.as_ref()));
+    let site = look(&*io, &paths)?;
+    let mut all = Diagnosis {
+        store: Some(site.store),
+        format: site.manifest.as_ref().ok().map(|loaded| loaded.state.format),
+        segments: site.segments.len() as u64,
+        free_bytes: io.free_bytes(paths.root())?,
+        ..Diagnosis::default()
+    };
+    if let Holder::Process(pid) = holder(&*io, &paths)? {
+        all.writer = Some(pid);
+    }
+    let checked = match Store::open_read_only_with(path, options) {
+        Ok(store) => examine(&store, &paths, &mut all),
+        Err(error) => Err(error),
+    };
+    let wrong = match checked {
+        Ok(report) => report.damaged.into_iter().map(|problem| problem.what).collect(),
+        Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Invalid) => {
+            return Err(error);
+        }
+        Err(error) => vec![error.to_string()],
+    };
+    if !wrong.is_empty() {
+        // Where exactly, file by file.
+        // A crash's tear is no damage, but where there is damage it may be a part of it.
+        let found = salvage(&site, &mut |_| {})?;
+        all.findings.extend(site.damage.iter().chain(&found.damage).map(|damage| finding(&paths, damage)));
+        if all.findings.is_empty() {
+            let whole = |what| Damage { file: paths.root().to_path_buf(), offset: 0, what };
+            all.findings = wrong.into_iter().map(|what| finding(&paths, &whole(what))).collect();
+        }
+    }
+    files(&*io, &paths, site.manifest.as_ref().ok(), &mut all)?;
+    Ok(all)
+}
+
+/// What only a store that opens can say.
+fn examine(store: &Store, paths: &Paths, all: &mut Diagnosis) -> Result<VerifyReport> {
+    let core = store.core();
+    let found = find(&*core.io, paths, false, false, core.options.read_mode)?;
+    let (from, state) = (found.state.covers, found.state.covers_state.clone());
+    let before = state.totals.bytes();
+    let end = scan(&found, from, state, &mut |_, _| Ok(()))?;
+    all.seqno = end.state.last_seqno();
+    all.clean = !end.torn && found.state.clean.is_some();
+    all.tables = found.state.tables.len() as u64;
+    all.unindexed_bytes = end.state.totals.bytes().saturating_sub(before);
+    if end.torn && end.damage.is_none() && all.writer.is_none() {
+        all.torn_bytes = found.segments.get(end.segment)?.file.len()?.saturating_sub(end.tail);
+    }
+    let mut report = VerifyReport::default();
+    store.verify_files(&mut report)?;
+    for namespace in store.namespaces()? {
+        for info in store.namespace(&namespace)?.runs()? {
+            all.open_runs += u64::from(info.is_ok_and(|info| info.status == crate::Status::Open));
+        }
+    }
+    all.rebuild = store.rebuilt();
+    Ok(report)
+}
+
+fn finding(paths: &Paths, damage: &Damage) -> Finding {
+    let in_segment = damage.file.starts_with(paths.segments());
+    let means = match in_segment {
+        true => {
+            "what these bytes held cannot be read; runs and keys that need them are damaged, others are not"
+        }
+        false => {
+            "nobody can say for certain which files make up the store; what the log holds may all be there"
+        }
+    };
+    Finding {
+        file: damage.file.clone(),
+        offset: damage.offset,
+        what: damage.what.clone(),
+        means: means.to_owned(),
+        next: "restore a backup, or save what is whole into a new store: annals repair --to NEWDIR"
+            .to_owned(),
+    }
+}
+
+/// Sorts the files of the directory that the manifest does not list.
+fn files(
+    io: &dyn crate::io::Io,
+    paths: &Paths,
+    loaded: Option<&crate::log::manifest::Loaded>,
+    all: &mut Diagnosis,
+) -> Result<()> {
+    let root = paths.root();
+    for name in io.list(root)? {
+        let stale = parse_manifest(&name).is_some_and(|at| loaded.is_some_and(|l| l.generation != at));
+        if stale || name == "CURRENT.next" {
+            all.leftovers.push(root.join(&name));
+        } else if parse_manifest(&name).is_none()
+            && !["LOCK", "CURRENT", "segments", "tables"].contains(&name.as_str())
+        {
+            all.foreign.push(root.join(&name));
+        }
+    }
+    for (dir, is_segment) in [(paths.segments(), true), (paths.tables(), false)] {
+        let names = if io.stat(&dir)?.is_some() { io.list(&dir)? } else { Vec::new() };
+        for name in names {
+            let state = loaded.map(|loaded| &loaded.state);
+            let (ours, listed) = match is_segment {
+                true => {
+                    let id = parse_segment(&name);
+                    (id.is_some(), state.is_none_or(|s| s.segments.iter().any(|e| Some(e.id) == id)))
+                }
+                false => {
+                    let id = parse_table(&name);
+                    (id.is_some(), state.is_none_or(|s| s.tables.iter().any(|e| Some(e.id) == id)))
+                }
+            };
+            match (ours, listed) {
+                (false, _) => all.foreign.push(dir.join(&name)),
+                // A writer is at it: what it made is listed in a moment.
+                (true, false) if all.writer.is_none() => all.leftovers.push(dir.join(&name)),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Diagnosis {
+    /// What the next opening for writing will do before anything else, in sentences.
+    #[must_use]
+    pub fn recovery(&self) -> Vec<String> {
+        let mut steps = Vec::new();
+        if !self.is_healthy() {
+            return vec!["it will refuse to open this store for writing until it is repaired".to_owned()];
+        }
+        if self.clean {
+            return steps;
+        }
+        if self.unindexed_bytes > 0 {
+            steps.push(format!("read the last {} bytes of the log into the index", self.unindexed_bytes));
+        }
+        if self.torn_bytes > 0 {
+            let torn = self.torn_bytes;
+            steps.push(format!(
+                "cut {torn} bytes that a crash tore off or that were written ahead: none of them was acknowledged"
+            ));
+        }
+        steps.push("seal the last log file and begin the next".to_owned());
+        if self.open_runs > 0 {
+            steps.push(format!("mark {} open runs as abandoned", self.open_runs));
+        }
+        steps
+    }
+}

@@ -1,0 +1,250 @@
+//! Backups: whole and consistent while a writer writes, no store before they are done, and back again.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use annals::io::sim::{Crash, SimIo};
+use annals::{Component, ErrorKind, Frame, Options, RunSpec, Sharing, Status, Store, diagnose, restore};
+
+use crate::support::{Rng, Talk, assert_whole, bodies, on, quick, recorded};
+
+fn little(sim: &SimIo) -> Options {
+    Options { segment_bytes_max: 4 << 10, index_memory_bytes: 4 << 10, ..on(sim) }
+}
+
+fn files(sim: &SimIo, of: &str) -> BTreeMap<PathBuf, Vec<u8>> {
+    let ours = sim.files().into_iter().filter(|path| path.starts_with(of));
+    ours.map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
+}
+
+/// A store with two ended runs, one open, several segments and tables; and its writer.
+fn written(sim: &SimIo) -> (Store, annals::Run) {
+    let store = Store::open_with("s", little(sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    for name in ["a", "b"] {
+        let (run, _) = recorded(&space, name, 12);
+        run.end(Status::Ok).unwrap();
+    }
+    let (open, _) = recorded(&space, "open", 5);
+    (store, open)
+}
+
+fn check(store: &Store, open_frames: std::ops::RangeInclusive<usize>) {
+    assert_whole(store);
+    let space = store.namespace("default").unwrap();
+    for name in ["a", "b"] {
+        assert!(bodies(&space.run(name).unwrap()) == Talk::new(name).take(12).collect::<Vec<_>>());
+    }
+    let found = bodies(&space.run("open").unwrap());
+    assert!(open_frames.contains(&found.len()), "{} frames", found.len());
+    assert!(found == Talk::new("open").take(found.len()).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_backup_of_a_store_in_use_is_that_store_at_that_moment() {
+    for sharing in [Sharing::Shared, Sharing::Copied] {
+        let sim = SimIo::new(4);
+        let (store, run) = written(&sim);
+        let before = files(&sim, "s");
+        // By the writer itself, and by a reader in another process.
+        let report = store.backup("b1", sharing).unwrap();
+        let reader = Store::open_read_only_with("s", little(&sim)).unwrap();
+        assert_eq!(reader.backup("b2", sharing).unwrap(), report);
+        assert!(files(&sim, "s") == before);
+        assert_eq!(report.seqno, store.seqno());
+        assert!(report.segments > 1);
+        assert_eq!(report.shared_files > 0, sharing == Sharing::Shared);
+        assert_eq!(report.copied_files == 1, sharing == Sharing::Shared);
+        // What comes later is not in it.
+        for (request, answer) in Talk::new("open").skip(5).take(9) {
+            run.record(Frame::new(Component::Llm, request, answer)).unwrap();
+        }
+        for backup in ["b1", "b2"] {
+            check(&Store::open_read_only_with(backup, little(&sim)).unwrap(), 5..=5);
+            // A power cut now takes nothing of it.
+            let disk = sim.crash(Crash::Nothing);
+            check(&Store::open_read_only_with(backup, little(&disk)).unwrap(), 5..=5);
+            let copy = Store::open_with(backup, little(&disk)).unwrap();
+            assert_eq!(copy.id(), store.id());
+            let space = copy.namespace("default").unwrap();
+            assert_eq!(space.run("open").unwrap().info().status, Status::Abandoned);
+            recorded(&space, "more", 3).0.end(Status::Ok).unwrap();
+            copy.close().unwrap();
+            check(&Store::open_read_only_with(backup, little(&disk)).unwrap(), 5..=5);
+            // The store and its backup go their own ways.
+            check(&Store::open_read_only_with("s", little(&disk)).unwrap(), 14..=14);
+        }
+        run.end(Status::Ok).unwrap();
+        store.close().unwrap();
+        let closed = Store::open_read_only_with("s", little(&sim)).unwrap();
+        closed.backup("b3", sharing).unwrap();
+        assert!(diagnose("b3", little(&sim)).unwrap().clean);
+        check(&Store::open_read_only_with("b3", little(&sim)).unwrap(), 14..=14);
+    }
+}
+
+#[test]
+fn a_crash_during_a_backup_leaves_the_store_and_no_store_or_a_whole_one() {
+    let sim = SimIo::new(4);
+    let (store, run) = written(&sim);
+    drop(run);
+    store.close().unwrap();
+    let began = sim.op_count();
+    let reader = Store::open_read_only_with("s", little(&sim)).unwrap();
+    reader.backup("b", Sharing::Shared).unwrap();
+    let done = sim.op_count();
+    let (mut none, mut whole) = (0, 0);
+    for (point, disk) in sim.history().crashes(3) {
+        if point.at < began {
+            continue;
+        }
+        check(&Store::open_read_only_with("s", little(&disk)).unwrap(), 5..=5);
+        match Store::open_read_only_with("b", little(&disk)) {
+            Ok(copy) => {
+                check(&copy, 5..=5);
+                whole += 1;
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NotFound, "{point}: {error}");
+                assert!(point.at < done, "{point}: a backup that was done is gone");
+                // Nor is it written to as one, nor used for another backup.
+                let files: Vec<_> = disk.files().into_iter().filter(|path| path.starts_with("b")).collect();
+                if files.iter().any(|path| path.ends_with("00000002.seg")) {
+                    assert_eq!(Store::open_with("b", little(&disk)).unwrap_err().kind(), ErrorKind::Damaged);
+                }
+                none += 1;
+            }
+        }
+    }
+    println!("{none} crashes left no backup, {whole} a whole one");
+    assert!(none > 50 && whole > 1);
+}
+
+#[test]
+fn a_backup_is_restored_only_where_it_is_whole_and_nothing_is_in_the_way() {
+    let sim = SimIo::new(4);
+    let (store, run) = written(&sim);
+    run.end(Status::Ok).unwrap();
+    store.backup("b", Sharing::Shared).unwrap();
+    store.close().unwrap();
+    let report = restore("b", "r", little(&sim)).unwrap();
+    assert_eq!(report.shared_files, 0);
+    check(&Store::open_read_only_with("r", little(&sim)).unwrap(), 5..=5);
+    assert_eq!(restore("b", "r", little(&sim)).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(restore("none", "r2", little(&sim)).unwrap_err().kind(), ErrorKind::NotFound);
+    let store = Store::open_read_only_with("b", little(&sim)).unwrap();
+    assert_eq!(store.backup("r", Sharing::Shared).unwrap_err().kind(), ErrorKind::Invalid);
+    drop(store);
+    // Any flipped byte of the backup's log keeps it from being restored.
+    for (path, bytes) in
+        files(&sim, "b").iter().filter(|(path, _)| path.extension().is_some_and(|e| e == "seg"))
+    {
+        for at in (0..bytes.len()).step_by(211) {
+            sim.edit(path, |bytes| bytes[at] ^= 8).unwrap();
+            let refused = restore("b", "r3", little(&sim)).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Damaged, "byte {at} of {}: {refused}", path.display());
+            assert!(files(&sim, "r3").is_empty());
+            sim.edit(path, |to| to.clone_from(bytes)).unwrap();
+        }
+    }
+    // A table of it that is damaged, or gone, does not.
+    for path in files(&sim, "b").into_keys().filter(|path| path.extension().is_some_and(|e| e == "tbl")) {
+        sim.edit(&path, |bytes| bytes[30] ^= 8).unwrap();
+        restore("b", "r4", little(&sim)).unwrap();
+        check(&Store::open_read_only_with("r4", little(&sim)).unwrap(), 5..=5);
+        use annals::io::Io as _;
+        files(&sim, "r4").into_keys().for_each(|path| sim.remove(&path).unwrap());
+    }
+}
+
+#[test]
+fn backups_beside_a_writer_on_a_real_disk_hold_whole_batches() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let options = || Options { segment_bytes_max: 64 << 10, index_memory_bytes: 32 << 10, ..quick() };
+    let store = Store::open_with(at("s"), options()).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    let (stop, recorded) = (AtomicBool::new(false), AtomicU32::new(0));
+    let talk: Vec<_> = Talk::new("r").take(400).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut rng = Rng(5);
+            for (request, answer) in &talk {
+                run.record(Frame::new(Component::Llm, request.clone(), answer.clone())).unwrap();
+                if rng.below(8) == 0 {
+                    run.snapshot(rng.text(2000), &[]).unwrap();
+                }
+                recorded.fetch_add(1, Ordering::SeqCst);
+                if stop.load(Ordering::SeqCst) {
+                    break;
+                }
+            }
+        });
+        for round in 0..12 {
+            let least = recorded.load(Ordering::SeqCst);
+            let name = at(&format!("b{round}"));
+            let sharing = if round % 2 == 0 { Sharing::Shared } else { Sharing::Copied };
+            let reader = Store::open_read_only_with(at("s"), options()).unwrap();
+            let report = reader.backup(&name, sharing).unwrap();
+            assert!(report.seqno.0 > 0);
+            let copy = Store::open_read_only_with(&name, options()).unwrap();
+            assert_whole(&copy);
+            let found = bodies(&copy.namespace("default").unwrap().run("r").unwrap());
+            assert!(
+                found.len() >= least as usize && found[..] == talk[..found.len()],
+                "{} {least}",
+                found.len()
+            );
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    run.end(Status::Ok).unwrap();
+    store.close().unwrap();
+    assert_whole(&Store::open_read_only(at("s")).unwrap());
+}
+
+#[test]
+fn a_doctor_says_what_there_is_and_touches_nothing() {
+    let sim = SimIo::new(4);
+    let (store, run) = written(&sim);
+    let before = files(&sim, "s");
+    let found = diagnose("s", little(&sim)).unwrap();
+    assert!(found.writer.as_deref() == Some(std::process::id().to_string().as_str()), "{found:?}");
+    assert!(found.is_healthy() && !found.clean && found.open_runs == 1, "{found:?}");
+    drop(run);
+    let torn = sim.crash(Crash::Torn);
+    let found = diagnose("s", little(&torn)).unwrap();
+    assert!(found.is_healthy() && found.writer.is_none() && !found.recovery().is_empty(), "{found:?}");
+    store.close().unwrap();
+    assert!(files(&sim, "s") != before);
+    let before = files(&sim, "s");
+    let found = diagnose("s", little(&sim)).unwrap();
+    assert!(found.is_healthy() && found.clean && found.recovery().is_empty(), "{found:?}");
+    assert!(found.leftovers.is_empty() && found.foreign.is_empty() && found.rebuild.is_empty(), "{found:?}");
+    assert_eq!(found.format, Some(1));
+    for (path, bytes) in &before {
+        let kind = path.extension().map(|end| end.to_string_lossy().into_owned()).unwrap_or_default();
+        for at in [bytes.len() / 3, bytes.len() * 2 / 3] {
+            sim.edit(path, |bytes| bytes[at] ^= 1).unwrap();
+            let hurt = files(&sim, "s");
+            let found = diagnose("s", little(&sim)).unwrap();
+            assert!(files(&sim, "s") == hurt);
+            match kind.as_str() {
+                "seg" => {
+                    assert!(!found.is_healthy(), "{found:?}");
+                    assert!(
+                        found.findings.iter().any(|one| one.file == *path && one.next.contains("repair"))
+                    );
+                }
+                "tbl" => assert!(found.is_healthy() && found.rebuild[0].file == *path, "{found:?}"),
+                _ if path.ends_with("CURRENT") => assert!(!found.is_healthy()),
+                _ => {}
+            }
+            sim.edit(path, |to| to.clone_from(bytes)).unwrap();
+        }
+    }
+    assert_eq!(diagnose("nothing", little(&sim)).unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(Path::new("s").is_relative());
+}

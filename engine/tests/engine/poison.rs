@@ -1,0 +1,208 @@
+//! A sync that fails poisons the writer. Every sync of a workload is failed in turn, once and for good.
+//!
+//! What the sync should have made durable stays in doubt from then on, whatever a later sync says. So after the first
+//! commit that failed none may succeed; what was published can be read on; the close says so; and the next opening finds
+//! a prefix of what was issued that holds all that was acknowledged. A table whose sync fails is no such thing: nothing
+//! was promised of it, it is written again under another name, and commits go on.
+
+use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
+use annals::{Error, ErrorKind, History, Options, Store};
+
+use crate::support::{Rng, assert_whole, on, seed};
+
+/// Small segments and little memory, so that segments, tables and manifests are synced on the way.
+fn options(sim: &SimIo) -> Options {
+    Options { segment_bytes_max: 6 << 10, index_memory_bytes: 2 << 10, ..on(sim) }
+}
+
+fn key(number: usize) -> Vec<u8> {
+    format!("{number:04}").into_bytes()
+}
+
+fn value(number: usize) -> Vec<u8> {
+    Rng(number as u64).bytes(40 + number % 7 * 60)
+}
+
+const COMMITS: usize = 90;
+
+/// What came of a workload.
+#[derive(Debug, Default)]
+struct Done {
+    issued: usize,
+    acknowledged: usize,
+    /// The first failure.
+    failed: Option<Error>,
+    close_failed: bool,
+    /// The store did not even open.
+    never_open: bool,
+}
+
+/// Commits one key after the other, some of them together, and goes on after failures as a stubborn caller would.
+fn work(sim: &SimIo) -> Done {
+    let mut done = Done::default();
+    let store = match Store::open_with("s", options(sim)) {
+        Ok(store) => store,
+        Err(error) => return Done { failed: Some(error), never_open: true, ..done },
+    };
+    let opened = store.namespace("default").and_then(|space| Ok((space.keyspace("k", History::All)?, space)));
+    let (keys, space) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            done.failed = Some(error);
+            done.close_failed = store.close().is_err();
+            return done;
+        }
+    };
+    let mut number = 0;
+    while number < COMMITS {
+        let many = if number % 10 == 7 { 4 } else { 1 };
+        let tickets: Vec<_> = (number..number + many)
+            .map(|number| {
+                let mut batch = space.batch();
+                batch.put(&keys, &key(number), value(number));
+                batch.submit()
+            })
+            .collect();
+        done.issued = number + many;
+        for (index, ticket) in tickets.into_iter().enumerate() {
+            match ticket.and_then(annals::Ticket::wait) {
+                Ok(_) => {
+                    assert!(done.failed.is_none(), "commit {} came after a failure", number + index);
+                    done.acknowledged = number + index + 1;
+                }
+                Err(error) => {
+                    let first =
+                        done.failed.get_or_insert_with(|| Error::new(error.kind(), error.to_string()));
+                    assert!(
+                        matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Poisoned),
+                        "{error:?}"
+                    );
+                    // Whoever waits, and whoever comes later, is told the first cause.
+                    assert!(error.to_string().contains(&first.to_string()), "{error} is not about {first}");
+                }
+            }
+        }
+        number += many;
+    }
+    // Readers in the process go on with what was published.
+    for number in 0..done.acknowledged {
+        assert_eq!(keys.get(&key(number)).unwrap().unwrap(), value(number));
+    }
+    done.close_failed = store.close().is_err();
+    done
+}
+
+/// How many of the keys there are, which must be the first ones.
+fn recovered(sim: &SimIo) -> usize {
+    let store = match Store::open_with("s", options(sim)) {
+        Ok(store) => store,
+        Err(error) => panic!("it does not open again: {error}"),
+    };
+    assert_whole(&store);
+    let found = store.namespace("default").ok().and_then(|space| space.find_keyspace("k").unwrap());
+    let Some(keys) = found else { return 0 };
+    let there: Vec<bool> = (0..COMMITS + 8).map(|number| keys.get(&key(number)).unwrap().is_some()).collect();
+    let count = there.iter().take_while(|there| **there).count();
+    assert!(there.iter().skip(count).all(|there| !there), "a hole: {there:?}");
+    for number in 0..count {
+        assert_eq!(keys.get(&key(number)).unwrap().unwrap(), value(number));
+    }
+    keys.put(b"zz", "more").unwrap();
+    store.close().unwrap();
+    count
+}
+
+/// What kind of sync it is: by the file.
+fn kind_of(error: &Error) -> &'static str {
+    let text = error.to_string();
+    match () {
+        () if text.contains("sync directory") => "directory",
+        () if text.contains("MANIFEST") || text.contains("CURRENT") => "manifest",
+        () if text.contains(".seg") => "segment",
+        () => "other",
+    }
+}
+
+#[test]
+fn no_commit_succeeds_after_a_sync_failed() {
+    let seed = seed(61, "poison::no_commit_succeeds_after_a_sync_failed");
+    let whole = SimIo::new(seed);
+    let done = work(&whole);
+    assert!(done.failed.is_none() && done.acknowledged == done.issued && !done.close_failed, "{done:?}");
+    assert!(done.issued >= COMMITS);
+    let syncs = |kind| whole.history().ops().iter().filter(|op| op.kind() == kind).count();
+    let mut counts = std::collections::BTreeMap::new();
+    let (mut failures, mut states) = (0, 0);
+    for (kind, count) in [(OpKind::Sync, syncs(OpKind::Sync)), (OpKind::SyncDir, syncs(OpKind::SyncDir))] {
+        for nth in 0..count as u64 {
+            for forever in [false, true] {
+                let sim = SimIo::new(seed);
+                let rule = FailRule::eio(kind).after(nth);
+                sim.fail(if forever { rule.forever() } else { rule });
+                let done = work(&sim);
+                sim.heal();
+                failures += 1;
+                let what = done.failed.as_ref().map_or("none: a table, written again", kind_of);
+                *counts.entry((format!("{kind:?}"), what)).or_insert(0) += 1;
+                // The upkeep thread's own failures cost nobody a commit; all others are told at the close, too.
+                assert!(
+                    done.never_open || done.failed.is_none() || done.close_failed,
+                    "{kind:?} {nth}: {done:?}"
+                );
+                for how in [Crash::Nothing, Crash::Everything, Crash::Torn, Crash::Seed(seed ^ nth)] {
+                    let found = recovered(&sim.crash(how));
+                    assert!(
+                        (done.acknowledged..=done.issued).contains(&found),
+                        "{kind:?} {nth} (for good: {forever}), {how:?}: {found} of {done:?}"
+                    );
+                    states += 1;
+                }
+                // The same process, or the next one, on the same disk.
+                let found = recovered(&sim);
+                assert!(
+                    (done.acknowledged..=done.issued).contains(&found),
+                    "{kind:?} {nth}: {found} of {done:?}"
+                );
+            }
+        }
+    }
+    println!(
+        "{failures} failed syncs, {states} power cuts after them; the first commit to fail was told of:"
+    );
+    for ((kind, what), count) in counts {
+        println!("  {kind:<8} {what:<28} {count}");
+    }
+    assert!(failures > 100);
+}
+
+#[test]
+fn a_table_that_does_not_sync_is_written_again_under_another_name() {
+    let sim = SimIo::new(5);
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let keys = store.namespace("default").unwrap().keyspace("k", History::All).unwrap();
+    sim.fail(FailRule::eio(OpKind::Sync).on(".tbl").times(3));
+    sim.fail(FailRule::eio(OpKind::SyncDir).on("tables").after(1).times(2));
+    for number in 0..200 {
+        keys.put(&key(number), value(number)).unwrap();
+    }
+    let ops = sim.history();
+    let created = ops
+        .ops()
+        .iter()
+        .filter(|op| op.kind() == OpKind::Create && op.path().to_string_lossy().ends_with(".tbl"));
+    let mut names: Vec<_> = created.map(|op| op.path().to_path_buf()).collect();
+    let made = names.len();
+    names.sort();
+    names.dedup();
+    assert!(made > 6 && names.len() == made, "a name was used twice: {made} tables, {} names", names.len());
+    store.close().unwrap();
+    for how in [Crash::Nothing, Crash::Everything] {
+        let store = Store::open_read_only_with("s", options(&sim.crash(how))).unwrap();
+        assert_whole(&store);
+        assert!(store.rebuilt().is_empty(), "{:?}", store.rebuilt());
+        let keys = store.namespace("default").unwrap().find_keyspace("k").unwrap().unwrap();
+        for number in 0..200 {
+            assert_eq!(keys.get(&key(number)).unwrap().unwrap(), value(number));
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! Repair: all that is whole comes over, all that is not is named, and the damaged store is left as it was.
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::path::{Path, PathBuf};
+
+use annals::io::sim::{Crash, SimIo};
+use annals::io::{Io, Open};
+use annals::{
+    Component, ErrorKind, Frame, History, Lost, Options, RepairReport, RunSpec, ScanRange, Severity, Status,
+    Store, repair,
+};
+
+use crate::support::{Rng, Talk, assert_whole, on, record, seed};
+
+fn options(sim: &SimIo) -> Options {
+    Options { segment_bytes_max: 3 << 10, ..on(sim) }
+}
+
+/// What a store holds, thing by thing.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Content {
+    /// By namespace, run and number: the frame in words, but for its link.
+    frames: BTreeMap<(String, String, u32), String>,
+    snapshots: BTreeMap<(String, String, u32), String>,
+    /// What is known of each run, but for its number; with the fingerprint.
+    runs: BTreeMap<(String, String), String>,
+    /// By namespace, keyspace and key: time and value of each version, the newest first.
+    versions: BTreeMap<(String, String, Vec<u8>), Vec<(u64, Option<Vec<u8>>)>>,
+}
+
+const KEYSPACES: [&str; 2] = ["all", "latest"];
+
+fn content(store: &Store) -> Content {
+    let mut all = Content::default();
+    for space_name in store.namespaces().unwrap() {
+        let space = store.namespace(&space_name).unwrap();
+        for info in space.runs().unwrap().map(Result::unwrap) {
+            let reader = space.run(&info.name).unwrap();
+            let id = (space_name.clone(), info.name.clone());
+            for frame in reader.frames().map(Result::unwrap) {
+                if frame.component == Component::Other("lost".into()) {
+                    continue;
+                }
+                let mut frame = frame;
+                frame.link = annals::Link([0; 32]);
+                let of = (id.0.clone(), id.1.clone(), frame.seq);
+                all.frames.insert(of.clone(), format!("{frame:?}"));
+                if let Ok(snapshot) = reader.snapshot(frame.seq) {
+                    all.snapshots.insert(of, format!("{snapshot:?}"));
+                }
+            }
+            let metadata = reader.metadata().unwrap();
+            let parent = info.parent.as_ref().map(|parent| (parent.run.clone(), parent.at, parent.shared));
+            let known = format!(
+                "{} {} {:?} {} {} {parent:?} {} {:?} {} {} {:?} {metadata:?}",
+                info.agent,
+                info.model,
+                info.tags,
+                info.status,
+                info.severity,
+                info.started_ns,
+                info.ended_ns,
+                info.frames,
+                info.raw_bytes,
+                info.fingerprint,
+            );
+            all.runs.insert(id, known);
+        }
+        for name in
+            KEYSPACES.iter().map(|name| (*name).to_owned()).chain((16..40).map(|n| format!("keyspace-{n}")))
+        {
+            let Some(keys) = space.find_keyspace(&name).unwrap() else { continue };
+            let mut seen: Vec<Vec<u8>> = keys.scan(ScanRange::all()).map(|pair| pair.unwrap().0).collect();
+            seen.push(b"gone".to_vec());
+            for key in seen {
+                let versions = keys.history(&key).unwrap();
+                let versions = versions.into_iter().map(|version| (version.time_ns, version.value)).collect();
+                all.versions.insert((space_name.clone(), name.clone(), key), versions);
+            }
+        }
+    }
+    all
+}
+
+/// A store with something of everything, in several segments.
+fn fill(store: &Store) {
+    let space = store.namespace("default").unwrap();
+    let spec = RunSpec::new("one").agent("agent").model("model").tag("a", "b").metadata(Rng(1).text(600));
+    let run = space.begin_run(spec).unwrap();
+    let mut talk = Talk::new("one");
+    record(&run, &mut talk, 3);
+    run.snapshot(Rng(2).text(900), &[("e", &[1.0, 2.5])]).unwrap();
+    let mut frame = Frame::new(Component::Other("own".into()), Rng(3).bytes(2000), "").parent(2);
+    frame.metadata = br#"{"k":1}"#.to_vec();
+    frame.severity = Severity::Escalated;
+    frame.error = true;
+    frame.duration_ns = 77;
+    run.record(frame).unwrap();
+    record(&run, &mut talk, 3);
+    run.snapshot(Rng(2).text(950), &[]).unwrap();
+    run.end(Status::Ok).unwrap();
+    let all = space.keyspace("all", History::All).unwrap();
+    let latest = space.keyspace("latest", History::Latest).unwrap();
+    for i in 0..12u64 {
+        all.put(format!("key{}", i % 5).as_bytes(), Rng(i).bytes(20 + 700 * (i as usize % 2))).unwrap();
+        latest.put(format!("key{}", i % 3).as_bytes(), Rng(i).text(90)).unwrap();
+    }
+    let mut batch = space.batch();
+    batch
+        .put(&all, b"gone", Rng(9).text(6000))
+        .put(&all, b"long", Rng(8).text(9000))
+        .delete(&latest, b"key1");
+    batch.commit().unwrap();
+    all.delete(b"gone").unwrap();
+    let fork = space.fork("one", 4, true, RunSpec::new("fork")).unwrap();
+    fork.snapshot(Rng(4).text(300), &[]).unwrap();
+    record(&fork, &mut Talk::new("two"), 3);
+    fork.end(Status::Failed).unwrap();
+    space
+        .begin_run(RunSpec::new("again"))
+        .unwrap()
+        .record(Frame::new(Component::User, "old", "old"))
+        .unwrap();
+    let again = space.begin_run(RunSpec::new("again").replace(true)).unwrap();
+    again.record(Frame::new(Component::User, "new", Rng(5).text(400))).unwrap();
+    again.end(Status::Ok).unwrap();
+    let other = store.namespace("other").unwrap();
+    let run = other.begin_run(RunSpec::new("one")).unwrap();
+    record(&run, &mut Talk::new("other"), 4);
+    let open = run.begin_frame(&Frame::new(Component::Llm, Rng(6).text(500), "")).unwrap();
+    open.append(&Rng(7).text(700)).unwrap();
+    open.flush().unwrap();
+    drop(open);
+    drop(run);
+}
+
+fn store() -> (SimIo, Content) {
+    let sim = SimIo::new(8);
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    fill(&store);
+    store.close().unwrap();
+    let store = Store::open_read_only_with("s", options(&sim)).unwrap();
+    assert!(store.stats().unwrap().segments > 4);
+    (sim.crash(Crash::Everything), content(&store))
+}
+
+fn files(sim: &SimIo, of: &str) -> BTreeMap<PathBuf, Vec<u8>> {
+    let ours = sim.files().into_iter().filter(|path| path.starts_with(of));
+    ours.map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
+}
+
+/// How many records are said to be lost without a name; `None`: nobody knows.
+fn unnamed(report: &RepairReport) -> Option<u64> {
+    report.lost.iter().try_fold(0, |sum, lost| match lost {
+        Lost::Records { from, to: Some(to), .. } => Some(sum + to.0 - from.0 + 1),
+        Lost::Records { to: None, .. } => None,
+        _ => Some(sum),
+    })
+}
+
+/// Repairs `s` and holds what came of it against what there was.
+fn check(sim: &SimIo, wanted: &Content) -> RepairReport {
+    let before = files(sim, "s");
+    let report = match repair("s", "new", options(sim)) {
+        Ok(report) => report,
+        Err(error) => panic!("{error}"),
+    };
+    assert!(files(sim, "s") == before, "the damaged store was changed");
+    let store = Store::open_read_only_with("new", options(sim)).unwrap();
+    assert_whole(&store);
+    let found = content(&store);
+    let renamed = report.lost.iter().any(|lost| matches!(lost, Lost::Name { .. } | Lost::Run { .. }));
+    let budget = unnamed(&report);
+    let mut missing = 0;
+    for (of, frame) in &found.frames {
+        // One that has another name now is compared by its bytes alone.
+        let mut same = wanted.frames.get(of) == Some(frame);
+        // Of a stream that never ended the last parts may be lost without a trace of their own.
+        same |= frame.contains("incomplete: true") && !report.lost.is_empty();
+        assert!(same || (renamed && wanted.frames.values().any(|known| same_bodies(known, frame))), "{of:?}");
+    }
+    for of in wanted.frames.keys().filter(|of| !found.frames.contains_key(*of)) {
+        let named = report.lost.iter().any(|lost| {
+            matches!(lost, Lost::Frames { namespace, run, from, to, .. }
+                if (namespace, run) == (&of.0, &of.1) && (*from..=*to).contains(&of.2))
+        });
+        missing += u64::from(!named);
+        assert!(named || renamed || budget != Some(0), "{of:?} is gone: {:#?}", report.lost);
+    }
+    for (of, snapshot) in &found.snapshots {
+        // A fork that lost its own state after a shared frame has its parent's, as before it took one.
+        let parents = || !report.lost.is_empty() && wanted.snapshots.values().any(|known| known == snapshot);
+        assert!(wanted.snapshots.get(of) == Some(snapshot) || parents(), "snapshot {of:?}");
+    }
+    for of in wanted.snapshots.keys().filter(|of| !found.snapshots.contains_key(*of)) {
+        let named = report.lost.iter().any(|lost| {
+            matches!(lost, Lost::Snapshot { namespace, run, seq, .. }
+                if (namespace, run, seq) == (&of.0, &of.1, &of.2))
+        });
+        assert!(named || renamed || budget != Some(0), "snapshot {of:?} is gone: {:#?}", report.lost);
+    }
+    for (of, versions) in &wanted.versions {
+        let there = found.versions.get(of).map(Vec::as_slice).unwrap_or_default();
+        let mut known = versions.iter();
+        assert!(there.iter().all(|one| known.any(|known| known == one)) || of.1 == "latest", "{of:?}");
+        let named =
+            report.lost.iter().filter(|lost| matches!(lost, Lost::Version { key, .. } if *key == of.2));
+        let gone =
+            (versions.len() - there.len().min(versions.len()) - named.count().min(versions.len())) as u64;
+        missing += gone;
+        assert!(gone == 0 || renamed || budget != Some(0), "{of:?} is gone: {:#?}", report.lost);
+    }
+    // Frames that forks share are in the records of one run only.
+    assert!(
+        renamed || budget.is_none_or(|budget| missing <= 2 * budget),
+        "{missing} of {budget:?}: {:#?}",
+        report.lost
+    );
+    if report.lost.is_empty() {
+        let found = Content {
+            runs: if wanted.runs.is_empty() { BTreeMap::new() } else { found.runs.clone() },
+            ..found
+        };
+        assert!(&found == wanted);
+        assert_eq!(report.runs_whole, report.runs);
+    }
+    for (of, run) in &content(&store).runs {
+        let marked = run.contains("annals.repair");
+        assert!(
+            wanted.runs.is_empty()
+                || wanted.runs.get(of) == Some(run)
+                || marked
+                || renamed
+                || !report.lost.is_empty(),
+            "{of:?}: {run}"
+        );
+    }
+    drop(store);
+    for path in files(sim, "new").into_keys() {
+        sim.remove(&path).unwrap();
+    }
+    report
+}
+
+fn same_bodies(a: &str, b: &str) -> bool {
+    let bodies = |text: &str| text.split("input:").nth(1).map(str::to_owned);
+    bodies(a) == bodies(b)
+}
+
+fn disk_of(files: &BTreeMap<PathBuf, Vec<u8>>) -> SimIo {
+    let sim = SimIo::new(6);
+    for (path, bytes) in files {
+        sim.create_dir_all(path.parent().unwrap()).unwrap();
+        sim.open(path, Open::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
+    }
+    sim
+}
+
+#[test]
+fn a_whole_store_comes_over_whole() {
+    let (sim, wanted) = store();
+    let report = check(&sim, &wanted);
+    assert_eq!((report.lost.as_slice(), report.damage.as_slice()), (&[][..], &[][..]));
+    assert_eq!(report.frames, 7 + 3 + 1 + 5);
+    // A store that nobody closed, whose last run is still open.
+    let sim = SimIo::new(8);
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    fill(&store);
+    let sim = sim.crash(Crash::Everything);
+    let report = check(&sim, &Content { runs: BTreeMap::new(), ..content(&store) });
+    assert_eq!((report.runs, report.runs_whole), (4, 4));
+    assert!(report.lost.is_empty(), "{:?}", report.lost);
+}
+
+#[test]
+fn what_is_whole_comes_over_and_what_is_not_is_named() {
+    let mut rng = Rng(seed(51, "repair::what_is_whole_comes_over_and_what_is_not_is_named"));
+    let (sim, wanted) = store();
+    let all = files(&sim, "s");
+    let (mut tried, mut hurt, mut frames, mut whole) = (0, 0, 0, 0);
+    for (path, bytes) in &all {
+        let rounds = 1 + bytes.len() / 90;
+        for round in 0..rounds {
+            let mut damaged = bytes.clone();
+            match round % 5 {
+                4 => damaged.truncate(rng.below(bytes.len() + 1)),
+                3 => {
+                    let from = rng.below(bytes.len());
+                    let to = (from + 1 + rng.below(800)).min(bytes.len());
+                    damaged[from..to].copy_from_slice(&rng.bytes(to - from));
+                }
+                _ => damaged[rng.below(bytes.len())] ^= 1 << rng.below(8),
+            }
+            let mut files = all.clone();
+            files.insert(path.clone(), damaged);
+            let report = check(&disk_of(&files), &wanted);
+            tried += 1;
+            hurt += usize::from(!report.lost.is_empty());
+            frames += report.frames;
+            whole += usize::from(report.frames == 16);
+        }
+    }
+    println!("{tried} damaged stores: {hurt} lost something, {whole} no frame; {frames} frames saved");
+    assert!(tried > 200 && hurt > 60 && whole > 20 && frames > 8 * tried);
+}
+
+#[test]
+fn missing_files_cost_what_stood_in_them() {
+    let (sim, wanted) = store();
+    let all = files(&sim, "s");
+    for missing in all.keys() {
+        let mut files = all.clone();
+        files.remove(missing);
+        let report = check(&disk_of(&files), &wanted);
+        let segment = missing.extension().is_some_and(|end| end == "seg");
+        assert_eq!(report.lost.is_empty(), !segment, "{}: {:?}", missing.display(), report.lost);
+        assert_eq!(
+            report.damage.is_empty(),
+            !segment && !missing.ends_with("CURRENT") && !missing.to_string_lossy().contains("MANIFEST"),
+            "{}",
+            missing.display()
+        );
+    }
+    let only = |keep: &dyn Fn(&str) -> bool| {
+        let kept = all.clone().into_iter().filter(|(path, _)| keep(&path.to_string_lossy()));
+        disk_of(&kept.collect())
+    };
+    // Nothing but segments is needed.
+    let report = check(&only(&|path| path.ends_with(".seg")), &wanted);
+    assert!(report.lost.is_empty() && report.frames == 16, "{:?}", report.lost);
+    // Every second segment, and no manifest.
+    let odd = |path: &str| path.ends_with("1.seg") || path.ends_with("3.seg") || path.ends_with("5.seg");
+    let report = check(&only(&odd), &wanted);
+    assert!(report.frames < 16 && !report.lost.is_empty());
+    let error = repair("s", "new", options(&only(&|path| path.ends_with("LOCK")))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_batch_that_was_changed_by_one_who_knows_checksums_is_not_believed() {
+    let (sim, wanted) = store();
+    let all = files(&sim, "s");
+    let mut tried = 0;
+    for (path, bytes) in all.iter().filter(|(path, _)| path.extension().is_some_and(|end| end == "seg")) {
+        for (at, len) in crate::support::batches(bytes) {
+            for byte in [at + 48 + 30, at + len / 2, at + len - 1] {
+                let mut changed = bytes.clone();
+                changed[byte.min(at + len - 1)] ^= 4;
+                if !crate::support::recompute(&mut changed, at, len) || changed == *bytes {
+                    continue;
+                }
+                let mut files = all.clone();
+                files.insert(path.clone(), changed);
+                let report = check(&disk_of(&files), &wanted);
+                assert!(
+                    !report.lost.is_empty() && !report.damage.is_empty(),
+                    "byte {byte} of {}",
+                    path.display()
+                );
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 50, "{tried}");
+}
+
+#[test]
+fn a_repair_refuses_what_it_must_not_touch() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let kind = |from: &Path, to: &Path| repair(from, to, Options::default()).unwrap_err().kind();
+    assert_eq!(kind(&at("none"), &at("new")), ErrorKind::NotFound);
+    let store = Store::open(at("s")).unwrap();
+    fill(&store);
+    assert_eq!(kind(&at("s"), &at("new")), ErrorKind::Locked);
+    store.close().unwrap();
+    std::fs::create_dir(at("used")).unwrap();
+    std::fs::write(at("used/thesis"), "x").unwrap();
+    assert_eq!(kind(&at("s"), &at("used")), ErrorKind::Invalid);
+    assert_eq!(kind(&at("s"), &at("s")), ErrorKind::Invalid);
+    assert!(!at("new").exists());
+    let report = repair(at("s"), at("new"), Options::default()).unwrap();
+    assert_eq!((report.frames, report.lost.len()), (16, 0));
+}
