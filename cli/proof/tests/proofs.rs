@@ -266,6 +266,32 @@ fn a_signature_counts_only_if_it_is_right_and_of_the_key_that_is_named() {
     ));
 }
 
+#[test]
+fn a_checkpoint_whose_marks_do_not_make_its_tree_is_refused_by_both_readings() {
+    let (_dir, store, _) = store();
+    let good = store.checkpoint().unwrap();
+    let refused = |change: &dyn Fn(&mut annals::Checkpoint)| {
+        let mut changed = good.clone();
+        change(&mut changed);
+        // Its digest and signature are right: they are of what it says.
+        let json = changed.to_json(Some(&signature(PRIVATE, &changed))).unwrap();
+        assert!(matches!(Checkpoint::parse(json.as_bytes()), Err(Error::Refused(_))), "{json}");
+        let kind = annals::Checkpoint::from_json(json.as_bytes()).unwrap_err().kind();
+        assert_eq!(kind, annals::ErrorKind::Invalid, "{json}");
+        assert_eq!(store.verify_against(&changed).unwrap_err().kind(), annals::ErrorKind::Invalid);
+    };
+    refused(&|c| c.marks[3].node.0[31] ^= 1);
+    refused(&|c| c.root.0[31] ^= 1);
+    refused(&|c| c.leaves += 1);
+    refused(&|c| c.seqno.0 += 1);
+    refused(&|c| c.marks.swap(0, 1));
+    refused(&|c| c.marks.truncate(c.marks.len() - 1));
+    refused(&|c| c.marks.clear());
+    refused(&|c| c.marks[1].seqno = c.marks[0].seqno);
+    refused(&|c| c.marks = c.marks[1..].to_vec());
+    refused(&|c| c.marks = c.marks.iter().cycle().take(65).copied().collect());
+}
+
 /// Whether what came of a changed proof is no lie: refused, or the very same verdict.
 #[track_caller]
 fn harmless(changed: &[u8], original: &Verdict, key: Option<&PublicKey>, what: &str) -> bool {
