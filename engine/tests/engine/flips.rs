@@ -63,7 +63,7 @@ fn kind(path: &Path, sim: &SimIo, stopped: bool) -> &'static str {
 
 /// Which check an error comes from.
 fn check(error: &str) -> &'static str {
-    const CHECKS: [(&str, &str); 22] = [
+    const CHECKS: [(&str, &str); 23] = [
         ("it does not name a manifest", "crc of CURRENT"),
         ("which cannot be opened", "crc of CURRENT"),
         ("there is no annals store", "CURRENT is gone"),
@@ -81,13 +81,21 @@ fn check(error: &str) -> &'static str {
         ("batch length", "length of a batch"),
         ("batch header", "length of a batch"),
         ("the record's checksum", "crc of a record"),
+        ("a record ends after", "length of a record"),
         ("does not follow the one before it", "digest of the batch before"),
         ("do not hash to it", "blob id"),
         ("its checksum does not match", "segment header: crc"),
         ("a segment header ends after", "segment header: length"),
         ("adds up to record", "state at the clean close"),
     ];
-    CHECKS.iter().find(|(text, _)| error.contains(text)).map_or("another check", |(_, check)| check)
+    let known = CHECKS.iter().find(|(text, _)| error.contains(text));
+    known.map_or_else(
+        || {
+            println!("a check without a name: {error}");
+            "another check"
+        },
+        |(_, check)| check,
+    )
 }
 
 /// What came of one damaged store.
@@ -429,7 +437,7 @@ fn child_opens_hostile_stores() {
             let bytes = std::fs::read(&file).unwrap();
             let is_segment = folder == "segments";
             let starts: Vec<(usize, usize)> = if is_segment { batches(&bytes) } else { Vec::new() };
-            for at in (0..bytes.len().saturating_sub(8)).step_by(if full() { 3 } else { 37 }) {
+            for at in (0..bytes.len().saturating_sub(8)).step_by(if full() { 3 } else { 149 }) {
                 let mut hurt = bytes.clone();
                 // Where a length stands, it says something huge: as a fixed number, or as a varint.
                 match rng.below(3) {
@@ -483,6 +491,6 @@ fn lengths_that_lie_cost_no_memory() {
     let numbers: Vec<u64> = told.split_whitespace().take(3).map(|word| word.parse().unwrap()).collect();
     let [tried, before, after] = numbers.try_into().unwrap();
     println!("{tried} hostile lengths: address space {before} KB before, {after} KB at its peak");
-    assert!(tried > 300);
+    assert!(tried > 100);
     assert!(after - before <= BOUND_KB, "{} KB more than an ordinary store", after - before);
 }
