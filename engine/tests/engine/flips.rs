@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use annals::io::sim::{Crash, SimIo};
-use annals::{Error, History, RunSpec, Status, Store};
+use annals::{Error, ErrorKind, History, RunSpec, Status, Store};
 
 use crate::damage::{Content, disk_of, files, options, read_all, small_store, typed};
 use crate::support::{Rng, Talk, batches, recompute, record, seed};
@@ -63,7 +63,7 @@ fn kind(path: &Path, sim: &SimIo, stopped: bool) -> &'static str {
 
 /// Which check an error comes from.
 fn check(error: &str) -> &'static str {
-    const CHECKS: [(&str, &str); 22] = [
+    const CHECKS: [(&str, &str); 23] = [
         ("it does not name a manifest", "crc of CURRENT"),
         ("which cannot be opened", "crc of CURRENT"),
         ("there is no annals store", "CURRENT is gone"),
@@ -81,13 +81,21 @@ fn check(error: &str) -> &'static str {
         ("batch length", "length of a batch"),
         ("batch header", "length of a batch"),
         ("the record's checksum", "crc of a record"),
+        ("a record ends after", "length of a record"),
         ("does not follow the one before it", "digest of the batch before"),
         ("do not hash to it", "blob id"),
         ("its checksum does not match", "segment header: crc"),
-        ("is damaged at byte 0: segment header", "segment header: length"),
+        ("a segment header ends after", "segment header: length"),
         ("adds up to record", "state at the clean close"),
     ];
-    CHECKS.iter().find(|(text, _)| error.contains(text)).map_or("another check", |(_, check)| check)
+    let known = CHECKS.iter().find(|(text, _)| error.contains(text));
+    known.map_or_else(
+        || {
+            println!("a check without a name: {error}");
+            "another check"
+        },
+        |(_, check)| check,
+    )
 }
 
 /// What came of one damaged store.
@@ -122,6 +130,9 @@ fn outcome(opened: annals::Result<Store>, case: &Case<'_>) -> Outcome {
     let (content, errors) = read_all(&store);
     errors.iter().for_each(typed);
     let is_left = case.left.is_some_and(|left| *left == content);
+    // What was made behind a cut is not there, and nothing is wrong with that.
+    let errors: Vec<Error> =
+        errors.into_iter().filter(|error| !(is_left && error.kind() == ErrorKind::NotFound)).collect();
     for (name, bytes) in &content {
         assert!(is_left || case.wanted.get(name) == Some(bytes), "wrong bytes are handed out for {name:?}");
     }
@@ -162,6 +173,7 @@ fn outcome(opened: annals::Result<Store>, case: &Case<'_>) -> Outcome {
 /// One bit of each `step`th byte, and all eight bits of some of them.
 fn flips(bytes: &[u8], rng: &mut Rng, step: usize) -> Vec<(usize, u8)> {
     let mut flips = Vec::new();
+    let step = step.min(bytes.len());
     for at in (rng.below(step)..bytes.len()).step_by(step) {
         let one = rng.below(8);
         let all = rng.below(8) == 0;
@@ -229,7 +241,7 @@ fn lefts(whole: &BTreeMap<PathBuf, Vec<u8>>, path: &Path) -> BTreeMap<(bool, usi
                 false => Store::open_read_only_with("s", options(&sim)),
             };
             let (content, errors) = read_all(&store.unwrap());
-            assert!(errors.iter().all(|error| error.kind() == annals::ErrorKind::NotFound), "{errors:?}");
+            assert!(errors.iter().all(|error| error.kind() == ErrorKind::NotFound), "{errors:?}");
             lefts.insert((write, end), content);
         }
     }
@@ -425,7 +437,7 @@ fn child_opens_hostile_stores() {
             let bytes = std::fs::read(&file).unwrap();
             let is_segment = folder == "segments";
             let starts: Vec<(usize, usize)> = if is_segment { batches(&bytes) } else { Vec::new() };
-            for at in (0..bytes.len().saturating_sub(8)).step_by(if full() { 3 } else { 37 }) {
+            for at in (0..bytes.len().saturating_sub(8)).step_by(if full() { 3 } else { 149 }) {
                 let mut hurt = bytes.clone();
                 // Where a length stands, it says something huge: as a fixed number, or as a varint.
                 match rng.below(3) {
@@ -453,7 +465,9 @@ fn child_opens_hostile_stores() {
 #[test]
 fn lengths_that_lie_cost_no_memory() {
     let (sim, _) = small_store();
-    let dir = tempfile::tempdir().unwrap();
+    // Nothing here is about the disk, and repairs wait for theirs.
+    let memory = Path::new("/dev/shm");
+    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     for (path, bytes) in files(&sim) {
         let to = dir.path().join(&path);
         std::fs::create_dir_all(to.parent().unwrap()).unwrap();
@@ -477,6 +491,6 @@ fn lengths_that_lie_cost_no_memory() {
     let numbers: Vec<u64> = told.split_whitespace().take(3).map(|word| word.parse().unwrap()).collect();
     let [tried, before, after] = numbers.try_into().unwrap();
     println!("{tried} hostile lengths: address space {before} KB before, {after} KB at its peak");
-    assert!(tried > 300);
+    assert!(tried > 100);
     assert!(after - before <= BOUND_KB, "{} KB more than an ordinary store", after - before);
 }

@@ -17,6 +17,9 @@ fn options(sim: &SimIo) -> Options {
     Options { segment_bytes_max: 3 << 10, ..on(sim) }
 }
 
+/// When, and the value.
+type Version = (u64, Option<Vec<u8>>);
+
 /// What a store holds, thing by thing.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Content {
@@ -26,7 +29,7 @@ struct Content {
     /// What is known of each run, but for its number; with the fingerprint.
     runs: BTreeMap<(String, String), String>,
     /// By namespace, keyspace and key: time and value of each version, the newest first.
-    versions: BTreeMap<(String, String, Vec<u8>), Vec<(u64, Option<Vec<u8>>)>>,
+    versions: BTreeMap<(String, String, Vec<u8>), Vec<Version>>,
 }
 
 const KEYSPACES: [&str; 2] = ["all", "latest"];
