@@ -473,7 +473,7 @@ fn what_a_crash_took_is_counted() {
     assert_eq!((all.creations, all.renames, all.removals), (1, 1, 1));
     assert_eq!(walk.crash_counted(Crash::Hollow).1.hollow, 2);
     // Names first, then both sectors and the length of the first write: only its second sector is lost.
-    let mixed = walk.crash_counted(Crash::Mask(0b11_1101_111)).1;
+    let mixed = walk.crash_counted(Crash::Mask(0b1_1110_1111)).1;
     assert_eq!((mixed.sectors, mixed.torn_writes, mixed.reordered, mixed.hollow), (1, 1, 1, 1));
 }
 
