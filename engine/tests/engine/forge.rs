@@ -27,6 +27,9 @@ pub(crate) struct Log {
     pub(crate) segments: Vec<Vec<Bat>>,
 }
 
+/// A logical record: seqno, kind, salt, head.
+pub(crate) type Logical = (u64, u8, [u8; 16], Vec<u8>);
+
 impl Bat {
     pub(crate) fn has_leaf(&self) -> bool {
         self.records.iter().any(|record| matches!(record, Rec::Logical { kind, .. } if *kind < 128))
@@ -142,7 +145,7 @@ impl Log {
     }
 
     /// What the first leaves of the ledger cover, batch by batch: number, kind, salt and head of each logical record.
-    pub(crate) fn logical(&self, leaves: usize) -> Vec<Vec<(u64, u8, [u8; 16], Vec<u8>)>> {
+    pub(crate) fn logical(&self, leaves: usize) -> Vec<Vec<Logical>> {
         let mut seqno = 0;
         let mut all = Vec::new();
         for batch in self.segments.iter().flatten() {
