@@ -6,10 +6,11 @@
 
 use std::io::IoSlice;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::io::sim::{Crash, SimIo};
 use crate::io::{Io, Open};
+use crate::sync::OnceLock;
 use crate::{Component, Frame, History, Options, RunSpec, ScanRange, Store};
 
 pub use crate::blob::fuzz::{group, recipe};

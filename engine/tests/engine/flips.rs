@@ -437,7 +437,7 @@ fn child_opens_hostile_stores() {
             let bytes = std::fs::read(&file).unwrap();
             let is_segment = folder == "segments";
             let starts: Vec<(usize, usize)> = if is_segment { batches(&bytes) } else { Vec::new() };
-            for at in (0..bytes.len().saturating_sub(8)).step_by(if full() { 3 } else { 149 }) {
+            for at in (0..bytes.len().saturating_sub(8)).step_by(if full() { 3 } else { 97 }) {
                 let mut hurt = bytes.clone();
                 // Where a length stands, it says something huge: as a fixed number, or as a varint.
                 match rng.below(3) {
