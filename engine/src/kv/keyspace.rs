@@ -105,14 +105,18 @@ impl Keyspace {
     /// # Errors
     /// `Invalid`, `Damaged`, `Unavailable`.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        loop {
+        if self.core.is_writer() {
             let at = self.core.index.visible();
             let version = self.version_in(at, key)?;
-            // A newer version may have come and a table left out the one wanted: only then is nothing found.
-            if version.is_some() || self.core.index.visible() == at {
+            // Where something newer came meanwhile, a table may have left out the version wanted, and an older one
+            // or none was found.
+            if self.core.index.visible() == at {
                 return Ok(version.and_then(|version| version.value));
             }
         }
+        // A view keeps what it may read. In a store open for reading a refresh puts in new tables before it says so.
+        let view = View::new(&self.core);
+        Ok(self.version_in(view.seqno(), key)?.and_then(|version| version.value))
     }
 
     /// A key's value as it was after record `seqno`.
