@@ -180,3 +180,70 @@ fn a_reader_of_the_files_refreshes_beside_the_writer() {
         store.close().unwrap();
     });
 }
+
+/// Readers without a view of their own, for which nothing keeps versions: between a reader's look at what is visible and
+/// its look at the tables, newer values may come and be merged with the one wanted, which the policy then leaves out,
+/// while a value older than both stands in a table that is not merged.
+#[test]
+fn a_plain_read_beside_merges_never_goes_back() {
+    explore("reading::a_plain_read_beside_merges_never_goes_back", |seed| {
+        plain_reads(seed, false);
+    });
+}
+
+/// The same while the tables are exchanged by a refresh.
+#[test]
+fn a_plain_read_beside_a_refresh_never_goes_back() {
+    explore("reading::a_plain_read_beside_a_refresh_never_goes_back", |seed| {
+        plain_reads(seed, true);
+    });
+}
+
+fn plain_reads(seed: u64, refreshed: bool) {
+    let io = SimIo::new(seed);
+    let (store, space, _) = fresh(options(&io));
+    let latest = space.keyspace("latest", History::Latest).unwrap();
+    // A table that is too large to be merged with what comes.
+    let mut batch = space.batch();
+    for key in 0..100 {
+        batch.put(&latest, &[key], value(0));
+    }
+    batch.commit().unwrap();
+    drop((space, latest));
+    store.close().unwrap();
+    let (store, space, _) = again(tiny(&io));
+    let latest = space.find_keyspace("latest").unwrap().unwrap();
+    let put = |round| {
+        let mut batch = space.batch();
+        for key in 0..5 {
+            batch.put(&latest, &[key], value(round));
+        }
+        batch.commit().unwrap();
+    };
+    put(1);
+    let live = refreshed.then(|| Store::open_read_only_with(STORE, tiny(&io)).unwrap());
+    let read = match &live {
+        Some(live) => live.namespace("n").unwrap().find_keyspace("latest").unwrap().unwrap(),
+        None => latest.clone(),
+    };
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            let read = &read;
+            scope.spawn(move || {
+                let mut last = 1;
+                for _ in 0..10 {
+                    let round = round_of(&read.get(&[1]).unwrap().unwrap());
+                    assert!(round >= last, "from {last} back to {round}");
+                    last = round;
+                }
+            });
+        }
+        if let Some(live) = &live {
+            scope.spawn(move || (0..5).for_each(|_| live.refresh().unwrap()));
+        }
+        let put = &put;
+        scope.spawn(move || (2..=5).for_each(put));
+    });
+    assert_eq!(round_of(&latest.get(&[1]).unwrap().unwrap()), 5);
+    store.close().unwrap();
+}
