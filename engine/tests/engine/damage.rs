@@ -44,7 +44,7 @@ pub(crate) fn read_all(store: &Store) -> (Content, Vec<Error>) {
                 let name = reader.info().name.clone();
                 note(format!("{name} info"), Ok(format!("{:?}", reader.info()).into_bytes()));
                 note(format!("{name} metadata"), reader.metadata());
-                for seq in 1..=reader.info().frames {
+                for seq in 1..=reader.info().frames.min(64) {
                     note(
                         format!("{name}@{seq}"),
                         reader.frame(seq).map(|frame| format!("{frame:?}").into_bytes()),

@@ -394,7 +394,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 const CHILD: &str = "flips::child_opens_hostile_stores";
 const CHILD_STORE: &str = "ANNALS_FLIPS_CHILD";
 /// What a hostile length may cost over what an ordinary store of this size costs: windows and caches, never the length.
-const BOUND_KB: u64 = 24 << 10;
+const BOUND_KB: u64 = 8 << 10;
 
 /// Peak of this process's address space so far, so that memory which is asked for and never touched counts.
 fn peak_kb() -> u64 {
@@ -437,7 +437,7 @@ fn child_opens_hostile_stores() {
             let bytes = std::fs::read(&file).unwrap();
             let is_segment = folder == "segments";
             let starts: Vec<(usize, usize)> = if is_segment { batches(&bytes) } else { Vec::new() };
-            for at in (0..bytes.len().saturating_sub(8)).step_by(if full() { 3 } else { 97 }) {
+            for at in (0..bytes.len().saturating_sub(8)).step_by(if full() { 1 } else { 11 }) {
                 let mut hurt = bytes.clone();
                 // Where a length stands, it says something huge: as a fixed number, or as a varint.
                 match rng.below(3) {
@@ -491,6 +491,6 @@ fn lengths_that_lie_cost_no_memory() {
     let numbers: Vec<u64> = told.split_whitespace().take(3).map(|word| word.parse().unwrap()).collect();
     let [tried, before, after] = numbers.try_into().unwrap();
     println!("{tried} hostile lengths: address space {before} KB before, {after} KB at its peak");
-    assert!(tried > 100);
+    assert!(tried > 500);
     assert!(after - before <= BOUND_KB, "{} KB more than an ordinary store", after - before);
 }
