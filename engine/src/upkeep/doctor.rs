@@ -86,6 +86,13 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
         free_bytes: io.free_bytes(paths.root())?,
         ..Diagnosis::default()
     };
+    if let Ok(loaded) = &site.manifest {
+        // All that can be said of a store that does not open.
+        let state = &loaded.state;
+        let end = state.clean.as_ref().map_or(&state.covers_state, |clean| &clean.state);
+        (all.clean, all.tables, all.seqno) =
+            (state.clean.is_some(), state.tables.len() as u64, end.last_seqno());
+    }
     if let Holder::Process(pid) = holder(&*io, &paths)? {
         all.writer = Some(pid);
     }
