@@ -1,0 +1,49 @@
+//! The kept corpora of the fuzz targets `checkpoint` and `proof` are ordinary tests for good.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "the corpora are files, and a test that cannot go on panics"
+)]
+
+#[path = "../../../fuzz/ledger.rs"]
+mod ledger;
+
+use std::path::Path;
+
+fn all(name: &str, door: fn(&[u8])) {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
+    let inputs: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(!inputs.is_empty(), "{} is empty", dir.display());
+    for input in &inputs {
+        println!("{name} on {}", input.display());
+        door(&std::fs::read(input).unwrap());
+    }
+}
+
+#[test]
+fn both_readers_agree_on_the_kept_checkpoints() {
+    all("checkpoint", ledger::checkpoint);
+}
+
+#[test]
+fn the_kept_proofs_are_taken_or_refused_without_a_panic() {
+    all("proof", ledger::proof);
+}
+
+/// The doors can fail: what is put right reaches both readers, and is taken.
+#[test]
+fn a_digest_that_is_put_right_is_taken() {
+    let text = include_str!("data/older.json");
+    let value: serde_json::Value = serde_json::from_str(text).unwrap();
+    assert!(annals::Checkpoint::from_json(text.as_bytes()).is_ok());
+    let mut edited = value;
+    edited["time_ns"] = 5.into();
+    edited["signature"] = serde_json::Value::Null;
+    edited.as_object_mut().unwrap().remove("signature");
+    let edited = edited.to_string();
+    assert!(annals::Checkpoint::from_json(edited.as_bytes()).is_err());
+    ledger::checkpoint(format!(" {edited}").as_bytes());
+    let right = ledger::put_right(format!(" {edited}").as_bytes()).unwrap();
+    assert!(annals::Checkpoint::from_json(&right).is_ok());
+    assert!(annals_proof::Checkpoint::parse(&right).is_ok());
+}

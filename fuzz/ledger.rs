@@ -1,0 +1,70 @@
+//! What the fuzz targets `checkpoint` and `proof` do with any bytes, and what `cli/proof/tests/corpora.rs` does with the kept
+//! ones: both readers of a checkpoint, which share no code, and the checker of proofs.
+
+use serde_json::Value;
+
+/// Where the first byte is a space, what the fuzzer cannot guess is put right: the digest, and the root of a tree with
+/// one mark.
+pub(crate) fn put_right(json: &[u8]) -> Option<Vec<u8>> {
+    json.strip_prefix(b" ")?;
+    let mut value: Value = serde_json::from_slice(json).ok()?;
+    let checkpoint = match value.get("checkpoint") {
+        Some(_) => value.get_mut("checkpoint")?,
+        None => &mut value,
+    };
+    if let [mark] = checkpoint.get("marks")?.as_array()?.as_slice() {
+        let node = mark.get("node")?.clone();
+        *checkpoint.get_mut("root")? = node;
+    }
+    let text = |name: &str| Some(checkpoint.get(name)?.as_str()?.to_owned());
+    let number = |of: &Value, name: &str| of.get(name)?.as_u64();
+    let mut lines = format!(
+        "annals checkpoint 1\nstore {}\nleaves {}\nroot {}\nseqno {}\ntime_ns {}\n",
+        text("store")?,
+        number(checkpoint, "leaves")?,
+        text("root")?,
+        number(checkpoint, "seqno")?,
+        number(checkpoint, "time_ns")?
+    );
+    for mark in checkpoint.get("marks")?.as_array()? {
+        let (leaves, seqno, time_ns) =
+            (number(mark, "leaves")?, number(mark, "seqno")?, number(mark, "time_ns")?);
+        lines += &format!("mark {leaves} {seqno} {time_ns} {}\n", mark.get("node")?.as_str()?);
+    }
+    let digest = blake3::hash(lines.as_bytes()).to_hex().to_string();
+    *checkpoint.get_mut("digest")? = digest.into();
+    serde_json::to_vec(&value).ok()
+}
+
+/// Both readers say the same of a checkpoint. The engine leaves signatures to whoever has the key.
+pub(crate) fn checkpoint(data: &[u8]) {
+    let data = put_right(data).unwrap_or_else(|| data.to_vec());
+    let ours = annals::Checkpoint::from_json(&data);
+    match annals_proof::Checkpoint::parse(&data) {
+        Ok(theirs) => {
+            let ours = ours.unwrap_or_else(|e| panic!("the engine refuses what the checker takes: {e}"));
+            assert_eq!(ours.statement(), theirs.statement());
+            assert_eq!(ours.digest().0, theirs.digest());
+            let again = ours.to_json(None).unwrap_or_default();
+            assert!(annals_proof::Checkpoint::parse(again.as_bytes()).is_ok(), "{again}");
+        }
+        Err(error) if ours.is_ok() => {
+            let signed = serde_json::from_slice::<Value>(&data).is_ok_and(|v| v.get("signature").is_some());
+            assert!(signed, "the checker refuses what the engine takes: {error}");
+        }
+        Err(_) => {}
+    }
+}
+
+/// A proof that is taken is taken again with the checkpoint that it carries, and says the same.
+pub(crate) fn proof(data: &[u8]) {
+    let data = put_right(data).unwrap_or_else(|| data.to_vec());
+    let Ok(verdict) = annals_proof::check(&data, None, None) else { return };
+    let value: Value = serde_json::from_slice(&data).unwrap_or_default();
+    let own = value.get("checkpoint").map(Value::to_string).unwrap_or_default();
+    let kept = annals_proof::Checkpoint::parse(own.as_bytes());
+    let kept = kept.unwrap_or_else(|e| panic!("its own checkpoint is refused: {e}"));
+    let again = annals_proof::check(&data, None, Some(&kept));
+    let again = again.unwrap_or_else(|e| panic!("refused with its own checkpoint: {e}"));
+    assert_eq!(format!("{:?}", verdict.about), format!("{:?}", again.about));
+}
