@@ -53,7 +53,8 @@ pub use log::{Damage, Durability, Ticket};
 pub use replay::{Problem, VerifyReport};
 pub use store::{BytesByKind, Namespace, Stats, Store};
 pub use trace::{
-    Component, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, RUN_NAME_BYTES_MAX, RecordedFrame,
-    Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame, Verified,
+    Component, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, RUN_NAME_BYTES_MAX,
+    RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame,
+    Verified,
 };
 pub use upkeep::{BackupReport, Diagnosis, Finding, Lost, RepairReport, Sharing, diagnose, repair, restore};

@@ -20,6 +20,7 @@ use crate::trace::lanes::{Lane, LaneKey, Slot};
 use crate::trace::model::{Component, Frame, Status, check_text};
 use crate::trace::reader::{RunReader, run_record};
 use crate::trace::recorder::{Run, RunState, encode_run};
+use crate::trace::stream::Ending;
 
 /// Earlier frames of a fork's lineage that are looked through for one of the same component.
 const FORK_LOOK_BACK: u32 = 16;
@@ -121,7 +122,7 @@ impl<'a> RunBatch<'a> {
     /// # Errors
     /// As [`Run::record`].
     pub fn frame(&mut self, frame: Frame) -> Result<u32> {
-        let mut begun = self.start(&frame)?;
+        let mut begun = self.start(&frame, true)?;
         begun.head.error = frame.error;
         begun.head.duration_ns = frame.duration_ns;
         let output_lane = (frame.component.clone(), Slot::Output);
@@ -131,8 +132,9 @@ impl<'a> RunBatch<'a> {
         Ok(seq)
     }
 
-    /// Numbers a frame and packs what is known at its beginning.
-    pub(crate) fn start(&mut self, frame: &Frame) -> Result<Begun> {
+    /// Numbers a frame and packs what is known at its beginning. Metadata that is not `settled` may be other at the end: no
+    /// later frame may name it.
+    pub(crate) fn start(&mut self, frame: &Frame, settled: bool) -> Result<Begun> {
         self.check_open()?;
         if let Component::Other(name) = &frame.component {
             // A name of the engine's own would read back as another component.
@@ -157,14 +159,13 @@ impl<'a> RunBatch<'a> {
         let lane = |slot| (frame.component.clone(), slot);
         let (input, input_base) = self.body(&lane(Slot::Input), seq, &frame.input)?;
         let metadata = Content::Bytes(Arc::new(frame.metadata.clone()));
-        let (metadata, metadata_base) = self.body(&lane(Slot::Metadata), seq, &metadata)?;
+        let (metadata, metadata_base) = match settled {
+            true => self.body(&lane(Slot::Metadata), seq, &metadata)?,
+            false => (self.writer.content(&metadata, INLINE_BYTES_MAX)?, None),
+        };
         debug_assert!(metadata_base.is_none() || metadata.extents.is_some());
         self.staged.last_seq = seq;
-        if frame.severity.code() > self.staged.severity {
-            // The run's record says it at once: a run that a crash leaves open must not look as if it mattered less.
-            self.staged.severity = frame.severity.code();
-            self.changed = true;
-        }
+        self.raise(frame.severity.code());
         let head = FrameHead {
             run: self.run.uid,
             seq,
@@ -188,6 +189,30 @@ impl<'a> RunBatch<'a> {
         let metadata =
             PackedMetadata { packed: metadata, base: metadata_base, bytes: frame.metadata.clone() };
         Ok(Begun { head, component, input, input_base, metadata, started_ns })
+    }
+
+    /// Takes in what is known of a frame only at its end.
+    pub(crate) fn learn(&mut self, begun: &mut Begun, ending: &Ending) -> Result<()> {
+        begun.head.error = ending.error;
+        let severity = begun.head.severity.max(ending.severity.code());
+        begun.head.severity = severity;
+        self.raise(severity);
+        let bytes = ending.metadata.as_ref().unwrap_or(&begun.metadata.bytes).clone();
+        let content = Content::Bytes(Arc::new(bytes.clone()));
+        let lane = (begun.component.clone(), Slot::Metadata);
+        let (packed, base) = self.body(&lane, begun.head.seq, &content)?;
+        begun.head.metadata = packed.reference.clone();
+        begun.metadata = PackedMetadata { packed, base, bytes };
+        Ok(())
+    }
+
+    /// The run matters as much as its most severe frame. Its record says it at once: a run that a crash leaves open must
+    /// not look as if it mattered less.
+    fn raise(&mut self, severity: u8) {
+        if severity > self.staged.severity {
+            self.staged.severity = severity;
+            self.changed = true;
+        }
     }
 
     /// Writes the record of a frame that has begun and not ended.

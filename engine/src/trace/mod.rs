@@ -19,5 +19,5 @@ pub use model::{Component, ForkPoint, Frame, RUN_NAME_BYTES_MAX, RunInfo, RunSpe
 pub use reader::{FrameInfo, Frames, RecordedFrame, RunReader};
 pub use recorder::Run;
 pub use snapshots::Snapshot;
-pub use stream::OpenFrame;
+pub use stream::{Ending, OpenFrame};
 pub use verify::Verified;

@@ -1,5 +1,6 @@
 //! Frames whose output arrives in parts.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::blob::Extent;
@@ -14,7 +15,7 @@ use crate::log::ticket::Ticket;
 use crate::sync::Mutex;
 use crate::trace::batch::Begun;
 use crate::trace::lanes::Slot;
-use crate::trace::model::Frame;
+use crate::trace::model::{Frame, Severity};
 use crate::trace::recorder::Run;
 
 /// Bytes that are put together before they go to the log.
@@ -23,10 +24,10 @@ const PART_BYTES: usize = 16 << 10;
 const PART_NS: u64 = 50_000_000;
 
 /// A frame that has begun. Its parts survive a crash as they come: the frame is then read as incomplete, with the
-/// bytes that arrived.
+/// bytes that arrived. `R` is how it holds its run: `&Run`, or `Arc<Run>` where it has to outlive the caller.
 #[derive(Debug)]
-pub struct OpenFrame<'a> {
-    run: &'a Run,
+pub struct OpenFrame<R> {
+    run: R,
     begun: Begun,
     state: Mutex<Arriving>,
 }
@@ -47,9 +48,30 @@ impl Run {
     ///
     /// # Errors
     /// As [`Run::record`].
-    pub fn begin_frame(&self, frame: &Frame) -> Result<OpenFrame<'_>> {
-        let mut batch = self.batch()?;
-        let begun = batch.start(frame)?;
+    pub fn begin_frame(&self, frame: &Frame) -> Result<OpenFrame<&Self>> {
+        OpenFrame::begin(self, frame)
+    }
+}
+
+/// What is known of a frame only when its output is there.
+#[derive(Debug, Clone, Default)]
+pub struct Ending {
+    /// The component failed.
+    pub error: bool,
+    /// How much the frame turned out to matter, if more than was said at its beginning.
+    pub severity: Severity,
+    /// Metadata (JSON) in place of what it began with.
+    pub metadata: Option<Vec<u8>>,
+}
+
+impl<R: Deref<Target = Run>> OpenFrame<R> {
+    /// As [`Run::begin_frame`], for whoever has to own the run.
+    ///
+    /// # Errors
+    /// As [`Run::record`].
+    pub fn begin(run: R, frame: &Frame) -> Result<Self> {
+        let mut batch = run.batch()?;
+        let begun = batch.start(frame, false)?;
         batch.put_begun(&begun)?;
         batch.commit()?;
         let state = Arriving {
@@ -58,13 +80,11 @@ impl Run {
             hasher: blake3::Hasher::new(),
             len: 0,
             parts: 0,
-            last_part_ns: self.core.io.monotonic_ns(),
+            last_part_ns: run.core.io.monotonic_ns(),
         };
-        Ok(OpenFrame { run: self, begun, state: Mutex::new(state) })
+        Ok(Self { run, begun, state: Mutex::new(state) })
     }
-}
 
-impl OpenFrame<'_> {
     /// The frame's number.
     #[must_use]
     pub fn seq(&self) -> u32 {
@@ -139,11 +159,19 @@ impl OpenFrame<'_> {
     /// # Errors
     /// As [`Run::record`].
     pub fn finish(self, error: bool) -> Result<u32> {
+        self.finish_with(Ending { error, ..Ending::default() })
+    }
+
+    /// As [`OpenFrame::finish`], with what was learned meanwhile.
+    ///
+    /// # Errors
+    /// As [`Run::record`].
+    pub fn finish_with(self, ending: Ending) -> Result<u32> {
         let mut state = lock(&self.state);
         self.write_part(&mut state, Durability::Process)?;
         let mut batch = self.run.batch()?;
         let mut begun = self.begun.clone();
-        begun.head.error = error;
+        batch.learn(&mut begun, &ending)?;
         begun.head.duration_ns = self.run.core.io.now_ns().saturating_sub(self.begun.started_ns);
         let output = StoredBlob {
             namespace: self.run.namespace(),

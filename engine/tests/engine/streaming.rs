@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use annals::io::sim::{Crash, SimIo};
-use annals::{Component, Durability, ErrorKind, Frame, Options, RunSpec, Status, Store};
+use annals::{
+    Component, Durability, Ending, ErrorKind, Frame, OpenFrame, Options, RunSpec, Severity, Status, Store,
+};
 
 use crate::support::{Rng, assert_whole, bodies, frames, fresh, on, recorded};
 
@@ -31,6 +33,50 @@ fn a_streamed_frame_is_the_same_as_one_recorded_whole() {
         whole.record(Frame::new(Component::Llm, input, output).metadata(r#"{"a":1}"#)).unwrap();
     }
     assert_eq!(run.link(), whole.link());
+    assert_eq!(run.end(Status::Ok).unwrap().fingerprint, whole.end(Status::Ok).unwrap().fingerprint);
+    assert_eq!(bodies(&space.run("streamed").unwrap()), bodies(&space.run("whole").unwrap()));
+    assert_whole(&store);
+}
+
+/// What is known only at the end (status, usage, how bad it was) counts as if it had been known at the beginning; until
+/// then the frame has what it began with.
+#[test]
+fn a_frame_may_end_with_other_metadata_than_it_began_with() {
+    let (_dir, store, space) = fresh();
+    let run = std::sync::Arc::new(space.begin_run(RunSpec::new("streamed")).unwrap());
+    let whole = space.begin_run(RunSpec::new("whole")).unwrap();
+    let mut rng = Rng(4);
+    let metadata = |n: usize, rng: &mut Rng| {
+        let text = String::from_utf8_lossy(&rng.text(10 + 3000 * (n % 2))).into_owned();
+        serde_json::json!({ "n": n, "text": text, "volatile": { "ms": n } }).to_string().into_bytes()
+    };
+    for round in 0..6 {
+        let ends: Vec<_> = (0..3).map(|n| metadata(round * 3 + n, &mut rng)).collect();
+        let frame = |n: usize| Frame::new(Component::Llm, format!("question {round} {n}"), "");
+        let mut open: Vec<_> = (0..3)
+            .map(|n| Some(OpenFrame::begin(run.clone(), &frame(n).metadata(r#"{"begun":true}"#)).unwrap()))
+            .collect();
+        assert_eq!(
+            space.run("streamed").unwrap().frame(round as u32 * 3 + 1).unwrap().metadata,
+            br#"{"begun":true}"#
+        );
+        for n in [1, 2, 0] {
+            let open = open[n].take().unwrap();
+            open.append(format!("answer {n}").as_bytes()).unwrap();
+            let severity = if round == 3 { Severity::Flagged } else { Severity::Debug };
+            let ending = Ending { error: n == 1, severity, metadata: Some(ends[n].clone()) };
+            open.finish_with(ending).unwrap();
+        }
+        for (n, end) in ends.iter().enumerate() {
+            let mut frame = frame(n).metadata(end.clone());
+            (frame.output, frame.error) = (format!("answer {n}").into(), n == 1);
+            whole.record(frame).unwrap();
+        }
+    }
+    assert_eq!(space.run("streamed").unwrap().info().severity, Severity::Flagged);
+    let severities: Vec<_> = space.run("streamed").unwrap().frames().map(|f| f.unwrap().severity).collect();
+    assert_eq!(severities.iter().filter(|s| **s == Severity::Flagged).count(), 3);
+    assert!(!severities.contains(&Severity::Debug), "an end never makes a frame matter less");
     assert_eq!(run.end(Status::Ok).unwrap().fingerprint, whole.end(Status::Ok).unwrap().fingerprint);
     assert_eq!(bodies(&space.run("streamed").unwrap()), bodies(&space.run("whole").unwrap()));
     assert_whole(&store);
