@@ -36,6 +36,8 @@ pub(crate) struct Global {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
+    /// Run a program and record every model call that it makes over HTTP
+    Record(RecordArgs),
     /// Create a store
     Init,
     /// Record runs from a file of transcripts or frames
@@ -75,6 +77,34 @@ pub(crate) enum Verb {
     Restore(RestoreArgs),
     /// Record real runs, kill the recorder, reopen, and replay everything bit-exactly
     Demo(DemoArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "The program's exit code is passed on; 125: annals failed before it started, 126 or 127: it could not be started.")]
+pub(crate) struct RecordArgs {
+    /// The run's name [default: the command's, with the time]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) run: Option<String>,
+    /// A tag of the run; may be given again
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) tag: Vec<String>,
+    /// Where model calls go, for all providers or for one [default: where the program's own variables point, else the
+    /// provider's public address]
+    #[arg(long, value_name = "[PROVIDER=]URL")]
+    pub(crate) upstream: Vec<String>,
+    /// Another variable that the program reads a base address from, with the path that belongs after the address:
+    /// MY_LLM_URL=/v1; its upstream is its own value, else that of --upstream
+    #[arg(long, value_name = "NAME=/PATH")]
+    pub(crate) env: Vec<String>,
+    /// Keep the value of this variable with the run
+    #[arg(long, value_name = "NAME")]
+    pub(crate) keep_env: Vec<String>,
+    /// Call no other hosts than these
+    #[arg(long, value_name = "HOST")]
+    pub(crate) allow_host: Vec<String>,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
 }
 
 /// What a file holds.

@@ -5,12 +5,14 @@ use std::path::Path;
 
 use annals::import::ImportedRun;
 use annals::{
-    BackupReport, Checkpoint, Comparison, Diagnosis, Error, ErrorKind, Frame, Gap, History, Keyspace,
+    BackupReport, Checkpoint, Comparison, Diagnosis, Durability, Error, ErrorKind, Frame, Gap, History, Keyspace,
     Namespace, Options, Proof, RecordedFrame, RepairReport, Run, RunInfo, RunSpec, ScanRange, Seqno, Sharing,
     Status, Store,
 };
 
-use crate::failure::{Code, Failure, Result};
+use annals_server::{Recording, Report, SessionError};
+
+use crate::failure::{Code, Failure, Result, before};
 
 /// Raw bytes of frames that are committed together. One run is one commit up to this size, so that an import
 /// leaves whole runs only; a larger one goes in parts and is open, then abandoned, if it is stopped between them.
@@ -112,6 +114,38 @@ impl Door {
         let store = Store::open(root).map_err(engine)?;
         store.namespace(namespace).map_err(engine)?;
         Ok(Self { store, namespace: namespace.to_owned() })
+    }
+
+    /// Opens a store to record a program into. A frame counts as recorded once the system has it, so that no program
+    /// waits for the disk; the run's end waits for it.
+    pub(crate) fn recording(root: &Path, namespace: &str) -> Result<Self> {
+        let options = Options { durability: Durability::Process, ..Options::default() };
+        let store = Store::open_with(root, options).map_err(engine)?;
+        store.namespace(namespace).map_err(engine)?;
+        Ok(Self { store, namespace: namespace.to_owned() })
+    }
+
+    /// Records a program into a run of this name, or where that is only a wish into one of a name like it.
+    pub(crate) fn record_program(
+        &self,
+        name: &str,
+        wish: bool,
+        tags: &[(String, String)],
+        recording: &Recording,
+    ) -> Result<(String, Report)> {
+        let space = self.namespace().map_err(before)?;
+        let mut number = 1;
+        loop {
+            let name = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
+            let spec = tags.iter().fold(RunSpec::new(&name), |spec, (key, value)| spec.tag(key, value));
+            match annals_server::record(&space, spec, recording) {
+                Ok(report) => return Ok((name, report)),
+                Err(SessionError::Store(error)) if wish && error.kind() == ErrorKind::Conflict => {
+                    number += 1;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Opens a store for writing, where it and the namespace are there.
@@ -481,7 +515,7 @@ pub(crate) fn checkpoint(json: &[u8]) -> Result<Checkpoint> {
 }
 
 /// What an engine error means for the exit code, and what to do about it.
-fn engine(error: Error) -> Failure {
+pub(crate) fn engine(error: Error) -> Failure {
     let (code, hint) = match error.kind() {
         ErrorKind::Invalid => (Code::Failed, "change what is named there"),
         ErrorKind::NotFound => (Code::NoSuchThing, "`annals runs` and `annals scan` list what there is"),

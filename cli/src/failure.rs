@@ -26,6 +26,8 @@ pub(crate) enum Failure {
     Told { code: Code, message: String, hint: String },
     /// Everything was told already; only the exit code is left.
     Silent(Code),
+    /// The recorded program's own exit code, passed on.
+    Exit(u8),
     /// The reader of our output went away: not a failure.
     ClosedPipe,
 }
@@ -53,6 +55,7 @@ impl Failure {
     pub(crate) fn tell(self) -> ExitCode {
         let code = match self {
             Self::ClosedPipe => return ExitCode::SUCCESS,
+            Self::Exit(code) => return ExitCode::from(code),
             Self::Silent(code) => code,
             Self::Told { code, message, hint } => {
                 let error = anstyle::AnsiColor::Red.on_default().bold();
@@ -109,6 +112,31 @@ impl From<TemplateError> for Failure {
     fn from(error: TemplateError) -> Self {
         Self::new(Code::Usage, &error, "name runs by their own keys, for example --id '{task_id}-{trial}'")
     }
+}
+
+impl From<annals_server::SessionError> for Failure {
+    fn from(error: annals_server::SessionError) -> Self {
+        use annals_server::SessionError;
+        match error {
+            SessionError::Program(error) => {
+                let failure = Self::new(Code::Failed, &error.message, "check the command after --");
+                failure.tell();
+                Self::Exit(error.code)
+            }
+            SessionError::Proxy(error) => before(Self::new(Code::Failed, error, "the program was not started")),
+            SessionError::Mount(error) => {
+                let hint = "--upstream names another address: [PROVIDER=]http://HOST[:PORT][/PATH]";
+                before(Self::new(Code::Usage, error, hint))
+            }
+            SessionError::Store(error) => before(crate::door::engine(error)),
+        }
+    }
+}
+
+/// A failure before the program began ends with 125, so that nobody takes it for the program's own.
+pub(crate) fn before(failure: Failure) -> Failure {
+    failure.tell();
+    Failure::Exit(125)
 }
 
 impl From<annals_proof::Error> for Failure {

@@ -1,2 +1,15 @@
-//! The daemon's crate. It is empty on purpose until the socket server is built: the engine and the command
-//! line do not depend on it, and nothing here is promised yet.
+//! What annals says to the outside over sockets: the proxy that records and replays programs that call models over HTTP.
+//!
+//! The proxy listens on the loopback only. It ends no TLS and forges no certificate: a program is pointed at it by
+//! the variables that clients read their base address from ([`Mounts`]). The address carries a secret of the run.
+//!
+//! Layout: `proxy` (listening, exchanges, recording, replaying), `program` (the child process: its
+//! environment, its output, its end), `session` (both together, as a run).
+
+mod program;
+mod proxy;
+mod session;
+
+pub use program::{Program, ProgramError};
+pub use proxy::{Exchange, Guard, Headers, Http, Mount, MountError, Mounts, ProxyError, Recorded, Variable, Volatile};
+pub use session::{Origin, Recording, Report, SessionError, record};

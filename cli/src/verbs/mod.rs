@@ -6,6 +6,7 @@ mod import;
 mod init;
 mod kv;
 mod ledger;
+mod record;
 mod replay;
 mod runs;
 mod show;
@@ -24,6 +25,7 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
     let (global, mut out) = (&cli.global, Out::new(cli.global.json));
     let done = match &cli.verb {
         Verb::Init => init::run(global, &mut out),
+        Verb::Record(args) => record::run(global, args),
         Verb::Import(args) => import::run(global, args, &mut out),
         Verb::Runs(args) => runs::run(global, args, &mut out),
         Verb::Show(args) => show::run(global, args, &mut out),

@@ -1,0 +1,94 @@
+//! `annals record`: a program run behind the proxy. Standard output is the program's; what annals says goes to standard error.
+
+use std::io::Write;
+use std::path::Path;
+
+use annals_server::{Guard, Mounts, Program, Recording, Report, Variable};
+
+use crate::args::{Global, RecordArgs};
+use crate::door::Door;
+use crate::failure::{Code, Failure, Result, before};
+use crate::locate;
+use crate::out::count;
+
+pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
+    let tags = args.tag.iter().map(|tag| pair(tag, "--tag KEY=VALUE")).collect::<Result<Vec<_>>>()?;
+    let recording = Recording {
+        program: Program { argv: args.command.clone(), directory: None, environment: Vec::new() },
+        mounts: mounts(args)?,
+        guard: Guard { allowed: args.allow_host.clone() },
+        keep: args.keep_env.clone(),
+    };
+    let store = locate::store(global.store.as_deref());
+    let door = Door::recording(&store, &global.namespace).map_err(before)?;
+    let name = args.run.clone().unwrap_or_else(|| default_name(args));
+    let (name, report) = door.record_program(&name, args.run.is_none(), &tags, &recording)?;
+    let closed = door.close();
+    tell(&name, &report);
+    closed?;
+    match report.code {
+        0 => Ok(()),
+        code => Err(Failure::Exit(code)),
+    }
+}
+
+fn pair(text: &str, form: &str) -> Result<(String, String)> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(Failure::new(Code::Usage, format!("{text:?} is not of the form {form}"), "put an = between both")),
+    }
+}
+
+fn mounts(args: &RecordArgs) -> Result<Mounts> {
+    let upstreams = args.upstream.iter().map(|text| match text.split_once('=') {
+        Some((provider, url)) if !provider.contains(['/', ':']) => (Some(provider.to_owned()), url.to_owned()),
+        _ => (None, text.clone()),
+    });
+    let upstreams: Vec<_> = upstreams.collect();
+    let mut variables = Variable::known();
+    for text in &args.env {
+        let (name, path) = pair(text, "--env NAME=/PATH")?;
+        if !path.starts_with('/') {
+            let hint = "the path is what follows the address: / or /v1";
+            return Err(Failure::new(Code::Usage, format!("{path:?} is no path"), hint));
+        }
+        variables.retain(|variable| variable.name != name);
+        variables.push(Variable::of(&name, &path));
+    }
+    let set = |name: &str| std::env::var(name).ok();
+    Mounts::new(&variables, &upstreams, set).map_err(|error| annals_server::SessionError::from(error).into())
+}
+
+/// The command without its directory, and the time.
+fn default_name(args: &RecordArgs) -> String {
+    // `python agent.py`: what tells runs apart is the script.
+    let script = |text: &str| [".py", ".js", ".mjs", ".ts", ".sh", ".rb"].iter().any(|end| text.ends_with(end));
+    let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
+    let named = words.iter().find(|word| script(word)).or(words.first());
+    let stem = named.and_then(|word| Path::new(word.as_ref()).file_stem()).unwrap_or_default();
+    let stem: String = stem.to_string_lossy().chars().filter(|c| !c.is_control()).take(64).collect();
+    format!("{stem}-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S"))
+}
+
+fn tell(name: &str, report: &Report) {
+    let recorded = &report.recorded;
+    let mut stderr = anstream::stderr().lock();
+    // Nothing is left to do where even this cannot be written.
+    let mut line = |text: String| _ = writeln!(stderr, "annals: {text}");
+    if let Some(why) = &recorded.failed {
+        line(format!("RECORDING STOPPED, the program went on without it: {why}"));
+    }
+    if recorded.calls == 0 {
+        line("NO MODEL CALL WAS CAPTURED".to_owned());
+        line("hint: the program may read its base address from another variable (--env NAME=/PATH) or have it fixed".to_owned());
+    }
+    let mut asides = vec![format!("{:.1} s", report.seconds)];
+    if recorded.broken > 0 {
+        asides.push(format!("{} without a whole answer", count(recorded.broken)));
+    }
+    if recorded.secrets_removed > 0 {
+        asides.push(format!("{} secrets removed", count(recorded.secrets_removed)));
+    }
+    let asides = asides.join(", ");
+    line(format!("recorded {} requests into {name} ({asides}): annals replay", count(recorded.requests)));
+}

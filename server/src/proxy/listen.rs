@@ -1,0 +1,227 @@
+//! Listening on the loopback: connections in, whole requests out to whoever answers them.
+//!
+//! A request is read to its end before anything is asked of an upstream. Who does not know the run's secret learns
+//! nothing; what cannot be passed on exactly (an upgrade, two lengths for one body) is refused with a reason, and told to whoever
+//! answers, so that a recording keeps it.
+
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::BoxBody};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Greatest length of a request's body, in bytes.
+const REQUEST_BYTES_MAX: usize = 256 << 20;
+
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Outgoing = BoxBody<Bytes, BoxError>;
+pub(crate) type Answer = Pin<Box<dyn Future<Output = Response<Outgoing>> + Send>>;
+
+/// A request as it came.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) mount: String,
+    pub(crate) method: Method,
+    /// What follows the mount.
+    pub(crate) path: String,
+    pub(crate) query: Option<String>,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    /// Why it is not to be passed on.
+    pub(crate) refusal: Option<(StatusCode, String)>,
+}
+
+/// Whoever answers requests.
+pub(crate) trait Handler: Send + Sync + 'static {
+    fn answer(self: Arc<Self>, asked: Asked) -> Answer;
+}
+
+/// Why a proxy cannot listen.
+#[derive(Debug)]
+pub struct ProxyError(pub(crate) String);
+
+impl std::fmt::Display for ProxyError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ProxyError {}
+
+/// A proxy that listens.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    secret: String,
+    stop: watch::Sender<bool>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Listens on a free port of the loopback.
+    pub(crate) async fn start(handler: Arc<dyn Handler>) -> Result<Self, ProxyError> {
+        let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = bound.map_err(|e| ProxyError(format!("no port of the loopback can be listened on: {e}")))?;
+        let address = listener.local_addr().map_err(|e| ProxyError(e.to_string()))?;
+        let mut bytes = [0; 12];
+        getrandom::fill(&mut bytes).map_err(|e| ProxyError(format!("the system has no randomness: {e}")))?;
+        let secret: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let (stop, stopped) = watch::channel(false);
+        let task = tokio::spawn(listen(listener, handler, Arc::from(secret.as_str()), stopped));
+        Ok(Self { address, secret, stop, task })
+    }
+
+    /// `http://127.0.0.1:PORT`.
+    #[must_use]
+    pub(crate) fn base(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What every path has to begin with.
+    #[must_use]
+    pub(crate) fn secret(&self) -> &str {
+        &self.secret
+    }
+
+    /// Its port.
+    #[must_use]
+    pub(crate) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Takes no more connections and ends those there are.
+    pub(crate) async fn stop(self) {
+        let _ = self.stop.send(true);
+        let _ = self.task.await;
+    }
+}
+
+async fn listen(
+    listener: TcpListener,
+    handler: Arc<dyn Handler>,
+    secret: Arc<str>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            _ = stopped.changed() => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(serve(stream, handler.clone(), secret.clone()));
+                }
+                // Out of descriptors or the like: it may pass, and must not become a busy loop.
+                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
+            },
+            _ = connections.join_next(), if !connections.is_empty() => {}
+        }
+    }
+    // Aborted exchanges end as any whose client hangs up.
+    connections.shutdown().await;
+}
+
+async fn serve(stream: TcpStream, handler: Arc<dyn Handler>, secret: Arc<str>) {
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(move |request| {
+        let (handler, secret) = (handler.clone(), secret.clone());
+        async move { Ok::<_, std::convert::Infallible>(one(request, handler, &secret).await) }
+    });
+    // A client that breaks off ends its own connection, and nothing else.
+    let _ = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .auto_date_header(false)
+        .half_close(true)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+async fn one(request: Request<Incoming>, handler: Arc<dyn Handler>, secret: &str) -> Response<Outgoing> {
+    let (parts, body) = request.into_parts();
+    let Some((mount, path)) = place(parts.uri.path(), secret) else {
+        return refused(StatusCode::FORBIDDEN, "this address belongs to a recording and lacks its secret");
+    };
+    let mut asked = Asked {
+        mount: mount.to_owned(),
+        method: parts.method,
+        path: path.to_owned(),
+        query: parts.uri.query().map(str::to_owned),
+        headers: parts.headers,
+        body: Bytes::new(),
+        refusal: None,
+    };
+    asked.refusal = refusal(&asked.method, &asked.headers);
+    if asked.refusal.is_none() {
+        match Limited::new(body, REQUEST_BYTES_MAX).collect().await {
+            Ok(body) => asked.body = body.to_bytes(),
+            Err(error) if error.is::<LengthLimitError>() => {
+                let why = format!("a request's body may have at most {} MiB", REQUEST_BYTES_MAX >> 20);
+                asked.refusal = Some((StatusCode::PAYLOAD_TOO_LARGE, why));
+            }
+            Err(error) => asked.refusal = Some((StatusCode::BAD_REQUEST, format!("the body broke off: {error}"))),
+        }
+    }
+    handler.answer(asked).await
+}
+
+/// The mount, and the path below it. Some clients join a path to a base that ends in a slash and get two.
+fn place<'a>(path: &'a str, secret: &str) -> Option<(&'a str, &'a str)> {
+    let rest = path.trim_start_matches('/').strip_prefix(secret)?.strip_prefix('-')?;
+    let end = rest.find('/').unwrap_or(rest.len());
+    let (mount, path) = rest.split_at(end);
+    let doubled = path.len() - path.trim_start_matches('/').len();
+    Some((mount, &path[doubled.saturating_sub(1)..]))
+}
+
+fn refusal(method: &Method, headers: &HeaderMap) -> Option<(StatusCode, String)> {
+    let refuse = |status, why: &str| Some((status, why.to_owned()));
+    if headers.contains_key(CONTENT_LENGTH) && headers.contains_key(TRANSFER_ENCODING) {
+        return refuse(StatusCode::BAD_REQUEST, "a request with two lengths (Content-Length and Transfer-Encoding)");
+    }
+    if headers.contains_key(UPGRADE) {
+        let why = "an upgrade (WebSocket) cannot be recorded yet: use the HTTP form of the interface";
+        return refuse(StatusCode::NOT_IMPLEMENTED, why);
+    }
+    if *method == Method::CONNECT {
+        return refuse(StatusCode::METHOD_NOT_ALLOWED, "a tunnel cannot be recorded: set the base address instead");
+    }
+    None
+}
+
+/// An answer of our own, in the form in which model providers tell errors.
+pub(crate) fn refused(status: StatusCode, why: &str) -> Response<Outgoing> {
+    let body = json!({ "error": { "type": "annals", "message": format!("annals: {why}") } }).to_string();
+    let mut response = Response::new(whole(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
+    response
+}
+
+pub(crate) fn whole(bytes: Bytes) -> Outgoing {
+    Full::new(bytes).map_err(|never| match never {}).boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_names_its_mount_after_the_secret() {
+        assert_eq!(place("/abc-openai/v1/x", "abc"), Some(("openai", "/v1/x")));
+        assert_eq!(place("/abc-openai", "abc"), Some(("openai", "")));
+        assert_eq!(place("//abc-openai//v1/x", "abc"), Some(("openai", "/v1/x")));
+        assert_eq!(place("/abd-openai/v1", "abc"), None);
+        assert_eq!(place("/v1/chat/completions", "abc"), None);
+    }
+}

@@ -1,0 +1,15 @@
+//! The loopback proxy: `listen` takes connections and reads requests, `mounts` says which upstream an address stands for,
+//! `upstream` calls it, `record` records what goes through, `exchange` is the form in which a frame keeps it.
+
+mod exchange;
+mod listen;
+mod mounts;
+mod record;
+mod upstream;
+
+pub use exchange::{Exchange, Headers, Http, Volatile};
+pub use listen::ProxyError;
+pub use mounts::{Mount, MountError, Mounts, Variable};
+pub use record::Recorded;
+pub(crate) use record::Recorder;
+pub use upstream::Guard;

@@ -1,0 +1,328 @@
+//! Recording what goes through: a frame for each exchange, begun when its request is there and written on as its answer comes.
+//!
+//! The program always gets what the upstream said, also where the store refuses a frame: from then on nothing is
+//! recorded, and the recording's end says why.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+
+use annals::{Component, Ending, Frame, OpenFrame, Run, Severity};
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame as Part, SizeHint};
+use hyper::{Response, StatusCode};
+use serde_json::Map;
+use tokio::time::Instant;
+
+use super::exchange::{Exchange, Headers, Http, Volatile, without_secrets};
+use super::listen::{Answer, Asked, BoxError, Handler, Proxy, ProxyError, refused};
+use super::mounts::Mounts;
+use super::upstream::{Upstream, chain};
+
+/// What has been recorded.
+#[derive(Debug, Clone, Default)]
+pub struct Recorded {
+    /// Exchanges.
+    pub requests: u64,
+    /// Of those, calls of a model.
+    pub calls: u64,
+    /// Exchanges that have no whole answer.
+    pub broken: u64,
+    /// Secrets that did not reach the store.
+    pub secrets_removed: u64,
+    /// Why nothing more was recorded from some moment on.
+    pub failed: Option<String>,
+}
+
+/// Records one run.
+pub(crate) struct Recorder(Arc<Inner>);
+
+struct Inner {
+    run: Arc<Run>,
+    key: [u8; 32],
+    mounts: Mounts,
+    upstream: Upstream,
+    /// Where this listens itself.
+    port: OnceLock<u16>,
+    requests: AtomicU64,
+    calls: AtomicU64,
+    broken: AtomicU64,
+    secrets_removed: AtomicU64,
+    failed: Mutex<Option<String>>,
+    /// Exchanges whose end is still to be written.
+    writing: tokio::sync::watch::Sender<usize>,
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder").field("run", &self.0.run.name()).finish_non_exhaustive()
+    }
+}
+
+impl Recorder {
+    /// Records into this run what goes to these upstreams; `key` is that of its requests' hashes.
+    ///
+    /// # Errors
+    /// Where the system gives no HTTP client.
+    pub(crate) fn new(run: Arc<Run>, key: [u8; 32], mounts: Mounts) -> Result<Self, ProxyError> {
+        Ok(Self(Arc::new(Inner {
+            run,
+            key,
+            mounts,
+            upstream: Upstream::new()?,
+            port: OnceLock::new(),
+            requests: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+            broken: AtomicU64::new(0),
+            secrets_removed: AtomicU64::new(0),
+            failed: Mutex::new(None),
+            writing: tokio::sync::watch::Sender::new(0),
+        })))
+    }
+
+    /// Listens.
+    ///
+    /// # Errors
+    /// Where no port of the loopback can be had.
+    pub(crate) async fn listen(&self) -> Result<Proxy, ProxyError> {
+        let proxy = Proxy::start(self.0.clone()).await?;
+        let _ = self.0.port.set(proxy.port());
+        Ok(proxy)
+    }
+
+    /// Waits until all that went through is written, and says what it was.
+    pub(crate) async fn finish(&self) -> Recorded {
+        let mut writing = self.0.writing.subscribe();
+        let _ = writing.wait_for(|left| *left == 0).await;
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        Recorded {
+            requests: count(&self.0.requests),
+            calls: count(&self.0.calls),
+            broken: count(&self.0.broken),
+            secrets_removed: count(&self.0.secrets_removed),
+            failed: self.0.failed.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+}
+
+impl Handler for Inner {
+    fn answer(self: Arc<Self>, asked: Asked) -> Answer {
+        Box::pin(async move {
+            let mut taping = Taping::begin(&self, &asked);
+            let answered = match (&asked.refusal, self.mounts.get(&asked.mount)) {
+                (Some((status, why)), _) => Err((*status, why.clone())),
+                (None, None) => Err((StatusCode::NOT_FOUND, format!("this run has no upstream {:?}", asked.mount))),
+                (None, Some(mount)) if self.is_own(&mount.origin) => {
+                    Err((StatusCode::LOOP_DETECTED, "this upstream is the proxy itself".to_owned()))
+                }
+                (None, Some(mount)) => {
+                    let body = asked.body.clone();
+                    let sent = self.upstream.send(mount, &asked, body).await;
+                    sent.map_err(|why| (StatusCode::BAD_GATEWAY, why))
+                }
+            };
+            match answered {
+                Ok(response) => {
+                    taping.head(response.status(), Headers::of(response.headers()));
+                    let headers = Headers::of(response.headers()).to_map();
+                    let status = response.status();
+                    let body = Tee { body: response.into(), taping: Some(taping) };
+                    let mut response = Response::new(body.boxed());
+                    *response.status_mut() = status;
+                    *response.headers_mut() = headers;
+                    response
+                }
+                Err((status, why)) => {
+                    let (parts, body) = refused(status, &why).into_parts();
+                    taping.head(status, Headers::of(&parts.headers));
+                    let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+                    taping.part(&bytes);
+                    taping.end(Some(why));
+                    Response::from_parts(parts, super::listen::whole(bytes))
+                }
+            }
+        })
+    }
+}
+
+impl Inner {
+    /// The first failure is kept; nothing is recorded after it.
+    fn fail(&self, error: &annals::Error) {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| error.to_string());
+    }
+
+    fn is_own(&self, origin: &str) -> bool {
+        let port = self.port.get().map(|port| format!(":{port}"));
+        let near = ["http://127.", "http://localhost", "http://[::1]"].iter().any(|host| origin.starts_with(host));
+        near && port.is_some_and(|port| origin.ends_with(&port))
+    }
+
+    fn is_failed(&self) -> bool {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+}
+
+/// The hash by which a request is found again: over its call and its body, as they came.
+pub(crate) fn asked_hash(key: &[u8; 32], call: &str, body: &[u8]) -> String {
+    let mut hasher = blake3::Hasher::new_keyed(key);
+    hasher.update(&(call.len() as u64).to_le_bytes()).update(call.as_bytes()).update(body);
+    hasher.finalize().to_hex().to_string()
+}
+
+/// An exchange being recorded. Dropped before its end, it is one whose client has hung up.
+struct Taping {
+    recorder: Arc<Inner>,
+    frame: Option<OpenFrame<Arc<Run>>>,
+    exchange: Exchange,
+    began: Instant,
+    over: bool,
+}
+
+impl Taping {
+    fn begin(recorder: &Arc<Inner>, asked: &Asked) -> Self {
+        let http = Http {
+            mount: asked.mount.clone(),
+            method: asked.method.as_str().to_owned(),
+            path: asked.path.clone(),
+            query: asked.query.clone(),
+            status: None,
+            broken: None,
+        };
+        let hash = asked_hash(&recorder.key, &http.call(), &asked.body);
+        let mut exchange = Exchange { http, summary: Map::new(), volatile: Volatile { asked: hash, ..Volatile::default() } };
+        exchange.volatile.request_headers = Headers::of(&asked.headers);
+        let mut removed = exchange.volatile.request_headers.remove_secrets();
+        if let Some(query) = &mut exchange.http.query {
+            let (without, secrets) = without_secrets(query);
+            *query = without;
+            removed += secrets;
+        }
+        let llm = is_call(&asked.path);
+        recorder.requests.fetch_add(1, Ordering::Relaxed);
+        recorder.calls.fetch_add(u64::from(llm), Ordering::Relaxed);
+        recorder.secrets_removed.fetch_add(removed as u64, Ordering::Relaxed);
+        recorder.writing.send_modify(|left| *left += 1);
+        let component = if llm { Component::Llm } else { Component::Other("http".to_owned()) };
+        let frame = Frame::new(component, asked.body.to_vec(), "").metadata(json(&exchange));
+        let frame = match recorder.is_failed() {
+            true => None,
+            false => OpenFrame::begin(recorder.run.clone(), &frame).inspect_err(|e| recorder.fail(e)).ok(),
+        };
+        Self { recorder: recorder.clone(), frame, exchange, began: Instant::now(), over: false }
+    }
+
+    fn head(&mut self, status: StatusCode, headers: Headers) {
+        self.exchange.http.status = Some(status.as_u16());
+        self.exchange.volatile.response_headers = headers;
+        let removed = self.exchange.volatile.response_headers.remove_secrets();
+        self.recorder.secrets_removed.fetch_add(removed as u64, Ordering::Relaxed);
+    }
+
+    fn part(&mut self, bytes: &[u8]) {
+        let Some(frame) = &self.frame else { return };
+        let ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.exchange.volatile.part_bytes.push(bytes.len() as u64);
+        self.exchange.volatile.part_ms.push(ms);
+        if let Err(error) = frame.append(bytes) {
+            self.recorder.fail(&error);
+            self.frame = None;
+        }
+    }
+
+    /// Writes the frame's end, away from whoever carries the traffic.
+    fn end(mut self, broken: Option<String>) {
+        self.close(broken);
+    }
+
+    fn close(&mut self, broken: Option<String>) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        self.exchange.http.broken = broken;
+        self.recorder.broken.fetch_add(u64::from(self.exchange.http.broken.is_some()), Ordering::Relaxed);
+        let (recorder, frame, exchange) = (self.recorder.clone(), self.frame.take(), self.exchange.clone());
+        let write = move || {
+            let error = exchange.http.broken.is_some() || exchange.http.status.is_none_or(|status| status >= 400);
+            let severity = if error { Severity::Flagged } else { Severity::Normal };
+            let ending = Ending { error, severity, metadata: Some(json(&exchange)) };
+            if let Some(Err(error)) = frame.map(|frame| frame.finish_with(ending)) {
+                recorder.fail(&error);
+            }
+            recorder.writing.send_modify(|left| *left -= 1);
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(write)),
+            Err(_) => write(),
+        }
+    }
+}
+
+impl Drop for Taping {
+    fn drop(&mut self) {
+        self.close(Some("the client hung up".to_owned()));
+    }
+}
+
+fn json(exchange: &Exchange) -> Vec<u8> {
+    serde_json::to_vec(exchange).unwrap_or_default()
+}
+
+/// Whether a path is that of a model call.
+fn is_call(path: &str) -> bool {
+    ["/chat/completions", "/responses", "/embeddings", "/messages", "/api/chat", "/api/generate"]
+        .iter()
+        .any(|end| path.ends_with(end))
+        || path.ends_with(":generateContent")
+        || path.ends_with(":streamGenerateContent")
+}
+
+/// An answer on its way to the client, recorded as it goes by.
+struct Tee {
+    body: reqwest::Body,
+    taping: Option<Taping>,
+}
+
+impl Body for Tee {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Part<Bytes>, BoxError>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        match &polled {
+            Poll::Ready(Some(Ok(part))) => {
+                if let (Some(bytes), Some(taping)) = (part.data_ref(), &mut self.taping) {
+                    taping.part(bytes);
+                }
+                // hyper asks no further once the announced length is there.
+                if self.body.is_end_stream() && let Some(taping) = self.taping.take() {
+                    taping.end(None);
+                }
+            }
+            Poll::Ready(Some(Err(error))) => {
+                if let Some(taping) = self.taping.take() {
+                    taping.end(Some(format!("the upstream broke off: {}", chain(error))));
+                }
+            }
+            Poll::Ready(None) => {
+                if let Some(taping) = self.taping.take() {
+                    taping.end(None);
+                }
+            }
+            Poll::Pending => {}
+        }
+        polled.map(|part| part.map(|part| part.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.taping.is_none() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,216 @@
+//! A program recorded from its beginning to its end.
+//!
+//! The run's metadata says what was started and how ([`Origin`]). Each exchange is a frame of its own. The last frames are
+//! the program's own: `program` (input: what was started, output: its standard output, metadata: how it ended)
+//! and, where it wrote any, `stderr`.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+
+use annals::{Component, Content, Durability, Frame, Namespace, Run, RunSpec, Severity, Status, StoredBlob};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::program::{Ended, Program, ProgramError};
+use crate::proxy::{Guard, MountError, Mounts, ProxyError, Recorded, Recorder};
+
+/// Variables whose values are kept with a run besides those that are named: they change what programs do, and hold no secret.
+const ENVIRONMENT: [&str; 8] =
+    ["LANG", "LC_ALL", "TZ", "PATH", "PYTHONHASHSEED", "PYTHONPATH", "VIRTUAL_ENV", "NODE_OPTIONS"];
+
+/// What a run is of: the metadata of a recorded run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Command and arguments; bytes that are no UTF-8 are replaced.
+    pub argv: Vec<String>,
+    /// The working directory.
+    pub directory: String,
+    /// The git revision of that directory, with `-dirty` where files were changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// Named variables.
+    pub environment: std::collections::BTreeMap<String, String>,
+    /// The upstreams.
+    pub mounts: Mounts,
+    /// The key of the requests' hashes, hexadecimal.
+    pub key: String,
+}
+
+/// What is to be recorded.
+#[derive(Debug, Clone)]
+pub struct Recording {
+    /// The program.
+    pub program: Program,
+    /// Its upstreams.
+    pub mounts: Mounts,
+    /// Which of them may be called.
+    pub guard: Guard,
+    /// Variables to keep, by name.
+    pub keep: Vec<String>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Report {
+    /// Counts.
+    pub recorded: Recorded,
+    /// The program's exit code, or 128 and a signal's number.
+    pub code: u8,
+    /// How the run ended.
+    pub status: Status,
+    /// How long the program ran.
+    pub seconds: f64,
+}
+
+/// Why nothing was recorded.
+#[derive(Debug)]
+pub enum SessionError {
+    /// The program could not be started.
+    Program(ProgramError),
+    /// There is no proxy for it.
+    Proxy(ProxyError),
+    /// An upstream that may not be called.
+    Mount(MountError),
+    /// The store.
+    Store(annals::Error),
+}
+
+impl From<annals::Error> for SessionError {
+    fn from(error: annals::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<ProxyError> for SessionError {
+    fn from(error: ProxyError) -> Self {
+        Self::Proxy(error)
+    }
+}
+
+impl From<MountError> for SessionError {
+    fn from(error: MountError) -> Self {
+        Self::Mount(error)
+    }
+}
+
+/// Runs a program and records it into a new run of this name and these tags.
+///
+/// # Errors
+/// Where nothing was started: the store, the proxy, the program.
+pub fn record(space: &Namespace, spec: RunSpec, recording: &Recording) -> Result<Report, SessionError> {
+    recording.guard.check(&recording.mounts)?;
+    let key = random_key()?;
+    let origin = origin(recording, &key);
+    let metadata = serde_json::to_vec(&json!({ "program": origin })).unwrap_or_default();
+    let run = Arc::new(space.begin_run(spec.metadata(metadata))?);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(|e| ProxyError(format!("no threads can be started: {e}")))?;
+    let done = runtime.block_on(session(space, &run, key, recording, &origin));
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    if done.is_err() {
+        // What was begun and never ran says so.
+        let _ = run.end(Status::Failed);
+    }
+    done
+}
+
+async fn session(
+    space: &Namespace,
+    run: &Arc<Run>,
+    key: [u8; 32],
+    recording: &Recording,
+    origin: &Origin,
+) -> Result<Report, SessionError> {
+    let recorder = Recorder::new(run.clone(), key, recording.mounts.clone())?;
+    let proxy = recorder.listen().await?;
+    let mut program = recording.program.clone();
+    program.environment.extend(recording.mounts.environment(&proxy.base(), proxy.secret()));
+    program.environment.extend(past_proxies());
+    let began = Instant::now();
+    let keeper = space.clone();
+    let ended = program.run(move |from| keeper.store_blob(from)).await.map_err(SessionError::Program)?;
+    let seconds = began.elapsed().as_secs_f64();
+    proxy.stop().await;
+    let mut recorded = recorder.finish().await;
+    let (code, status) = (ended.code, if ended.code == 0 { Status::Ok } else { Status::Failed });
+    if recorded.failed.is_none()
+        && let Err(error) = end(run, ended, origin, seconds, status)
+    {
+        recorded.failed = Some(error.to_string());
+    }
+    Ok(Report { recorded, code, status, seconds })
+}
+
+/// The program's own frames, and the run's end, on disk when this returns.
+fn end(
+    run: &Run,
+    ended: Ended<annals::Result<StoredBlob>>,
+    origin: &Origin,
+    seconds: f64,
+    status: Status,
+) -> annals::Result<()> {
+    let content = |kept: annals::Result<StoredBlob>| kept.map(Content::from);
+    let (stdout, stderr) = (content(ended.stdout)?, content(ended.stderr)?);
+    let mut batch = run.batch()?;
+    batch.durability(Durability::Disk);
+    let metadata = json!({
+        "exit": { "code": ended.code, "signal": ended.signal },
+        "volatile": { "seconds": seconds },
+    });
+    let started = serde_json::to_vec(&origin.argv).unwrap_or_default();
+    let mut frame = Frame::new(Component::Other("program".to_owned()), started, stdout);
+    frame.error = status == Status::Failed;
+    frame.severity = if frame.error { Severity::Flagged } else { Severity::Normal };
+    batch.frame(frame.metadata(metadata.to_string()))?;
+    if stderr.len() > 0 {
+        batch.frame(Frame::new(Component::Other("stderr".to_owned()), "", stderr))?;
+    }
+    batch.end(status)?;
+    batch.commit()?;
+    Ok(())
+}
+
+fn random_key() -> Result<[u8; 32], ProxyError> {
+    let mut key = [0; 32];
+    getrandom::fill(&mut key).map_err(|e| ProxyError(format!("the system has no randomness: {e}")))?;
+    Ok(key)
+}
+
+fn origin(recording: &Recording, key: &[u8; 32]) -> Origin {
+    let lossy = |text: &OsStr| text.to_string_lossy().into_owned();
+    let names = ENVIRONMENT.iter().copied().chain(recording.keep.iter().map(String::as_str));
+    let directory = recording.program.directory.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_default();
+    Origin {
+        argv: recording.program.argv.iter().map(|argument| lossy(argument)).collect(),
+        revision: revision(&directory),
+        directory: lossy(directory.as_os_str()),
+        environment: names.filter_map(|name| Some((name.to_owned(), lossy(&std::env::var_os(name)?)))).collect(),
+        mounts: recording.mounts.clone(),
+        key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
+    }
+}
+
+/// The revision that a directory is at, if git knows it.
+fn revision(directory: &Path) -> Option<String> {
+    let git = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("git");
+        command.arg("-C").arg(directory).args(arguments).stdin(std::process::Stdio::null());
+        let output = command.output().ok().filter(|output| output.status.success())?;
+        String::from_utf8(output.stdout).ok().map(|text| text.trim().to_owned())
+    };
+    let head = git(&["rev-parse", "HEAD"])?;
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|text| !text.is_empty());
+    Some(if changed { format!("{head}-dirty") } else { head })
+}
+
+/// A program that goes through a proxy comes to the loopback without it.
+fn past_proxies() -> Vec<(String, String)> {
+    let of = |name: &str| {
+        let set = std::env::var(name).ok().filter(|value| !value.is_empty());
+        let hosts = set.map_or_else(|| "127.0.0.1".to_owned(), |value| format!("{value},127.0.0.1"));
+        (name.to_owned(), hosts)
+    };
+    vec![of("NO_PROXY"), of("no_proxy")]
+}
