@@ -46,7 +46,7 @@ pub(crate) enum Verb {
     Runs(RunsArgs),
     /// Show a run, or one of its frames
     Show(ShowArgs),
-    /// Read runs back, every byte checked
+    /// Run a recorded program again, its model calls answered from the recording; or read runs back, every byte checked
     Replay(ReplayArgs),
     /// Check that what is stored is what was recorded
     Verify(VerifyArgs),
@@ -80,7 +80,9 @@ pub(crate) enum Verb {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "The program's exit code is passed on; 125: annals failed before it started, 126 or 127: it could not be started.")]
+#[command(
+    after_help = "The program's exit code is passed on; 125: annals failed before it started, 126 or 127: it could not be started."
+)]
 pub(crate) struct RecordArgs {
     /// The run's name [default: the command's, with the time]
     #[arg(long, value_name = "NAME")]
@@ -169,17 +171,48 @@ pub(crate) struct ShowArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("what").required(true))]
+#[command(
+    after_help = "Without --all, --json and --raw the program runs again where one was recorded, and every model call of it is
+answered from the recording: no key, no network. It ends with 3 where anything was not as recorded, else with the program's exit code."
+)]
 pub(crate) struct ReplayArgs {
-    /// The run
-    #[arg(group = "what")]
+    /// The run [default: the last one]
+    #[arg(conflicts_with = "all")]
     pub(crate) run: Option<String>,
-    /// Every run
-    #[arg(long, group = "what")]
+    /// Read every run back; no program is started
+    #[arg(long)]
     pub(crate) all: bool,
-    /// Write the outputs' exact bytes and nothing else
+    /// Write the outputs' exact bytes and nothing else; no program is started
     #[arg(long, conflicts_with = "json")]
     pub(crate) raw: bool,
+    /// What of a request may differ: 'ignore PATH', 'mask SHAPE PATH' (a uuid, a time, ... in a text) or 'query KEY'; may be given again
+    #[arg(long, value_name = "RULE")]
+    pub(crate) rule: Vec<String>,
+    /// Leave out the value at this place of requests, as --rule 'ignore PATH' does
+    #[arg(long, value_name = "JSONPATH")]
+    pub(crate) ignore: Vec<String>,
+    /// A set of rules: none, gemini, bedrock or redacting
+    #[arg(long, value_name = "PRESET")]
+    pub(crate) matcher: Vec<String>,
+    /// Answers come as fast as they are taken, or as slowly as they were recorded
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) timing: TimingArg,
+    /// Release answers that overlapped in another order, by this seed, to find programs that hang on chance
+    #[arg(long, value_name = "SEED")]
+    pub(crate) chaos: Option<u64>,
+    /// Another program than the recorded one
+    #[arg(last = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// When the parts of a replayed answer come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum TimingArg {
+    /// As fast as they are taken
+    #[default]
+    None,
+    /// As long after the request as when they were recorded
+    Recorded,
 }
 
 #[derive(Debug, Args)]

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use annals::import::ImportedRun;
 use annals::{
-    BackupReport, Checkpoint, Comparison, Diagnosis, Durability, Error, ErrorKind, Frame, Gap, History, Keyspace,
-    Namespace, Options, Proof, RecordedFrame, RepairReport, Run, RunInfo, RunSpec, ScanRange, Seqno, Sharing,
-    Status, Store,
+    BackupReport, Checkpoint, Comparison, Diagnosis, Durability, Error, ErrorKind, Frame, Gap, History,
+    Keyspace, Namespace, Options, Proof, RecordedFrame, RepairReport, Run, RunInfo, RunReader, RunSpec,
+    ScanRange, Seqno, Sharing, Status, Store,
 };
 
-use annals_server::{Recording, Report, SessionError};
+use annals_server::{Origin, Recording, Report, SessionError};
 
 use crate::failure::{Code, Failure, Result, before};
 
@@ -183,22 +183,57 @@ impl Door {
         Ok(runs.map(|run| run.map(|info| row(&info)).map_err(engine)))
     }
 
+    /// The run of this name; `last` is the one begun last, and the beginning of one name only stands for it, where no
+    /// run is called so.
+    pub(crate) fn reader(&self, id: &str) -> Result<RunReader> {
+        let space = self.namespace()?;
+        let missing = match space.run(id) {
+            Err(error) if error.kind() == ErrorKind::NotFound => no_run(error),
+            found => return found.map_err(engine),
+        };
+        if id == "last" {
+            return space.last_run().map_err(no_run);
+        }
+        let mut names = Vec::new();
+        for run in space.runs().map_err(engine)? {
+            let name = run.map_err(engine)?.name;
+            if !id.is_empty() && name.starts_with(id) {
+                names.push(name);
+            }
+        }
+        match names.as_slice() {
+            [] => Err(missing),
+            [name] => space.run(name).map_err(engine),
+            names => {
+                let shown: Vec<_> = names.iter().take(5).map(String::as_str).collect();
+                let message =
+                    format!("{id:?} is the beginning of {} runs: {}", names.len(), shown.join(", "));
+                Err(Failure::new(Code::NoSuchThing, message, "write more of the name"))
+            }
+        }
+    }
+
+    /// What a run was recorded of, if a program was.
+    pub(crate) fn origin(&self, reader: &RunReader) -> Result<Option<Origin>> {
+        Origin::of(reader).map_err(engine)
+    }
+
     pub(crate) fn run(&self, id: &str) -> Result<RunRow> {
-        Ok(row(self.namespace()?.run(id).map_err(no_run)?.info()))
+        Ok(row(self.reader(id)?.info()))
     }
 
     pub(crate) fn metadata(&self, id: &str) -> Result<Vec<u8>> {
-        self.namespace()?.run(id).map_err(no_run)?.metadata().map_err(engine)
+        self.reader(id)?.metadata().map_err(engine)
     }
 
     /// A run's frames in order, every blob and link checked, and its fingerprint after the last.
     pub(crate) fn frames(&self, id: &str) -> Result<impl Iterator<Item = Result<FrameRow>>> {
-        let reader = self.namespace()?.run(id).map_err(no_run)?;
+        let reader = self.reader(id)?;
         Ok(reader.frames().map(|frame| frame.map(frame_row).map_err(engine)))
     }
 
     pub(crate) fn frame(&self, id: &str, seq: u32) -> Result<FrameRow> {
-        let reader = self.namespace()?.run(id).map_err(no_run)?;
+        let reader = self.reader(id)?;
         reader.frame(seq).map(frame_row).map_err(engine)
     }
 
@@ -232,16 +267,16 @@ impl Door {
     /// Forks a run. The fork is ended at once, since nobody goes on with it from here.
     pub(crate) fn fork(&self, from: &str, at: u32, name: &str) -> Result<RunRow> {
         let namespace = self.namespace()?;
-        let parent = namespace.run(from).map_err(no_run)?;
+        let parent = self.reader(from)?;
         let of = parent.info();
         let spec = RunSpec::new(name).agent(&of.agent).model(&of.model).severity(of.severity);
-        let fork = namespace.fork(from, at, false, spec).map_err(engine)?;
+        let fork = namespace.fork(&of.name, at, false, spec).map_err(engine)?;
         fork.end(Status::Ok).map(|info| row(&info)).map_err(engine)
     }
 
     /// The state after a frame (none: the last), and the frame that it was taken after.
     pub(crate) fn state(&self, id: &str, seq: Option<u32>) -> Result<(u32, Vec<u8>)> {
-        let reader = self.namespace()?.run(id).map_err(no_run)?;
+        let reader = self.reader(id)?;
         let last = reader.info().frames;
         if let Some(seq) = seq.filter(|seq| *seq > last) {
             let message = format!("run `{id}` has no frame {seq}");
@@ -265,8 +300,8 @@ impl Door {
         let report = match scope {
             Scope::All => self.store.verify(),
             Scope::Run(id) => {
-                self.namespace()?;
-                self.store.verify_runs(&self.namespace, &[id.to_owned()])
+                let name = self.reader(id)?.info().name.clone();
+                self.store.verify_runs(&self.namespace, &[name])
             }
             Scope::Sample(wanted) => {
                 let names = self.runs()?.map(|run| run.map(|run| run.id)).collect::<Result<Vec<_>>>()?;
@@ -298,7 +333,8 @@ impl Door {
 
     /// A proof of a run or of one of its frames.
     pub(crate) fn prove(&self, id: &str, seq: Option<u32>, since: Option<&Checkpoint>) -> Result<Proof> {
-        self.namespace()?.prove(id, seq, since).map_err(|error| match error.kind() {
+        let name = self.reader(id)?.info().name.clone();
+        self.namespace()?.prove(&name, seq, since).map_err(|error| match error.kind() {
             ErrorKind::Diverged => {
                 Failure::new(Code::Damage, error, "`annals verify --against` that checkpoint says where")
             }

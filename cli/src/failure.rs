@@ -123,7 +123,9 @@ impl From<annals_server::SessionError> for Failure {
                 failure.tell();
                 Self::Exit(error.code)
             }
-            SessionError::Proxy(error) => before(Self::new(Code::Failed, error, "the program was not started")),
+            SessionError::Proxy(error) => {
+                before(Self::new(Code::Failed, error, "the program was not started"))
+            }
             SessionError::Mount(error) => {
                 let hint = "--upstream names another address: [PROVIDER=]http://HOST[:PORT][/PATH]";
                 before(Self::new(Code::Usage, error, hint))

@@ -11,5 +11,8 @@ mod proxy;
 mod session;
 
 pub use program::{Program, ProgramError};
-pub use proxy::{Exchange, Guard, Headers, Http, Mount, MountError, Mounts, ProxyError, Recorded, Variable, Volatile};
-pub use session::{Origin, Recording, Report, SessionError, record};
+pub use proxy::{
+    Diverged, Exchange, Guard, Headers, Http, Mount, MountError, Mounts, ProxyError, Recorded, ReplayOptions,
+    Replayed, Timing, Variable, Volatile,
+};
+pub use session::{Origin, Recording, ReplayReport, Report, SessionError, record, replay};

@@ -65,10 +65,10 @@ impl Program {
         &self,
         keep: impl Fn(&mut dyn Read) -> T + Clone + Send + 'static,
     ) -> Result<Ended<T>, ProgramError> {
-        let (program, arguments) = self.argv.split_first().ok_or_else(|| ProgramError {
-            code: 125,
-            message: "no command is given".to_owned(),
-        })?;
+        let (program, arguments) = self
+            .argv
+            .split_first()
+            .ok_or_else(|| ProgramError { code: 125, message: "no command is given".to_owned() })?;
         let mut signals = Signals::new();
         let mut command = Command::new(program);
         command.args(arguments).envs(self.environment.iter().cloned());
@@ -78,15 +78,20 @@ impl Program {
         }
         let mut child = command.spawn().map_err(|error| {
             let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-            ProgramError { code, message: format!("{} cannot be started: {error}", program.to_string_lossy()) }
+            ProgramError {
+                code,
+                message: format!("{} cannot be started: {error}", program.to_string_lossy()),
+            }
         })?;
         let (over, ended) = tokio::sync::watch::channel(false);
-        let stdout = child.stdout.take().map(|from| relay(from, std::io::stdout(), ended.clone(), keep.clone()));
+        let stdout =
+            child.stdout.take().map(|from| relay(from, std::io::stdout(), ended.clone(), keep.clone()));
         let stderr = child.stderr.take().map(|from| relay(from, std::io::stderr(), ended, keep));
         let status = signals.pass_on(&mut child).await;
         let _ = over.send(true);
         let failed = |what: &str| ProgramError { code: 125, message: format!("its {what} was lost") };
-        let status = status.map_err(|e| ProgramError { code: 125, message: format!("it cannot be waited for: {e}") })?;
+        let status = status
+            .map_err(|e| ProgramError { code: 125, message: format!("it cannot be waited for: {e}") })?;
         let stdout = join(stdout).await.ok_or_else(|| failed("standard output"))?;
         let stderr = join(stderr).await.ok_or_else(|| failed("standard error"))?;
         let (code, signal) = code_of(status);

@@ -4,17 +4,25 @@
 //! the program's own: `program` (input: what was started, output: its standard output, metadata: how it ended)
 //! and, where it wrote any, `stderr`.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use annals::{Component, Content, Durability, Frame, Namespace, Run, RunSpec, Severity, Status, StoredBlob};
+use annals::{
+    Component, Content, Durability, Frame, Namespace, Run, RunReader, RunSpec, Severity, Status, StoredBlob,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::program::{Ended, Program, ProgramError};
-use crate::proxy::{Guard, MountError, Mounts, ProxyError, Recorded, Recorder};
+use crate::proxy::{
+    Guard, MountError, Mounts, ProxyError, Recorded, Recorder, ReplayOptions, Replayed, Replayer, unhex,
+};
+
+/// The component of the frame that a program itself is.
+const PROGRAM: &str = "program";
 
 /// Variables whose values are kept with a run besides those that are named: they change what programs do, and hold no secret.
 const ENVIRONMENT: [&str; 8] =
@@ -105,8 +113,7 @@ pub fn record(space: &Namespace, spec: RunSpec, recording: &Recording) -> Result
     let origin = origin(recording, &key);
     let metadata = serde_json::to_vec(&json!({ "program": origin })).unwrap_or_default();
     let run = Arc::new(space.begin_run(spec.metadata(metadata))?);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.map_err(|e| ProxyError(format!("no threads can be started: {e}")))?;
+    let runtime = runtime()?;
     let done = runtime.block_on(session(space, &run, key, recording, &origin));
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     if done.is_err() {
@@ -160,7 +167,7 @@ fn end(
         "volatile": { "seconds": seconds },
     });
     let started = serde_json::to_vec(&origin.argv).unwrap_or_default();
-    let mut frame = Frame::new(Component::Other("program".to_owned()), started, stdout);
+    let mut frame = Frame::new(Component::Other(PROGRAM.to_owned()), started, stdout);
     frame.error = status == Status::Failed;
     frame.severity = if frame.error { Severity::Flagged } else { Severity::Normal };
     batch.frame(frame.metadata(metadata.to_string()))?;
@@ -172,6 +179,110 @@ fn end(
     Ok(())
 }
 
+/// What a replayed program and its replay came to.
+#[derive(Debug)]
+pub struct ReplayReport {
+    /// Counts and divergences.
+    pub replayed: Replayed,
+    /// The program's exit code, or 128 and a signal's number.
+    pub code: u8,
+    /// What it wrote is what it had written; `None` where the recording does not say.
+    pub same_output: Option<bool>,
+    /// How long the program ran.
+    pub seconds: f64,
+}
+
+/// Values for variables without which client libraries refuse to start. They open nothing.
+const KEYS: [&str; 7] = [
+    "OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "GEMINI_API_KEY",
+    "GOOGLE_API_KEY",
+    "MISTRAL_API_KEY",
+    "OPENROUTER_API_KEY",
+    "AZURE_OPENAI_API_KEY",
+];
+
+impl Origin {
+    /// What a run was recorded of; `None` where no program was.
+    ///
+    /// # Errors
+    /// As [`RunReader::metadata`].
+    pub fn of(reader: &RunReader) -> annals::Result<Option<Self>> {
+        #[derive(Deserialize)]
+        struct Metadata {
+            program: Origin,
+        }
+        let metadata = serde_json::from_slice::<Metadata>(&reader.metadata()?);
+        Ok(metadata.ok().map(|metadata| metadata.program))
+    }
+
+    /// The program as it was started: in its own directory, where that is still there.
+    #[must_use]
+    pub fn program(&self) -> Program {
+        let directory = Path::new(&self.directory);
+        Program {
+            argv: self.argv.iter().map(OsString::from).collect(),
+            directory: directory.is_dir().then(|| directory.to_path_buf()),
+            environment: Vec::new(),
+        }
+    }
+}
+
+/// Runs a program again, every model call of it answered from a recording.
+///
+/// # Errors
+/// Where nothing was started: the recording, the proxy, the program.
+pub fn replay(
+    reader: &RunReader,
+    origin: &Origin,
+    program: &Program,
+    options: ReplayOptions,
+) -> Result<ReplayReport, SessionError> {
+    let key = unhex(&origin.key).ok_or_else(|| annals::Error::invalid("the run's key is not 64 digits"))?;
+    let replayer = Replayer::new(reader.clone(), key, options)?;
+    let runtime = runtime()?;
+    let done = runtime.block_on(async {
+        let proxy = replayer.listen().await?;
+        let mut program = program.clone();
+        program.environment.extend(origin.mounts.environment(&proxy.base(), proxy.secret()));
+        program.environment.extend(past_proxies());
+        let missing = KEYS.into_iter().filter(|name| std::env::var_os(name).is_none());
+        program.environment.extend(missing.map(|name| (name.to_owned(), "annals-replay".to_owned())));
+        let began = Instant::now();
+        let ended = program.run(hash).await.map_err(SessionError::Program)?;
+        let seconds = began.elapsed().as_secs_f64();
+        proxy.stop().await;
+        let same_output = recorded_output(reader)?.map(|recorded| recorded == ended.stdout);
+        Ok(ReplayReport { replayed: replayer.finish(), code: ended.code, same_output, seconds })
+    });
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    done
+}
+
+/// The hash of what the program wrote to its standard output.
+fn recorded_output(reader: &RunReader) -> annals::Result<Option<blake3::Hash>> {
+    for seq in (1..=reader.info().frames).rev().take(2) {
+        let frame = reader.frame(seq)?;
+        if frame.component.name() == PROGRAM {
+            return Ok(Some(blake3::hash(&frame.output)));
+        }
+    }
+    Ok(None)
+}
+
+fn hash(from: &mut dyn Read) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    // It ends where the output does; there is nothing to be told then.
+    let _ = hasher.update_reader(from);
+    hasher.finalize()
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, ProxyError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.map_err(|e| ProxyError(format!("no threads can be started: {e}")))
+}
+
 fn random_key() -> Result<[u8; 32], ProxyError> {
     let mut key = [0; 32];
     getrandom::fill(&mut key).map_err(|e| ProxyError(format!("the system has no randomness: {e}")))?;
@@ -181,12 +292,15 @@ fn random_key() -> Result<[u8; 32], ProxyError> {
 fn origin(recording: &Recording, key: &[u8; 32]) -> Origin {
     let lossy = |text: &OsStr| text.to_string_lossy().into_owned();
     let names = ENVIRONMENT.iter().copied().chain(recording.keep.iter().map(String::as_str));
-    let directory = recording.program.directory.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_default();
+    let directory =
+        recording.program.directory.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_default();
     Origin {
         argv: recording.program.argv.iter().map(|argument| lossy(argument)).collect(),
         revision: revision(&directory),
         directory: lossy(directory.as_os_str()),
-        environment: names.filter_map(|name| Some((name.to_owned(), lossy(&std::env::var_os(name)?)))).collect(),
+        environment: names
+            .filter_map(|name| Some((name.to_owned(), lossy(&std::env::var_os(name)?))))
+            .collect(),
         mounts: recording.mounts.clone(),
         key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
     }
@@ -201,7 +315,8 @@ fn revision(directory: &Path) -> Option<String> {
         String::from_utf8(output.stdout).ok().map(|text| text.trim().to_owned())
     };
     let head = git(&["rev-parse", "HEAD"])?;
-    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|text| !text.is_empty());
+    let changed =
+        git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|text| !text.is_empty());
     Some(if changed { format!("{head}-dirty") } else { head })
 }
 

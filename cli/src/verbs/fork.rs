@@ -21,5 +21,6 @@ pub(super) fn run(global: &Global, args: &ForkArgs, out: &mut Out) -> Result<()>
     if out.json {
         return out.object(&runs::object(&run));
     }
-    out.line(format_args!("{} shares frames 1 to {seq} of {}", run.id, address.run))
+    let parent = run.forked_from.as_ref().and_then(|(name, _)| name.as_deref()).unwrap_or(&address.run);
+    out.line(format_args!("{} shares frames 1 to {seq} of {parent}", run.id))
 }

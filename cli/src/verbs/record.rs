@@ -35,13 +35,19 @@ pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
 fn pair(text: &str, form: &str) -> Result<(String, String)> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(Failure::new(Code::Usage, format!("{text:?} is not of the form {form}"), "put an = between both")),
+        _ => Err(Failure::new(
+            Code::Usage,
+            format!("{text:?} is not of the form {form}"),
+            "put an = between both",
+        )),
     }
 }
 
 fn mounts(args: &RecordArgs) -> Result<Mounts> {
     let upstreams = args.upstream.iter().map(|text| match text.split_once('=') {
-        Some((provider, url)) if !provider.contains(['/', ':']) => (Some(provider.to_owned()), url.to_owned()),
+        Some((provider, url)) if !provider.contains(['/', ':']) => {
+            (Some(provider.to_owned()), url.to_owned())
+        }
         _ => (None, text.clone()),
     });
     let upstreams: Vec<_> = upstreams.collect();
@@ -62,7 +68,8 @@ fn mounts(args: &RecordArgs) -> Result<Mounts> {
 /// The command without its directory, and the time.
 fn default_name(args: &RecordArgs) -> String {
     // `python agent.py`: what tells runs apart is the script.
-    let script = |text: &str| [".py", ".js", ".mjs", ".ts", ".sh", ".rb"].iter().any(|end| text.ends_with(end));
+    let script =
+        |text: &str| [".py", ".js", ".mjs", ".ts", ".sh", ".rb"].iter().any(|end| text.ends_with(end));
     let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
     let named = words.iter().find(|word| script(word)).or(words.first());
     let stem = named.and_then(|word| Path::new(word.as_ref()).file_stem()).unwrap_or_default();

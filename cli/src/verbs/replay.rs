@@ -1,23 +1,40 @@
-//! `annals replay`: frames in order, every blob and every link of the chain checked by the engine.
+//! `annals replay`: a program run again with its model calls answered from a recording, or frames in order, every blob and
+//! every link of the chain checked by the engine.
 
 use std::borrow::Cow;
+use std::io::Write;
 
 use annals::import::base64;
+use annals::{Rules, RunReader};
+use annals_server::{Origin, Program, ReplayOptions, ReplayReport, Timing};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::runs::short;
-use crate::args::{Global, ReplayArgs};
+use crate::args::{Global, ReplayArgs, TimingArg};
 use crate::door::{Door, FrameRow, RunRow};
-use crate::failure::{Code, Failure, Result};
-use crate::out::{Out, bytes, count, metadata, preview};
+use crate::failure::{Code, Failure, Result, before};
+use crate::out::{Out, bytes, count, metadata, preview, printable};
 
 pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<()> {
     let door = super::reading(global)?;
-    let Some(run) = &args.run else {
+    if args.all {
         return all(&door, args, out);
-    };
-    let run = door.run(run)?;
+    }
+    let run = door.run(args.run.as_deref().unwrap_or("last"))?;
+    if !args.raw && !out.json {
+        let reader = door.reader(&run.id)?;
+        if let Some(origin) = door.origin(&reader)? {
+            return again(&reader, &run, &origin, args);
+        }
+    }
+    if !args.command.is_empty() {
+        return Err(Failure::new(
+            Code::Usage,
+            format!("no program was recorded as run `{}`, so none can be replayed from it", run.id),
+            "leave out the command, --raw and --json: `annals replay RUN -- CMD` is for runs of `annals record`",
+        ));
+    }
     let many = !args.raw && !out.json;
     let mut rows = Vec::new();
     let replayed = one(&door, &run, args, out, |frame| {
@@ -39,6 +56,61 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
     let (frames, raw) = (count(replayed.frames), bytes(replayed.raw_bytes));
     let fingerprint = run.fingerprint.as_deref().unwrap_or("none, since it is open");
     out.marked(true, "bit-exact", format_args!(": {frames} frames, {raw}, fingerprint {fingerprint}"))
+}
+
+/// Runs the program again.
+fn again(reader: &RunReader, run: &RunRow, origin: &Origin, args: &ReplayArgs) -> Result<()> {
+    let refused =
+        |error| before(Failure::new(Code::Usage, error, "`annals replay --help` has the forms of rules"));
+    let mut rules = Rules::none();
+    for preset in &args.matcher {
+        rules = rules.preset(preset).map_err(refused)?;
+    }
+    for path in &args.ignore {
+        rules = rules.ignore(path).map_err(refused)?;
+    }
+    for rule in &args.rule {
+        rules = rules.rule(rule).map_err(refused)?;
+    }
+    let mut program = origin.program();
+    if !args.command.is_empty() {
+        program = Program { argv: args.command.clone(), directory: None, environment: Vec::new() };
+    }
+    let timing = if args.timing == TimingArg::Recorded { Timing::Recorded } else { Timing::None };
+    let options = ReplayOptions { rules, timing, chaos: args.chaos };
+    let report = annals_server::replay(reader, origin, &program, options)?;
+    let faithful = report.replayed.receipt.is_faithful() && report.replayed.diverged.is_empty();
+    tell(run, &report, faithful);
+    match (faithful, report.code) {
+        (false, _) => Err(Failure::Exit(Code::Damage as u8)),
+        (true, 0) => Ok(()),
+        (true, code) => Err(Failure::Exit(code)),
+    }
+}
+
+/// The receipt, on standard error: standard output is the program's.
+fn tell(run: &RunRow, report: &ReplayReport, faithful: bool) {
+    let mut stderr = anstream::stderr().lock();
+    // Nothing is left to do where even this cannot be written.
+    let mut line = |text: String| _ = writeln!(stderr, "annals: {}", printable(&text));
+    for diverged in &report.replayed.diverged {
+        line(format!("DIVERGED {diverged}"));
+    }
+    let receipt = &report.replayed.receipt;
+    if !receipt.missing.is_empty() {
+        let many = receipt.missing.len();
+        let were = if many == 1 { "request was" } else { "requests were" };
+        line(format!("{many} recorded {were} never asked for: the program took another path"));
+    }
+    if report.same_output == Some(false) {
+        line("the program's standard output is not what was recorded".to_owned());
+    }
+    if run.status == "abandoned" || run.status == "open" {
+        line(format!("the recording is {}: it ends after frame {}", run.status, run.frames));
+    }
+    let fingerprint = short(run.fingerprint.as_deref().unwrap_or("none, since it is open"));
+    let word = if faithful { "replayed" } else { "NOT replayed as recorded:" };
+    line(format!("{word} {}: {receipt}, fingerprint {fingerprint} ({:.1} s)", run.id, report.seconds));
 }
 
 /// Replays every run. A damaged one does not keep the others from being replayed; it is told at the end.

@@ -20,8 +20,8 @@ pub(super) fn run(global: &Global, args: &ShowArgs, out: &mut Out) -> Result<()>
     let address = Address::parse(&args.target)?;
     match address.seq {
         Some(seq) => {
-            let frame = door.frame(&address.run, seq)?;
-            show_frame(&address.run, &frame, args, out)
+            let run = door.run(&address.run)?.id;
+            show_frame(&run, &door.frame(&run, seq)?, args, out)
         }
         None if args.input || args.output => Err(Failure::new(
             Code::Usage,
@@ -35,10 +35,11 @@ pub(super) fn run(global: &Global, args: &ShowArgs, out: &mut Out) -> Result<()>
 pub(super) fn state(global: &Global, args: &StateArgs, out: &mut Out) -> Result<()> {
     let door = super::reading(global)?;
     let address = Address::parse(&args.target)?;
-    let (seq, state) = door.state(&address.run, address.seq)?;
+    let run = door.run(&address.run)?.id;
+    let (seq, state) = door.state(&run, address.seq)?;
     if out.json {
         let mut object = Map::new();
-        object.insert("run".to_owned(), json!(address.run));
+        object.insert("run".to_owned(), json!(run));
         object.insert("seq".to_owned(), json!(seq));
         put_bytes(&mut object, "state", &state);
         return out.object(&object);

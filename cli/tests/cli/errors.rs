@@ -23,9 +23,7 @@ fn what_is_not_there_exits_with_4() {
 fn what_makes_no_sense_exits_with_2() {
     let bench = Bench::new();
     bench.pipe("import --format chat -", LINES.as_bytes()).ok();
-    for line in
-        ["", "nonsense", "replay", "replay a --all", "import x", "verify --sample 0", "show a@1 --raw"]
-    {
+    for line in ["", "nonsense", "replay a --all", "import x", "verify --sample 0", "show a@1 --raw"] {
         let done = bench.run(line);
         assert_eq!((done.code, done.stdout.as_slice()), (2, &b""[..]), "{line}");
         assert!(done.stderr.lines().any(|line| line.starts_with("hint: ")), "{line}: {}", done.stderr);

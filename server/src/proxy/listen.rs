@@ -24,6 +24,9 @@ use tokio::task::JoinSet;
 /// Greatest length of a request's body, in bytes.
 const REQUEST_BYTES_MAX: usize = 256 << 20;
 
+/// The header of an answer that no upstream gave.
+pub(crate) const OURS: &str = "x-annals";
+
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type Outgoing = BoxBody<Bytes, BoxError>;
 pub(crate) type Answer = Pin<Box<dyn Future<Output = Response<Outgoing>> + Send>>;
@@ -72,7 +75,8 @@ impl Proxy {
     /// Listens on a free port of the loopback.
     pub(crate) async fn start(handler: Arc<dyn Handler>) -> Result<Self, ProxyError> {
         let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
-        let listener = bound.map_err(|e| ProxyError(format!("no port of the loopback can be listened on: {e}")))?;
+        let listener =
+            bound.map_err(|e| ProxyError(format!("no port of the loopback can be listened on: {e}")))?;
         let address = listener.local_addr().map_err(|e| ProxyError(e.to_string()))?;
         let mut bytes = [0; 12];
         getrandom::fill(&mut bytes).map_err(|e| ProxyError(format!("the system has no randomness: {e}")))?;
@@ -168,7 +172,9 @@ async fn one(request: Request<Incoming>, handler: Arc<dyn Handler>, secret: &str
                 let why = format!("a request's body may have at most {} MiB", REQUEST_BYTES_MAX >> 20);
                 asked.refusal = Some((StatusCode::PAYLOAD_TOO_LARGE, why));
             }
-            Err(error) => asked.refusal = Some((StatusCode::BAD_REQUEST, format!("the body broke off: {error}"))),
+            Err(error) => {
+                asked.refusal = Some((StatusCode::BAD_REQUEST, format!("the body broke off: {error}")))
+            }
         }
     }
     handler.answer(asked).await
@@ -186,14 +192,20 @@ fn place<'a>(path: &'a str, secret: &str) -> Option<(&'a str, &'a str)> {
 fn refusal(method: &Method, headers: &HeaderMap) -> Option<(StatusCode, String)> {
     let refuse = |status, why: &str| Some((status, why.to_owned()));
     if headers.contains_key(CONTENT_LENGTH) && headers.contains_key(TRANSFER_ENCODING) {
-        return refuse(StatusCode::BAD_REQUEST, "a request with two lengths (Content-Length and Transfer-Encoding)");
+        return refuse(
+            StatusCode::BAD_REQUEST,
+            "a request with two lengths (Content-Length and Transfer-Encoding)",
+        );
     }
     if headers.contains_key(UPGRADE) {
         let why = "an upgrade (WebSocket) cannot be recorded yet: use the HTTP form of the interface";
         return refuse(StatusCode::NOT_IMPLEMENTED, why);
     }
     if *method == Method::CONNECT {
-        return refuse(StatusCode::METHOD_NOT_ALLOWED, "a tunnel cannot be recorded: set the base address instead");
+        return refuse(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "a tunnel cannot be recorded: set the base address instead",
+        );
     }
     None
 }
@@ -205,6 +217,7 @@ pub(crate) fn refused(status: StatusCode, why: &str) -> Response<Outgoing> {
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
+    response.headers_mut().insert(OURS, HeaderValue::from_static("1"));
     response
 }
 

@@ -107,8 +107,10 @@ impl Mounts {
             of.or_else(|| upstreams.iter().rev().find(|(of, _)| of.is_none())).map(|(_, url)| url.clone())
         };
         for variable in variables {
-            let default = Url::parse(&variable.default).map_err(|e| wrong(&variable.default, &e.to_string()))?;
-            let url = match (given(&variable.provider), set(&variable.name).filter(|value| !value.is_empty())) {
+            let default =
+                Url::parse(&variable.default).map_err(|e| wrong(&variable.default, &e.to_string()))?;
+            let url = match (given(&variable.provider), set(&variable.name).filter(|value| !value.is_empty()))
+            {
                 (Some(given), _) => {
                     let url = address(&given)?;
                     // Whoever names an origin means the provider's usual paths at it.
@@ -162,7 +164,8 @@ impl Mounts {
     pub fn environment(&self, base: &str, secret: &str) -> Vec<(String, String)> {
         let of = |mount: &Mount| {
             let address = format!("{base}/{secret}-{}", mount.name);
-            let pairs = mount.variables.iter().map(move |(name, path)| (name.clone(), format!("{address}{path}")));
+            let pairs =
+                mount.variables.iter().map(move |(name, path)| (name.clone(), format!("{address}{path}")));
             pairs.collect::<Vec<_>>()
         };
         self.0.iter().flat_map(of).collect()
@@ -246,7 +249,8 @@ mod tests {
             (Some("anthropic".to_owned()), "http://127.0.0.1:6000/claude".to_owned()),
             (Some("mine".to_owned()), "https://example.org".to_owned()),
         ];
-        let mounts = Mounts::new(&Variable::known(), &upstreams, |_| Some("https://a.example/v9".into())).unwrap();
+        let mounts =
+            Mounts::new(&Variable::known(), &upstreams, |_| Some("https://a.example/v9".into())).unwrap();
         let set = variables(&mounts);
         assert_eq!(mounts.get("openai").unwrap().origin, "http://127.0.0.1:5000");
         assert_eq!(set["OPENAI_BASE_URL"], "http://127.0.0.1:9/s-openai/v1");

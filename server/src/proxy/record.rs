@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 
-use annals::{Component, Ending, Frame, OpenFrame, Run, Severity};
+use annals::{CallHash, Component, Ending, Frame, OpenFrame, Run, Severity};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame as Part, SizeHint};
@@ -113,7 +113,9 @@ impl Handler for Inner {
             let mut taping = Taping::begin(&self, &asked);
             let answered = match (&asked.refusal, self.mounts.get(&asked.mount)) {
                 (Some((status, why)), _) => Err((*status, why.clone())),
-                (None, None) => Err((StatusCode::NOT_FOUND, format!("this run has no upstream {:?}", asked.mount))),
+                (None, None) => {
+                    Err((StatusCode::NOT_FOUND, format!("this run has no upstream {:?}", asked.mount)))
+                }
                 (None, Some(mount)) if self.is_own(&mount.origin) => {
                     Err((StatusCode::LOOP_DETECTED, "this upstream is the proxy itself".to_owned()))
                 }
@@ -155,7 +157,8 @@ impl Inner {
 
     fn is_own(&self, origin: &str) -> bool {
         let port = self.port.get().map(|port| format!(":{port}"));
-        let near = ["http://127.", "http://localhost", "http://[::1]"].iter().any(|host| origin.starts_with(host));
+        let near =
+            ["http://127.", "http://localhost", "http://[::1]"].iter().any(|host| origin.starts_with(host));
         near && port.is_some_and(|port| origin.ends_with(&port))
     }
 
@@ -164,11 +167,19 @@ impl Inner {
     }
 }
 
-/// The hash by which a request is found again: over its call and its body, as they came.
-pub(crate) fn asked_hash(key: &[u8; 32], call: &str, body: &[u8]) -> String {
-    let mut hasher = blake3::Hasher::new_keyed(key);
-    hasher.update(&(call.len() as u64).to_le_bytes()).update(call.as_bytes()).update(body);
-    hasher.finalize().to_hex().to_string()
+/// A request's line without the secrets of its query, and how many there were.
+pub(crate) fn http_of(asked: &Asked) -> (Http, usize) {
+    let query = asked.query.as_deref().map(without_secrets);
+    let removed = query.as_ref().map_or(0, |(_, removed)| *removed);
+    let http = Http {
+        mount: asked.mount.clone(),
+        method: asked.method.as_str().to_owned(),
+        path: asked.path.clone(),
+        query: query.map(|(query, _)| query),
+        status: None,
+        broken: None,
+    };
+    (http, removed)
 }
 
 /// An exchange being recorded. Dropped before its end, it is one whose client has hung up.
@@ -182,23 +193,13 @@ struct Taping {
 
 impl Taping {
     fn begin(recorder: &Arc<Inner>, asked: &Asked) -> Self {
-        let http = Http {
-            mount: asked.mount.clone(),
-            method: asked.method.as_str().to_owned(),
-            path: asked.path.clone(),
-            query: asked.query.clone(),
-            status: None,
-            broken: None,
-        };
-        let hash = asked_hash(&recorder.key, &http.call(), &asked.body);
-        let mut exchange = Exchange { http, summary: Map::new(), volatile: Volatile { asked: hash, ..Volatile::default() } };
+        let (http, mut removed) = http_of(asked);
+        let hash = CallHash::of(&recorder.key, &http.call(), &asked.body);
+        let asked_as = hash.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        let volatile = Volatile { asked: asked_as, ..Volatile::default() };
+        let mut exchange = Exchange { http, summary: Map::new(), volatile };
         exchange.volatile.request_headers = Headers::of(&asked.headers);
-        let mut removed = exchange.volatile.request_headers.remove_secrets();
-        if let Some(query) = &mut exchange.http.query {
-            let (without, secrets) = without_secrets(query);
-            *query = without;
-            removed += secrets;
-        }
+        removed += exchange.volatile.request_headers.remove_secrets();
         let llm = is_call(&asked.path);
         recorder.requests.fetch_add(1, Ordering::Relaxed);
         recorder.calls.fetch_add(u64::from(llm), Ordering::Relaxed);
@@ -244,7 +245,8 @@ impl Taping {
         self.recorder.broken.fetch_add(u64::from(self.exchange.http.broken.is_some()), Ordering::Relaxed);
         let (recorder, frame, exchange) = (self.recorder.clone(), self.frame.take(), self.exchange.clone());
         let write = move || {
-            let error = exchange.http.broken.is_some() || exchange.http.status.is_none_or(|status| status >= 400);
+            let error =
+                exchange.http.broken.is_some() || exchange.http.status.is_none_or(|status| status >= 400);
             let severity = if error { Severity::Flagged } else { Severity::Normal };
             let ending = Ending { error, severity, metadata: Some(json(&exchange)) };
             if let Some(Err(error)) = frame.map(|frame| frame.finish_with(ending)) {
@@ -299,7 +301,9 @@ impl Body for Tee {
                     taping.part(bytes);
                 }
                 // hyper asks no further once the announced length is there.
-                if self.body.is_end_stream() && let Some(taping) = self.taping.take() {
+                if self.body.is_end_stream()
+                    && let Some(taping) = self.taping.take()
+                {
                     taping.end(None);
                 }
             }

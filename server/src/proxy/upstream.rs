@@ -57,7 +57,9 @@ fn of_the_link(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast() || ip.is_unspecified(),
         IpAddr::V6(ip) => {
-            ip.is_unicast_link_local() || ip.is_unspecified() || ip.segments() == [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254]
+            ip.is_unicast_link_local()
+                || ip.is_unspecified()
+                || ip.segments() == [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254]
         }
     }
 }
@@ -112,7 +114,8 @@ impl Upstream {
         let text = format!("{}{}{query}", mount.origin, asked.path);
         let url = Url::parse(&text).map_err(|e| format!("{text} is no address: {e}"))?;
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-        let near = host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.to_canonical().is_loopback());
+        let near =
+            host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.to_canonical().is_loopback());
         let client = if near { &self.near } else { &self.far };
         let mut headers: HeaderMap = Headers::of(&asked.headers).to_map();
         headers.remove(HOST);
@@ -161,7 +164,8 @@ mod tests {
         ] {
             assert!(guard.check(&mounts(origin)).is_err(), "{origin}");
         }
-        for origin in ["https://api.openai.com", "http://127.0.0.1:8000", "http://10.0.0.1", "http://[::1]:1"] {
+        for origin in ["https://api.openai.com", "http://127.0.0.1:8000", "http://10.0.0.1", "http://[::1]:1"]
+        {
             assert_eq!(guard.check(&mounts(origin)), Ok(()), "{origin}");
         }
     }

@@ -1,0 +1,319 @@
+//! Answering from a recording: every request is looked up by what it asks, and gets the answer that was recorded for it,
+//! in the parts in which it came. There is no upstream here.
+//!
+//! The last part of an answer waits for the answers that had ended before it, so that a program sees its calls end in the
+//! recorded order. Whoever would wait for ever is let go after a while, and that counts as a divergence.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use annals::{Answer as Found, Call, CallHash, Divergence, Matching, Receipt, Rules, RunReader};
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use http_body_util::channel::{Channel, Sender};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Response, StatusCode};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use super::exchange::Exchange;
+use super::listen::{Answer, Asked, Handler, OURS, Outgoing, Proxy, ProxyError, refused, whole};
+use super::record::http_of;
+
+/// How long an answer waits for others while nothing at all moves.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// When the parts of an answer go out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Timing {
+    /// As fast as they are taken.
+    #[default]
+    None,
+    /// As long after the request as when they were recorded.
+    Recorded,
+}
+
+/// What is not of the replay's own choosing.
+#[derive(Debug, Clone, Default)]
+pub struct ReplayOptions {
+    /// What of a request may differ.
+    pub rules: Rules,
+    /// When parts go out.
+    pub timing: Timing,
+    /// Another order of answers that overlapped, by this seed.
+    pub chaos: Option<u64>,
+}
+
+/// A request that the recording has no answer for, or an answer that could not wait.
+#[derive(Debug, Clone)]
+pub enum Diverged {
+    /// Nothing recorded is the same.
+    Request(Box<Divergence>),
+    /// The answer of this step went out before those that it should have waited for.
+    Order {
+        /// The step.
+        step: u32,
+        /// The steps that were to end before it.
+        before: Vec<u32>,
+    },
+    /// The recording could not be read.
+    Unreadable(String),
+}
+
+impl std::fmt::Display for Diverged {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Request(divergence) => divergence.fmt(f),
+            Self::Order { step, before } => write!(
+                f,
+                "step {step} was answered before {before:?}, which had ended earlier when it was recorded: \
+                 the program waits for one before it asks for the other"
+            ),
+            Self::Unreadable(why) => write!(f, "the recording cannot be read: {why}"),
+        }
+    }
+}
+
+/// What a replay came to.
+#[derive(Debug, Clone)]
+pub struct Replayed {
+    /// Counts.
+    pub receipt: Receipt,
+    /// What was not as recorded, in the order in which it came.
+    pub diverged: Vec<Diverged>,
+}
+
+/// Answers one program from one run.
+pub(crate) struct Replayer(Arc<Inner>);
+
+struct Inner {
+    reader: RunReader,
+    exchanges: HashMap<u32, Exchange>,
+    matching: Mutex<Matching>,
+    diverged: Mutex<Vec<Diverged>>,
+    timing: Timing,
+    /// Counts what has moved: requests and releases.
+    moved: watch::Sender<u64>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Replayer {
+    /// Reads what was recorded of each exchange; the bodies stay where they are.
+    ///
+    /// # Errors
+    /// `Damaged` where the run cannot be read; `Invalid` where a frame of it is not as the recorder writes it.
+    pub(crate) fn new(reader: RunReader, key: [u8; 32], options: ReplayOptions) -> annals::Result<Self> {
+        let mut exchanges = HashMap::new();
+        let mut calls = Vec::new();
+        for seq in 1..=reader.info().frames {
+            let frame = reader.frame_info(seq)?;
+            let exchange = serde_json::from_slice::<Exchange>(&frame.metadata);
+            // Other frames are the program's own; one without an end has no answer to give.
+            let Ok(exchange) = exchange else { continue };
+            if frame.incomplete || exchange.http.status.is_none() {
+                continue;
+            }
+            let hash = unhex(&exchange.volatile.asked)
+                .ok_or_else(|| annals::Error::invalid(format!("frame {seq} does not say what was asked")))?;
+            let ended_ns = frame.started_ns.saturating_add(frame.duration_ns);
+            let (name, exact) = (exchange.http.call(), CallHash(hash));
+            calls.push(Call { seq, name, exact, begun_ns: frame.started_ns, ended_ns });
+            exchanges.insert(seq, exchange);
+        }
+        let bodies = reader.clone();
+        let mut matching = Matching::new(calls, move |seq| Ok(bodies.frame(seq)?.input), options.rules, key)?;
+        if let Some(seed) = options.chaos {
+            matching = matching.chaos(seed);
+        }
+        Ok(Self(Arc::new(Inner {
+            reader,
+            exchanges,
+            matching: Mutex::new(matching),
+            diverged: Mutex::default(),
+            timing: options.timing,
+            moved: watch::Sender::new(0),
+        })))
+    }
+
+    /// Listens.
+    ///
+    /// # Errors
+    /// Where no port of the loopback can be had.
+    pub(crate) async fn listen(&self) -> Result<Proxy, ProxyError> {
+        Proxy::start(self.0.clone()).await
+    }
+
+    /// What it has come to.
+    pub(crate) fn finish(&self) -> Replayed {
+        Replayed { receipt: lock(&self.0.matching).receipt(), diverged: lock(&self.0.diverged).clone() }
+    }
+}
+
+pub(crate) fn unhex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    if pairs.len() != bytes.len() || !rest.is_empty() {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(pairs) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+impl Handler for Inner {
+    fn answer(self: Arc<Self>, asked: Asked) -> Answer {
+        Box::pin(async move {
+            let began = Instant::now();
+            let (http, _) = http_of(&asked);
+            let found = lock(&self.matching).ask(&http.call(), &asked.body);
+            self.moved.send_modify(|moved| *moved += 1);
+            match found {
+                Ok(Found::Exact(seq) | Found::Matched(seq)) => self.serve(seq, began).await,
+                Ok(Found::Diverged(divergence)) => {
+                    let response = diverged(&divergence);
+                    lock(&self.diverged).push(Diverged::Request(divergence));
+                    response
+                }
+                Err(error) => self.unreadable(&error),
+            }
+        })
+    }
+}
+
+impl Inner {
+    fn unreadable(&self, error: &annals::Error) -> Response<Outgoing> {
+        lock(&self.diverged).push(Diverged::Unreadable(error.to_string()));
+        refused(StatusCode::BAD_GATEWAY, &format!("the recording cannot be read: {error}"))
+    }
+
+    async fn serve(self: Arc<Self>, seq: u32, began: Instant) -> Response<Outgoing> {
+        let Some(exchange) = self.exchanges.get(&seq) else {
+            return refused(StatusCode::BAD_GATEWAY, "the recording has lost this exchange");
+        };
+        let output = match self.reader.frame(seq) {
+            Ok(frame) => Bytes::from(frame.output),
+            Err(error) => {
+                lock(&self.matching).give_up(seq);
+                return self.unreadable(&error);
+            }
+        };
+        let status = exchange.http.status.and_then(|status| StatusCode::from_u16(status).ok());
+        let headers = exchange.volatile.response_headers.to_map();
+        let may = lock(&self.matching).may_release(seq);
+        let whole_at_once = may && self.timing == Timing::None && exchange.volatile.part_bytes.len() <= 1;
+        let body = if whole_at_once && exchange.http.broken.is_none() {
+            self.released(seq);
+            whole(output)
+        } else {
+            let (sender, body) = Channel::new(1);
+            tokio::spawn(self.clone().send(seq, output, began, sender));
+            body.boxed()
+        };
+        let mut response = Response::new(body);
+        *response.status_mut() = status.unwrap_or(StatusCode::BAD_GATEWAY);
+        *response.headers_mut() = headers;
+        response
+    }
+
+    fn released(&self, seq: u32) {
+        lock(&self.matching).released(seq);
+        self.moved.send_modify(|moved| *moved += 1);
+    }
+
+    /// Sends the parts of an answer.
+    async fn send(
+        self: Arc<Self>,
+        seq: u32,
+        mut output: Bytes,
+        began: Instant,
+        mut sender: Sender<Bytes, super::listen::BoxError>,
+    ) {
+        let Some(exchange) = self.exchanges.get(&seq) else { return };
+        let parts = exchange.volatile.part_bytes.iter().zip(&exchange.volatile.part_ms);
+        let mut left = exchange.volatile.part_bytes.len();
+        for (bytes, ms) in parts {
+            left -= 1;
+            let len = usize::try_from(*bytes).unwrap_or(usize::MAX).min(output.len());
+            let part = if left == 0 { std::mem::take(&mut output) } else { output.split_to(len) };
+            if self.timing == Timing::Recorded {
+                tokio::time::sleep_until(began + Duration::from_millis(*ms)).await;
+            }
+            if left == 0 {
+                self.turn(seq).await;
+            }
+            if sender.send_data(part).await.is_err() {
+                break;
+            }
+        }
+        if exchange.volatile.part_bytes.is_empty() {
+            self.turn(seq).await;
+        }
+        self.released(seq);
+        match exchange.http.broken.as_deref() {
+            // An answer of our own is whole; so is one that nothing is wrong with.
+            None => {}
+            Some(_) if made_here(exchange) => {}
+            Some(why) => {
+                // The program hangs up by itself where it had done so; nobody waits for it for ever.
+                if why.contains("hung up") {
+                    let _ = timeout(PATIENCE, std::future::pending::<()>()).await;
+                }
+                sender.abort(why.to_owned().into());
+            }
+        }
+    }
+
+    /// Waits until this answer may end.
+    async fn turn(&self, seq: u32) {
+        let mut moved = self.moved.subscribe();
+        loop {
+            moved.mark_unchanged();
+            if lock(&self.matching).may_release(seq) {
+                return;
+            }
+            if timeout(PATIENCE, moved.changed()).await.is_err() {
+                let mut matching = lock(&self.matching);
+                if matching.may_release(seq) {
+                    return;
+                }
+                let before = matching.blocking(seq);
+                for step in &before {
+                    matching.give_up(*step);
+                }
+                drop(matching);
+                lock(&self.diverged).push(Diverged::Order { step: seq, before });
+                self.moved.send_modify(|moved| *moved += 1);
+                return;
+            }
+        }
+    }
+}
+
+/// Whether the proxy itself made this answer when it was recorded.
+fn made_here(exchange: &Exchange) -> bool {
+    exchange.volatile.response_headers.get(OURS).is_some()
+}
+
+/// What a program gets that asks for what was not recorded.
+fn diverged(divergence: &Divergence) -> Response<Outgoing> {
+    let nearest = divergence.nearest.iter().map(|near| {
+        let fields = near.differences.iter().map(|difference| difference.path.clone()).collect::<Vec<_>>();
+        json!({ "step": near.seq, "call": near.name, "distance": near.distance, "fields": fields })
+    });
+    let error = json!({
+        "type": "annals_divergence",
+        "message": format!("annals: {divergence}"),
+        "step": divergence.step,
+        "nearest": nearest.collect::<Vec<_>>(),
+    });
+    let mut response = refused(StatusCode::BAD_GATEWAY, "");
+    *response.body_mut() = whole(Bytes::from(json!({ "error": error }).to_string()));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
