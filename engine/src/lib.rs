@@ -50,7 +50,11 @@ pub use kv::{
 };
 pub use ledger::{Checkpoint, Comparison, Difference, Gap, GapKind, Mark, Part, Proof, Signature};
 pub use log::{Damage, Durability, Ticket};
-pub use replay::{Problem, VerifyReport};
+pub use replay::matching;
+pub use replay::{
+    CallError, CallFn, Calls, DriftingNondet, Nondet, Problem, Recorder, RecordingNondet, Replayer,
+    ReplayingNondet, Request, SystemNondet, VerifyReport,
+};
 pub use store::{BytesByKind, Namespace, Stats, Store};
 pub use trace::{
     Component, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, RUN_NAME_BYTES_MAX,

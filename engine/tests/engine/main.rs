@@ -27,6 +27,7 @@ mod reading;
 mod recording;
 mod refusals;
 mod repair;
+mod replayer;
 mod rewrites;
 mod scale;
 mod snapshots;

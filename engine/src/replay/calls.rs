@@ -1,0 +1,208 @@
+//! What a program calls its models and tools through: recording, or replaying.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::error::{Error, Result};
+use crate::replay::nondet::Nondet;
+use crate::trace::Component;
+
+/// Greatest length of a call's name, in bytes.
+const NAME_BYTES_MAX: usize = 64 << 10;
+
+/// What a call sends, and how it is recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// What makes the frame.
+    pub component: &'a Component,
+    /// What is called, such as `POST /v1/chat/completions`: 1 byte to 64 KiB, part of what is matched.
+    pub name: &'a str,
+    /// The request's bytes.
+    pub body: &'a [u8],
+    /// A JSON object for the frame, or nothing. The frame's metadata has the call's name added, as
+    /// `{"call":{"name":"…"}}`; so `call` is taken.
+    pub metadata: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// A model call.
+    #[must_use]
+    pub fn llm(name: &'a str, body: &'a [u8]) -> Self {
+        Self { component: &Component::Llm, name, body, metadata: &[] }
+    }
+
+    /// A tool call.
+    #[must_use]
+    pub fn tool(name: &'a str, body: &'a [u8]) -> Self {
+        Self { component: &Component::Tool, name, body, metadata: &[] }
+    }
+
+    /// With metadata for its frame.
+    #[must_use]
+    pub fn metadata(mut self, json: &'a [u8]) -> Self {
+        self.metadata = json;
+        self
+    }
+
+    /// The frame's metadata: the caller's with the call's name in it.
+    pub(super) fn frame_metadata(&self) -> Result<Vec<u8>> {
+        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a call's name has {} bytes; 1 to {NAME_BYTES_MAX} are allowed",
+                self.name.len()
+            )));
+        }
+        let mut object = match self.metadata {
+            [] => Map::new(),
+            bytes => serde_json::from_slice::<Map<String, Value>>(bytes)
+                .map_err(|e| Error::invalid(format!("a call's metadata must be a JSON object: {e}")))?,
+        };
+        if object.insert("call".to_owned(), json!({ "name": self.name })).is_some() {
+            return Err(Error::invalid("a call's metadata must leave the key \"call\" free"));
+        }
+        Ok(Value::Object(object).to_string().into_bytes())
+    }
+}
+
+/// The name of the call that a frame's metadata says it is.
+pub(super) fn name_of(metadata: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        call: Call,
+    }
+    #[derive(Deserialize)]
+    struct Call {
+        name: String,
+    }
+    serde_json::from_slice::<Metadata>(metadata).ok().map(|metadata| metadata.call.name)
+}
+
+/// Why a call has no answer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The call itself failed, now or when it was recorded: what it said.
+    Failed(String),
+    /// annals has no answer. In a replay: of kind [`Diverged`](crate::ErrorKind::Diverged) where the program did not ask
+    /// what was recorded, with the report as its text.
+    Annals(Error),
+}
+
+impl CallError {
+    /// Whether this is a divergence, and not a failure that the program should handle as it handles its network's.
+    #[must_use]
+    pub fn is_divergence(&self) -> bool {
+        matches!(self, Self::Annals(error) if error.kind() == crate::ErrorKind::Diverged)
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(what) => f.write_str(what),
+            Self::Annals(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for CallError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Failed(_) => None,
+            Self::Annals(error) => Some(error),
+        }
+    }
+}
+
+impl From<Error> for CallError {
+    fn from(error: Error) -> Self {
+        Self::Annals(error)
+    }
+}
+
+/// What really makes a call: gives the answer, or what went wrong.
+pub type CallFn<'a> = Box<dyn FnOnce() -> std::result::Result<Vec<u8>, String> + 'a>;
+
+/// What a program calls through: a [`Recorder`](crate::Recorder) or a [`Replayer`](crate::Replayer). All of it may be
+/// used from several threads at once.
+///
+/// ```
+/// use annals::{Calls, CallError, Recorder, Replayer, RunSpec, Status, Store, matching::Rules};
+///
+/// fn agent(calls: &dyn Calls) -> Result<String, CallError> {
+///     let question = format!(r#"{{"prompt":"It is {} ns. What now?"}}"#, calls.nondet().now_ns()?);
+///     let answer = calls.call("POST /v1/ask", question.as_bytes(), b"", || ask_a_model(&question))?;
+///     Ok(String::from_utf8_lossy(&answer).into_owned())
+/// }
+/// fn ask_a_model(question: &str) -> std::io::Result<Vec<u8>> {
+///     Ok(format!("an answer to {question}").into_bytes())
+/// }
+/// # let dir = tempfile::tempdir()?;
+/// # let store = Store::open(dir.path().join("s"))?;
+/// let space = store.namespace("default")?;
+/// let recorder = Recorder::new(space.begin_run(RunSpec::new("r"))?);
+/// let said = agent(&recorder)?;
+/// recorder.finish(Status::Ok)?;
+///
+/// let replayer = Replayer::new(&space.run("r")?, Rules::none())?;
+/// assert_eq!(agent(&replayer)?, said);
+/// assert_eq!(replayer.finish().to_string(), "exact 1 of 1, served 1, unused 0");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Calls: Send + Sync {
+    /// The answer to a request: what `send` gives, or the recorded one. `call`, of every implementation and of `dyn Calls`, is shorter.
+    ///
+    /// # Errors
+    /// [`CallError::Failed`] where the call failed; [`CallError::Annals`] as the implementation says.
+    fn exchange(&self, request: Request<'_>, send: CallFn<'_>) -> std::result::Result<Vec<u8>, CallError>;
+
+    /// Where the program takes times, ids and random numbers from.
+    fn nondet(&self) -> &dyn Nondet;
+}
+
+impl dyn Calls + '_ {
+    /// Makes a model call: `name` and `request` are what is matched, `metadata` is a JSON object or nothing.
+    ///
+    /// # Errors
+    /// As [`Calls::exchange`].
+    pub fn call<E: fmt::Display>(
+        &self,
+        name: &str,
+        request: &[u8],
+        metadata: &[u8],
+        send: impl FnOnce() -> std::result::Result<Vec<u8>, E>,
+    ) -> std::result::Result<Vec<u8>, CallError> {
+        let request = Request::llm(name, request).metadata(metadata);
+        self.exchange(request, Box::new(|| send().map_err(|error| error.to_string())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    #[test]
+    fn a_calls_name_stands_beside_the_callers_metadata() {
+        let request = Request::tool("search", b"{}").metadata(br#"{"tool":{"version":"1"}}"#);
+        let metadata = request.frame_metadata().unwrap();
+        assert_eq!(metadata, br#"{"call":{"name":"search"},"tool":{"version":"1"}}"#);
+        assert_eq!(name_of(&metadata).as_deref(), Some("search"));
+        for other in [&b""[..], b"{}", b"[]", br#"{"call":1}"#, br#"{"call":{"id":1}}"#] {
+            assert_eq!(name_of(other), None);
+        }
+    }
+
+    #[test]
+    fn metadata_that_is_no_object_or_takes_the_name_is_refused() {
+        let long = "x".repeat(NAME_BYTES_MAX + 1);
+        for (name, metadata) in
+            [("n", &b"[]"[..]), ("n", b"{"), ("n", br#"{"call":1}"#), ("", b""), (&long, b"")]
+        {
+            let error = Request::llm(name, b"").metadata(metadata).frame_metadata().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+        }
+    }
+}

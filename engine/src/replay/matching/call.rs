@@ -1,0 +1,59 @@
+//! A recorded call, and the hash by which the same request is known again.
+
+use std::fmt;
+
+/// Keyed BLAKE3 of a request: of its name and its body as they were sent, each after its length (`u64`,
+/// little-endian).
+///
+/// It is taken before anything is redacted, so that a recording without its secrets still knows the request; the key
+/// keeps others from guessing what was redacted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CallHash(pub [u8; 32]);
+
+impl CallHash {
+    /// The hash of this request.
+    #[must_use]
+    pub fn of(key: &[u8; 32], name: &str, body: &[u8]) -> Self {
+        let mut hasher = blake3::Hasher::new_keyed(key);
+        for part in [name.as_bytes(), body] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        Self(*hasher.finalize().as_bytes())
+    }
+}
+
+impl fmt::Debug for CallHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        crate::ids::hex(&self.0, f)
+    }
+}
+
+/// A call as it was recorded: a frame of the run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// The frame's number.
+    pub seq: u32,
+    /// What was called, such as `POST /v1/chat/completions?beta=1`: a route, and after `?` a query.
+    pub name: String,
+    /// The hash of its name and body as they were sent.
+    pub exact: CallHash,
+    /// When it began, nanoseconds since 1970-01-01 UTC.
+    pub begun_ns: u64,
+    /// When its answer was whole, by the same clock.
+    pub ended_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_body_and_key_all_count_and_cannot_be_shifted() {
+        let of = |key: u8, name: &str, body: &str| CallHash::of(&[key; 32], name, body.as_bytes());
+        assert_eq!(of(1, "a", "bc"), of(1, "a", "bc"));
+        for other in [of(2, "a", "bc"), of(1, "ab", "c"), of(1, "a", "bd"), of(1, "", "abc")] {
+            assert_ne!(of(1, "a", "bc"), other);
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Where two bodies differ, by field.
+//!
+//! Objects are compared by key. Arrays of one length are compared element by element; of two lengths, equal elements are
+//! taken from both ends first, so that a message put in is one difference. Each difference weighs the bytes that differ,
+//! and the sum is the distance of the two. The work is linear in the bodies, times their depth where arrays differ in
+//! length. Left out on purpose: the least edit of two arrays, which costs their product.
+
+use std::borrow::Cow;
+
+use crate::error::Result;
+use crate::replay::matching::canonical::{Body, write};
+use crate::replay::matching::json::{At, Json};
+use crate::replay::matching::path::show;
+use crate::replay::matching::rules::{Rules, is_volatile};
+use crate::replay::matching::shape::{SHAPES, Shape};
+
+/// Differences that one comparison tells; the rest is counted.
+pub(super) const DIFFERENCES_MAX: usize = 16;
+/// Bytes of a value that a difference shows.
+const SHOWN_BYTES_MAX: usize = 96;
+/// Bytes around what differs that it shows, too.
+const CONTEXT_BYTES: usize = 32;
+/// Longest text that is looked through whole for what a rule would cover; of longer ones, what stands around the difference.
+const LOOKED_AT_BYTES_MAX: usize = 64 << 10;
+/// Longest difference inside of a longer text that is looked at.
+const MIDDLE_BYTES_MAX: usize = 1024;
+
+/// What happened to a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// Both have it, with two values.
+    Changed,
+    /// Only the request that was asked has it.
+    Added,
+    /// Only the recorded request has it.
+    Removed,
+}
+
+/// The part of two texts that differs, without their common beginning and end; at most 96 bytes of each, at borders of
+/// characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// Where it begins in both values, in bytes.
+    pub at: usize,
+    /// What the recorded text has there.
+    pub recorded: String,
+    /// What the text that was asked has there.
+    pub asked: String,
+}
+
+/// A field in which a request differs from a recorded one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// Where: a JSONPath in the body, `query.KEY` or `name` in the call's name, `body` where the body is no JSON.
+    pub path: String,
+    /// What happened to it.
+    pub kind: ChangeKind,
+    /// The recorded value, cut to what differs and a little around it; empty where there was none.
+    pub recorded: String,
+    /// The value asked, cut in the same way.
+    pub asked: String,
+    /// What differs of two texts.
+    pub span: Option<Span>,
+    /// What the differing part looks like in both, if it is something that often changes from run to run.
+    pub looks_like: Option<Shape>,
+    /// The rule that would cover it, in the form of [`Rules::rule`]; `None` where it would be refused or hide too much.
+    pub rule: Option<String>,
+}
+
+/// Two bodies compared.
+#[derive(Debug, Default)]
+pub(super) struct Diff {
+    pub(super) differences: Vec<Difference>,
+    /// Differences beyond those.
+    pub(super) more: usize,
+    /// Bytes that differ, the larger of both sides.
+    pub(super) distance: u64,
+    /// Bytes of the larger body.
+    pub(super) weight: u64,
+}
+
+impl Diff {
+    /// Compares two bodies of which `bytes` are the recorded and the asked one as they came.
+    pub(super) fn of(
+        recorded: &Body<'_>,
+        asked: &Body<'_>,
+        bytes: (&[u8], &[u8]),
+        rules: &Rules,
+    ) -> Result<Self> {
+        let mut differ = Differ { diff: Self::default(), way: Vec::new(), rules };
+        match (recorded, asked) {
+            (Body::Json(a), Body::Json(b)) => {
+                differ.diff.weight = a.weight().max(b.weight());
+                differ.values(a, b)?;
+            }
+            _ => {
+                differ.diff.weight = bytes.0.len().max(bytes.1.len()) as u64;
+                differ.bytes(bytes.0, bytes.1);
+            }
+        }
+        Ok(differ.diff)
+    }
+
+    /// One more difference, of this many bytes.
+    pub(super) fn add(&mut self, bytes: usize, difference: impl FnOnce() -> Difference) {
+        self.distance += bytes as u64;
+        if self.differences.len() < DIFFERENCES_MAX {
+            self.differences.push(difference());
+        } else {
+            self.more += 1;
+        }
+    }
+}
+
+struct Differ<'r, 'a> {
+    diff: Diff,
+    way: Vec<At<'a>>,
+    rules: &'r Rules,
+}
+
+impl<'a> Differ<'_, 'a> {
+    fn values<'j: 'a>(&mut self, a: &'j Json<'_>, b: &'j Json<'_>) -> Result<()> {
+        match (a, b) {
+            (Json::Hidden, _) | (_, Json::Hidden) => Ok(()),
+            (Json::Object(a), Json::Object(b)) => self.objects(a, b),
+            (Json::Array(a), Json::Array(b)) => self.arrays(a, b),
+            (Json::Text(a), Json::Text(b)) => {
+                if a != b {
+                    self.texts(a, b);
+                }
+                Ok(())
+            }
+            (a, b) => {
+                if canonical(a)? == canonical(b)? {
+                    Ok(())
+                } else {
+                    self.one(ChangeKind::Changed, Some(a), Some(b))
+                }
+            }
+        }
+    }
+
+    fn at<'j: 'a>(&mut self, at: At<'a>, a: Option<&'j Json<'_>>, b: Option<&'j Json<'_>>) -> Result<()> {
+        self.way.push(at);
+        let done = match (a, b) {
+            (Some(a), Some(b)) => self.values(a, b),
+            (Some(Json::Hidden), None) | (None, Some(Json::Hidden)) | (None, None) => Ok(()),
+            (Some(_), None) => self.one(ChangeKind::Removed, a, b),
+            (None, Some(_)) => self.one(ChangeKind::Added, a, b),
+        };
+        self.way.pop();
+        done
+    }
+
+    fn objects<'j: 'a>(
+        &mut self,
+        a: &'j [(Cow<'_, str>, Json<'_>)],
+        b: &'j [(Cow<'_, str>, Json<'_>)],
+    ) -> Result<()> {
+        let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
+        loop {
+            let order = match (a.peek(), b.peek()) {
+                (None, None) => return Ok(()),
+                (Some(_), None) => std::cmp::Ordering::Less,
+                (None, Some(_)) => std::cmp::Ordering::Greater,
+                (Some((a, _)), Some((b, _))) => a.encode_utf16().cmp(b.encode_utf16()),
+            };
+            let left = if order.is_le() { a.next() } else { None };
+            let right = if order.is_ge() { b.next() } else { None };
+            if let Some((key, _)) = left.or(right) {
+                self.at(At::Key(Cow::Borrowed(key)), left.map(|(_, v)| v), right.map(|(_, v)| v))?;
+            }
+        }
+    }
+
+    fn arrays<'j: 'a>(&mut self, a: &'j [Json<'_>], b: &'j [Json<'_>]) -> Result<()> {
+        let short = a.len().min(b.len());
+        let (mut from, mut tail) = (0, 0);
+        if a.len() != b.len() {
+            from = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+            let ends = a.iter().rev().zip(b.iter().rev()).take(short - from);
+            tail = ends.take_while(|(a, b)| a == b).count();
+        }
+        for index in from..a.len().max(b.len()) - tail {
+            let (a, b) = (a[..a.len() - tail].get(index), b[..b.len() - tail].get(index));
+            self.at(At::Index(index), a, b)?;
+        }
+        Ok(())
+    }
+
+    /// A value on one side only, or two of which not both are texts.
+    fn one(&mut self, kind: ChangeKind, a: Option<&Json<'_>>, b: Option<&Json<'_>>) -> Result<()> {
+        let bytes = a.map_or(0, Json::weight).max(b.map_or(0, Json::weight)).max(1);
+        let looks_like = match (a, b) {
+            (Some(Json::Number(a)), Some(Json::Number(b))) => looks_like(a, b),
+            _ => None,
+        };
+        let (recorded, asked) = (a.map_or(Ok(String::new()), shown)?, b.map_or(Ok(String::new()), shown)?);
+        let (path, rule) = self.named(looks_like);
+        let difference = || Difference { path, kind, recorded, asked, span: None, looks_like, rule };
+        self.diff.add(usize::try_from(bytes).unwrap_or(usize::MAX), difference);
+        Ok(())
+    }
+
+    fn texts(&mut self, a: &str, b: &str) {
+        let (from, end_a, end_b) = middle(a, b);
+        let looks_like = around(a, b, (from, end_a, end_b)).and_then(|(a, b)| looks_like(a, b));
+        let (path, rule) = self.named(looks_like);
+        let bytes = end_a.max(end_b) - from;
+        let difference = || Difference {
+            path,
+            kind: ChangeKind::Changed,
+            recorded: excerpt(a, from, end_a),
+            asked: excerpt(b, from, end_b),
+            span: Some(Span { at: from, recorded: cut(&a[from..end_a]), asked: cut(&b[from..end_b]) }),
+            looks_like,
+            rule,
+        };
+        self.diff.add(bytes, difference);
+    }
+
+    /// Bodies of which at least one has no tree.
+    fn bytes(&mut self, a: &[u8], b: &[u8]) {
+        if a == b {
+            return;
+        }
+        let from = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+        let end = a[from..].iter().rev().zip(b[from..].iter().rev()).take_while(|(a, b)| a == b).count();
+        // Where one side is JSON it still says which field the byte belongs to.
+        let path = Json::way_to(a, from)
+            .or_else(|| Json::way_to(b, from))
+            .map_or("body".to_owned(), |way| show(&way).0);
+        let text = |bytes: &[u8]| {
+            let upto = bytes.len().min(from + SHOWN_BYTES_MAX);
+            let text = String::from_utf8_lossy(&bytes[from.min(upto)..upto]);
+            format!("from byte {from} of {}: {}", bytes.len(), cut(&text))
+        };
+        let (recorded, asked) = (text(a), text(b));
+        let difference = || Difference {
+            path,
+            kind: ChangeKind::Changed,
+            recorded,
+            asked,
+            span: None,
+            looks_like: None,
+            rule: None,
+        };
+        self.diff.add(a.len().max(b.len()) - from - end, difference);
+    }
+
+    /// The present path, and the rule that would cover what differs there.
+    fn named(&self, looks_like: Option<Shape>) -> (String, Option<String>) {
+        let (path, whole) = show(&self.way);
+        let mut candidates = Vec::new();
+        if self.way.iter().rev().find_map(|at| match at {
+            At::Key(key) => Some(is_volatile(key)),
+            At::Index(_) => None,
+        }) == Some(true)
+        {
+            candidates.push(format!("ignore {path}"));
+        }
+        // Numbers in a text are mostly what it says.
+        if let Some(shape) = looks_like.filter(|shape| *shape != Shape::Number) {
+            candidates.push(format!("mask {shape} {path}"));
+        }
+        let taken = |rule: &String| self.rules.clone().rule(rule).is_ok();
+        (path, candidates.into_iter().find(taken).filter(|_| whole))
+    }
+}
+
+fn canonical(json: &Json<'_>) -> Result<String> {
+    let mut out = String::new();
+    match json {
+        // Two of these on both sides never come here; one of them differs from anything else by its kind.
+        Json::Array(_) => out.push('['),
+        Json::Object(_) => out.push('{'),
+        Json::Text(_) => out.push('"'),
+        other => write(other, &mut out, usize::MAX)?,
+    }
+    Ok(out)
+}
+
+/// Where two texts begin to differ, and where each of them ends to.
+fn middle(a: &str, b: &str) -> (usize, usize, usize) {
+    let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+    // Up to there both are the same bytes, so that one has a border where the other has.
+    let from = a.floor_char_boundary(same).min(b.floor_char_boundary(same));
+    let ends = a[from..].bytes().rev().zip(b[from..].bytes().rev());
+    let mut tail = ends.take_while(|(a, b)| a == b).count();
+    while !a.is_char_boundary(a.len() - tail) || !b.is_char_boundary(b.len() - tail) {
+        tail -= 1;
+    }
+    (from, a.len() - tail, b.len() - tail)
+}
+
+/// What to look at for the shape of a difference: both texts, or the part around it where they are long.
+fn around<'t>(
+    a: &'t str,
+    b: &'t str,
+    (from, end_a, end_b): (usize, usize, usize),
+) -> Option<(&'t str, &'t str)> {
+    if a.len().max(b.len()) <= LOOKED_AT_BYTES_MAX {
+        return Some((a, b));
+    }
+    if end_a.max(end_b) - from > MIDDLE_BYTES_MAX {
+        return None;
+    }
+    let start = a.floor_char_boundary(from.saturating_sub(CONTEXT_BYTES));
+    let upto = |text: &str, end: usize| text.ceil_char_boundary((end + CONTEXT_BYTES).min(text.len()));
+    Some((&a[start..upto(a, end_a)], &b[start..upto(b, end_b)]))
+}
+
+/// The shape without which two texts are the same.
+fn looks_like(a: &str, b: &str) -> Option<Shape> {
+    SHAPES.into_iter().find(|shape| match (shape.mask(a), shape.mask(b)) {
+        (Some(a), Some(b)) => a == b,
+        _ => false,
+    })
+}
+
+/// At most 96 bytes of a text, fit for a terminal.
+pub(super) fn cut(text: &str) -> String {
+    let shown = &text[..text.floor_char_boundary(SHOWN_BYTES_MAX)];
+    let end = if shown.len() < text.len() { "…" } else { "" };
+    plain(shown) + end
+}
+
+/// Control characters must not reach a terminal; NUL is the border of a mask's placeholder.
+fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\0' => out.push('|'),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            c if c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c) => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// What differs, with a little before and after.
+fn excerpt(text: &str, from: usize, end: usize) -> String {
+    let start = text.floor_char_boundary(from.saturating_sub(CONTEXT_BYTES));
+    let stop = text.ceil_char_boundary((end + CONTEXT_BYTES).min(text.len()));
+    let (before, after) = (if start > 0 { "…" } else { "" }, if stop < text.len() { "…" } else { "" });
+    let (left, right) = (plain(&text[start..from]), plain(&text[end..stop]));
+    format!("{before}{left}{}{right}{after}", cut(&text[from..end]))
+}
+
+fn shown(json: &Json<'_>) -> Result<String> {
+    let mut out = String::new();
+    match json {
+        Json::Text(text) => out.push_str(&text[..text.floor_char_boundary(SHOWN_BYTES_MAX + 1)]),
+        other => write(other, &mut out, SHOWN_BYTES_MAX)?,
+    }
+    Ok(cut(&out))
+}
+
+#[cfg(test)]
+#[path = "diff_tests.rs"]
+mod tests;

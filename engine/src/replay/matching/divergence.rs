@@ -1,0 +1,187 @@
+//! A request that no recorded call answers, and how a report says so.
+
+use std::fmt;
+
+use crate::replay::matching::canonical::{query, route};
+use crate::replay::matching::diff::{ChangeKind, Diff, Difference, cut};
+use crate::replay::matching::rules::Rules;
+
+/// Query keys whose values no report prints.
+const SECRET_KEYS: [&str; 8] = [
+    "key",
+    "api_key",
+    "apikey",
+    "api-key",
+    "token",
+    "access_token",
+    "x-amz-signature",
+    "x-amz-security-token",
+];
+
+/// What a divergence is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grade {
+    /// A recorded call that is still to come is near: something in the request has changed.
+    Changed,
+    /// No such call was recorded, or it was asked more often than it was recorded.
+    Unrecorded,
+}
+
+/// A recorded call that comes near a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nearest {
+    /// Its number.
+    pub seq: u32,
+    /// Its name, without secrets of its query.
+    pub name: String,
+    /// Bytes in which the two differ, summed up by field.
+    pub distance: u64,
+    /// The fields, at most 16.
+    pub differences: Vec<Difference>,
+    /// How many more there are.
+    pub more: usize,
+}
+
+/// A request that no recorded call answers. `Display` is the report, of a few lines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Divergence {
+    /// What it is.
+    pub grade: Grade,
+    /// The number of the nearest recorded call where one is near, else of the call that was to come next; `None` where
+    /// none is left.
+    pub step: Option<u32>,
+    /// What was asked, without secrets of its query.
+    pub name: String,
+    /// How often this very request was recorded, where all those were served already.
+    pub recorded_times: Option<u32>,
+    /// The nearest recorded calls that are still to come, the nearest first; at most 3.
+    pub nearest: Vec<Nearest>,
+}
+
+/// Adds how two names differ.
+pub(super) fn compare_names(recorded: &str, asked: &str, rules: &Rules, diff: &mut Diff) {
+    let changed = |path: String, kind, recorded: &str, asked: &str, rule| Difference {
+        path,
+        kind,
+        recorded: cut(recorded),
+        asked: cut(asked),
+        span: None,
+        looks_like: None,
+        rule,
+    };
+    let (a, b) = (route(recorded), route(asked));
+    if a != b {
+        diff.add(a.len().max(b.len()), || changed("name".to_owned(), ChangeKind::Changed, a, b, None));
+    }
+    let (mut a, mut b) =
+        (query(recorded, rules).into_iter().peekable(), query(asked, rules).into_iter().peekable());
+    loop {
+        let (left, right) = match (a.peek(), b.peek()) {
+            (None, None) => return,
+            (Some(left), Some(right)) if left.0 == right.0 => (a.next(), b.next()),
+            (Some(left), right) if right.is_none_or(|right| left.0 < right.0) => (a.next(), None),
+            _ => (None, b.next()),
+        };
+        let (key, kind) = match (left, right) {
+            (Some((key, _)), Some(_)) => (key, ChangeKind::Changed),
+            (Some((key, _)), None) => (key, ChangeKind::Removed),
+            (None, other) => (other.map_or("", |(key, _)| key), ChangeKind::Added),
+        };
+        let (old, new) = (left.map_or("", |(_, value)| value), right.map_or("", |(_, value)| value));
+        if kind != ChangeKind::Changed || old != new {
+            let rule = format!("query {key}");
+            let rule = rules.clone().rule(&rule).is_ok().then_some(rule).filter(|_| is_secret(key));
+            let hidden = |value: &str| if is_secret(key) { "(hidden)".to_owned() } else { value.to_owned() };
+            diff.add(key.len() + old.len().max(new.len()), || {
+                changed(format!("query.{}", cut(key)), kind, &hidden(old), &hidden(new), rule)
+            });
+        }
+    }
+}
+
+fn is_secret(key: &str) -> bool {
+    SECRET_KEYS.iter().any(|secret| secret.eq_ignore_ascii_case(key))
+}
+
+/// A name for a report.
+pub(super) fn shown(name: &str) -> String {
+    let Some((route, query)) = name.split_once('?') else { return cut(name) };
+    let pair = |pair: &str| match pair.split_once('=') {
+        Some((key, _)) if is_secret(key) => format!("{key}=(hidden)"),
+        _ => pair.to_owned(),
+    };
+    cut(&format!("{route}?{}", query.split('&').map(pair).collect::<Vec<_>>().join("&")))
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            ChangeKind::Changed => {
+                write!(f, "{}: {:?} was recorded, {:?} was asked", self.path, self.recorded, self.asked)?;
+            }
+            ChangeKind::Added => write!(f, "{}: not recorded, {:?} was asked", self.path, self.asked)?,
+            ChangeKind::Removed => write!(f, "{}: {:?} was recorded, not asked", self.path, self.recorded)?,
+        }
+        if let Some(shape) = self.looks_like {
+            write!(f, " (only a {shape} differs)")?;
+        }
+        match &self.rule {
+            Some(rule) => write!(f, "; the rule `{rule}` would cover it"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.step {
+            Some(step) => write!(f, "at step {step} ")?,
+            None => f.write_str("after the last step ")?,
+        }
+        write!(f, "the program asked {}", self.name)?;
+        match (self.grade, self.recorded_times) {
+            (Grade::Changed, _) => f.write_str(", which was recorded otherwise")?,
+            (Grade::Unrecorded, Some(1)) => f.write_str(" once more than it was recorded (once)")?,
+            (Grade::Unrecorded, Some(times)) => {
+                write!(f, " once more than it was recorded ({times} times)")?;
+            }
+            (Grade::Unrecorded, None) => f.write_str(", and no such call was recorded")?,
+        }
+        for near in &self.nearest {
+            write!(f, "\n  {} {} differs by {} bytes", near.seq, near.name, near.distance)?;
+            for difference in &near.differences {
+                write!(f, "\n    {difference}")?;
+            }
+            if near.more > 0 {
+                write!(f, "\n    and {} more fields", near.more)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_compared_by_part_and_secrets_stay_hidden() {
+        let mut diff = Diff::default();
+        compare_names("POST /a?key=S1&x=1&y=2", "POST /b?y=3&key=S2&z=4", &Rules::none(), &mut diff);
+        let text: Vec<_> = diff.differences.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            text,
+            [
+                r#"name: "POST /a" was recorded, "POST /b" was asked"#,
+                r#"query.key: "(hidden)" was recorded, "(hidden)" was asked; the rule `query key` would cover it"#,
+                r#"query.x: "1" was recorded, not asked"#,
+                r#"query.y: "2" was recorded, "3" was asked"#,
+                r#"query.z: not recorded, "4" was asked"#,
+            ]
+        );
+        let mut none = Diff::default();
+        compare_names("/a?key=1&b=2", "/a?b=2&key=3", &Rules::none().preset("gemini").unwrap(), &mut none);
+        assert_eq!((none.distance, none.differences.len()), (0, 0));
+        assert_eq!(shown("POST /a?Key=S1&x=1"), "POST /a?Key=(hidden)&x=1");
+    }
+}

@@ -1,0 +1,326 @@
+//! JSON as the matcher sees it: a tree over the body's own bytes in which every number keeps its text.
+//!
+//! `serde_json` reads numbers as 64 bits, so two long ids that differ would become one number; here they stay two.
+//! What is no JSON by RFC 8259, has a key twice in one object, stands over [`DEPTH_MAX`] levels deep or has over
+//! [`NODES_MAX`] values gives no tree: its bytes are then compared as they are.
+//!
+//! Invariant: the members of an object are sorted by key, in the order of RFC 8785 (UTF-16 code units).
+
+use std::borrow::Cow;
+
+use memchr::memchr2;
+
+/// Levels of arrays and objects within each other.
+pub(super) const DEPTH_MAX: usize = 128;
+/// Values in one body. A tree of them takes some 50 MB.
+pub(super) const NODES_MAX: usize = 1 << 20;
+
+/// A value.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Json<'a> {
+    Null,
+    Bool(bool),
+    /// As it was written.
+    Number(&'a str),
+    Text(Cow<'a, str>),
+    Array(Vec<Json<'a>>),
+    Object(Vec<(Cow<'a, str>, Json<'a>)>),
+    /// Taken out by a rule; as if it were not there.
+    Hidden,
+}
+
+/// A step of the way to a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum At<'a> {
+    Key(Cow<'a, str>),
+    Index(usize),
+}
+
+impl<'a> Json<'a> {
+    /// The tree of these bytes, if they have one.
+    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        Parser::new(bytes)?.whole()
+    }
+
+    /// The way to the innermost value that covers byte `offset`; `None` where there is no tree.
+    pub(super) fn way_to(bytes: &'a [u8], offset: usize) -> Option<Vec<At<'a>>> {
+        let mut parser = Parser::new(bytes)?;
+        parser.wanted = Some(offset);
+        parser.whole()?;
+        Some(parser.found.unwrap_or_default())
+    }
+
+    /// Bytes of text in it, and one for each value: what it weighs in a distance.
+    pub(super) fn weight(&self) -> u64 {
+        match self {
+            Self::Hidden => 0,
+            Self::Null | Self::Bool(_) => 4,
+            Self::Number(text) => text.len() as u64,
+            Self::Text(text) => 1 + text.len() as u64,
+            Self::Array(items) => 1 + items.iter().map(Self::weight).sum::<u64>(),
+            Self::Object(members) => {
+                1 + members
+                    .iter()
+                    .filter(|(_, value)| *value != Self::Hidden)
+                    .map(|(key, value)| key.len() as u64 + value.weight())
+                    .sum::<u64>()
+            }
+        }
+    }
+
+    /// The member of this key.
+    pub(super) fn member_mut(&mut self, wanted: &str) -> Option<&mut Self> {
+        match self {
+            Self::Object(members) => {
+                members.iter_mut().find(|(key, _)| key == wanted).map(|(_, value)| value)
+            }
+            _ => None,
+        }
+    }
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    at: usize,
+    nodes: usize,
+    /// The byte whose value is looked for, the way to the present value, and the way found.
+    wanted: Option<usize>,
+    way: Vec<At<'a>>,
+    found: Option<Vec<At<'a>>>,
+}
+
+impl<'a> Parser<'a> {
+    fn new(bytes: &'a [u8]) -> Option<Self> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        Some(Self { text, at: 0, nodes: 0, wanted: None, way: Vec::new(), found: None })
+    }
+
+    fn whole(&mut self) -> Option<Json<'a>> {
+        let value = self.value(0)?;
+        self.space();
+        (self.at == self.text.len()).then_some(value)
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    /// The next byte that is no space, if it is this one.
+    fn eat(&mut self, byte: u8) -> Option<()> {
+        self.space();
+        (self.peek()? == byte).then(|| self.at += 1)
+    }
+
+    fn word(&mut self, word: &str, value: Json<'a>) -> Option<Json<'a>> {
+        self.text.get(self.at..)?.starts_with(word).then(|| {
+            self.at += word.len();
+            value
+        })
+    }
+
+    fn value(&mut self, depth: usize) -> Option<Json<'a>> {
+        self.space();
+        self.nodes += 1;
+        if depth > DEPTH_MAX || self.nodes > NODES_MAX {
+            return None;
+        }
+        let start = self.at;
+        let value = match self.peek()? {
+            b'{' => self.object(depth),
+            b'[' => self.array(depth),
+            b'"' => self.string().map(Json::Text),
+            b't' => self.word("true", Json::Bool(true)),
+            b'f' => self.word("false", Json::Bool(false)),
+            b'n' => self.word("null", Json::Null),
+            _ => self.number().map(Json::Number),
+        }?;
+        // The innermost value ends first.
+        if self.found.is_none() && self.wanted.is_some_and(|wanted| (start..self.at).contains(&wanted)) {
+            self.found = Some(self.way.clone());
+        }
+        Some(value)
+    }
+
+    fn within(&mut self, at: impl FnOnce() -> At<'a>, depth: usize) -> Option<Json<'a>> {
+        if self.wanted.is_none() {
+            return self.value(depth + 1);
+        }
+        self.way.push(at());
+        let value = self.value(depth + 1);
+        self.way.pop();
+        value
+    }
+
+    fn array(&mut self, depth: usize) -> Option<Json<'a>> {
+        self.at += 1;
+        let mut items = Vec::new();
+        if self.eat(b']').is_some() {
+            return Some(Json::Array(items));
+        }
+        loop {
+            let index = items.len();
+            items.push(self.within(|| At::Index(index), depth)?);
+            if self.eat(b',').is_none() {
+                self.eat(b']')?;
+                return Some(Json::Array(items));
+            }
+        }
+    }
+
+    fn object(&mut self, depth: usize) -> Option<Json<'a>> {
+        self.at += 1;
+        let mut members: Vec<(Cow<'a, str>, Json<'a>)> = Vec::new();
+        if self.eat(b'}').is_some() {
+            return Some(Json::Object(members));
+        }
+        loop {
+            self.space();
+            (self.peek()? == b'"').then_some(())?;
+            let key = self.string()?;
+            self.eat(b':')?;
+            let value = self.within(|| At::Key(key.clone()), depth)?;
+            members.push((key, value));
+            if self.eat(b',').is_none() {
+                self.eat(b'}')?;
+                break;
+            }
+        }
+        members.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
+        // Readers differ in which of two equal keys they take.
+        let twice = members.windows(2).any(|pair| pair[0].0 == pair[1].0);
+        (!twice).then_some(Json::Object(members))
+    }
+
+    /// The string whose opening quote stands here.
+    fn string(&mut self) -> Option<Cow<'a, str>> {
+        let start = self.at;
+        let bytes = self.text.as_bytes();
+        let mut end = start + 1;
+        let mut escaped = false;
+        loop {
+            end += memchr2(b'"', b'\\', bytes.get(end..)?)?;
+            if bytes[end] == b'"' {
+                break;
+            }
+            escaped = true;
+            end += 2;
+        }
+        self.at = end + 1;
+        if escaped {
+            return serde_json::from_str(&self.text[start..=end]).ok().map(Cow::Owned);
+        }
+        let plain = &self.text[start + 1..end];
+        plain.bytes().all(|byte| byte >= 0x20).then_some(Cow::Borrowed(plain))
+    }
+
+    fn digits(&mut self) -> Option<()> {
+        let start = self.at;
+        while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
+            self.at += 1;
+        }
+        (self.at > start).then_some(())
+    }
+
+    fn number(&mut self) -> Option<&'a str> {
+        let start = self.at;
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+        }
+        if self.peek() == Some(b'0') {
+            self.at += 1;
+        } else {
+            self.digits()?;
+        }
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if matches!(self.peek(), Some(b'e' | b'E')) {
+            self.at += 1;
+            if matches!(self.peek(), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        self.text.get(start..self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_serde_json_refuses_has_no_tree_either() {
+        for bad in [
+            "",
+            "{",
+            "[1,]",
+            "{\"a\":1,}",
+            "01",
+            "-",
+            "1.",
+            "1e",
+            "\"\u{1}\"",
+            r#""\ud800""#,
+            "1 2",
+            "nul",
+            "{a:1}",
+        ] {
+            assert!(serde_json::from_str::<serde_json::Value>(bad).is_err(), "{bad}");
+            assert_eq!(Json::parse(bad.as_bytes()), None, "{bad}");
+        }
+        assert_eq!(Json::parse(b"\xff"), None);
+        assert_eq!(Json::parse(br#"{"a":1,"\u0061":2}"#), None, "a key twice");
+        assert_eq!(Json::parse(" [ 1e400 , -0.5 ] ".as_bytes()), {
+            Some(Json::Array(vec![Json::Number("1e400"), Json::Number("-0.5")]))
+        });
+    }
+
+    #[test]
+    fn depth_and_number_of_values_are_bounded() {
+        let deep = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+        assert!(Json::parse(deep(DEPTH_MAX).as_bytes()).is_some());
+        assert_eq!(Json::parse(deep(DEPTH_MAX + 1).as_bytes()), None);
+        assert_eq!(Json::parse(deep(100_000).as_bytes()), None);
+        assert_eq!(Json::parse("[".repeat(100_000).as_bytes()), None);
+        let many = |count: usize| format!("[{}1]", "1,".repeat(count - 2));
+        assert!(Json::parse(many(NODES_MAX).as_bytes()).is_some());
+        assert_eq!(Json::parse(many(NODES_MAX + 1).as_bytes()), None);
+    }
+
+    #[test]
+    fn a_byte_leads_to_the_innermost_value() {
+        let body = br#"{"a":[{"b c":"xyz"}],"d":1}"#;
+        let way = |what: &[u8]| {
+            let offset = memchr::memmem::find(body, what).unwrap();
+            Json::way_to(body, offset).unwrap()
+        };
+        let key = |key: &'static str| At::Key(Cow::Borrowed(key));
+        assert_eq!(way(b"yz"), [key("a"), At::Index(0), key("b c")]);
+        assert_eq!(way(b"b c"), [key("a"), At::Index(0)], "a key belongs to its object");
+        assert_eq!(way(b"1"), [key("d")]);
+        assert_eq!(way(b"{"), []);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_a_tree_only_where_serde_json_reads_them(text in "[\\[\\]{}\",:0-9eE.+\\-a\\\\u \u{e9}]{0,24}") {
+            if Json::parse(text.as_bytes()).is_some() {
+                // 1e400 is JSON, though serde_json has no number for it.
+                let read = serde_json::from_str::<&serde_json::value::RawValue>(text.trim());
+                prop_assert!(read.is_ok(), "{}", text);
+            } else if let Ok(value) = serde_json::from_str::<serde_json::Value>(&text) {
+                // A key twice is all that is refused beyond.
+                prop_assert!(value.to_string().contains('{'), "{}", text);
+            }
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Requests against a recording: which recorded call answers a request, and what is different where none does.
+//!
+//! Pure and without threads: a caller hands in calls and requests as a name and bytes, and does the waiting.
+
+mod call;
+mod canonical;
+mod diff;
+mod divergence;
+mod json;
+mod order;
+mod path;
+mod receipt;
+mod requests;
+mod rules;
+mod shape;
+
+pub use call::{Call, CallHash};
+pub use diff::{ChangeKind, Difference, Span};
+pub use divergence::{Divergence, Grade, Nearest};
+pub use receipt::Receipt;
+pub use requests::{Answer, Matching};
+pub use rules::{PRESETS, Rules};
+pub use shape::Shape;

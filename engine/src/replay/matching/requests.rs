@@ -1,0 +1,312 @@
+//! Requests as they are asked, against the calls of a recording.
+//!
+//! A request is answered by the first unserved call whose hash is its own; else by the first that is the same after the
+//! rules; else by none. Recorded bodies are read and brought into their canonical form only when a request of their
+//! route is not there byte for byte, and then once. What has no answer is compared with a bounded number of calls.
+//!
+//! Invariant: a call is served once, and nothing is served that is not the same.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::error::{Error, Result};
+use crate::replay::matching::canonical::{Body, query, route};
+use crate::replay::matching::diff::Diff;
+use crate::replay::matching::divergence::{compare_names, shown};
+use crate::replay::matching::order::Release;
+use crate::replay::matching::{Call, CallHash, Divergence, Grade, Nearest, Receipt, Rules};
+
+/// Unserved calls of a route that a diverging request is compared with.
+const CANDIDATES_MAX: usize = 16;
+/// Bytes of their bodies: beyond, no further one is read.
+const CANDIDATE_BYTES_MAX: usize = 256 << 20;
+/// Nearest calls that a report names.
+const NEAREST_MAX: usize = 3;
+
+type Bodies = Box<dyn Fn(u32) -> Result<Vec<u8>> + Send + Sync>;
+
+/// What a request gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// What was recorded as this frame: the request is the same, byte for byte.
+    Exact(u32),
+    /// What was recorded as this frame: the request is the same after the matcher.
+    Matched(u32),
+    /// Nothing.
+    Diverged(Box<Divergence>),
+}
+
+/// The calls of a recording, and which of them were asked for.
+///
+/// Whoever serves answers calls [`Matching::ask`] when a request comes, [`Matching::may_release`] until the answer may
+/// go out, and then [`Matching::released`]; or [`Matching::give_up`] where it never will.
+pub struct Matching {
+    calls: Vec<Call>,
+    served: Vec<bool>,
+    bodies: Bodies,
+    rules: Rules,
+    key: [u8; 32],
+    exact: HashMap<CallHash, Waiting>,
+    routes: HashMap<String, Route>,
+    release: Release,
+    receipt: Receipt,
+    /// The last call served, by its place in `calls`.
+    last: Option<usize>,
+}
+
+/// Equal calls, the first recorded first.
+#[derive(Default)]
+struct Waiting {
+    calls: VecDeque<usize>,
+    recorded: u32,
+}
+
+#[derive(Default)]
+struct Route {
+    calls: Vec<usize>,
+    /// By the hash of the canonical form, once that was needed.
+    canonical: Option<HashMap<CallHash, Waiting>>,
+}
+
+impl Waiting {
+    fn add(&mut self, call: usize) {
+        self.calls.push_back(call);
+        self.recorded += 1;
+    }
+
+    /// The first that is not served. Those served by way of the other hash are dropped on the way.
+    fn take(&mut self, served: &[bool]) -> Option<usize> {
+        while let Some(call) = self.calls.pop_front() {
+            if !served[call] {
+                return Some(call);
+            }
+        }
+        None
+    }
+}
+
+impl std::fmt::Debug for Matching {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Matching")
+            .field("rules", &self.rules)
+            .field("receipt", &self.receipt)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Matching {
+    /// Against these calls, in any order. `bodies` gives a recorded request's bytes by the call's number; `key` is the
+    /// one that the calls were hashed with.
+    ///
+    /// # Errors
+    /// `Invalid` where two calls have one number.
+    pub fn new(
+        mut calls: Vec<Call>,
+        bodies: impl Fn(u32) -> Result<Vec<u8>> + Send + Sync + 'static,
+        rules: Rules,
+        key: [u8; 32],
+    ) -> Result<Self> {
+        calls.sort_by_key(|call| call.seq);
+        if let Some(pair) = calls.windows(2).find(|pair| pair[0].seq == pair[1].seq) {
+            return Err(Error::invalid(format!("two recorded calls have the number {}", pair[0].seq)));
+        }
+        let mut exact: HashMap<CallHash, Waiting> = HashMap::new();
+        let mut routes: HashMap<String, Route> = HashMap::new();
+        for (place, call) in calls.iter().enumerate() {
+            exact.entry(call.exact).or_default().add(place);
+            routes.entry(route(&call.name).to_owned()).or_default().calls.push(place);
+        }
+        let recorded = u32::try_from(calls.len()).map_err(|_| Error::invalid("a run has too many calls"))?;
+        Ok(Self {
+            served: vec![false; calls.len()],
+            release: Release::new(&calls),
+            calls,
+            bodies: Box::new(bodies),
+            rules,
+            key,
+            exact,
+            routes,
+            receipt: Receipt { recorded, ..Receipt::default() },
+            last: None,
+        })
+    }
+
+    /// Releases calls that all overlapped in another order than the recorded one; the same for the same seed. For
+    /// finding programs whose outcome hangs on chance. Ask before the first request.
+    #[must_use]
+    pub fn chaos(mut self, seed: u64) -> Self {
+        self.release.chaos(&self.calls, seed);
+        self
+    }
+
+    /// The recorded call that answers a request, or what is different.
+    ///
+    /// # Errors
+    /// What `bodies` gives for a recorded body.
+    pub fn ask(&mut self, name: &str, body: &[u8]) -> Result<Answer> {
+        let hash = CallHash::of(&self.key, name, body);
+        let mut times = None;
+        if let Some(waiting) = self.exact.get_mut(&hash) {
+            if let Some(call) = waiting.take(&self.served) {
+                self.receipt.exact += 1;
+                return Ok(Answer::Exact(self.serve(call)));
+            }
+            times = Some(waiting.recorded);
+        }
+        let asked = Body::new(body, &self.rules);
+        let canonical = canonical_hash(&self.key, name, &asked, &self.rules)?;
+        self.hash_route(route(name))?;
+        let route_of = self.routes.get_mut(route(name));
+        if let Some(waiting) = route_of.and_then(|route| route.canonical.as_mut()?.get_mut(&canonical)) {
+            if let Some(call) = waiting.take(&self.served) {
+                self.receipt.matched += 1;
+                return Ok(Answer::Matched(self.serve(call)));
+            }
+            times = times.or(Some(waiting.recorded));
+        }
+        let divergence = self.divergence(name, body, &asked, times)?;
+        match divergence.grade {
+            Grade::Changed => self.receipt.changed += 1,
+            Grade::Unrecorded => self.receipt.unrecorded += 1,
+        }
+        Ok(Answer::Diverged(Box::new(divergence)))
+    }
+
+    fn serve(&mut self, call: usize) -> u32 {
+        self.served[call] = true;
+        self.last = Some(call);
+        self.calls[call].seq
+    }
+
+    /// Brings the recorded calls of a route into their canonical form, if that was not done.
+    fn hash_route(&mut self, name: &str) -> Result<()> {
+        let Some(route) = self.routes.get_mut(name) else { return Ok(()) };
+        if route.canonical.is_some() {
+            return Ok(());
+        }
+        let mut canonical: HashMap<CallHash, Waiting> = HashMap::new();
+        for place in &route.calls {
+            let call = &self.calls[*place];
+            let bytes = (self.bodies)(call.seq)?;
+            let body = Body::new(&bytes, &self.rules);
+            let hash = canonical_hash(&self.key, &call.name, &body, &self.rules)?;
+            canonical.entry(hash).or_default().add(*place);
+        }
+        route.canonical = Some(canonical);
+        Ok(())
+    }
+
+    fn divergence(
+        &self,
+        name: &str,
+        body: &[u8],
+        asked: &Body<'_>,
+        times: Option<u32>,
+    ) -> Result<Divergence> {
+        let next = self.next_call();
+        let mut nearest = Vec::new();
+        let mut read = 0;
+        for place in self.candidates(route(name), next) {
+            let call = &self.calls[place];
+            let bytes = (self.bodies)(call.seq)?;
+            let mut diff = Diff::of(&Body::new(&bytes, &self.rules), asked, (&bytes, body), &self.rules)?;
+            diff.weight += name.len().max(call.name.len()) as u64;
+            compare_names(&call.name, name, &self.rules, &mut diff);
+            nearest.push((diff, call));
+            read += bytes.len();
+            if read > CANDIDATE_BYTES_MAX {
+                break;
+            }
+        }
+        nearest.sort_by_key(|(diff, call)| (diff.distance, call.seq));
+        nearest.truncate(NEAREST_MAX);
+        // At most half of it differs.
+        let near =
+            nearest.first().filter(|(diff, _)| diff.distance <= diff.weight / 2).map(|(_, call)| call.seq);
+        let changed = near.filter(|_| times.is_none());
+        if let (true, Some(next)) = (nearest.is_empty(), next) {
+            let (mut diff, call) = (Diff::default(), &self.calls[next]);
+            compare_names(&call.name, name, &self.rules, &mut diff);
+            nearest.push((diff, call));
+        }
+        let nearest = nearest.into_iter().map(|(diff, call)| Nearest {
+            seq: call.seq,
+            name: shown(&call.name),
+            distance: diff.distance,
+            differences: diff.differences,
+            more: diff.more,
+        });
+        Ok(Divergence {
+            grade: if changed.is_some() { Grade::Changed } else { Grade::Unrecorded },
+            step: changed.or(next.map(|place| self.calls[place].seq)),
+            name: shown(name),
+            recorded_times: times,
+            nearest: nearest.collect(),
+        })
+    }
+
+    /// The first unserved call after the last one served, else the first at all.
+    fn next_call(&self) -> Option<usize> {
+        let from = self.last.map_or(0, |last| last + 1);
+        let unserved = |place: &usize| !self.served[*place];
+        (from..self.calls.len()).find(unserved).or_else(|| (0..from).find(unserved))
+    }
+
+    /// Unserved calls of a route, those nearest to the next call first.
+    fn candidates(&self, route: &str, next: Option<usize>) -> Vec<usize> {
+        let (Some(route), Some(next)) = (self.routes.get(route), next) else { return Vec::new() };
+        let mut places: Vec<_> = route.calls.iter().copied().filter(|place| !self.served[*place]).collect();
+        places.sort_by_key(|place| place.abs_diff(next));
+        places.truncate(CANDIDATES_MAX);
+        places
+    }
+
+    /// Whether the answer of this call may go out: every call that had ended before it is released or given up.
+    #[must_use]
+    pub fn may_release(&self, seq: u32) -> bool {
+        self.release.may_release(seq)
+    }
+
+    /// The answer of this call goes out now.
+    pub fn released(&mut self, seq: u32) {
+        self.receipt.served += 1;
+        self.release.done(seq);
+    }
+
+    /// The answer of this call will never go out, or nobody will ever ask for it: the others do not wait for it any more.
+    pub fn give_up(&mut self, seq: u32) {
+        if self.is_served(seq) {
+            self.receipt.given_up += 1;
+        }
+        self.release.done(seq);
+    }
+
+    /// The calls whose answers have to go out before this one's, the first first.
+    #[must_use]
+    pub fn blocking(&self, seq: u32) -> Vec<u32> {
+        self.release.blocking(seq)
+    }
+
+    fn is_served(&self, seq: u32) -> bool {
+        self.calls.binary_search_by_key(&seq, |call| call.seq).is_ok_and(|place| self.served[place])
+    }
+
+    /// What it has come to so far.
+    #[must_use]
+    pub fn receipt(&self) -> Receipt {
+        let missing =
+            self.calls.iter().zip(&self.served).filter(|(_, served)| !**served).map(|(call, _)| call.seq);
+        Receipt { missing: missing.collect(), ..self.receipt.clone() }
+    }
+}
+
+fn canonical_hash(key: &[u8; 32], name: &str, body: &Body<'_>, rules: &Rules) -> Result<CallHash> {
+    let mut text = route(name).to_owned();
+    for (key, value) in query(name, rules) {
+        text.extend(["&", key, "=", value]);
+    }
+    Ok(CallHash::of(key, &text, &body.canonical()?))
+}
+
+#[cfg(test)]
+#[path = "requests_tests.rs"]
+mod tests;

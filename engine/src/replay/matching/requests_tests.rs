@@ -1,0 +1,189 @@
+//! Requests against recordings: what is served, in which order, and how a divergence is graded.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::replay::matching::Shape;
+
+const KEY: [u8; 32] = [7; 32];
+const CHAT: &str = "POST /v1/chat/completions";
+
+/// A recording of these requests one after the other, and how often a body was read.
+fn recording(requests: &[(&str, &str)], rules: Rules) -> (Matching, Arc<AtomicUsize>) {
+    let calls = (1..).zip(requests).map(|(seq, (name, body))| Call {
+        seq,
+        name: (*name).to_owned(),
+        exact: CallHash::of(&KEY, name, body.as_bytes()),
+        begun_ns: u64::from(seq) * 10,
+        ended_ns: u64::from(seq) * 10 + 5,
+    });
+    let bodies: Vec<Vec<u8>> = requests.iter().map(|(_, body)| body.as_bytes().to_vec()).collect();
+    let reads = Arc::new(AtomicUsize::new(0));
+    let counted = reads.clone();
+    let read = move |seq: u32| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Ok(bodies[seq as usize - 1].clone())
+    };
+    (Matching::new(calls.collect(), read, rules, KEY).unwrap(), reads)
+}
+
+fn chat(text: &str) -> String {
+    format!(r#"{{"messages":[{{"content":"{text}","role":"user"}}],"model":"m"}}"#)
+}
+
+fn diverged(answer: Answer) -> Divergence {
+    match answer {
+        Answer::Diverged(divergence) => *divergence,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn equal_bytes_are_served_first_in_first_out_without_reading_a_body() {
+    let body = chat("a");
+    let (mut matching, reads) = recording(&[(CHAT, &body), (CHAT, &chat("b")), (CHAT, &body)], Rules::none());
+    assert_eq!(matching.ask(CHAT, chat("b").as_bytes()).unwrap(), Answer::Exact(2));
+    assert_eq!(matching.ask(CHAT, body.as_bytes()).unwrap(), Answer::Exact(1));
+    assert_eq!(matching.ask(CHAT, body.as_bytes()).unwrap(), Answer::Exact(3));
+    (1..=3).for_each(|seq| matching.released(seq));
+    assert_eq!(reads.load(Ordering::Relaxed), 0);
+    assert_eq!(matching.receipt().to_string(), "exact 3 of 3, served 3, unused 0");
+    assert!(matching.receipt().is_faithful());
+}
+
+#[test]
+fn a_request_asked_once_more_is_unrecorded_and_says_so() {
+    let body = chat("a");
+    let (mut matching, _) = recording(&[(CHAT, &body), (CHAT, &chat("b"))], Rules::none());
+    matching.ask(CHAT, body.as_bytes()).unwrap();
+    let found = diverged(matching.ask(CHAT, body.as_bytes()).unwrap());
+    assert_eq!((found.grade, found.recorded_times), (Grade::Unrecorded, Some(1)));
+    assert!(found.to_string().contains("once more than it was recorded (once)"), "{found}");
+    let spaced = body.replace(':', " : ");
+    let found = diverged(matching.ask(CHAT, spaced.as_bytes()).unwrap());
+    assert_eq!(found.recorded_times, Some(1), "also in other spelling");
+    assert_eq!(matching.receipt().missing, [2]);
+}
+
+#[test]
+fn the_same_after_the_matcher_is_served_once_and_bodies_are_read_once() {
+    let rules = Rules::none().mask("$.messages[0].content", Shape::Time).unwrap();
+    let (mut matching, reads) = recording(
+        &[(CHAT, &chat("at 10:31:07")), (CHAT, &chat("at 10:45:00")), ("POST /v1/embeddings", "{}")],
+        rules,
+    );
+    assert_eq!(matching.ask(CHAT, chat("at 11:00:00").as_bytes()).unwrap(), Answer::Matched(1));
+    assert_eq!(reads.load(Ordering::Relaxed), 2, "the other route is not read");
+    assert_eq!(matching.ask(CHAT, chat("at 11:00:01").as_bytes()).unwrap(), Answer::Matched(2));
+    assert_eq!(reads.load(Ordering::Relaxed), 2);
+    let found = diverged(matching.ask(CHAT, chat("at 10:45:00").as_bytes()).unwrap());
+    assert_eq!(found.grade, Grade::Unrecorded, "its one recording went to the matcher");
+    assert_eq!(found.step, Some(3));
+    assert_eq!(
+        matching.receipt().to_string(),
+        "exact 0 of 3, same after the matcher 2, unrecorded 1, served 0, unused 1"
+    );
+}
+
+#[test]
+fn a_changed_request_names_the_nearest_call_and_the_field() {
+    let long = "word ".repeat(100);
+    let requests: Vec<String> =
+        (0..5).map(|n| chat(&format!("{long} step {n} {}", "x".repeat(n * 40)))).collect();
+    let recorded: Vec<_> = requests.iter().map(|body| (CHAT, body.as_str())).collect();
+    let (mut matching, _) = recording(&recorded, Rules::none());
+    let found = diverged(matching.ask(CHAT, requests[3].replace("\"m\"", "\"n\"").as_bytes()).unwrap());
+    assert_eq!((found.grade, found.step), (Grade::Changed, Some(4)));
+    assert_eq!(found.nearest.len(), NEAREST_MAX);
+    let nearest = &found.nearest[0];
+    assert_eq!((nearest.seq, nearest.distance, nearest.differences.len()), (4, 1, 1));
+    assert_eq!(nearest.differences[0].path, "$.model");
+    assert_eq!(nearest.differences[0].rule, None);
+    let text = found.to_string();
+    assert!(text.starts_with("at step 4 the program asked POST /v1/chat/completions"), "{text}");
+    assert!(text.contains(r#"$.model: "m" was recorded, "n" was asked"#), "{text}");
+    assert_eq!(matching.receipt().changed, 1);
+}
+
+#[test]
+fn what_is_far_from_all_or_on_another_route_is_unrecorded() {
+    let (mut matching, _) = recording(&[(CHAT, &chat("a short question"))], Rules::none());
+    let far = diverged(matching.ask(CHAT, br#"{"input":"something quite different, and long"}"#).unwrap());
+    assert_eq!((far.grade, far.step, far.nearest.len()), (Grade::Unrecorded, Some(1), 1));
+    let other = diverged(matching.ask("POST /v1/other", chat("a short question").as_bytes()).unwrap());
+    assert_eq!((other.grade, other.step), (Grade::Unrecorded, Some(1)));
+    assert_eq!(other.nearest[0].differences[0].path, "name", "the same body on another path is another call");
+    assert_eq!(matching.receipt().unrecorded, 2);
+    let beta = format!("{CHAT}?beta=1");
+    let query = diverged(matching.ask(&beta, chat("a short question").as_bytes()).unwrap());
+    assert_eq!((query.grade, query.nearest[0].differences[0].path.as_str()), (Grade::Changed, "query.beta"));
+}
+
+#[test]
+fn a_recording_without_its_secrets_still_knows_the_request() {
+    let sent = chat("my key is sk-123");
+    let call = Call {
+        seq: 1,
+        name: CHAT.to_owned(),
+        exact: CallHash::of(&KEY, CHAT, sent.as_bytes()),
+        begun_ns: 0,
+        ended_ns: 1,
+    };
+    let redacted = chat("my key is [redacted]").into_bytes();
+    let mut matching = Matching::new(vec![call], move |_| Ok(redacted.clone()), Rules::none(), KEY).unwrap();
+    assert_eq!(matching.ask(CHAT, sent.as_bytes()).unwrap(), Answer::Exact(1));
+}
+
+#[test]
+fn a_call_out_of_turn_waits_and_says_for_whom() {
+    let (mut matching, _) = recording(&[(CHAT, &chat("a")), (CHAT, &chat("b"))], Rules::none());
+    assert_eq!(matching.ask(CHAT, chat("b").as_bytes()).unwrap(), Answer::Exact(2));
+    assert!(!matching.may_release(2));
+    assert_eq!(matching.blocking(2), [1]);
+    matching.give_up(2);
+    assert_eq!(matching.ask(CHAT, chat("a").as_bytes()).unwrap(), Answer::Exact(1));
+    assert!(matching.may_release(1));
+    matching.released(1);
+    assert_eq!(matching.receipt().to_string(), "exact 2 of 2, given up 1, served 1, unused 0");
+    assert!(!matching.receipt().is_faithful());
+}
+
+#[test]
+fn calls_of_one_number_and_bodies_that_cannot_be_read_are_errors() {
+    let call = Call { seq: 1, name: CHAT.to_owned(), exact: CallHash([0; 32]), begun_ns: 0, ended_ns: 0 };
+    let twice = Matching::new(vec![call.clone(), call.clone()], |_| Ok(Vec::new()), Rules::none(), KEY);
+    assert_eq!(twice.unwrap_err().kind(), crate::ErrorKind::Invalid);
+    let mut matching =
+        Matching::new(vec![call], |_| Err(Error::not_found("gone")), Rules::none(), KEY).unwrap();
+    assert_eq!(matching.ask(CHAT, b"x").unwrap_err().kind(), crate::ErrorKind::NotFound);
+}
+
+#[test]
+fn ten_thousand_equal_calls_cost_each_the_same() {
+    let body = chat(&"x".repeat(20_000));
+    let calls = (1..=10_000).map(|seq| Call {
+        seq,
+        name: CHAT.to_owned(),
+        exact: CallHash::of(&KEY, CHAT, body.as_bytes()),
+        begun_ns: 0,
+        ended_ns: u64::from(seq),
+    });
+    let mut matching =
+        Matching::new(calls.collect(), |_| Err(Error::bug("read")), Rules::none(), KEY).unwrap();
+    for seq in 1..=10_000 {
+        assert_eq!(matching.ask(CHAT, body.as_bytes()).unwrap(), Answer::Exact(seq));
+        assert!(matching.may_release(seq));
+        matching.released(seq);
+    }
+    assert!(matching.receipt().is_faithful());
+}
+
+#[test]
+fn hostile_depth_is_compared_as_bytes() {
+    let deep = |n: usize| format!("{}1{}", "[".repeat(n), "]".repeat(n));
+    let (mut matching, _) = recording(&[(CHAT, &deep(100_000))], Rules::none().ignore("$..id").unwrap());
+    let found = diverged(matching.ask(CHAT, deep(99_999).as_bytes()).unwrap());
+    assert_eq!((found.grade, found.nearest[0].differences[0].path.as_str()), (Grade::Changed, "body"));
+    assert_eq!(matching.ask(CHAT, deep(100_000).as_bytes()).unwrap(), Answer::Exact(1));
+}

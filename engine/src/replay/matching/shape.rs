@@ -1,0 +1,233 @@
+//! The shapes of values that change from run to run, found inside of strings.
+//!
+//! A string is read token by token (a token begins at a letter or digit that follows none); each try looks at a
+//! bounded number of bytes, so that the work is linear. What is found is replaced by a placeholder that begins with NUL:
+//! no model's text holds one, and a mask can hide only what has its shape.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// Shortest run of hexadecimal digits that is taken for an id.
+const HEX_ID_MIN: usize = 12;
+/// Longest token that is looked at.
+const TOKEN_MAX: usize = 128;
+
+/// The shape of a value that changes from run to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Shape {
+    /// `3f2a5c1e-…`: 8, 4, 4, 4 and 12 hexadecimal digits (RFC 9562).
+    Uuid,
+    /// A date, a time of the day, or both, as RFC 3339 has them.
+    Time,
+    /// Seconds, milli-, micro- or nanoseconds since 1970: 10, 13, 16 or 19 digits from 1 on, with or without a fraction.
+    UnixTime,
+    /// At least 12 hexadecimal digits, letters and digits among them.
+    HexId,
+    /// `call_…`, `chatcmpl-…`: a word, `_` or `-`, and at least 12 letters and digits, both among them.
+    PrefixedId,
+    /// Any number.
+    Number,
+}
+
+/// From the most special to the least.
+pub(super) const SHAPES: [Shape; 6] =
+    [Shape::Uuid, Shape::Time, Shape::UnixTime, Shape::HexId, Shape::PrefixedId, Shape::Number];
+
+impl Shape {
+    /// Its name in a rule.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uuid => "uuid",
+            Self::Time => "time",
+            Self::UnixTime => "unix-time",
+            Self::HexId => "hex-id",
+            Self::PrefixedId => "prefixed-id",
+            Self::Number => "number",
+        }
+    }
+
+    /// What stands in its place.
+    pub(super) fn placeholder(self) -> String {
+        format!("\0{}\0", self.name())
+    }
+
+    /// The text with every value of this shape replaced; `None` where there is none.
+    pub(super) fn mask(self, text: &str) -> Option<String> {
+        let bytes = text.as_bytes();
+        let mut masked = String::new();
+        let (mut kept, mut at) = (0, 0);
+        while at < bytes.len() {
+            if !bytes[at].is_ascii_alphanumeric() {
+                at += 1;
+                continue;
+            }
+            match self.len_at(&bytes[at..]).filter(|len| ends_token(bytes.get(at + len))) {
+                Some(len) => {
+                    masked.push_str(&text[kept..at]);
+                    masked.push_str(&self.placeholder());
+                    at += len;
+                    kept = at;
+                }
+                None => at += run(&bytes[at..], u8::is_ascii_alphanumeric),
+            }
+        }
+        (kept > 0).then(|| masked + &text[kept..])
+    }
+
+    /// Length of the value of this shape that the bytes begin with.
+    fn len_at(self, bytes: &[u8]) -> Option<usize> {
+        match self {
+            Self::Uuid => form(bytes, "hhhhhhhh-hhhh-hhhh-hhhh-hhhhhhhhhhhh"),
+            Self::Time => time(bytes),
+            Self::UnixTime => {
+                let digits = run(bytes, u8::is_ascii_digit);
+                let known = matches!(digits, 10 | 13 | 16 | 19) && bytes[0] != b'0';
+                known.then(|| digits + fraction(&bytes[digits..]))
+            }
+            Self::HexId => {
+                let len = run(bytes, |b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+                    .max(run(bytes, |b| matches!(b, b'0'..=b'9' | b'A'..=b'F')));
+                (len >= HEX_ID_MIN && mixed(&bytes[..len])).then_some(len)
+            }
+            Self::PrefixedId => {
+                let bytes = &bytes[..bytes.len().min(TOKEN_MAX)];
+                let word = run(bytes, u8::is_ascii_alphabetic);
+                let rest = bytes.get(word + 1..).filter(|_| matches!(bytes[word], b'_' | b'-'))?;
+                let id = run(rest, |b| b.is_ascii_alphanumeric() || *b == b'_');
+                (word > 1 && id >= HEX_ID_MIN && mixed(&rest[..id])).then_some(word + 1 + id)
+            }
+            Self::Number => {
+                let digits = run(bytes, u8::is_ascii_digit);
+                (digits > 0).then(|| digits + fraction(&bytes[digits..]))
+            }
+        }
+    }
+}
+
+fn ends_token(next: Option<&u8>) -> bool {
+    next.is_none_or(|byte| !byte.is_ascii_alphanumeric())
+}
+
+/// How many bytes from the first on are such.
+fn run(bytes: &[u8], such: impl Fn(&u8) -> bool) -> usize {
+    bytes.iter().position(|byte| !such(byte)).unwrap_or(bytes.len())
+}
+
+fn mixed(bytes: &[u8]) -> bool {
+    bytes.iter().any(u8::is_ascii_digit) && bytes.iter().any(u8::is_ascii_alphabetic)
+}
+
+/// Length of `.` and digits.
+fn fraction(bytes: &[u8]) -> usize {
+    let digits = bytes.get(1..).map_or(0, |rest| run(rest, u8::is_ascii_digit));
+    if bytes.first() == Some(&b'.') && digits > 0 { 1 + digits } else { 0 }
+}
+
+/// The form's length, where the bytes begin with it: `d` a digit, `h` a hexadecimal one, anything else itself.
+fn form(bytes: &[u8], form: &str) -> Option<usize> {
+    let fits = |(byte, like): (&u8, u8)| match like {
+        b'd' => byte.is_ascii_digit(),
+        b'h' => byte.is_ascii_hexdigit(),
+        other => *byte == other,
+    };
+    (bytes.len() >= form.len() && bytes.iter().zip(form.bytes()).all(fits)).then_some(form.len())
+}
+
+fn two(bytes: &[u8]) -> u8 {
+    (bytes[0] - b'0') * 10 + (bytes[1] - b'0')
+}
+
+fn time(bytes: &[u8]) -> Option<usize> {
+    let Some(date) = form(bytes, "dddd-dd-dd") else { return clock(bytes) };
+    let real = (1..=12).contains(&two(&bytes[5..])) && (1..=31).contains(&two(&bytes[8..]));
+    real.then_some(())?;
+    let between = matches!(bytes.get(date), Some(b'T' | b't' | b' '));
+    let time = bytes.get(date + 1..).filter(|_| between).and_then(clock);
+    Some(time.map_or(date, |len| date + 1 + len))
+}
+
+/// Length of `hh:mm`, with or without seconds, fraction and offset.
+fn clock(bytes: &[u8]) -> Option<usize> {
+    let mut len = form(bytes, "dd:dd")?;
+    (two(bytes) < 24 && two(&bytes[3..]) < 60).then_some(())?;
+    if let Some(seconds) = form(&bytes[len..], ":dd") {
+        len += seconds;
+        len += fraction(&bytes[len..]);
+    }
+    match bytes.get(len) {
+        Some(b'Z' | b'z') => len += 1,
+        Some(b'+' | b'-') => {
+            let rest = &bytes[len + 1..];
+            len += form(rest, "dd:dd").or_else(|| form(rest, "dddd")).map_or(0, |offset| 1 + offset);
+        }
+        _ => {}
+    }
+    Some(len)
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Shape {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        SHAPES.into_iter().find(|shape| shape.name() == text).ok_or_else(|| {
+            let names: Vec<_> = SHAPES.iter().map(|shape| shape.name()).collect();
+            Error::invalid(format!(
+                "{text:?} is no shape that can be masked; there are: {}",
+                names.join(", ")
+            ))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn masked(shape: Shape, text: &str) -> String {
+        shape.mask(text).map_or("-".to_owned(), |text| text.replace('\0', "|"))
+    }
+
+    #[test]
+    fn each_shape_is_found_where_it_stands_and_nowhere_else() {
+        let cases = [
+            (Shape::Uuid, "id_3f2a5c1e-0000-4abc-8def-0123456789ab.", "id_|uuid|."),
+            (Shape::Uuid, "3f2a5c1e-0000-4abc-8def-0123456789abc", "-"),
+            (Shape::Time, "Today is 2026-11-22.", "Today is |time|."),
+            (Shape::Time, "at 2026-11-22T10:31:07.123456+01:00 and 09:15", "at |time| and |time|"),
+            (Shape::Time, "2026-11-22 10:31 UTC", "|time| UTC"),
+            (Shape::Time, "2026-13-22, 25:00, 2026-11-22x", "-"),
+            (Shape::UnixTime, "t=1795343107.25;", "t=|unix-time|;"),
+            (Shape::UnixTime, "1795343107000 17953431070", "|unix-time| 17953431070"),
+            (Shape::HexId, "run 5f2b9c0d1e3a4b5c6d7e8f90 ok", "run |hex-id| ok"),
+            (Shape::HexId, "deadbeefdeadbeef 123456789012345 5F2b9c0d1e3a4b", "-"),
+            (Shape::PrefixedId, "call_AbC123dEf456gHi", "|prefixed-id|"),
+            (Shape::PrefixedId, "well-known-identifiers call_short1", "-"),
+            (Shape::Number, "3.14 of gpt4, 7é", "|number| of gpt4, |number|é"),
+        ];
+        for (shape, text, expected) in cases {
+            assert_eq!(masked(shape, text), expected, "{shape} in {text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn masking_any_text_is_stable(text in "[0-9a-f:\\-TZ .+_xé]{0,80}") {
+            for shape in SHAPES {
+                if let Some(once) = shape.mask(&text) {
+                    prop_assert_eq!(shape.mask(&once), None, "{} in {}", shape, text);
+                }
+            }
+        }
+    }
+}

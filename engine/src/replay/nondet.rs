@@ -1,0 +1,404 @@
+//! Times, ids and random numbers through one door, so that they can be recorded and served again.
+//!
+//! A program that draws only here asks the same requests when it is run again. What was drawn between two calls shares
+//! a frame of component nondet: its output has a line `KIND VALUE` for each draw, its metadata their number as
+//! `{"draws":N}`. Draws are one sequence for the whole run: threads that draw at once would get each other's values, so
+//! a program draws before it starts them or in one of them. Left out on purpose: a lane for each thread.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Io;
+use crate::log::segments::lock;
+use crate::sync::Mutex;
+use crate::trace::{Component, Frame, Run, RunReader};
+
+/// Bytes of draws that one frame holds, about.
+const FRAME_BYTES: usize = 64 << 10;
+/// Bytes that one draw fills at most.
+const FILL_BYTES_MAX: usize = 1 << 20;
+
+/// Where a program takes times, ids and random numbers from.
+pub trait Nondet: Send + Sync {
+    /// The wall clock, nanoseconds since 1970-01-01 UTC.
+    ///
+    /// # Errors
+    /// Of a replay: `Diverged` where something else was drawn here, or nothing any more; `Damaged`, `Unavailable`.
+    fn now_ns(&self) -> Result<u64>;
+    /// A random UUID (version 4), lower case.
+    ///
+    /// # Errors
+    /// As [`Nondet::now_ns`]; `Unavailable` where the system has no randomness.
+    fn uuid(&self) -> Result<String>;
+    /// A random number.
+    ///
+    /// # Errors
+    /// As [`Nondet::uuid`].
+    fn random_u64(&self) -> Result<u64>;
+    /// Fills `buf`, of at most 1 MiB, with random bytes.
+    ///
+    /// # Errors
+    /// As [`Nondet::uuid`]; `Invalid` for a longer one.
+    fn fill(&self, buf: &mut [u8]) -> Result<()>;
+}
+
+fn check_fill(buf: &[u8]) -> Result<()> {
+    match buf.len() {
+        0..=FILL_BYTES_MAX => Ok(()),
+        len => Err(Error::invalid(format!("one draw fills at most {FILL_BYTES_MAX} bytes, not {len}"))),
+    }
+}
+
+/// The system's clock and randomness.
+#[derive(Debug, Clone)]
+pub struct SystemNondet {
+    io: Arc<dyn Io>,
+}
+
+impl SystemNondet {
+    /// Those behind this door.
+    pub fn new(io: Arc<dyn Io>) -> Self {
+        Self { io }
+    }
+}
+
+impl Nondet for SystemNondet {
+    fn now_ns(&self) -> Result<u64> {
+        Ok(self.io.now_ns())
+    }
+
+    fn uuid(&self) -> Result<String> {
+        let mut bytes = [0; 16];
+        self.io.random(&mut bytes)?;
+        // Version and variant: RFC 9562, section 5.4.
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        let hex = hex(&bytes);
+        Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
+    }
+
+    fn random_u64(&self) -> Result<u64> {
+        let mut bytes = [0; 8];
+        self.io.random(&mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    fn fill(&self, buf: &mut [u8]) -> Result<()> {
+        check_fill(buf)?;
+        Ok(self.io.random(buf)?)
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut out, byte| {
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let pairs = text.as_bytes().chunks(2);
+    pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect()
+}
+
+/// A draw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Draw {
+    Clock(u64),
+    Uuid(String),
+    Random(u64),
+    Fill(Vec<u8>),
+}
+
+impl Draw {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Clock(_) => "clock",
+            Self::Uuid(_) => "uuid",
+            Self::Random(_) => "random",
+            Self::Fill(_) => "fill",
+        }
+    }
+
+    fn line(&self) -> String {
+        let value = match self {
+            Self::Clock(number) | Self::Random(number) => number.to_string(),
+            Self::Uuid(text) => text.clone(),
+            Self::Fill(bytes) => hex(bytes),
+        };
+        format!("{} {value}\n", self.kind())
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let (kind, value) = line.split_once(' ')?;
+        Some(match kind {
+            "clock" => Self::Clock(value.parse().ok()?),
+            "uuid" => Self::Uuid(value.to_owned()),
+            "random" => Self::Random(value.parse().ok()?),
+            "fill" => Self::Fill(unhex(value)?),
+            _ => return None,
+        })
+    }
+}
+
+/// Takes from another source and records what it gives. What was drawn is in the log once it is flushed:
+/// a [`Recorder`](crate::Recorder) does that before it records a call.
+pub struct RecordingNondet {
+    run: Arc<Run>,
+    source: Box<dyn Nondet>,
+    pending: Mutex<Pending>,
+}
+
+#[derive(Default)]
+struct Pending {
+    lines: String,
+    draws: u64,
+    /// Why draws could not be recorded; the program got them all the same.
+    failure: Option<Error>,
+}
+
+impl std::fmt::Debug for RecordingNondet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RecordingNondet").field("run", &self.run.name()).finish_non_exhaustive()
+    }
+}
+
+impl RecordingNondet {
+    /// Records into this run what `source` gives.
+    pub fn new(run: Arc<Run>, source: impl Nondet + 'static) -> Self {
+        Self { run, source: Box::new(source), pending: Mutex::default() }
+    }
+
+    /// Hands what was drawn since the last flush to the writer, without waiting.
+    ///
+    /// # Errors
+    /// The first failure to record draws, once: `Conflict` for a run that has ended, `Unavailable`, `Poisoned`.
+    pub fn flush(&self) -> Result<()> {
+        let mut pending = lock(&self.pending);
+        self.hand_over(&mut pending);
+        pending.failure.take().map_or(Ok(()), Err)
+    }
+
+    fn note(&self, draw: &Draw) {
+        let mut pending = lock(&self.pending);
+        pending.lines.push_str(&draw.line());
+        pending.draws += 1;
+        if pending.lines.len() >= FRAME_BYTES {
+            self.hand_over(&mut pending);
+        }
+    }
+
+    /// Under the lock of what is pending, so that frames stand in the order of their draws.
+    fn hand_over(&self, pending: &mut Pending) {
+        if pending.draws == 0 {
+            return;
+        }
+        let (lines, draws) = (std::mem::take(&mut pending.lines), std::mem::take(&mut pending.draws));
+        let frame = Frame::new(Component::Nondet, Vec::new(), lines.into_bytes())
+            .metadata(format!(r#"{{"draws":{draws}}}"#));
+        if let Err(error) = self.run.submit(frame) {
+            pending.failure.get_or_insert(error);
+        }
+    }
+}
+
+impl Nondet for RecordingNondet {
+    fn now_ns(&self) -> Result<u64> {
+        let value = self.source.now_ns()?;
+        self.note(&Draw::Clock(value));
+        Ok(value)
+    }
+
+    fn uuid(&self) -> Result<String> {
+        let value = self.source.uuid()?;
+        self.note(&Draw::Uuid(value.clone()));
+        Ok(value)
+    }
+
+    fn random_u64(&self) -> Result<u64> {
+        let value = self.source.random_u64()?;
+        self.note(&Draw::Random(value));
+        Ok(value)
+    }
+
+    fn fill(&self, buf: &mut [u8]) -> Result<()> {
+        check_fill(buf)?;
+        self.source.fill(buf)?;
+        self.note(&Draw::Fill(buf.to_vec()));
+        Ok(())
+    }
+}
+
+/// Serves what was recorded, in order.
+#[derive(Debug)]
+pub struct ReplayingNondet {
+    reader: RunReader,
+    left: Mutex<Left>,
+}
+
+#[derive(Debug)]
+struct Left {
+    /// Draws of the frame that is being served, and the frames after it with the number of their draws.
+    draws: VecDeque<Draw>,
+    frames: VecDeque<(u32, u64)>,
+    served: u64,
+}
+
+/// The number of draws that a frame's metadata names.
+pub(super) fn draws_of(component: &Component, metadata: &[u8]) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Draws {
+        draws: u64,
+    }
+    let read = (*component == Component::Nondet).then(|| serde_json::from_slice::<Draws>(metadata).ok());
+    read.flatten().map(|read| read.draws)
+}
+
+impl ReplayingNondet {
+    /// Serves what this run drew. Reads its frames' records, and a frame of draws only when it comes to it.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn new(reader: &RunReader) -> Result<Self> {
+        let mut frames = VecDeque::new();
+        for seq in 1..=reader.info().frames {
+            let info = reader.frame_info(seq)?;
+            frames.extend(draws_of(&info.component, &info.metadata).map(|draws| (seq, draws)));
+        }
+        Ok(Self::over(reader, frames))
+    }
+
+    pub(super) fn over(reader: &RunReader, frames: VecDeque<(u32, u64)>) -> Self {
+        let left = Left { draws: VecDeque::new(), frames, served: 0 };
+        Self { reader: reader.clone(), left: Mutex::new(left) }
+    }
+
+    /// How many recorded draws nobody has drawn.
+    pub fn undrawn(&self) -> u64 {
+        let left = lock(&self.left);
+        left.frames.iter().fold(left.draws.len() as u64, |sum, (_, draws)| sum.saturating_add(*draws))
+    }
+
+    /// The next draw, which `like` takes where it is of its kind.
+    fn next<T>(&self, kind: &str, like: impl FnOnce(&Draw) -> Option<T>) -> Result<T> {
+        let mut left = lock(&self.left);
+        while left.draws.is_empty() {
+            let Some((seq, draws)) = left.frames.pop_front() else {
+                let served = left.served;
+                return Err(diverged(format!(
+                    "the program draws a {kind} after the last recorded draw, the {served}th: it took another path"
+                )));
+            };
+            let frame = self.reader.frame(seq)?;
+            left.draws = parse(&frame.output, draws)
+                .ok_or_else(|| Error::new(ErrorKind::Damaged, format!("frame {seq} holds no draws")))?;
+        }
+        let number = left.served + 1;
+        let taken = match left.draws.front() {
+            Some(draw) => like(draw).ok_or_else(|| {
+                diverged(format!(
+                    "draw {number} was a {} and is now a {kind}: it took another path",
+                    draw.kind()
+                ))
+            }),
+            None => Err(Error::bug("a frame of draws is empty")),
+        }?;
+        left.draws.pop_front();
+        left.served = number;
+        Ok(taken)
+    }
+}
+
+fn diverged(what: String) -> Error {
+    Error::new(ErrorKind::Diverged, what)
+}
+
+fn parse(output: &[u8], count: u64) -> Option<VecDeque<Draw>> {
+    let text = std::str::from_utf8(output).ok()?;
+    let draws: VecDeque<Draw> = text.lines().map(Draw::parse).collect::<Option<_>>()?;
+    (count > 0 && draws.len() as u64 == count).then_some(draws)
+}
+
+impl Nondet for ReplayingNondet {
+    fn now_ns(&self) -> Result<u64> {
+        self.next("clock", |draw| if let Draw::Clock(ns) = draw { Some(*ns) } else { None })
+    }
+
+    fn uuid(&self) -> Result<String> {
+        self.next("uuid", |draw| if let Draw::Uuid(text) = draw { Some(text.clone()) } else { None })
+    }
+
+    fn random_u64(&self) -> Result<u64> {
+        self.next("random", |draw| if let Draw::Random(number) = draw { Some(*number) } else { None })
+    }
+
+    fn fill(&self, buf: &mut [u8]) -> Result<()> {
+        let kind = format!("fill of {} bytes", buf.len());
+        self.next(&kind, |draw| match draw {
+            Draw::Fill(bytes) if bytes.len() == buf.len() => {
+                buf.copy_from_slice(bytes);
+                Some(())
+            }
+            _ => None,
+        })
+    }
+}
+
+/// The negative control: serves what was recorded, each value a little changed. A program that passes with it does not
+/// depend on what it draws; a check that passes with it where the program does depend on it checks nothing.
+#[derive(Debug)]
+pub struct DriftingNondet(pub ReplayingNondet);
+
+impl Nondet for DriftingNondet {
+    fn now_ns(&self) -> Result<u64> {
+        Ok(self.0.now_ns()?.wrapping_add(1))
+    }
+
+    fn uuid(&self) -> Result<String> {
+        let mut uuid = self.0.uuid()?;
+        let last = if uuid.pop() == Some('0') { '1' } else { '0' };
+        uuid.push(last);
+        Ok(uuid)
+    }
+
+    fn random_u64(&self) -> Result<u64> {
+        Ok(self.0.random_u64()? ^ 1)
+    }
+
+    fn fill(&self, buf: &mut [u8]) -> Result<()> {
+        self.0.fill(buf)?;
+        buf.iter_mut().for_each(|byte| *byte ^= 1);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_keep_their_form_and_other_lines_are_none() {
+        for draw in [
+            Draw::Clock(u64::MAX),
+            Draw::Uuid("3f2a5c1e-0000-4abc-8def-0123456789ab".to_owned()),
+            Draw::Random(0),
+            Draw::Fill(vec![0, 255, 16]),
+            Draw::Fill(Vec::new()),
+        ] {
+            assert_eq!(Draw::parse(draw.line().trim_end_matches('\n')), Some(draw));
+        }
+        for bad in ["", "clock", "clock x", "clock 18446744073709551616", "fill abc", "fill xy", "coin 1"] {
+            assert_eq!(Draw::parse(bad), None, "{bad}");
+        }
+        assert_eq!(parse(b"clock 1\n", 2), None);
+        assert_eq!(parse(b"\xff", 1), None);
+        assert_eq!(draws_of(&Component::Nondet, br#"{"draws":3}"#), Some(3));
+        assert_eq!(draws_of(&Component::Tool, br#"{"draws":3}"#), None);
+        assert_eq!(draws_of(&Component::Nondet, b""), None);
+    }
+}

@@ -1,0 +1,224 @@
+//! Answering a program's calls from a recording.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::log::segments::lock;
+use crate::replay::calls::{CallError, CallFn, Calls, Request, name_of};
+use crate::replay::matching::{Answer, Call, CallHash, Divergence, Grade, Matching, Receipt, Rules};
+use crate::replay::nondet::{DriftingNondet, Nondet, ReplayingNondet, draws_of};
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
+use crate::trace::RunReader;
+
+/// The key of the hashes: requests are whole in the recording, and nobody else sees the hashes.
+const KEY: [u8; 32] = *b"annals replayer, in memory only.";
+/// How long an answer waits for its turn while some thread of the program may still ask for another.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The same while every thread that ever asked waits itself: only one that has not asked yet could go on.
+const PATIENCE_ALL_WAIT: Duration = Duration::from_secs(1);
+/// How often a waiting thread looks up.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Answers a program's calls from a run, and never makes one.
+///
+/// A request is answered by the first recorded call of the same name and bytes, or that is the same under the rules,
+/// once each; anything else is an error of kind `Diverged`. Answers are released in the order in which the recorded
+/// calls ended. One that waits for calls that nobody asks for is given up, and is `Diverged`, too: nothing hangs.
+#[derive(Debug)]
+pub struct Replayer {
+    reader: RunReader,
+    source: Source,
+    patience: Duration,
+    turns: Mutex<Turns>,
+    released: Condvar,
+}
+
+#[derive(Debug)]
+enum Source {
+    Replaying(ReplayingNondet),
+    Drifting(DriftingNondet),
+}
+
+#[derive(Debug)]
+struct Turns {
+    matching: Matching,
+    /// Threads that ever asked, and how many of them wait.
+    threads: HashSet<thread::ThreadId>,
+    waiting: usize,
+    /// Counts answers that went out or were given up.
+    passed: u64,
+}
+
+impl Replayer {
+    /// Answers from this run. Reads it once, every frame verified.
+    ///
+    /// # Errors
+    /// `Damaged` where a frame is not what was recorded; `Unavailable`.
+    pub fn new(reader: &RunReader, rules: Rules) -> Result<Self> {
+        let (mut calls, mut draws) = (Vec::new(), VecDeque::new());
+        for frame in reader.frames() {
+            let frame = frame?;
+            draws.extend(draws_of(&frame.component, &frame.metadata).map(|count| (frame.seq, count)));
+            // Of an incomplete frame nobody knows the whole answer.
+            if let Some(name) = name_of(&frame.metadata).filter(|_| !frame.incomplete) {
+                calls.push(Call {
+                    seq: frame.seq,
+                    exact: CallHash::of(&KEY, &name, &frame.input),
+                    name,
+                    begun_ns: frame.started_ns,
+                    ended_ns: frame.started_ns.saturating_add(frame.duration_ns),
+                });
+            }
+        }
+        let bodies = reader.clone();
+        let matching = Matching::new(calls, move |seq| Ok(bodies.frame(seq)?.input), rules, KEY)?;
+        Ok(Self {
+            reader: reader.clone(),
+            source: Source::Replaying(ReplayingNondet::over(reader, draws)),
+            patience: PATIENCE,
+            turns: Mutex::new(Turns { matching, threads: HashSet::new(), waiting: 0, passed: 0 }),
+            released: Condvar::new(),
+        })
+    }
+
+    /// Serves drawn values a little changed: the negative control, which an honest check has to fail.
+    #[must_use]
+    pub fn drifting(mut self) -> Self {
+        if let Source::Replaying(replaying) = self.source {
+            self.source = Source::Drifting(DriftingNondet(replaying));
+        }
+        self
+    }
+
+    /// Releases answers of calls that all overlapped in another order than the recorded one, by this seed.
+    #[must_use]
+    pub fn chaos(self, seed: u64) -> Self {
+        let Self { reader, source, patience, turns, released } = self;
+        let Turns { matching, threads, waiting, passed } =
+            turns.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let turns = Mutex::new(Turns { matching: matching.chaos(seed), threads, waiting, passed });
+        Self { reader, source, patience, turns, released }
+    }
+
+    /// How long an answer waits for its turn while no other goes out, before it is given up: 30 seconds, and one where
+    /// every thread that ever asked waits.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// The recorded answer to a model call. `metadata` and `send` are there for a [`Recorder`](crate::Recorder).
+    ///
+    /// # Errors
+    /// [`CallError::Failed`] where the recorded call failed, with what it said; `Diverged`, with a report; `Damaged`,
+    /// `Unavailable`.
+    pub fn call<E: std::fmt::Display>(
+        &self,
+        name: &str,
+        request: &[u8],
+        metadata: &[u8],
+        send: impl FnOnce() -> std::result::Result<Vec<u8>, E>,
+    ) -> std::result::Result<Vec<u8>, CallError> {
+        (self as &dyn Calls).call(name, request, metadata, send)
+    }
+
+    /// What it came to.
+    #[must_use]
+    pub fn finish(self) -> Receipt {
+        let undrawn = match &self.source {
+            Source::Replaying(replaying) => replaying.undrawn(),
+            Source::Drifting(drifting) => drifting.0.undrawn(),
+        };
+        Receipt { undrawn, ..lock(&self.turns).matching.receipt() }
+    }
+
+    /// Waits until this answer may go out.
+    fn wait(&self, mut turns: MutexGuard<'_, Turns>, seq: u32, name: &str) -> Result<()> {
+        let io = &self.reader.core.io;
+        turns.waiting += 1;
+        let (mut passed, mut since) = (turns.passed, io.monotonic_ns());
+        while !turns.matching.may_release(seq) {
+            if turns.passed != passed {
+                (passed, since) = (turns.passed, io.monotonic_ns());
+            }
+            let all_wait = turns.waiting >= turns.threads.len();
+            let patience = if all_wait { self.patience.min(PATIENCE_ALL_WAIT) } else { self.patience };
+            let waited = Duration::from_nanos(io.monotonic_ns().saturating_sub(since));
+            if waited >= patience {
+                let error = stuck(seq, name, &turns.matching.blocking(seq), waited);
+                turns.matching.give_up(seq);
+                turns.waiting -= 1;
+                turns.passed += 1;
+                self.released.notify_all();
+                return Err(error);
+            }
+            let woken = self.released.wait_timeout(turns, LOOK.min(patience - waited));
+            turns = woken.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+        turns.matching.released(seq);
+        turns.waiting -= 1;
+        turns.passed += 1;
+        self.released.notify_all();
+        Ok(())
+    }
+}
+
+fn stuck(seq: u32, name: &str, blocking: &[u32], waited: Duration) -> Error {
+    const SHOWN: usize = 8;
+    let mut steps: Vec<String> = blocking.iter().take(SHOWN).map(ToString::to_string).collect();
+    if blocking.len() > SHOWN {
+        steps.push(format!("{} more", blocking.len() - SHOWN));
+    }
+    let what = format!(
+        "at step {seq} the program asked {}, whose answer was recorded after those of {} (step {}), which it has not got \
+         by now: nothing went on for {:.1} s, so it asks in another order than it did",
+        name.escape_debug().take(128).collect::<String>(),
+        if blocking.len() == 1 { "another call" } else { "other calls" },
+        steps.join(", "),
+        waited.as_secs_f64(),
+    );
+    Error::new(ErrorKind::Diverged, what)
+}
+
+fn diverged(divergence: &Divergence) -> Error {
+    Error::new(ErrorKind::Diverged, divergence.to_string())
+}
+
+impl Calls for Replayer {
+    fn exchange(&self, request: Request<'_>, _send: CallFn<'_>) -> std::result::Result<Vec<u8>, CallError> {
+        let seq = {
+            let mut turns = lock(&self.turns);
+            turns.threads.insert(thread::current().id());
+            match turns.matching.ask(request.name, request.body)? {
+                Answer::Exact(seq) | Answer::Matched(seq) => seq,
+                Answer::Diverged(divergence) => {
+                    // What it has become instead will not be asked for: nobody need wait for it.
+                    if let (Grade::Changed, Some(step)) = (divergence.grade, divergence.step) {
+                        turns.matching.give_up(step);
+                        turns.passed += 1;
+                        self.released.notify_all();
+                    }
+                    return Err(diverged(&divergence).into());
+                }
+            }
+        };
+        // Read before it is released, so that answers go out close together; a failure lets the others pass.
+        let frame = self.reader.frame(seq);
+        let turns = lock(&self.turns);
+        self.wait(turns, seq, request.name)?;
+        let frame = frame?;
+        match frame.error {
+            true => Err(CallError::Failed(String::from_utf8_lossy(&frame.output).into_owned())),
+            false => Ok(frame.output),
+        }
+    }
+
+    fn nondet(&self) -> &dyn Nondet {
+        match &self.source {
+            Source::Replaying(replaying) => replaying,
+            Source::Drifting(drifting) => drifting,
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! A program of several steps, recorded and run again against its recording.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex};
+use std::time::Duration;
+
+use annals::io::RealIo;
+use annals::matching::{Receipt, Rules, Shape};
+use annals::{
+    CallError, Calls, Component, ErrorKind, Frame, Namespace, Nondet, Recorder, Replayer, ReplayingNondet,
+    Request, RunReader, RunSpec, Status, SystemNondet,
+};
+
+use crate::support::fresh;
+
+const CHAT: &str = "POST /v1/chat/completions";
+const STEPS: usize = 6;
+
+/// A model that answers with what it was asked, so that whatever changes spreads.
+fn model(request: &str) -> Result<Vec<u8>, std::io::Error> {
+    Ok(format!(r#"{{"role":"assistant","content":"{}"}}"#, blake(request)).into_bytes())
+}
+
+fn blake(text: &str) -> String {
+    annals::BlobId::of(text.as_bytes()).to_string()
+}
+
+/// Talks in several steps, with drawn values in its prompts; the calls made are counted. Gives its whole transcript.
+fn agent(calls: &dyn Calls, made: &AtomicUsize) -> Result<String, CallError> {
+    let mut nonce = [0; 5];
+    calls.nondet().fill(&mut nonce)?;
+    let mut messages = format!(
+        r#"{{"role":"system","content":"It is {}. Session {}, {nonce:?}."}}"#,
+        calls.nondet().now_ns()?,
+        calls.nondet().uuid()?,
+    );
+    for step in 0..STEPS {
+        let seed = calls.nondet().random_u64()?;
+        let request = format!(r#"{{"model":"m","seed":"{seed}","messages":[{messages}]}}"#);
+        let answer = calls.call(CHAT, request.as_bytes(), br#"{"kind":"test"}"#, || {
+            made.fetch_add(1, Ordering::Relaxed);
+            model(&request)
+        })?;
+        messages = format!(
+            "{messages},{},{{\"role\":\"user\",\"content\":\"go on {step}\"}}",
+            String::from_utf8_lossy(&answer)
+        );
+    }
+    Ok(messages)
+}
+
+fn recorder(space: &Namespace, name: &str) -> Recorder {
+    Recorder::new(space.begin_run(RunSpec::new(name)).unwrap())
+}
+
+fn replayer(space: &Namespace, name: &str) -> Replayer {
+    Replayer::new(&space.run(name).unwrap(), Rules::none()).unwrap()
+}
+
+fn recorded(space: &Namespace, name: &str) -> String {
+    let recorder = recorder(space, name);
+    let said = agent(&recorder, &AtomicUsize::new(0)).unwrap();
+    recorder.finish(Status::Ok).unwrap();
+    said
+}
+
+fn line(receipt: &Receipt) -> String {
+    receipt.to_string()
+}
+
+#[test]
+fn an_agent_that_draws_is_replayed_exactly_twenty_times_without_a_call() {
+    let (_dir, _store, space) = fresh();
+    let said = recorded(&space, "r");
+    let made = AtomicUsize::new(0);
+    for _ in 0..20 {
+        let replayer = replayer(&space, "r");
+        assert_eq!(agent(&replayer, &made).unwrap(), said);
+        let receipt = replayer.finish();
+        assert_eq!(line(&receipt), "exact 6 of 6, served 6, unused 0");
+        assert!(receipt.is_faithful());
+    }
+    assert_eq!(made.load(Ordering::Relaxed), 0);
+    let frames: Vec<_> = space.run("r").unwrap().frames().map(Result::unwrap).collect();
+    let kinds: Vec<_> = frames.iter().map(|frame| frame.component.name()).collect();
+    assert_eq!(kinds, ["nondet", "llm"].repeat(STEPS), "draws between two calls share a frame");
+    assert_eq!(frames[0].output.split(|byte| *byte == b'\n').count(), 5, "4 draws, each a line");
+}
+
+#[test]
+fn the_negative_control_diverges_at_the_first_step_and_names_the_fields() {
+    let (_dir, _store, space) = fresh();
+    recorded(&space, "r");
+    let replayer = replayer(&space, "r").drifting();
+    let error = agent(&replayer, &AtomicUsize::new(0)).unwrap_err();
+    assert!(error.is_divergence());
+    let text = error.to_string();
+    assert!(text.contains("$.messages[0].content") && text.contains("$.seed"), "{text}");
+    let receipt = replayer.finish();
+    assert_eq!((receipt.exact, receipt.changed), (0, 1));
+    assert!(!receipt.is_faithful() && receipt.undrawn > 0, "{receipt}");
+}
+
+#[test]
+fn a_mask_makes_a_fresh_time_no_divergence_and_a_changed_word_still_one() {
+    let (_dir, _store, space) = fresh();
+    let ask = |calls: &dyn Calls, text: &str| {
+        let request = format!(r#"{{"messages":[{{"role":"system","content":"{text}"}}]}}"#);
+        calls.call(CHAT, request.as_bytes(), b"", || model(&request))
+    };
+    let recorder = recorder(&space, "r");
+    let answer = ask(&recorder, "It is 2026-11-22T10:31:07Z.").unwrap();
+    recorder.finish(Status::Ok).unwrap();
+    let rules = || Rules::none().mask("$.messages[0].content", Shape::Time).unwrap();
+    let masked = Replayer::new(&space.run("r").unwrap(), rules()).unwrap();
+    assert_eq!(ask(&masked, "It is 2027-01-01T00:00:00Z.").unwrap(), answer);
+    assert_eq!(line(&masked.finish()), "exact 0 of 1, same after the matcher 1, served 1, unused 0");
+    let changed = Replayer::new(&space.run("r").unwrap(), rules()).unwrap();
+    assert!(ask(&changed, "It was 2027-01-01T00:00:00Z.").unwrap_err().is_divergence());
+    let unmasked = replayer(&space, "r");
+    let text = ask(&unmasked, "It is 2027-01-01T00:00:00Z.").unwrap_err().to_string();
+    assert!(text.contains("the rule `mask time $.messages[0].content` would cover it"), "{text}");
+}
+
+#[test]
+fn one_byte_changed_anywhere_in_a_request_is_caught_and_its_field_named() {
+    let (_dir, _store, space) = fresh();
+    let request = r#"{"messages":[{"content":"what is 2+2?","role":"user"}],"metadata":{"user id":"u1"},"model":"m1","temperature":0.5}"#;
+    let recorder = recorder(&space, "r");
+    recorder.call(CHAT, request.as_bytes(), b"", || model(request)).unwrap();
+    recorder.finish(Status::Ok).unwrap();
+    let fields = [
+        ("what is 2+2?", "$.messages[0].content"),
+        ("user\"", "$.messages[0].role"),
+        ("u1", "$.metadata['user id']"),
+        ("m1", "$.model"),
+        ("0.5", "$.temperature"),
+    ];
+    let field = |at: usize| {
+        let within = |(text, _): &&(&str, &str)| {
+            (0..text.len()).any(|n| request.find(text).map(|p| p + n) == Some(at))
+        };
+        fields.iter().find(within).map(|(_, path)| *path)
+    };
+    let mut named = 0;
+    for at in 0..request.len() {
+        for flip in [0x01, 0x04, 0x80] {
+            let mut asked = request.as_bytes().to_vec();
+            asked[at] ^= flip;
+            let replayer = replayer(&space, "r");
+            let error = replayer.call(CHAT, &asked, b"", || model("")).unwrap_err();
+            assert!(error.is_divergence(), "byte {at} ^ {flip}");
+            let text = error.to_string();
+            assert!(text.contains("$"), "byte {at} ^ {flip}: {text}");
+            if let Some(path) = field(at) {
+                assert!(text.contains(path), "byte {at} ^ {flip} is in {path}: {text}");
+                named += 1;
+            }
+            assert!(!replayer.finish().is_faithful());
+        }
+    }
+    assert!(named > 60, "{named}");
+    let other = replayer(&space, "r").call("POST /v1/responses", request.as_bytes(), b"", || model(""));
+    assert!(other.unwrap_err().is_divergence(), "the same body on another path");
+}
+
+#[test]
+fn failed_calls_come_back_as_failures_and_not_as_divergences() {
+    let (_dir, _store, space) = fresh();
+    let ask = |calls: &dyn Calls| calls.call(CHAT, b"{}", b"", || Err::<Vec<u8>, _>("429: retry after 2 s"));
+    let recorder = recorder(&space, "r");
+    assert_eq!(ask(&recorder).unwrap_err().to_string(), "429: retry after 2 s");
+    let tool = recorder.exchange(Request::tool("search", b"q"), Box::new(|| Ok(b"found".to_vec()))).unwrap();
+    assert_eq!(tool, b"found");
+    recorder.finish(Status::Failed).unwrap();
+    let frame = space.run("r").unwrap().frame(1).unwrap();
+    assert!(frame.error);
+    assert_eq!(frame.component, Component::Llm);
+    let replayer = replayer(&space, "r");
+    let error = ask(&replayer).unwrap_err();
+    assert!(matches!(&error, CallError::Failed(what) if what == "429: retry after 2 s"), "{error:?}");
+    assert!(!error.is_divergence());
+    let never = || panic!("a replay makes no call");
+    assert_eq!(replayer.exchange(Request::tool("search", b"q"), Box::new(never)).unwrap(), b"found");
+    let again = ask(&replayer).unwrap_err();
+    assert!(again.is_divergence() && again.to_string().contains("once more than it was recorded"), "{again}");
+    assert_eq!(line(&replayer.finish()), "exact 2 of 2, unrecorded 1, served 2, unused 0");
+}
+
+#[test]
+fn two_calls_swapped_diverge_and_do_not_hang() {
+    let (_dir, _store, space) = fresh();
+    let ask = |calls: &dyn Calls, text: &str| {
+        let request = format!(r#"{{"prompt":"{text}"}}"#);
+        calls.call(CHAT, request.as_bytes(), b"", || model(&request))
+    };
+    let recorder = recorder(&space, "r");
+    let first = ask(&recorder, "one").unwrap();
+    ask(&recorder, "two").unwrap();
+    recorder.finish(Status::Ok).unwrap();
+    let replayer = replayer(&space, "r").patience(Duration::from_millis(50));
+    let error = ask(&replayer, "two").unwrap_err();
+    assert!(error.is_divergence());
+    assert!(error.to_string().contains("after those of another call (step 1)"), "{error}");
+    assert_eq!(ask(&replayer, "one").unwrap(), first, "nobody waits for what was given up");
+    assert_eq!(line(&replayer.finish()), "exact 2 of 2, given up 1, served 1, unused 0");
+}
+
+/// Eight threads, each with a conversation of its own; all first calls overlap.
+fn threads(calls: &dyn Calls) -> (BTreeMap<usize, String>, Vec<usize>) {
+    let (barrier, said, order) = (Barrier::new(8), Mutex::new(BTreeMap::new()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (barrier, said, order) = (&barrier, &said, &order);
+            scope.spawn(move || {
+                let mut text = format!("thread {thread}");
+                for step in 0..5 {
+                    let request = format!(r#"{{"prompt":"{text}"}}"#);
+                    if step == 0 {
+                        barrier.wait();
+                    }
+                    let answer = calls.call(CHAT, request.as_bytes(), b"", || {
+                        if step == 0 {
+                            // So that they end in an order that is not that of their beginning.
+                            barrier.wait();
+                            std::thread::sleep(Duration::from_millis(20 * ((thread as u64 * 5 + 3) % 8)));
+                        }
+                        model(&request)
+                    });
+                    if step == 0 {
+                        order.lock().unwrap().push(thread);
+                    }
+                    text = blake(&format!("{text} {}", String::from_utf8_lossy(&answer.unwrap())));
+                }
+                said.lock().unwrap().insert(thread, text);
+            });
+        }
+    });
+    (said.into_inner().unwrap(), order.into_inner().unwrap())
+}
+
+#[test]
+fn eight_threads_get_their_own_answers_twenty_times() {
+    let (_dir, _store, space) = fresh();
+    let recorder = recorder(&space, "r");
+    let (said, _) = threads(&recorder);
+    recorder.finish(Status::Ok).unwrap();
+    for seed in 0..20 {
+        let replayer = match seed % 2 {
+            0 => replayer(&space, "r"),
+            _ => replayer(&space, "r").chaos(seed),
+        };
+        assert_eq!(threads(&replayer).0, said);
+        assert_eq!(line(&replayer.finish()), "exact 40 of 40, served 40, unused 0");
+    }
+}
+
+/// Calls that all overlapped, and the order in which their answers come.
+fn overlapping(space: &Namespace, name: &str, chaos: Option<u64>) -> Vec<u32> {
+    let replayer = replayer(space, name);
+    let replayer = match chaos {
+        Some(seed) => replayer.chaos(seed),
+        None => replayer,
+    };
+    let order = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for n in 1..=6u32 {
+            let (order, replayer) = (&order, &replayer);
+            scope.spawn(move || {
+                let answer =
+                    replayer.call(CHAT, format!("request {n}").as_bytes(), b"", || model("")).unwrap();
+                // The next answer goes out at once; what is looked at is told by the answer's own time.
+                order.lock().unwrap().push((std::time::Instant::now(), answer[0]));
+            });
+        }
+    });
+    let mut order = order.into_inner().unwrap();
+    order.sort_unstable();
+    assert_eq!(line(&replayer.finish()), "exact 6 of 6, served 6, unused 0");
+    order.into_iter().map(|(_, answer)| u32::from(answer)).collect()
+}
+
+#[test]
+fn calls_that_overlapped_are_all_answered_in_any_order_that_chaos_takes() {
+    let (_dir, _store, space) = fresh();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    for n in 1..=6u32 {
+        let mut frame = Frame::new(Component::Llm, format!("request {n}"), vec![n as u8])
+            .metadata(format!(r#"{{"call":{{"name":"{CHAT}"}}}}"#));
+        frame.started_ns = Some(1_000);
+        frame.duration_ns = 10 * u64::from(n * 5 % 7);
+        run.record(frame).unwrap();
+    }
+    run.end(Status::Ok).unwrap();
+    for chaos in [None, Some(1), Some(2), Some(3)] {
+        let mut answers = overlapping(&space, "r", chaos);
+        answers.sort_unstable();
+        assert_eq!(answers, [1, 2, 3, 4, 5, 6]);
+    }
+}
+
+#[test]
+fn draws_are_served_by_kind_and_no_further() {
+    let (_dir, _store, space) = fresh();
+    let recorder = recorder(&space, "r");
+    let nondet = recorder.nondet();
+    let drawn = (nondet.now_ns().unwrap(), nondet.uuid().unwrap(), nondet.random_u64().unwrap());
+    let mut many = vec![0; 5_000];
+    for _ in 0..40 {
+        nondet.fill(&mut many).unwrap();
+    }
+    let uuid = &drawn.1;
+    assert!(
+        uuid.len() == 36 && uuid.as_bytes()[14] == b'4' && b"89ab".contains(&uuid.as_bytes()[19]),
+        "{uuid}"
+    );
+    recorder.finish(Status::Ok).unwrap();
+    let run: RunReader = space.run("r").unwrap();
+    assert!(run.info().frames > 1, "many draws take several frames");
+    let replaying = ReplayingNondet::new(&run).unwrap();
+    assert_eq!(replaying.undrawn(), 43);
+    assert_eq!(replaying.uuid().unwrap_err().kind(), ErrorKind::Diverged, "a clock was drawn here");
+    assert_eq!(
+        (replaying.now_ns().unwrap(), replaying.uuid().unwrap(), replaying.random_u64().unwrap()),
+        drawn
+    );
+    assert_eq!(replaying.fill(&mut [0; 3]).unwrap_err().kind(), ErrorKind::Diverged, "as many bytes as then");
+    let mut again = vec![0; 5_000];
+    for _ in 0..40 {
+        replaying.fill(&mut again).unwrap();
+    }
+    assert_eq!((again == many, replaying.undrawn()), (true, 0));
+    assert_eq!(replaying.now_ns().unwrap_err().kind(), ErrorKind::Diverged, "none is left");
+    let system = SystemNondet::new(std::sync::Arc::new(RealIo::new()));
+    assert_ne!(system.uuid().unwrap(), system.uuid().unwrap());
+    assert_eq!(system.fill(&mut vec![0; 2 << 20]).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn what_cannot_be_recorded_never_takes_the_programs_answer() {
+    let (_dir, _store, space) = fresh();
+    let recorder = recorder(&space, "r");
+    recorder.run().end(Status::Ok).unwrap();
+    assert!(recorder.call(CHAT, b"{}", b"", || model("x")).is_ok());
+    assert_eq!(recorder.finish(Status::Ok).unwrap_err().kind(), ErrorKind::Conflict);
+}
