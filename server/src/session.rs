@@ -239,7 +239,8 @@ pub fn replay(
     program: &Program,
     options: ReplayOptions,
 ) -> Result<ReplayReport, SessionError> {
-    let key = unhex(&origin.key).ok_or_else(|| annals::Error::invalid("the run's key is not 64 digits"))?;
+    let key = unhex(&origin.key)
+        .ok_or_else(|| annals::Error::new(annals::ErrorKind::Invalid, "the run's key is not 64 digits"))?;
     let replayer = Replayer::new(reader.clone(), key, options)?;
     let runtime = runtime()?;
     let done = runtime.block_on(async {

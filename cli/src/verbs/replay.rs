@@ -4,8 +4,9 @@
 use std::borrow::Cow;
 use std::io::Write;
 
+use annals::RunReader;
 use annals::import::base64;
-use annals::{Rules, RunReader};
+use annals::matching::Rules;
 use annals_server::{Origin, Program, ReplayOptions, ReplayReport, Timing};
 use serde::Serialize;
 use serde_json::value::RawValue;

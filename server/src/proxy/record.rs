@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 
-use annals::{CallHash, Component, Ending, Frame, OpenFrame, Run, Severity};
+use annals::matching::CallHash;
+use annals::{Component, Ending, Frame, OpenFrame, Run, Severity};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame as Part, SizeHint};

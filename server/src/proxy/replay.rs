@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use annals::{Answer as Found, Call, CallHash, Divergence, Matching, Receipt, Rules, RunReader};
+use annals::RunReader;
+use annals::matching::{Answer as Found, Call, CallHash, Divergence, Matching, Receipt, Rules};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use http_body_util::channel::{Channel, Sender};
@@ -118,8 +119,12 @@ impl Replayer {
             if frame.incomplete || exchange.http.status.is_none() {
                 continue;
             }
-            let hash = unhex(&exchange.volatile.asked)
-                .ok_or_else(|| annals::Error::invalid(format!("frame {seq} does not say what was asked")))?;
+            let hash = unhex(&exchange.volatile.asked).ok_or_else(|| {
+                annals::Error::new(
+                    annals::ErrorKind::Invalid,
+                    format!("frame {seq} does not say what was asked"),
+                )
+            })?;
             let ended_ns = frame.started_ns.saturating_add(frame.duration_ns);
             let (name, exact) = (exchange.http.call(), CallHash(hash));
             calls.push(Call { seq, name, exact, begun_ns: frame.started_ns, ended_ns });
