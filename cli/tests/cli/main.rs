@@ -9,7 +9,9 @@ mod keys;
 mod ledger;
 mod reading;
 mod real_input;
+mod record;
 mod upkeep;
+mod upstream;
 
 use std::ffi::OsStr;
 use std::io::Write;

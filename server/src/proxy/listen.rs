@@ -1,8 +1,8 @@
 //! Listening on the loopback: connections in, whole requests out to whoever answers them.
 //!
 //! A request is read to its end before anything is asked of an upstream. Who does not know the run's secret learns
-//! nothing; what cannot be passed on exactly (an upgrade, two lengths for one body) is refused with a reason, and told to whoever
-//! answers, so that a recording keeps it.
+//! nothing; what cannot be passed on (an upgrade, a tunnel, a body over the limit) is refused with a reason, and told to whoever
+//! answers, so that a recording keeps it. Bodies go on with a length of our own: no two readers can differ on where one ends.
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::BoxBody};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, UPGRADE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -191,12 +191,6 @@ fn place<'a>(path: &'a str, secret: &str) -> Option<(&'a str, &'a str)> {
 
 fn refusal(method: &Method, headers: &HeaderMap) -> Option<(StatusCode, String)> {
     let refuse = |status, why: &str| Some((status, why.to_owned()));
-    if headers.contains_key(CONTENT_LENGTH) && headers.contains_key(TRANSFER_ENCODING) {
-        return refuse(
-            StatusCode::BAD_REQUEST,
-            "a request with two lengths (Content-Length and Transfer-Encoding)",
-        );
-    }
     if headers.contains_key(UPGRADE) {
         let why = "an upgrade (WebSocket) cannot be recorded yet: use the HTTP form of the interface";
         return refuse(StatusCode::NOT_IMPLEMENTED, why);
@@ -210,11 +204,18 @@ fn refusal(method: &Method, headers: &HeaderMap) -> Option<(StatusCode, String)>
     None
 }
 
-/// An answer of our own, in the form in which model providers tell errors.
+/// An answer of our own.
 pub(crate) fn refused(status: StatusCode, why: &str) -> Response<Outgoing> {
-    let body = json!({ "error": { "type": "annals", "message": format!("annals: {why}") } }).to_string();
+    told(status, &json!({ "type": "annals", "message": format!("annals: {why}") }))
+}
+
+/// An answer of our own, in the form in which model providers tell errors. No client tries it again.
+pub(crate) fn told(status: StatusCode, error: &serde_json::Value) -> Response<Outgoing> {
+    let body = json!({ "error": error }).to_string();
+    let length = HeaderValue::from(body.len());
     let mut response = Response::new(whole(Bytes::from(body)));
     *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_LENGTH, length);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
     response.headers_mut().insert(OURS, HeaderValue::from_static("1"));

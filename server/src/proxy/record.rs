@@ -22,6 +22,9 @@ use super::listen::{Answer, Asked, BoxError, Handler, Proxy, ProxyError, refused
 use super::mounts::Mounts;
 use super::upstream::{Upstream, chain};
 
+/// Why an answer is not whole whose client went away.
+pub(crate) const HUNG_UP: &str = "the client hung up";
+
 /// What has been recorded.
 #[derive(Debug, Clone, Default)]
 pub struct Recorded {
@@ -264,7 +267,7 @@ impl Taping {
 
 impl Drop for Taping {
     fn drop(&mut self) {
-        self.close(Some("the client hung up".to_owned()));
+        self.close(Some(HUNG_UP.to_owned()));
     }
 }
 

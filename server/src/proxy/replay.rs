@@ -13,18 +13,20 @@ use annals::matching::{Answer as Found, Call, CallHash, Divergence, Matching, Re
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use http_body_util::channel::{Channel, Sender};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::exchange::Exchange;
-use super::listen::{Answer, Asked, Handler, OURS, Outgoing, Proxy, ProxyError, refused, whole};
-use super::record::http_of;
+use super::listen::{Answer, Asked, Handler, OURS, Outgoing, Proxy, ProxyError, refused, told, whole};
+use super::record::{HUNG_UP, http_of};
 
 /// How long an answer waits for others while nothing at all moves.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What a broken answer is given to reach its client before the connection is cut.
+const FLUSH: Duration = Duration::from_millis(50);
 
 /// When the parts of an answer go out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -265,10 +267,10 @@ impl Inner {
             None => {}
             Some(_) if made_here(exchange) => {}
             Some(why) => {
-                // The program hangs up by itself where it had done so; nobody waits for it for ever.
-                if why.contains("hung up") {
-                    let _ = timeout(PATIENCE, std::future::pending::<()>()).await;
-                }
+                // The program hangs up by itself where it had done so; nobody waits for it for ever. Else what was sent has to
+                // be on its way before the connection is cut, which throws away what is not.
+                let pause = if why == HUNG_UP { PATIENCE } else { FLUSH };
+                tokio::time::sleep(pause).await;
                 sender.abort(why.to_owned().into());
             }
         }
@@ -317,8 +319,5 @@ fn diverged(divergence: &Divergence) -> Response<Outgoing> {
         "step": divergence.step,
         "nearest": nearest.collect::<Vec<_>>(),
     });
-    let mut response = refused(StatusCode::BAD_GATEWAY, "");
-    *response.body_mut() = whole(Bytes::from(json!({ "error": error }).to_string()));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+    told(StatusCode::BAD_GATEWAY, &error)
 }

@@ -1,0 +1,108 @@
+"""An agent of the standard library alone: does what its first argument says and prints all that it was told."""
+import hashlib
+import http.client
+import json
+import os
+import sys
+import threading
+import urllib.parse
+
+BASE = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
+
+
+def ask(path, body, method="POST", headers=None, connection=None):
+    """Status, headers and body of one exchange; bodies of streams by parts."""
+    connection = connection or http.client.HTTPConnection(BASE.hostname, BASE.port, timeout=60)
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    sent = {"Authorization": "Bearer " + os.environ.get("OPENAI_API_KEY", "none"), "Content-Type": "application/json"}
+    connection.request(method, BASE.path + path, data, {**sent, **(headers or {})})
+    answer = connection.getresponse()
+    return answer
+
+
+def told(answer):
+    body = answer.read()
+    headers = sorted((k.lower(), v) for k, v in answer.getheaders() if k.lower() not in ("transfer-encoding", "connection"))
+    return f"{answer.status} {headers} {hashlib.sha256(body).hexdigest()} {body[:300]!r}"
+
+
+def chat(text, **more):
+    return {"model": "m-1", "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": text}], **more}
+
+
+def every():
+    connection = http.client.HTTPConnection(BASE.hostname, BASE.port, timeout=60)
+    print(told(ask("/chat/completions", chat("one"), connection=connection)))
+    print(told(ask("/chat/completions", chat("one"), connection=connection)), flush=True)
+    print(told(ask("/chat/completions", chat("two", stream=True))))
+    print(told(ask("/limited", {"a": 1})))
+    print(told(ask("/limited", {"a": 1})))
+    print(told(ask("/binary?x=1&key=AIzaSecretKey", bytes(range(256)))))
+    print(told(ask("/empty", b"", method="GET")))
+    print(told(ask("/nowhere/known", b"", method="DELETE")))
+    print("a word to the wise", file=sys.stderr)
+
+
+def changed(text):
+    for word in ["one", text, "three"]:
+        answer = ask("/chat/completions", chat(word, temperature=0.5))
+        print(answer.status, json.loads(answer.read()).get("choices"))
+
+
+def threads():
+    ended, lock = [], threading.Lock()
+
+    def one(number):
+        answer = ask("/chat/completions", chat(f"thread {number}", wait_ms=(number * 5 % 8) * 12))
+        text = json.loads(answer.read())["choices"][0]["message"]["content"]
+        assert f"thread {number}" in text, text
+        with lock:
+            ended.append(number)
+            print(number, text, flush=True)
+
+    all_of_them = [threading.Thread(target=one, args=(number,)) for number in range(8)]
+    [thread.start() for thread in all_of_them]
+    [thread.join() for thread in all_of_them]
+
+
+def hangs_up():
+    answer = ask("/chat/completions", chat("slow", stream=True, pause_ms=40))
+    print(answer.status, answer.read(60))
+    answer.close()
+    print(told(ask("/chat/completions", chat("after"))))
+
+
+def broken():
+    try:
+        print(told(ask("/broken", b"x")))
+    except http.client.IncompleteRead as error:
+        print("incomplete", error.partial)
+
+
+def swapped(order):
+    for word in order.split(","):
+        answer = ask("/chat/completions", chat(word))
+        answer.read()
+        print(word, answer.status)
+
+
+def fails(code):
+    ask("/chat/completions", chat("about to fail")).read()
+    sys.exit(int(code))
+
+
+def dies():
+    ask("/chat/completions", chat("about to die")).read()
+    os.kill(os.getpid(), 15)
+
+
+def strange():
+    print(told(ask("/chat/completions", b"", method="GET", headers={"Upgrade": "websocket", "Connection": "Upgrade"})))
+    print(told(ask("/chat/completions", chat("still there"))))
+
+
+def nothing():
+    print("no call")
+
+
+globals()[sys.argv[1]](*sys.argv[2:])

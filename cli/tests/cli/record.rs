@@ -1,0 +1,276 @@
+//! `annals record` and `annals replay` with a program that knows nothing of either.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::upstream::Upstream;
+use crate::{Bench, Done};
+
+/// How often a recording is replayed.
+const REPLAYS: usize = 5;
+
+fn agent() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents/agent.py").to_str().unwrap().to_owned()
+}
+
+impl Bench {
+    /// Records the agent doing this; its upstream is this one.
+    fn record(&self, upstream: &str, run: &str, doing: &[&str]) -> Done {
+        let agent = agent();
+        let mut args = vec!["record", "--run", run, "--upstream", upstream, "--", "python3", "-B", &agent];
+        args.extend(doing);
+        let mut command = self.command(args);
+        command.env("OPENAI_API_KEY", "sk-a-real-secret").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
+        Done::of(command.output().unwrap())
+    }
+
+    /// Replays a run without a key; with another command than the recorded one where there is one.
+    fn replay(&self, args: &[&str], doing: &[&str]) -> Done {
+        let agent = agent();
+        let mut all = vec!["replay"];
+        all.extend(args);
+        if !doing.is_empty() {
+            all.extend(["--", "python3", "-B", &agent]);
+            all.extend(doing);
+        }
+        let mut command = self.command(all);
+        command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
+        Done::of(command.output().unwrap())
+    }
+}
+
+#[track_caller]
+fn says(done: &Done, what: &[&str]) {
+    for what in what {
+        assert!(done.stderr.contains(what), "{what:?} is not in: {}", done.stderr);
+    }
+}
+
+#[test]
+fn every_kind_of_answer_comes_back_as_it_was_without_upstream_or_key() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = bench.record(&upstream.url, "r", &["every"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    says(&recorded, &["recorded 8 requests", "a word to the wise", "annals replay"]);
+    let asked = upstream.asked();
+    assert_eq!(asked, 8);
+    let lines = String::from_utf8(recorded.stdout.clone()).unwrap();
+    for what in ["429", "retry-after', '7'", "audio/mpeg", "204", "caf\u{e9}", ": ping", "/v1/nowhere/known"]
+    {
+        assert!(lines.contains(what), "{what:?} is not in {lines}");
+    }
+    for _ in 0..REPLAYS {
+        let replayed = bench.replay(&[], &[]);
+        assert_eq!(replayed.code, 0, "{replayed:?}");
+        assert_eq!(String::from_utf8_lossy(&replayed.stdout), lines);
+        says(&replayed, &["exact 8 of 8, served 8, unused 0", "replayed r"]);
+    }
+    assert_eq!(upstream.asked(), asked, "a replay has an upstream");
+    // The same status, headers and bytes as an HTTP exchange are frames that verify.
+    assert_eq!(bench.run("verify r").code, 0);
+    let frames = bench.run("replay r --json").json();
+    assert_eq!(frames.len(), 10);
+    assert_eq!(frames[8]["component"], "program");
+    assert_eq!(frames[9]["output"], "a word to the wise\n");
+}
+
+#[test]
+fn no_secret_reaches_the_store() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record(&upstream.url, "r", &["every"]).code, 0);
+    let everything = bench.run("replay r --json").text() + &bench.run("show r --metadata").text();
+    assert!(everything.contains("/v1/binary"), "this would find it");
+    for secret in ["sk-a-real-secret", "AIzaSecretKey"] {
+        assert!(!everything.contains(secret), "{secret}");
+    }
+}
+
+#[test]
+fn what_has_changed_is_caught_and_named() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record(&upstream.url, "r", &["changed", "two"]).code, 0);
+    let asked = upstream.asked();
+    let replayed = bench.replay(&["r"], &["changed", "twp"]);
+    assert_eq!(replayed.code, 3, "{replayed:?}");
+    says(&replayed, &["at step 2", "$.messages[1].content", "\"two\" was recorded, \"twp\" was asked"]);
+    says(&replayed, &["exact 2 of 3, changed 1", "1 recorded request was never asked for", "NOT replayed"]);
+    let told = String::from_utf8(replayed.stdout).unwrap();
+    assert!(told.contains("502"), "{told}");
+    assert_eq!(upstream.asked(), asked);
+    // The program itself is right where the other request is.
+    assert_eq!(bench.replay(&["r"], &["changed", "two"]).code, 0);
+    // A rule that would hide a message is refused before anything starts.
+    let refused = bench.replay(&["r", "--ignore", "$.messages[1].content"], &["changed", "twp"]);
+    assert_eq!(refused.code, 125);
+    says(&refused, &["hide", "hint: "]);
+    let ignored = bench.replay(&["r", "--ignore", "$.temperature"], &["changed", "two"]);
+    assert_eq!(ignored.code, 0, "{ignored:?}");
+}
+
+#[test]
+fn each_of_eight_threads_gets_its_own_answer_and_they_end_in_the_recorded_order() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = bench.record(&upstream.url, "r", &["threads"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    for _ in 0..REPLAYS {
+        let replayed = bench.replay(&[], &[]);
+        assert_eq!(replayed.code, 0, "{replayed:?}");
+        says(&replayed, &["exact 8 of 8"]);
+        let sorted = |bytes: &[u8]| {
+            let mut lines: Vec<_> =
+                String::from_utf8(bytes.to_vec()).unwrap().lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(sorted(&replayed.stdout), sorted(&recorded.stdout));
+    }
+}
+
+#[test]
+fn two_calls_asked_in_the_other_order_do_not_hang() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record(&upstream.url, "r", &["swapped", "a,b"]).code, 0);
+    let replayed = bench.replay(&["r"], &["swapped", "b,a"]);
+    assert_eq!(replayed.code, 3, "{replayed:?}");
+    says(&replayed, &["step 2 was answered before [1]"]);
+    let more = bench.replay(&["r"], &["swapped", "a,b,b"]);
+    assert_eq!(more.code, 3);
+    says(&more, &["once more than it was recorded"]);
+}
+
+#[test]
+fn a_client_that_hangs_up_and_an_upstream_that_breaks_off_are_recorded_as_far_as_they_came() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = bench.record(&upstream.url, "r", &["hangs_up"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    says(&recorded, &["1 without a whole answer"]);
+    let frames = bench.run("replay r --json").json();
+    assert_eq!(frames[0]["metadata"]["http"]["broken"], "the client hung up");
+    assert_eq!((&frames[0]["error"], &frames[0]["severity"]), (&true.into(), &"flagged".into()));
+    assert!(frames[0]["output"].as_str().unwrap().starts_with(": ping"), "{}", frames[0]["output"]);
+    let replayed = bench.replay(&["r"], &[]);
+    assert_eq!((replayed.code, &replayed.stdout), (0, &recorded.stdout), "{}", replayed.stderr);
+
+    let recorded = bench.record(&upstream.url, "b", &["broken"]);
+    assert_eq!(String::from_utf8_lossy(&recorded.stdout), "incomplete b'half of it'\n", "{recorded:?}");
+    let replayed = bench.replay(&["b"], &[]);
+    assert_eq!((replayed.code, &replayed.stdout), (0, &recorded.stdout), "{}", replayed.stderr);
+}
+
+#[test]
+fn the_programs_end_is_passed_on_and_recorded() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let failed = bench.record(&upstream.url, "failed", &["fails", "7"]);
+    assert_eq!(failed.code, 7, "{failed:?}");
+    assert_eq!(bench.record(&upstream.url, "died", &["dies"]).code, 128 + 15);
+    assert_eq!(bench.replay(&["failed"], &[]).code, 7);
+    let runs = bench.run("runs --status failed --severity flagged --json").json();
+    assert_eq!(runs.len(), 2);
+    let frames = bench.run("replay died --json").json();
+    assert_eq!(frames.last().unwrap()["metadata"]["exit"]["signal"], 15);
+    for (command, code) in [("no-such-program-anywhere", 127), ("/", 126)] {
+        let done = bench.run_args(["record", "--", command]);
+        assert_eq!(done.code, code, "{done:?}");
+        assert!(done.stderr.contains("cannot be started"), "{done:?}");
+    }
+}
+
+#[test]
+fn a_program_that_calls_no_model_is_warned_about_loudly() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let done = bench.record(&upstream.url, "r", &["nothing"]);
+    assert_eq!((done.code, done.stdout.as_slice()), (0, &b"no call\n"[..]));
+    says(&done, &["NO MODEL CALL WAS CAPTURED", "hint: ", "--env NAME=/PATH"]);
+    // A wish for a name is met; a name that is taken is not.
+    assert_eq!(bench.record(&upstream.url, "r", &["nothing"]).code, 125);
+}
+
+#[test]
+fn upstreams_that_cannot_or_must_not_be_called() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let gone = "http://127.0.0.1:9";
+    let done = bench.record(gone, "r", &["swapped", "a"]);
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "a 502\n", "{done:?}");
+    let frames = bench.run("replay r --json").json();
+    let broken = frames[0]["metadata"]["http"]["broken"].as_str().unwrap();
+    assert!(broken.contains("127.0.0.1:9 cannot be asked"), "{broken}");
+    let replayed = bench.replay(&["r"], &[]);
+    assert_eq!((replayed.code, &replayed.stdout), (0, &done.stdout), "{}", replayed.stderr);
+    for (bad, args) in [
+        ("http://169.254.169.254", &[][..]),
+        ("ftp://example.org", &[][..]),
+        (&upstream.url, &["--allow-host", "api.openai.com"][..]),
+    ] {
+        let mut line = vec!["record", "--upstream", bad];
+        line.extend(args);
+        line.extend(["--", "true"]);
+        let done = bench.run_args(line);
+        assert!(matches!(done.code, 2 | 125), "{bad}: {done:?}");
+        assert!(done.stderr.contains("error: ") && done.stderr.contains("hint: "), "{done:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_recorded_is_refused_with_a_reason_and_the_rest_goes_on() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let done = bench.record(&upstream.url, "r", &["strange"]);
+    let text = String::from_utf8(done.stdout.clone()).unwrap();
+    assert!(text.contains("501") && text.contains("WebSocket") && text.contains("still there"), "{text}");
+    let replayed = bench.replay(&["r"], &[]);
+    assert_eq!((replayed.code, replayed.stdout), (0, done.stdout), "{}", replayed.stderr);
+}
+
+/// A stranger on this machine finds the port and does not know the secret; nobody hides a request in another's body.
+#[test]
+fn strangers_and_smugglers_are_turned_away() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let script = bench.write("wait.sh", "echo $OPENAI_BASE_URL; read line");
+    let mut command =
+        bench.command(["record", "--run", "r", "--upstream", &upstream.url, "--", "sh", &script]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut address = String::new();
+    let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut stdout, &mut address).unwrap();
+    let rest = address.trim().strip_prefix("http://").unwrap();
+    let (host, path) = rest.split_once('/').unwrap();
+    let ask = |request: String| {
+        let mut stream = std::net::TcpStream::connect(host).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    };
+    let close = "Host: x\r\nConnection: close\r\n";
+    assert!(ask(format!("GET /v1/models HTTP/1.1\r\n{close}\r\n")).starts_with("HTTP/1.1 403"));
+    assert_eq!(upstream.asked(), 0);
+    let differing = "Content-Length: 4\r\nContent-Length: 5\r\n";
+    let answer = ask(format!("POST /{path}/x HTTP/1.1\r\n{close}{differing}\r\nabcde"));
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert_eq!(upstream.asked(), 0);
+    // Of a length and chunks the chunks count (RFC 9112, 6.3), and the upstream is told a length of our own: the request
+    // that was hidden behind them is none.
+    let two = "Content-Length: 47\r\nTransfer-Encoding: chunked\r\n";
+    let hidden = "GET /admin HTTP/1.1\r\nHost: x\r\n\r\n";
+    let answer = ask(format!("POST /{path}/x HTTP/1.1\r\n{close}{two}\r\n2\r\nok\r\n0\r\n\r\n{hidden}"));
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("1 /v1/x"), "{answer}");
+    assert_eq!(upstream.asked(), 1);
+    assert!(ask(format!("GET /{path}/models HTTP/1.1\r\n{close}\r\n")).starts_with("HTTP/1.1 200"));
+    assert_eq!(upstream.asked(), 2);
+    drop(child.stdin.take());
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_run_is_named_by_the_beginning_of_its_name_and_as_the_last() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    for run in ["first", "second", "secret"] {
+        assert_eq!(bench.record(&upstream.url, run, &["nothing"]).code, 0);
+    }
+    assert!(bench.run("show last").text().starts_with("secret:"));
+    assert!(bench.run("show fi").text().starts_with("first:"));
+    let error = bench.run("show sec").failed(4);
+    assert!(error.contains("second") && error.contains("secret"), "{error}");
+    bench.run("show none").failed(4);
+}

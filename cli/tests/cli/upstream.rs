@@ -1,0 +1,145 @@
+//! A model provider for tests: scripted, on a free port of the loopback, in plain HTTP/1.1 over the standard library.
+//!
+//! What it answers depends on the path and on how often it was asked, so that a replay that went to it would be noticed.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+pub(crate) struct Upstream {
+    pub(crate) url: String,
+    asked: Arc<AtomicU64>,
+}
+
+impl Upstream {
+    /// Listens until the test process ends.
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::new(AtomicU64::new(0));
+        let count = asked.clone();
+        let accept = move || {
+            for stream in listener.incoming() {
+                let (stream, count) = (stream.unwrap(), count.clone());
+                std::thread::Builder::new().spawn(move || serve(stream, &count)).unwrap();
+            }
+        };
+        std::thread::Builder::new().spawn(accept).unwrap();
+        Self { url, asked }
+    }
+
+    /// How many requests have come.
+    pub(crate) fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+struct Request {
+    path: String,
+    body: Vec<u8>,
+}
+
+/// `None` where the client has gone.
+fn read(from: &mut impl BufRead) -> Option<Request> {
+    let mut line = String::new();
+    from.read_line(&mut line).ok().filter(|read| *read > 0)?;
+    let path = line.split_whitespace().nth(1)?.to_owned();
+    let (mut length, mut chunked) = (0, false);
+    loop {
+        let mut header = String::new();
+        from.read_line(&mut header).ok().filter(|read| *read > 0)?;
+        let header = header.trim().to_ascii_lowercase();
+        if header.is_empty() {
+            break;
+        }
+        if let Some(value) = header.strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+        chunked |= header.starts_with("transfer-encoding: chunked");
+    }
+    assert!(!chunked, "the proxy sends whole bodies");
+    let mut body = vec![0; length];
+    from.read_exact(&mut body).ok()?;
+    Some(Request { path, body })
+}
+
+fn serve(stream: TcpStream, asked: &AtomicU64) {
+    let mut from = BufReader::new(stream.try_clone().unwrap());
+    let mut to = stream;
+    while let Some(request) = read(&mut from) {
+        let number = asked.fetch_add(1, Ordering::SeqCst) + 1;
+        // A client that hangs up is what some tests are about.
+        if answer(&mut to, &request, number).is_err() {
+            return;
+        }
+    }
+}
+
+fn whole(to: &mut TcpStream, status: &str, headers: &str, body: &[u8]) -> std::io::Result<()> {
+    let head = format!(
+        "HTTP/1.1 {status}\r\n{headers}x-answer: {}\r\ncontent-length: {}\r\n\r\n",
+        body.len() * 3,
+        body.len()
+    );
+    to.write_all(&[head.as_bytes(), body].concat())
+}
+
+fn answer(to: &mut TcpStream, request: &Request, number: u64) -> std::io::Result<()> {
+    let json = "content-type: application/json\r\n";
+    let body: serde_json::Value = serde_json::from_slice(&request.body).unwrap_or_default();
+    let path = request.path.split('?').next().unwrap_or_default();
+    if let Some(ms) = body["wait_ms"].as_u64() {
+        std::thread::sleep(Duration::from_millis(ms));
+    }
+    match path {
+        "/v1/chat/completions" if body["stream"] == true => stream(to, &body, number),
+        "/v1/chat/completions" => {
+            let last = body["messages"].as_array().and_then(|all| all.last()).cloned().unwrap_or_default();
+            let said = format!("{number}: you said {}", last["content"]);
+            let answer = serde_json::json!({
+                "id": format!("chatcmpl-{number}"), "object": "chat.completion", "created": 1_700_000_000 + number,
+                "model": body["model"],
+                "choices": [{ "index": 0, "message": { "role": "assistant", "content": said }, "finish_reason": "stop" }],
+                "usage": { "prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15 },
+            });
+            whole(to, "200 OK", json, answer.to_string().as_bytes())
+        }
+        "/v1/limited" => {
+            let headers = format!("{json}retry-after: 7\r\nx-ratelimit-remaining-tokens: 0\r\n");
+            whole(to, "429 Too Many Requests", &headers, br#"{"error":{"message":"slow down"}}"#)
+        }
+        "/v1/binary" => {
+            let bytes: Vec<u8> = (0..=255).cycle().skip(number as usize % 7).take(70_000).collect();
+            whole(to, "200 OK", "content-type: audio/mpeg\r\ncontent-encoding: br\r\n", &bytes)
+        }
+        "/v1/empty" => to.write_all(b"HTTP/1.1 204 No Content\r\nx-odd: caf\xe9\r\n\r\n"),
+        "/v1/broken" => {
+            to.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nhalf of it")?;
+            Err(std::io::ErrorKind::BrokenPipe.into())
+        }
+        path => whole(to, "200 OK", "content-type: text/plain\r\n", format!("{number} {path}").as_bytes()),
+    }
+}
+
+/// A stream whose events do not end where its chunks do.
+fn stream(to: &mut TcpStream, body: &serde_json::Value, number: u64) -> std::io::Result<()> {
+    to.write_all(
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
+    )?;
+    let mut events = ": ping\n\n".to_owned();
+    for word in ["h\u{e9}", "llo", &format!(" {number}")] {
+        let delta = serde_json::json!({ "id": "s", "object": "chat.completion.chunk", "created": 1, "model": body["model"],
+            "choices": [{ "index": 0, "delta": { "content": word }, "finish_reason": null }] });
+        events += &format!("data: {delta}\n\n");
+    }
+    events += "data: [DONE]\n\n";
+    let pause = Duration::from_millis(body["pause_ms"].as_u64().unwrap_or(1));
+    for part in events.as_bytes().chunks(37) {
+        write!(to, "{:x}\r\n", part.len())?;
+        to.write_all(&[part, b"\r\n"].concat())?;
+        std::thread::sleep(pause);
+    }
+    to.write_all(b"0\r\n\r\n")
+}
