@@ -171,7 +171,7 @@ fn end(
     frame.error = status == Status::Failed;
     frame.severity = if frame.error { Severity::Flagged } else { Severity::Normal };
     batch.frame(frame.metadata(metadata.to_string()))?;
-    if stderr.len() > 0 {
+    if !stderr.is_empty() {
         batch.frame(Frame::new(Component::Other("stderr".to_owned()), "", stderr))?;
     }
     batch.end(status)?;
