@@ -2,7 +2,7 @@
 //! and `reasoning` (DeepSeek, OpenRouter), content in parts (Mistral), `prompt_cache_hit_tokens`, the old `function_call`.
 
 use super::json::{Fields, Node};
-use super::summary::{Summary, short};
+use super::summary::{Summary, ToolCall, short};
 
 /// An answer, or one piece of a stream: the same but for `message`, which is then `delta`.
 pub(super) fn answer(fields: &Fields<'_>, summary: &mut Summary) {
@@ -58,9 +58,18 @@ fn content(node: Node<'_>, summary: &mut Summary) {
 
 fn function(node: Node<'_>, slot: (u64, u64), id: Option<String>, summary: &mut Summary) {
     let fields = node.fields();
-    let Some(call) = summary.tool_call(slot) else { return };
-    if let Some(id) = id.filter(|id| !id.is_empty()) {
-        call.id = short(id);
+    let id = id.filter(|id| !id.is_empty()).map(short);
+    // Some servers give every call the same index; another id makes it another call.
+    let taken = |call: &ToolCall| call.slot == slot && !call.id.is_empty();
+    let last = summary.tool_calls.iter().rev().find(|call| taken(call)).map(|call| &call.id);
+    let call = if id.is_some() && last.is_some() && last != id.as_ref() {
+        summary.new_tool_call(slot)
+    } else {
+        summary.tool_call(slot)
+    };
+    let Some(call) = call else { return };
+    if let Some(id) = id {
+        call.id = id;
     }
     if let Some(name) = fields.get("name").string().filter(|name| !name.is_empty()) {
         call.name = short(name);

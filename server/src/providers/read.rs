@@ -136,7 +136,10 @@ fn parameter(key: &str, node: Node<'_>, summary: &mut Summary) {
 fn response(exchange: &Exchange<'_>, body: &[u8], faulty: bool, summary: &mut Summary) {
     let kind = exchange.content_type.unwrap_or_default().to_ascii_lowercase();
     let shape = exchange.api.shape;
-    if kind.starts_with("text/event-stream") || (!kind.contains("json") && looks_like_events(body)) {
+    // Types lie both ways: errors come as JSON under the type of a stream, and streams under none. No JSON begins as
+    // an event does.
+    let is_json = body.trim_ascii_start().starts_with(b"{") || body.trim_ascii_start().starts_with(b"[");
+    if looks_like_events(body) || (kind.starts_with("text/event-stream") && !is_json) {
         events(shape, body, summary);
         return;
     }

@@ -146,18 +146,20 @@ impl Summary {
 
     /// The tool call of `slot`, made if it is new; none where there are too many.
     pub(super) fn tool_call(&mut self, slot: (u64, u64)) -> Option<&mut ToolCall> {
-        let found = match self.tool_calls.iter().rposition(|call| call.slot == slot) {
-            Some(found) => found,
-            None if self.tool_calls.len() == TOOL_CALLS_MAX => {
-                self.tool_calls_more += 1;
-                return None;
-            }
-            None => {
-                self.tool_calls.push(ToolCall { slot, ..ToolCall::default() });
-                self.tool_calls.len() - 1
-            }
-        };
-        self.tool_calls.get_mut(found)
+        match self.tool_calls.iter().rposition(|call| call.slot == slot) {
+            Some(found) => self.tool_calls.get_mut(found),
+            None => self.new_tool_call(slot),
+        }
+    }
+
+    /// A new tool call; pieces of `slot` that follow are its own.
+    pub(super) fn new_tool_call(&mut self, slot: (u64, u64)) -> Option<&mut ToolCall> {
+        if self.tool_calls.len() == TOOL_CALLS_MAX {
+            self.tool_calls_more += 1;
+            return None;
+        }
+        self.tool_calls.push(ToolCall { slot, ..ToolCall::default() });
+        self.tool_calls.last_mut()
     }
 
     /// Notes a whole tool call. `arguments` is JSON source.

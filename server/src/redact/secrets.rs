@@ -19,6 +19,8 @@ use crate::providers::{DECODED_BYTES_MAX, decode};
 pub const SECRET_BYTES_MIN: usize = 8;
 /// The longest value that is looked for.
 const SECRET_BYTES_MAX: usize = 16 << 10;
+/// The most bytes of all forms of all values; the search takes some 300 bytes of memory for each.
+const FORMS_BYTES_MAX: usize = 512 << 10;
 /// The most values that are looked for.
 pub const SECRETS_MAX: usize = 256;
 
@@ -63,12 +65,13 @@ pub(super) struct Place {
 
 impl Secrets {
     /// Takes names and values. Gives those that are refused: shorter than [`SECRET_BYTES_MIN`], longer than 16 KiB, or beyond
-    /// [`SECRETS_MAX`].
+    /// [`SECRETS_MAX`] values or 512 KiB of their forms.
     #[must_use]
     pub fn new(named: &[(String, Vec<u8>)]) -> (Self, Vec<Refused>) {
         let mut refused = Vec::new();
         let mut names = Vec::new();
         let mut patterns = Vec::new();
+        let mut room = FORMS_BYTES_MAX;
         for (name, value) in named {
             let reason = if value.len() < SECRET_BYTES_MIN {
                 format!(
@@ -80,9 +83,15 @@ impl Secrets {
             } else if names.len() == SECRETS_MAX {
                 format!("there are more than {SECRETS_MAX}")
             } else {
-                names.push(name.clone());
-                patterns.extend(forms(value));
-                continue;
+                let forms = forms(value);
+                let bytes: usize = forms.iter().map(Vec::len).sum();
+                if let Some(left) = room.checked_sub(bytes) {
+                    room = left;
+                    names.push(name.clone());
+                    patterns.extend(forms);
+                    continue;
+                }
+                format!("all forms of all values are more than {FORMS_BYTES_MAX} bytes")
             };
             refused.push(Refused { name: name.clone(), reason });
         }

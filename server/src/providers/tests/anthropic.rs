@@ -70,10 +70,30 @@ fn a_stream_with_pings_says_the_same_as_a_plain_answer() {
 
 #[test]
 fn a_stream_that_begins_with_a_comment_is_one_whatever_its_type_says() {
-    for kind in ["", "text/plain", "application/octet-stream"] {
+    for kind in ["", "text/plain", "application/json"] {
         let summary = read_bytes(MESSAGES, r#"{"stream":true}"#, 200, kind, stream().as_bytes());
         assert_eq!(summary.text.head(), "Olá 🌍", "{kind}");
     }
+}
+
+#[test]
+fn a_compressed_stream_is_read_up_to_where_it_was_cut() {
+    let body = zstd::encode_all(stream().as_bytes(), 3).unwrap();
+    let api = super::api(MESSAGES);
+    let read = |response: &[u8]| {
+        crate::providers::summary(&crate::providers::Exchange {
+            api: &api,
+            request: br#"{"stream":true}"#,
+            request_encoding: Some("identity"),
+            status: 200,
+            content_type: Some("text/event-stream"),
+            content_encoding: Some("zstd"),
+            response,
+        })
+    };
+    assert_eq!(read(&body).complete, Some(true));
+    let cut = read(&body[..body.len() - 3]);
+    assert!(cut.unparsed.unwrap().starts_with("the answer is cut or damaged as zstd"));
 }
 
 #[test]

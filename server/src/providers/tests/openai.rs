@@ -129,6 +129,8 @@ fn errors_as_they_are_worded() {
         let error = read(CHAT, "{}", status, body).error.unwrap();
         assert_eq!((error.kind.as_deref(), error.message.as_deref()), (kind, message), "{body}");
     }
+    let mistyped = read_bytes(CHAT, "{}", 400, "text/event-stream", b"{\"error\":{\"type\":\"t\"}}");
+    assert_eq!(mistyped.error.unwrap().kind.unwrap(), "t");
     let page = read_bytes(CHAT, "{}", 502, "text/html", b"<html>\n<h1>Bad Gateway</h1>");
     assert_eq!(page.error.unwrap().message.unwrap(), "<html> <h1>Bad Gateway</h1>");
     assert!(page.unparsed.unwrap().starts_with("the answer is not JSON"));
@@ -178,6 +180,16 @@ fn refusals_choices_and_other_speakers() {
         r#"{"choices":[{"message":{"content":null,"function_call":{"name":"f","arguments":"{}"}}}]}"#,
     );
     assert_eq!(calls(&old), [("", "f", "{}")]);
+    let one = |id: &str, name: &str| {
+        chunk(
+            &format!(
+                r#"{{"tool_calls":[{{"id":"{id}","function":{{"name":"{name}","arguments":"{{}}"}}}}]}}"#
+            ),
+            "null",
+        )
+    };
+    let unnumbered = read(CHAT, "{}", 200, &[one("a", "f"), one("b", "g")].concat());
+    assert_eq!(calls(&unnumbered), [("a", "f", "{}"), ("b", "g", "{}")]);
     let azure = read("/openai/deployments/dep/chat/completions", "{\"messages\":[]}", 200, "{}");
     assert_eq!((azure.model(), azure.provider), (Some("dep"), "azure"));
     let vectors = read(
