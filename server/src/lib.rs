@@ -4,10 +4,14 @@
 //! the variables that clients read their base address from ([`Mounts`]). The address carries a secret of the run.
 //!
 //! Layout: `proxy` (listening, exchanges, recording, replaying), `program` (the child process: its
-//! environment, its output, its end), `session` (both together, as a run).
+//! environment, its output, its end), `session` (both together, as a run). Without a socket, functions of bytes alone:
+//! [`providers`] (what is known of model providers) and [`redact`] (what must not reach the disk).
 
+mod percent;
 mod program;
+pub mod providers;
 mod proxy;
+pub mod redact;
 mod session;
 
 pub use program::{Program, ProgramError};

@@ -1,0 +1,272 @@
+//! The parts of one message, by the forms of all providers at once: they tell themselves apart by role, `type` and
+//! keys, so that one reader serves the servers that mix them, too.
+
+use super::json::{Fields, Node};
+use super::messages::{Kind, MessageView, PREVIEW_BYTES, PREVIEW_CHARS, Part};
+use super::summary::short;
+use super::text::one_line;
+
+/// How a text begins that tells of a tool's failure, where no field does.
+const FAILURES: [&str; 4] = ["Error:", "error:", "ERROR:", "Traceback (most recent call last)"];
+
+/// The parts of one message, or of one item of a Responses request.
+pub(super) fn turn<'a>(at: usize, node: Node<'a>, parts: &mut Vec<Part<'a>>) {
+    let first = parts.len();
+    let fields = node.fields();
+    let kind = fields.get("type").string().unwrap_or_default();
+    let role = fields.get("role").string().map(short).unwrap_or_default();
+    match kind.as_str() {
+        _ if !node.is_object() => content("user", node, parts),
+        "function_call" | "custom_tool_call" => {
+            let name = fields.get("name").string().unwrap_or_default();
+            let arguments = fields.get("arguments");
+            let arguments = if arguments.is_absent() { fields.get("input") } else { arguments };
+            parts.push(call("assistant", &name, fields.get("call_id"), node, arguments));
+        }
+        "function_call_output" | "custom_tool_call_output" => {
+            parts.push(result("tool", "", fields.get("call_id"), node, fields.get("output"), false));
+        }
+        "reasoning" => parts.push(shown("assistant", Kind::Thinking, node, fields.get("summary"))),
+        kind if role.is_empty() && kind.ends_with("_output") => {
+            parts.push(result("tool", kind, fields.get("call_id"), node, fields.get("output"), false));
+        }
+        kind if role.is_empty() && kind.ends_with("_call") => {
+            parts.push(call("assistant", kind, fields.get("call_id"), node, fields.get("action")));
+        }
+        _ if role.is_empty() && !kind.is_empty() && kind != "message" => {
+            block("user", node, parts);
+        }
+        _ => message(&role, node, &fields, parts),
+    }
+    for part in &mut parts[first..] {
+        part.view.message = Some(at);
+    }
+}
+
+/// Whether the model said it.
+pub(super) fn is_model(node: Node<'_>) -> bool {
+    let fields = node.fields();
+    match fields.get("role").string().as_deref() {
+        Some(role) => matches!(role, "assistant" | "model"),
+        None => {
+            fields.get("type").string().is_some_and(|kind| kind.ends_with("_call") || kind == "reasoning")
+        }
+    }
+}
+
+fn message<'a>(role: &str, node: Node<'a>, fields: &Fields<'a>, parts: &mut Vec<Part<'a>>) {
+    let role = if role.is_empty() { "user" } else { role };
+    for key in ["reasoning_content", "thinking"] {
+        if fields.get(key).is_string() {
+            parts.push(shown(role, Kind::Thinking, fields.get(key), fields.get(key)));
+        }
+    }
+    if matches!(role, "tool" | "function") {
+        let name = ["name", "tool_name"].iter().find_map(|key| fields.get(key).string()).unwrap_or_default();
+        parts.push(result(role, &name, fields.get("tool_call_id"), node, fields.get("content"), false));
+        return;
+    }
+    content(role, fields.get("content"), parts);
+    content(role, fields.get("parts"), parts);
+    for image in fields.get("images").items().nodes {
+        parts.push(shown(role, Kind::Image, image, image));
+    }
+    if fields.get("refusal").is_string() {
+        parts.push(shown(role, Kind::Refusal, fields.get("refusal"), fields.get("refusal")));
+    }
+    for node in fields.get("tool_calls").items().nodes {
+        let function = node.get("function").fields();
+        let name = function.get("name").string().unwrap_or_default();
+        parts.push(call(role, &name, node.get("id"), node, function.get("arguments")));
+    }
+    let old = fields.get("function_call");
+    if old.is_object() {
+        parts.push(call(
+            role,
+            &old.get("name").string().unwrap_or_default(),
+            Node::default(),
+            old,
+            old.get("arguments"),
+        ));
+    }
+}
+
+/// Content as a text, a list of blocks, or Gemini's object of parts.
+pub(super) fn content<'a>(role: &str, node: Node<'a>, parts: &mut Vec<Part<'a>>) {
+    if node.is_array() {
+        for node in node.items().nodes {
+            block(role, node, parts);
+        }
+    } else if node.is_object() {
+        match node.get("parts") {
+            inner if inner.is_array() => content(role, inner, parts),
+            _ => block(role, node, parts),
+        }
+    } else if !node.is_absent() {
+        parts.push(shown(role, Kind::Text, node, node));
+    }
+}
+
+fn block<'a>(role: &str, node: Node<'a>, parts: &mut Vec<Part<'a>>) {
+    let fields = node.fields();
+    let get = |key: &str| fields.get(key);
+    let name = || get("name").string().unwrap_or_default();
+    let kind = get("type").string().unwrap_or_default();
+    parts.push(match kind.as_str() {
+        "text" | "input_text" | "output_text" => shown(role, Kind::Text, node, get("text")),
+        "thinking" | "redacted_thinking" | "reasoning" => shown(role, Kind::Thinking, node, get("thinking")),
+        "tool_use" | "server_tool_use" | "mcp_tool_use" => call(role, &name(), get("id"), node, get("input")),
+        kind if kind.ends_with("tool_result") => {
+            let failed = get("is_error").truth() == Some(true);
+            result(role, "", get("tool_use_id"), node, get("content"), failed)
+        }
+        "image" | "image_url" | "input_image" => shown(role, Kind::Image, node, Node::default()),
+        "input_audio" | "audio" => shown(role, Kind::Audio, node, Node::default()),
+        "document" | "file" | "input_file" => shown(role, Kind::Document, node, Node::default()),
+        "refusal" => shown(role, Kind::Refusal, node, get("refusal")),
+        "" => gemini(role, node, &fields),
+        _ => shown(role, Kind::Other, node, node),
+    });
+}
+
+fn gemini<'a>(role: &str, node: Node<'a>, fields: &Fields<'a>) -> Part<'a> {
+    let either = |a: &str, b: &str| {
+        let node = fields.get(a);
+        if node.is_absent() { fields.get(b) } else { node }
+    };
+    if !node.is_object() {
+        return shown(role, Kind::Text, node, node);
+    }
+    let text = fields.get("text");
+    if text.is_string() {
+        let thought = fields.get("thought").truth() == Some(true);
+        return shown(role, if thought { Kind::Thinking } else { Kind::Text }, node, text);
+    }
+    let data = either("inlineData", "inline_data");
+    if data.is_object() {
+        let mime =
+            data.get("mimeType").string().or_else(|| data.get("mime_type").string()).unwrap_or_default();
+        let kind = match mime.split('/').next() {
+            Some("image") => Kind::Image,
+            Some("audio") => Kind::Audio,
+            _ => Kind::Document,
+        };
+        return shown(role, kind, node, Node::default());
+    }
+    let called = either("functionCall", "function_call");
+    if called.is_object() {
+        let name = called.get("name").string().unwrap_or_default();
+        return call(role, &name, called.get("id"), node, called.get("args"));
+    }
+    let answered = either("functionResponse", "function_response");
+    if answered.is_object() {
+        let name = answered.get("name").string().unwrap_or_default();
+        return result(role, &name, answered.get("id"), node, answered.get("response"), false);
+    }
+    let kind = if either("fileData", "file_data").is_object() { Kind::Document } else { Kind::Other };
+    shown(role, kind, node, if kind == Kind::Other { node } else { Node::default() })
+}
+
+fn call<'a>(role: &str, name: &str, id: Node<'a>, node: Node<'a>, arguments: Node<'a>) -> Part<'a> {
+    let mut part = shown(role, Kind::ToolCall, node, arguments);
+    part.view.name = short(name.to_owned());
+    part.call_id = short(id.string().unwrap_or_default());
+    part
+}
+
+fn result<'a>(
+    role: &str,
+    name: &str,
+    id: Node<'a>,
+    node: Node<'a>,
+    given: Node<'a>,
+    failed: bool,
+) -> Part<'a> {
+    let mut part = shown(role, Kind::ToolResult, node, given);
+    part.view.name = short(name.to_owned());
+    part.call_id = short(id.string().unwrap_or_default());
+    part.view.failed = failed || tells_failure(given);
+    part
+}
+
+/// Whether what a tool gave tells of a failure: an object, also as text, with an `error` that is something, or
+/// a text that begins as reports of errors do. A guess, where the provider has no field for it.
+fn tells_failure(given: Node<'_>) -> bool {
+    let failed = |node: Node<'_>| {
+        let error = node.get("error");
+        !error.is_absent() && !matches!(error.source(), "false" | "\"\"" | "{}" | "[]" | "0")
+    };
+    if given.is_object() {
+        return failed(given);
+    }
+    let first = given.items().nodes.first().map(|block| block.get("text")).unwrap_or(given);
+    let Some(text) = first.text() else { return false };
+    let text = text.trim_ascii_start();
+    FAILURES.iter().any(|begin| text.starts_with(begin))
+        || (text.starts_with('{') && Node::parse(text.as_bytes()).is_ok_and(failed))
+}
+
+/// A part whose preview is `visible`, else its source.
+fn shown<'a>(role: &str, kind: Kind, node: Node<'a>, visible: Node<'a>) -> Part<'a> {
+    let mut part = part(role, kind, "", node);
+    part.view.preview = preview(kind, visible, node);
+    part
+}
+
+/// A part with its hash.
+pub(super) fn part<'a>(role: &str, kind: Kind, name: &str, node: Node<'a>) -> Part<'a> {
+    let mut hasher = blake3::Hasher::new();
+    let mut update = |text: &str| {
+        hasher.update(&(text.len() as u64).to_le_bytes());
+        hasher.update(text.as_bytes());
+    };
+    update(role);
+    update(&kind.to_string());
+    update(name);
+    let fields = if matches!(kind, Kind::Parameter) { Fields::default() } else { node.fields() };
+    let mut any = false;
+    for (key, node) in fields.iter() {
+        // The type of a text differs by the form it stands in, and its kind says it already.
+        if key == "cache_control" || (key == "type" && kind == Kind::Text) {
+            continue;
+        }
+        any = true;
+        update(key);
+        update(node.source());
+    }
+    // Keys beyond what is looked at count, too.
+    if !any || fields.is_clipped() {
+        update(if node.is_string() { "text" } else { "" });
+        update(node.source());
+    }
+    MessageView {
+        message: None,
+        role: role.to_owned(),
+        kind,
+        name: short(name.to_owned()),
+        preview: preview(kind, node, node),
+        bytes: node.source().len() as u64,
+        hash: *hasher.finalize().as_bytes(),
+        failed: false,
+    }
+    .with(node)
+}
+
+impl MessageView {
+    fn with(self, node: Node<'_>) -> Part<'_> {
+        Part { view: self, source: node.source(), call_id: String::new() }
+    }
+}
+
+fn preview(kind: Kind, visible: Node<'_>, node: Node<'_>) -> String {
+    if visible.is_absent() && matches!(kind, Kind::Image | Kind::Audio | Kind::Document | Kind::Thinking) {
+        return String::new();
+    }
+    let visible = if visible.is_absent() { node } else { visible };
+    // A list of texts shows its first.
+    let first = visible.items().nodes.first().map(|block| block.get("text")).filter(|text| text.is_string());
+    let visible = first.unwrap_or(visible);
+    let text = visible.text_head(PREVIEW_BYTES);
+    let source = super::text::clip(visible.source(), PREVIEW_BYTES);
+    one_line(text.as_deref().unwrap_or(source), PREVIEW_CHARS)
+}

@@ -1,0 +1,212 @@
+//! What a call cost, by a table in TOML. The table that comes along is a starting point, with its date in it; a user's own is laid
+//! over it. Batch discounts, long-context steps, and tools that are billed by the call are left out on purpose.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::summary::Summary;
+
+const DEFAULT: &str = include_str!("prices.toml");
+/// A table of prices is text that a person wrote.
+const TABLE_BYTES_MAX: usize = 4 << 20;
+
+/// Prices by the beginning of a model's name.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Prices {
+    by_prefix: BTreeMap<String, Price>,
+}
+
+/// Prices of one model, in US dollars for a million tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    /// Of tokens that go in.
+    pub input: f64,
+    /// Of tokens that come out, reasoning included.
+    #[serde(default)]
+    pub output: f64,
+    /// Of tokens that were read from the provider's cache; as `input` if not said.
+    pub cached_input: Option<f64>,
+    /// Of tokens that were written to it; as `input` if not said.
+    pub cache_write: Option<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    #[serde(default, rename = "as_of")]
+    _as_of: Option<String>,
+    #[serde(default)]
+    models: BTreeMap<String, Price>,
+}
+
+/// A table of prices that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the table of prices {0}")]
+pub struct PricesError(String);
+
+impl Prices {
+    /// Reads a table: `[models]`, with a line such as `"gpt-4o" = { input = 2.5, output = 10, cached_input = 1.25 }` for each.
+    ///
+    /// # Errors
+    /// Says what is wrong and where: no TOML, an unknown key, a price that is negative or no number.
+    pub fn parse(text: &str) -> Result<Self, PricesError> {
+        if text.len() > TABLE_BYTES_MAX {
+            return Err(PricesError(format!("is longer than {TABLE_BYTES_MAX} bytes")));
+        }
+        let table: Table =
+            toml::from_str(text).map_err(|error| PricesError(format!("cannot be read: {error}")))?;
+        for (model, price) in &table.models {
+            let all = [Some(price.input), Some(price.output), price.cached_input, price.cache_write];
+            if all.into_iter().flatten().any(|price| !price.is_finite() || price < 0.0) {
+                return Err(PricesError(format!("has a price for {model:?} that is none")));
+            }
+        }
+        Ok(Self { by_prefix: table.models })
+    }
+
+    /// The table that comes along.
+    #[must_use]
+    pub fn built_in() -> Self {
+        Self::parse(DEFAULT).unwrap_or_default()
+    }
+
+    /// This table, with `other`'s prices in place of its own where both name the same prefix.
+    #[must_use]
+    pub fn overlaid(mut self, other: Self) -> Self {
+        self.by_prefix.extend(other.by_prefix);
+        self
+    }
+
+    /// The price of `model`: that of the longest prefix that ends where a part of the name does. Providers' prefixes
+    /// (`openai/`, `models/`, `anthropic.`) are passed over.
+    #[must_use]
+    pub fn price(&self, model: &str) -> Option<Price> {
+        let model = model.to_ascii_lowercase();
+        let mut name = model.as_str();
+        loop {
+            let found = ends(name).filter_map(|end| self.by_prefix.get(name.get(..end)?)).last();
+            if found.is_some() {
+                return found.copied();
+            }
+            name = name.split_once(['/', '.']).map(|(_, rest)| rest)?;
+        }
+    }
+
+    /// What an exchange cost, in US dollars; none where its model has no price here or it has no token counts.
+    #[must_use]
+    pub fn cost(&self, summary: &Summary) -> Option<f64> {
+        let usage = &summary.usage;
+        if usage.input.is_none() && usage.output.is_none() {
+            return None;
+        }
+        let model = [summary.model_answered.as_deref(), summary.model_requested.as_deref()];
+        let price = model.into_iter().flatten().find_map(|model| self.price(model))?;
+        let input = usage.input.unwrap_or(0);
+        let cached = usage.cached_input.unwrap_or(0).min(input);
+        let written = usage.cache_write.unwrap_or(0).min(input - cached);
+        let dollars = tokens(input - cached - written) * price.input
+            + tokens(cached) * price.cached_input.unwrap_or(price.input)
+            + tokens(written) * price.cache_write.unwrap_or(price.input)
+            + tokens(usage.output.unwrap_or(0)) * price.output;
+        Some(dollars / 1e6)
+    }
+}
+
+/// Where the parts of a name end, from the shortest beginning to the whole.
+fn ends(name: &str) -> impl Iterator<Item = usize> {
+    let borders =
+        name.bytes().enumerate().filter(|(_, byte)| matches!(byte, b'-' | b':' | b'@')).map(|(at, _)| at);
+    borders.chain([name.len()])
+}
+
+#[expect(clippy::cast_precision_loss, reason = "exact to 2^53 tokens")]
+fn tokens(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Prices, Summary};
+    use crate::providers::{Shape, Usage};
+
+    fn summary(model: &str, usage: Usage) -> Summary {
+        let mut summary = Summary::new("openai", Shape::OpenAiChat, 200);
+        summary.model_answered = Some(model.to_owned());
+        summary.usage = usage;
+        summary
+    }
+
+    #[test]
+    fn the_longest_prefix_that_ends_with_a_part_of_the_name() {
+        let table = "as_of = \"2025-01-01\"\n[models]\n\"a-1\" = { input = 1 }\n\"a-1-mini\" = { input = 2.0, output = 3 }\n";
+        let prices = Prices::parse(table).unwrap();
+        for (model, input) in [
+            ("a-1", Some(1.0)),
+            ("A-1-2025-01-01", Some(1.0)),
+            ("a-1-mini-2025", Some(2.0)),
+            ("a-1-minimal", Some(1.0)),
+            ("a-10", None),
+            ("a-1.5", None),
+            ("vendor/a-1-mini:free", Some(2.0)),
+            ("eu.vendor.a-1", Some(1.0)),
+            ("a", None),
+            ("", None),
+        ] {
+            assert_eq!(prices.price(model).map(|price| price.input), input, "{model}");
+        }
+        let over = prices.overlaid(Prices::parse("[models]\n\"a-1\" = { input = 9 }").unwrap());
+        assert_eq!(over.price("a-1").unwrap().input, 9.0);
+        assert_eq!(over.price("a-1-mini").unwrap().input, 2.0);
+    }
+
+    #[test]
+    fn cached_and_written_tokens_have_their_own_prices() {
+        let table = "[models]\nm = { input = 10, output = 100, cached_input = 1, cache_write = 20 }\nn = { input = 10 }";
+        let prices = Prices::parse(table).unwrap();
+        let usage = Usage {
+            input: Some(1000),
+            output: Some(10),
+            cached_input: Some(600),
+            cache_write: Some(100),
+            reasoning: Some(5),
+        };
+        let cost = prices.cost(&summary("m", usage)).unwrap();
+        assert!((cost - (300.0 * 10.0 + 600.0 + 100.0 * 20.0 + 10.0 * 100.0) / 1e6).abs() < 1e-12);
+        assert!((prices.cost(&summary("n", usage)).unwrap() - 0.01).abs() < 1e-12);
+        assert_eq!(prices.cost(&summary("m", Usage::default())), None);
+        assert_eq!(prices.cost(&summary("x", usage)), None);
+        let odd =
+            Usage { input: Some(1), cached_input: Some(u64::MAX), cache_write: Some(u64::MAX), ..usage };
+        assert!(prices.cost(&summary("m", odd)).unwrap() > 0.0);
+    }
+
+    #[test]
+    fn the_table_that_comes_along_is_whole() {
+        let prices = Prices::built_in();
+        assert!(prices.by_prefix.len() > 25);
+        for (model, input) in [
+            ("gpt-4o-2024-08-06", 2.5),
+            ("gpt-4o-mini", 0.15),
+            ("claude-sonnet-4-20250514", 3.0),
+            ("models/gemini-2.5-pro", 1.25),
+        ] {
+            assert_eq!(prices.price(model).unwrap().input, input, "{model}");
+        }
+    }
+
+    #[test]
+    fn a_table_that_is_wrong_says_where() {
+        for (text, expected) in [
+            ("[models]\na = { inptu = 1 }", "inptu"),
+            ("[models]\na = { input = -1 }", "\"a\""),
+            ("[models]\na = { input = nan }", "\"a\""),
+            ("[models\n", "cannot be read"),
+            ("[model]\n", "model"),
+        ] {
+            let message = Prices::parse(text).unwrap_err().to_string();
+            assert!(message.contains(expected), "{text}: {message}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Bodies that mean harm: deep, huge, endless, of the wrong kind. Nothing fails and nothing grows without bound.
+
+use super::{api, read, read_bytes};
+use crate::providers::{
+    Exchange, NAME_BYTES_MAX, TEXT_BYTES_MAX, TOOL_CALLS_MAX, messages, new_part, summary,
+};
+
+const PATHS: [&str; 8] = [
+    "/v1/chat/completions",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/v1/messages",
+    "/v1beta/models/g:generateContent",
+    "/v1beta/models/g:streamGenerateContent",
+    "/api/chat",
+    "/other",
+];
+
+/// Bodies of the wrong form for every interface.
+fn odd_bodies() -> Vec<Vec<u8>> {
+    let deep =
+        |open: &str, close: &str| format!("{}1{}", open.repeat(20_000), close.repeat(20_000)).into_bytes();
+    let mut bodies: Vec<Vec<u8>> = [
+        "", " ", "null", "0", "\"x\"", "[]", "[null]", "[[[]]]", "{", "{}", "{\"a\"", "true", "\u{feff}{}", "data: x\n\n", "data\n\n",
+        r#"{"choices":{"0":1},"messages":7,"usage":[1],"error":[],"content":{"type":3},"output":"x","candidates":"y","input":{"a":1},"model":[2],"stream":"yes","tools":{"a":1}}"#,
+        r#"{"choices":[[]],"messages":[[],1,null,"x",{"role":5,"content":9,"tool_calls":{}}],"content":[1,"a",[]],"contents":[{"parts":[1,[],{}]}],"usage":{"prompt_tokens":-1,"completion_tokens":1e400,"input_tokens":18446744073709551615,"cache_read_input_tokens":18446744073709551615}}"#,
+        r#"{"error":{"type":{"a":1},"message":["x"]},"choices":[{"index":18446744073709551615,"delta":{"tool_calls":[{"index":-1}]}}]}"#,
+    ]
+    .iter()
+    .map(|text| text.as_bytes().to_vec())
+    .collect();
+    bodies.extend([
+        vec![0xff; 99],
+        vec![0; 99],
+        deep("[", "]"),
+        deep("{\"error\":", "}"),
+        deep("{\"content\":[", "]}"),
+    ]);
+    bodies
+}
+
+#[test]
+fn odd_bodies_give_a_summary_all_the_same() {
+    let bodies = odd_bodies();
+    for path in PATHS {
+        let api = api(path);
+        for request in &bodies {
+            let _ = messages(&api, request);
+            let _ = new_part(&api, request, b"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}")
+                .to_string();
+        }
+        for body in &bodies {
+            for kind in ["application/json", "text/event-stream", ""] {
+                for encoding in [None, Some("gzip"), Some("br"), Some("zstd"), Some("deflate"), Some("x,y,z")]
+                {
+                    let exchange = Exchange {
+                        api: &api,
+                        request: body,
+                        request_encoding: None,
+                        status: 500,
+                        content_type: Some(kind),
+                        content_encoding: encoding,
+                        response: body,
+                    };
+                    assert!(summary(&exchange).to_json().to_string().len() < 64 << 10);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let long = "x".repeat(1 << 20);
+    let call = format!("{{\"id\":\"{long}\",\"function\":{{\"name\":\"{long}\",\"arguments\":\"{long}\"}}}}");
+    let calls = [call.as_str(); 3].join(",") + &",{\"function\":{\"name\":\"f\"}}".repeat(5000);
+    let body = format!(
+        "{{\"id\":\"{long}\",\"model\":\"{long}\",\"choices\":[{{\"finish_reason\":\"{long}\",\"message\":{{\"content\":\"{long}\",\"refusal\":\"{long}\",\"tool_calls\":[{calls}]}}}}]}}"
+    );
+    let request = format!("{{\"model\":\"{long}\",\"stop\":\"{long}\",\"messages\":[]}}");
+    let summary = read("/v1/chat/completions", &request, 200, &body);
+    assert_eq!((summary.text.bytes(), summary.text.head().len()), (1 << 20, TEXT_BYTES_MAX));
+    assert_eq!(summary.tool_calls.len(), TOOL_CALLS_MAX);
+    assert_eq!(summary.tool_calls_more, 5003 - TOOL_CALLS_MAX as u64);
+    for kept in [&summary.model_requested, &summary.model_answered, &summary.response_id, &summary.refusal] {
+        assert_eq!(kept.as_ref().unwrap().len(), NAME_BYTES_MAX);
+    }
+    assert_eq!(summary.sampling["stop"], format!("({} bytes)", long.len() + 2));
+    assert!(summary.to_json().to_string().len() < 64 << 10);
+}
+
+#[test]
+fn streams_that_are_no_json_are_said_to_be() {
+    let body = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"choi\n\ndata: oops\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"b\"}}]}\n\n";
+    let summary = read("/v1/chat/completions", "not json", 200, body);
+    assert_eq!(summary.text.head(), "ab");
+    let unparsed = summary.unparsed.unwrap();
+    assert!(unparsed.starts_with("the request is not JSON: "), "{unparsed}");
+    assert!(unparsed.ends_with("an event is not JSON: {\"choi; 1 more events are not JSON"), "{unparsed}");
+    let binary = read_bytes("/v1/messages", "{}", 200, "application/vnd.amazon.eventstream", &[0, 0, 1, 2]);
+    assert!(binary.unparsed.unwrap().contains("the answer is not JSON"));
+}
+
+#[test]
+fn large_requests_are_taken_apart_in_linear_time() {
+    let message = |at: usize| format!("{{\"role\":\"user\",\"content\":\"message number {at}\"}}");
+    let row = |range: std::ops::Range<usize>| range.map(message).collect::<Vec<_>>().join(",");
+    let before = format!("{{\"messages\":[{}]}}", row(0..40_000));
+    let after = format!("{{\"messages\":[{}]}}", row(20_000..60_000));
+    let api = api("/v1/chat/completions");
+    let new = new_part(&api, before.as_bytes(), after.as_bytes());
+    assert_eq!((new.same, new.changes.len()), (20_000, 40_000));
+    // The same message over and over, of which none is told from another.
+    let same = |count: usize| format!("{{\"messages\":[{}]}}", vec![message(1); count].join(","));
+    let new = new_part(&api, same(30_000).as_bytes(), same(30_002).as_bytes());
+    assert_eq!((new.same, new.changes.len()), (30_000, 2));
+    let failing = "{\"role\":\"tool\",\"content\":\"Error: x\"},".repeat(20_000);
+    let request = format!("{{\"messages\":[{failing}{}]}}", message(1));
+    assert_eq!(read("/v1/chat/completions", &request, 200, "{}").tool_errors.len(), 8);
+}

@@ -1,0 +1,97 @@
+//! Text from outside, bounded: beginnings of known length, and one line that is safe to print.
+
+/// The beginning of a text that comes in pieces, and how long all of it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Text {
+    head: String,
+    bytes: u64,
+}
+
+/// How much of a text is kept: 64 KiB.
+pub const TEXT_BYTES_MAX: usize = 64 << 10;
+
+impl Text {
+    /// Adds the next piece.
+    pub(super) fn push(&mut self, piece: &str) {
+        if self.bytes == self.head.len() as u64 {
+            let room = TEXT_BYTES_MAX - self.head.len();
+            self.head.push_str(clip(piece, room));
+        }
+        self.bytes += piece.len() as u64;
+    }
+
+    /// The first [`TEXT_BYTES_MAX`] bytes, cut between characters.
+    #[must_use]
+    pub fn head(&self) -> &str {
+        &self.head
+    }
+
+    /// How long all of it is, in bytes of UTF-8.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// The beginning of `text`, of at most `bytes_max` bytes, cut between characters.
+pub(super) fn clip(text: &str, bytes_max: usize) -> &str {
+    text.get(..text.floor_char_boundary(bytes_max)).unwrap_or_default()
+}
+
+/// The beginning of `text` as one line of at most `chars_max` characters: white space and control characters, which
+/// could steer a terminal, become one space; an ellipsis stands for what is left out.
+pub(super) fn one_line(text: &str, chars_max: usize) -> String {
+    let mut line = String::new();
+    let mut count = 0;
+    let mut gap = false;
+    // White space may be long: it is looked at up to a bound, too.
+    for character in clip(text, chars_max.saturating_mul(16)).chars() {
+        if character.is_whitespace() || character.is_control() || steers(character) {
+            gap = !line.is_empty();
+            continue;
+        }
+        let added = 1 + usize::from(gap);
+        if count + added > chars_max {
+            line.push('…');
+            return line;
+        }
+        if std::mem::take(&mut gap) {
+            line.push(' ');
+        }
+        line.push(character);
+        count += added;
+    }
+    if text.len() > chars_max.saturating_mul(16) {
+        line.push('…');
+    }
+    line
+}
+
+/// Characters that turn the direction of what follows.
+fn steers(character: char) -> bool {
+    matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TEXT_BYTES_MAX, Text, one_line};
+
+    #[test]
+    fn a_text_keeps_its_beginning_and_counts_all() {
+        let mut text = Text::default();
+        for _ in 0..TEXT_BYTES_MAX {
+            text.push("é€");
+        }
+        assert_eq!(text.bytes(), 5 * TEXT_BYTES_MAX as u64);
+        assert!(text.head().len() <= TEXT_BYTES_MAX && text.head().len() > TEXT_BYTES_MAX - 5);
+        assert!("é€".repeat(TEXT_BYTES_MAX).starts_with(text.head()));
+    }
+
+    #[test]
+    fn a_line_steers_no_terminal() {
+        assert_eq!(one_line("  a\n\tb\u{1b}[31mc\u{202e}d ", 99), "a b [31mc d");
+        assert_eq!(one_line("äöüß", 3), "äöü…");
+        assert_eq!(one_line(&" ".repeat(9999), 3), "…");
+        assert_eq!(one_line("", 3), "");
+    }
+}

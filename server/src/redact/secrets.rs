@@ -1,0 +1,227 @@
+//! Named secrets in bodies: the values of environment variables, say, wherever and in whatever form they stand.
+//!
+//! All forms of all values are searched for at once (Aho and Corasick, 1975), in one pass over the body, so the time is
+//! linear in its size. A body that comes in chunks is given joined, so that no border hides a value; one
+//! that is spelt over the events of a stream is found too (`events`).
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+use aho_corasick::{AhoCorasick, MatchKind};
+
+use super::PLACEHOLDER;
+use super::events::spelt;
+use super::forms::forms;
+use crate::providers::{DECODED_BYTES_MAX, decode};
+
+/// The shortest value that is looked for: a shorter one would be found where it is not meant.
+pub const SECRET_BYTES_MIN: usize = 8;
+/// The longest value that is looked for.
+const SECRET_BYTES_MAX: usize = 16 << 10;
+/// The most bytes of all forms of all values; the search takes some 300 bytes of memory for each.
+const FORMS_BYTES_MAX: usize = 512 << 10;
+/// The most values that are looked for.
+pub const SECRETS_MAX: usize = 256;
+
+/// Values that bodies are cleared of. Its `Debug` shows no value.
+#[derive(Clone, Default)]
+pub struct Secrets {
+    automaton: Option<AhoCorasick>,
+    names: Vec<String>,
+}
+
+/// A secret that is not looked for, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name} is not removed from bodies: {reason}")]
+pub struct Refused {
+    /// Its name.
+    pub name: String,
+    /// Why, without its value.
+    pub reason: String,
+}
+
+/// A body without secrets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Redacted<'a> {
+    /// The bytes; borrowed where nothing was removed.
+    pub bytes: Cow<'a, [u8]>,
+    /// How many values were removed.
+    pub removed: usize,
+    /// Whether the bytes are no longer in the content encoding that they came in, since something had to be removed.
+    pub decoded: bool,
+    places: Vec<Place>,
+    /// Where each of them begins now.
+    places_now: Vec<usize>,
+}
+
+/// A stretch of a body that goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) range: Range<usize>,
+    /// Whether the placeholder stands for it; not for the later pieces of a value that was spelt in pieces.
+    pub(super) first: bool,
+}
+
+impl Secrets {
+    /// Takes names and values. Gives those that are refused: shorter than [`SECRET_BYTES_MIN`], longer than 16 KiB, or beyond
+    /// [`SECRETS_MAX`] values or 512 KiB of their forms.
+    #[must_use]
+    pub fn new(named: &[(String, Vec<u8>)]) -> (Self, Vec<Refused>) {
+        let mut refused = Vec::new();
+        let mut names = Vec::new();
+        let mut patterns = Vec::new();
+        let mut room = FORMS_BYTES_MAX;
+        for (name, value) in named {
+            let reason = if value.len() < SECRET_BYTES_MIN {
+                format!(
+                    "its value has {} bytes, and fewer than {SECRET_BYTES_MIN} are found by chance",
+                    value.len()
+                )
+            } else if value.len() > SECRET_BYTES_MAX {
+                format!("its value is longer than {SECRET_BYTES_MAX} bytes")
+            } else if names.len() == SECRETS_MAX {
+                format!("there are more than {SECRETS_MAX}")
+            } else {
+                let forms = forms(value);
+                let bytes: usize = forms.iter().map(Vec::len).sum();
+                if let Some(left) = room.checked_sub(bytes) {
+                    room = left;
+                    names.push(name.clone());
+                    patterns.extend(forms);
+                    continue;
+                }
+                format!("all forms of all values are more than {FORMS_BYTES_MAX} bytes")
+            };
+            refused.push(Refused { name: name.clone(), reason });
+        }
+        if patterns.is_empty() {
+            return (Self::default(), refused);
+        }
+        match AhoCorasick::builder().match_kind(MatchKind::Standard).build(&patterns) {
+            Ok(automaton) => (Self { automaton: Some(automaton), names }, refused),
+            // Too many states: not with the limits above. Refusing all is the safe side of a mistake here.
+            Err(error) => {
+                let reason = format!("the search cannot be built: {error}");
+                refused.extend(names.into_iter().map(|name| Refused { name, reason: reason.clone() }));
+                (Self::default(), refused)
+            }
+        }
+    }
+
+    /// The names of the secrets that are looked for.
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Replaces each value in `body` by the placeholder. `body` is whole: all chunks joined.
+    #[must_use]
+    pub fn redact<'a>(&self, body: &'a [u8]) -> Redacted<'a> {
+        let mut places: Vec<Place> = self.find(body).map(|range| Place { range, first: true }).collect();
+        if self.automaton.is_some() {
+            places.extend(spelt(self, body));
+        }
+        places.sort_by_key(|place| place.range.start);
+        places.dedup_by(|next, place| {
+            let overlaps = next.range.start < place.range.end;
+            if overlaps {
+                place.range.end = place.range.end.max(next.range.end);
+                place.first |= next.first;
+            }
+            overlaps
+        });
+        let removed = places.iter().filter(|place| place.first).count();
+        if places.is_empty() {
+            return Redacted {
+                bytes: Cow::Borrowed(body),
+                removed,
+                decoded: false,
+                places,
+                places_now: Vec::new(),
+            };
+        }
+        let mut places_now = Vec::with_capacity(places.len());
+        let mut bytes = Vec::with_capacity(body.len());
+        let mut from = 0;
+        for place in &places {
+            bytes.extend_from_slice(&body[from..place.range.start]);
+            places_now.push(bytes.len());
+            if place.first {
+                bytes.extend_from_slice(PLACEHOLDER.as_bytes());
+            }
+            from = place.range.end;
+        }
+        bytes.extend_from_slice(&body[from..]);
+        Redacted { bytes: Cow::Owned(bytes), removed, decoded: false, places, places_now }
+    }
+
+    /// As [`Self::redact`], for a body with a content encoding. Where it holds a secret the body is given decoded; the
+    /// header then no longer fits. Of one that is cut or damaged, and holds a secret, what could be decoded is given.
+    ///
+    /// # Errors
+    /// A sentence on why it cannot be looked into: it is damaged, too long, or in an encoding that is not known.
+    pub fn redact_encoded<'a>(
+        &self,
+        content_encoding: Option<&str>,
+        body: &'a [u8],
+    ) -> Result<Redacted<'a>, String> {
+        let decoded = decode(content_encoding, body, DECODED_BYTES_MAX);
+        let was_decoded = matches!(decoded.bytes, Cow::Owned(_));
+        let plain = match decoded.bytes {
+            Cow::Borrowed(_) if decoded.fault.is_none() => return Ok(self.redact(body)),
+            plain => plain,
+        };
+        let found = self.redact(&plain);
+        match decoded.fault {
+            _ if found.removed > 0 => {
+                let Redacted { bytes, removed, places, places_now, .. } = found;
+                let bytes = Cow::Owned(bytes.into_owned());
+                Ok(Redacted { bytes, removed, decoded: was_decoded, places, places_now })
+            }
+            Some(fault) => Err(fault),
+            None => Ok(Redacted {
+                bytes: Cow::Borrowed(body),
+                removed: 0,
+                decoded: false,
+                places: Vec::new(),
+                places_now: Vec::new(),
+            }),
+        }
+    }
+
+    /// Stretches that hold a value, in order, not overlapping: values that share bytes make one.
+    pub(super) fn find<'s>(&'s self, body: &'s [u8]) -> impl Iterator<Item = Range<usize>> + 's {
+        let mut stretches: Vec<Range<usize>> = Vec::new();
+        let matches = self.automaton.as_ref().map(|automaton| automaton.find_overlapping_iter(body));
+        // They come in the order of their ends.
+        for found in matches.into_iter().flatten() {
+            let mut stretch = found.range();
+            while let Some(last) = stretches.pop_if(|last| last.end > stretch.start) {
+                stretch.start = stretch.start.min(last.start);
+            }
+            stretches.push(stretch);
+        }
+        stretches.into_iter()
+    }
+}
+
+impl Redacted<'_> {
+    /// Where a border at `offset` of the body before stands now: chunk borders move with what was removed. One within a
+    /// removed value comes to stand after the placeholder.
+    #[must_use]
+    pub fn border(&self, offset: usize) -> usize {
+        let before = self.places.partition_point(|place| place.range.start < offset);
+        let last =
+            before.checked_sub(1).and_then(|at| Some((self.places.get(at)?, self.places_now.get(at)?)));
+        let Some((place, now)) = last else { return offset };
+        let stands = if place.first { PLACEHOLDER.len() } else { 0 };
+        now + stands + offset.saturating_sub(place.range.end)
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Secrets").field("names", &self.names).finish_non_exhaustive()
+    }
+}
