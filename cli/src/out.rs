@@ -156,6 +156,16 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
+/// A number of things: `1 request`, `2 requests`.
+pub(crate) fn many(number: u64, what: &str) -> String {
+    format!("{} {what}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
+/// An amount of US dollars, to a hundredth of a cent.
+pub(crate) fn dollars(amount: f64) -> String {
+    format!("${amount:.4}")
+}
+
 /// A number of bytes in the unit that suits it.
 pub(crate) fn bytes(number: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "KB")];

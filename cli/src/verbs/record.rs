@@ -9,7 +9,7 @@ use crate::args::{Global, RecordArgs};
 use crate::door::Door;
 use crate::failure::{Code, Failure, Result, before};
 use crate::locate;
-use crate::out::count;
+use crate::out::{count, dollars, many};
 
 pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
     let tags = args.tag.iter().map(|tag| pair(tag, "--tag KEY=VALUE")).collect::<Result<Vec<_>>>()?;
@@ -90,12 +90,18 @@ fn tell(name: &str, report: &Report) {
         line("hint: the program may read its base address from another variable (--env NAME=/PATH) or have it fixed".to_owned());
     }
     let mut asides = vec![format!("{:.1} s", report.seconds)];
+    if recorded.dollars > 0.0 {
+        asides.push(dollars(recorded.dollars));
+    }
     if recorded.broken > 0 {
         asides.push(format!("{} without a whole answer", count(recorded.broken)));
     }
     if recorded.secrets_removed > 0 {
-        asides.push(format!("{} secrets removed", count(recorded.secrets_removed)));
+        asides.push(format!("{} removed", many(recorded.secrets_removed, "secret")));
     }
     let asides = asides.join(", ");
-    line(format!("recorded {} requests into {name} ({asides}): annals replay", count(recorded.requests)));
+    let requests = many(recorded.requests, "request");
+    let tools =
+        if recorded.tools > 0 { format!(", {}", many(recorded.tools, "tool")) } else { String::new() };
+    line(format!("recorded {requests}{tools} into {name} ({asides}): annals replay"));
 }

@@ -15,7 +15,7 @@ use super::runs::short;
 use crate::args::{Global, ReplayArgs, TimingArg};
 use crate::door::{Door, FrameRow, RunRow};
 use crate::failure::{Code, Failure, Result, before};
-use crate::out::{Out, bytes, count, metadata, preview, printable};
+use crate::out::{Out, bytes, count, dollars, metadata, preview, printable};
 
 pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<()> {
     let door = super::reading(global)?;
@@ -111,7 +111,12 @@ fn tell(run: &RunRow, report: &ReplayReport, faithful: bool) {
     }
     let fingerprint = short(run.fingerprint.as_deref().unwrap_or("none, since it is open"));
     let word = if faithful { "replayed" } else { "NOT replayed as recorded:" };
-    line(format!("{word} {}: {receipt}, fingerprint {fingerprint} ({:.1} s)", run.id, report.seconds));
+    let (tokens, dollars) = (count(report.replayed.tokens), dollars(report.replayed.dollars));
+    let saved = format!("not spent: {tokens} tokens, {dollars}");
+    line(format!(
+        "{word} {}: {receipt}, fingerprint {fingerprint} ({:.1} s; {saved})",
+        run.id, report.seconds
+    ));
 }
 
 /// Replays every run. A damaged one does not keep the others from being replayed; it is told at the end.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::summary::Summary;
+use super::summary::{Summary, Usage};
 
 const DEFAULT: &str = include_str!("prices.toml");
 /// A table of prices is text that a person wrote.
@@ -97,12 +97,17 @@ impl Prices {
     /// What an exchange cost, in US dollars; none where its model has no price here or it has no token counts.
     #[must_use]
     pub fn cost(&self, summary: &Summary) -> Option<f64> {
-        let usage = &summary.usage;
+        let models = [summary.model_answered.as_deref(), summary.model_requested.as_deref()];
+        models.into_iter().flatten().find_map(|model| self.cost_of(model, &summary.usage))
+    }
+
+    /// What so many tokens of a model cost, in US dollars; none where the model has no price here or nothing was counted.
+    #[must_use]
+    pub fn cost_of(&self, model: &str, usage: &Usage) -> Option<f64> {
         if usage.input.is_none() && usage.output.is_none() {
             return None;
         }
-        let model = [summary.model_answered.as_deref(), summary.model_requested.as_deref()];
-        let price = model.into_iter().flatten().find_map(|model| self.price(model))?;
+        let price = self.price(model)?;
         let input = usage.input.unwrap_or(0);
         let cached = usage.cached_input.unwrap_or(0).min(input);
         let written = usage.cache_write.unwrap_or(0).min(input - cached);

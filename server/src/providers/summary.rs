@@ -17,7 +17,8 @@ pub(super) const SAMPLING_MAX: usize = 64;
 /// The most choices whose ends are kept.
 const CHOICES_MAX: usize = 128;
 /// Token counts, in one meaning for all providers. None where the provider did not say.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default)]
 pub struct Usage {
     /// All tokens of the request, those read from a cache included.
     pub input: Option<u64>,

@@ -7,8 +7,7 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// What stands in a header's place whose value is a secret.
-pub(crate) const REMOVED: &str = "[removed by annals]";
+use crate::redact::redact_headers;
 
 /// Headers in the order they came. A value's bytes are the characters U+0000 to U+00FF, so that any value comes back.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,8 +43,9 @@ impl Headers {
     pub fn to_map(&self) -> HeaderMap {
         let mut map = HeaderMap::with_capacity(self.0.len());
         for (name, value) in &self.0 {
-            let bytes: Vec<u8> = value.chars().filter_map(|c| u8::try_from(u32::from(c)).ok()).collect();
-            if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_bytes(&bytes)) {
+            if let (Ok(name), Ok(value)) =
+                (HeaderName::try_from(name), HeaderValue::from_bytes(&bytes(value)))
+            {
                 map.append(name, value);
             }
         }
@@ -60,8 +60,10 @@ impl Headers {
 
     /// Puts a fixed text in the place of every secret value; gives how many there were.
     pub(crate) fn remove_secrets(&mut self) -> usize {
-        let secret = self.0.iter_mut().filter(|(name, _)| is_secret(name));
-        secret.map(|(_, value)| REMOVED.clone_into(value)).count()
+        let mut pairs: Vec<_> = self.0.drain(..).map(|(name, value)| (name, bytes(&value))).collect();
+        let removed = redact_headers(&mut pairs);
+        self.0 = pairs.into_iter().map(|(name, value)| (name, latin(&value))).collect();
+        removed
     }
 }
 
@@ -75,32 +77,8 @@ fn latin(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| char::from(*byte)).collect()
 }
 
-/// Whether a header's value gives access to something.
-fn is_secret(name: &str) -> bool {
-    const PARTS: [&str; 7] = ["authorization", "api-key", "apikey", "token", "secret", "cookie", "signature"];
-    PARTS.iter().any(|part| name.contains(part)) && !name.starts_with("x-ratelimit")
-}
-
-/// The keys of a query whose values give access to something.
-const SECRET_KEYS: [&str; 9] =
-    ["key", "api_key", "apikey", "api-key", "access_token", "token", "sig", "signature", "x-amz-signature"];
-
-/// A query with fixed texts in the place of its secrets, and how many there were.
-pub(crate) fn without_secrets(query: &str) -> (String, usize) {
-    let mut removed = 0;
-    let parts: Vec<_> = query
-        .split('&')
-        .map(|part| match part.split_once('=') {
-            Some((key, value))
-                if !value.is_empty() && SECRET_KEYS.contains(&key.to_ascii_lowercase().as_str()) =>
-            {
-                removed += 1;
-                format!("{key}=removed")
-            }
-            _ => part.to_owned(),
-        })
-        .collect();
-    (parts.join("&"), removed)
+fn bytes(value: &str) -> Vec<u8> {
+    value.chars().filter_map(|c| u8::try_from(u32::from(c)).ok()).collect()
 }
 
 /// A frame's metadata.
@@ -171,6 +149,7 @@ impl Http {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::redact::PLACEHOLDER;
 
     #[test]
     fn any_header_value_comes_back_and_secrets_and_hops_do_not_stay() {
@@ -189,13 +168,7 @@ mod tests {
         assert_eq!(headers.get("x-hop"), None);
         assert_eq!(headers.get("transfer-encoding"), None);
         assert_eq!(headers.remove_secrets(), 3);
-        assert_eq!(headers.get("authorization"), Some(REMOVED));
+        assert_eq!(headers.get("authorization"), Some(PLACEHOLDER));
         assert_eq!(headers.get("x-ratelimit-remaining-tokens"), Some("99"));
-    }
-
-    #[test]
-    fn secrets_leave_the_query_and_nothing_else_does() {
-        let (query, removed) = without_secrets("alt=sse&key=AIza&Token=x&empty=&key=");
-        assert_eq!((query.as_str(), removed), ("alt=sse&key=removed&Token=removed&empty=&key=", 2));
     }
 }

@@ -4,8 +4,7 @@
 //! recorded, and the recording's end says why.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 
 use annals::matching::CallHash;
@@ -14,13 +13,15 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame as Part, SizeHint};
 use hyper::{Response, StatusCode};
-use serde_json::Map;
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 
-use super::exchange::{Exchange, Headers, Http, Volatile, without_secrets};
+use super::exchange::{Exchange, Headers, Http, Volatile};
 use super::listen::{Answer, Asked, BoxError, Handler, Proxy, ProxyError, refused};
 use super::mounts::Mounts;
 use super::upstream::{Upstream, chain};
+use crate::providers::{self, Api, Evidence, Prices, Rules};
+use crate::redact::redact_target;
 
 /// Why an answer is not whole whose client went away.
 pub(crate) const HUNG_UP: &str = "the client hung up";
@@ -34,6 +35,10 @@ pub struct Recorded {
     pub calls: u64,
     /// Exchanges that have no whole answer.
     pub broken: u64,
+    /// Tools that the answers called.
+    pub tools: u64,
+    /// What the calls cost by the table of prices, in US dollars, as far as it knows.
+    pub dollars: f64,
     /// Secrets that did not reach the store.
     pub secrets_removed: u64,
     /// Why nothing more was recorded from some moment on.
@@ -50,11 +55,9 @@ struct Inner {
     upstream: Upstream,
     /// Where this listens itself.
     port: OnceLock<u16>,
-    requests: AtomicU64,
-    calls: AtomicU64,
-    broken: AtomicU64,
-    secrets_removed: AtomicU64,
-    failed: Mutex<Option<String>>,
+    prices: Prices,
+    rules: Rules,
+    counts: Mutex<Recorded>,
     /// Exchanges whose end is still to be written.
     writing: tokio::sync::watch::Sender<usize>,
 }
@@ -77,11 +80,9 @@ impl Recorder {
             mounts,
             upstream: Upstream::new()?,
             port: OnceLock::new(),
-            requests: AtomicU64::new(0),
-            calls: AtomicU64::new(0),
-            broken: AtomicU64::new(0),
-            secrets_removed: AtomicU64::new(0),
-            failed: Mutex::new(None),
+            prices: Prices::built_in(),
+            rules: Rules::default(),
+            counts: Mutex::default(),
             writing: tokio::sync::watch::Sender::new(0),
         })))
     }
@@ -100,14 +101,7 @@ impl Recorder {
     pub(crate) async fn finish(&self) -> Recorded {
         let mut writing = self.0.writing.subscribe();
         let _ = writing.wait_for(|left| *left == 0).await;
-        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
-        Recorded {
-            requests: count(&self.0.requests),
-            calls: count(&self.0.calls),
-            broken: count(&self.0.broken),
-            secrets_removed: count(&self.0.secrets_removed),
-            failed: self.0.failed.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-        }
+        self.0.counts().clone()
     }
 }
 
@@ -156,7 +150,64 @@ impl Handler for Inner {
 impl Inner {
     /// The first failure is kept; nothing is recorded after it.
     fn fail(&self, error: &annals::Error) {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| error.to_string());
+        self.counts().failed.get_or_insert_with(|| error.to_string());
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Recorded> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What an exchange says of itself, from copies: its metadata, how much it matters, and what it adds to the counts.
+    fn look_at(
+        &self,
+        mut exchange: Exchange,
+        api: &Api,
+        request: &[u8],
+        answer: Option<&[u8]>,
+    ) -> (Ending, Recorded) {
+        let header = |headers: &Headers, name: &str| headers.get(name).map(str::to_owned);
+        let content_type = header(&exchange.volatile.response_headers, "content-type");
+        let content_encoding = header(&exchange.volatile.response_headers, "content-encoding");
+        let request_encoding = header(&exchange.volatile.request_headers, "content-encoding");
+        let summary = providers::summary(&providers::Exchange {
+            api,
+            request,
+            request_encoding: request_encoding.as_deref(),
+            status: exchange.http.status.unwrap_or(0),
+            content_type: content_type.as_deref(),
+            content_encoding: content_encoding.as_deref(),
+            response: answer.unwrap_or_default(),
+        });
+        let broken = exchange.http.broken.clone();
+        let verdict =
+            self.rules.judge(&Evidence { summary: &summary, transport: broken.as_deref(), last: false });
+        let mut facts = match summary.to_json() {
+            Value::Object(facts) => facts,
+            _ => Map::new(),
+        };
+        if let Some(Value::Object(volatile)) = facts.remove("volatile") {
+            exchange.volatile.other = volatile;
+        }
+        if let Some(verdict) = &verdict {
+            facts.insert("why_severe".to_owned(), verdict.reason.clone().into());
+        }
+        exchange.summary = facts;
+        let counted = Recorded {
+            broken: u64::from(broken.is_some()),
+            tools: summary.tool_calls.len() as u64 + summary.tool_calls_more,
+            dollars: self.prices.cost(&summary).unwrap_or(0.0),
+            ..Recorded::default()
+        };
+        let error = broken.is_some() || exchange.http.status.is_none_or(|status| status >= 400);
+        let severity = verdict.map_or(Severity::Normal, |verdict| verdict.severity);
+        (Ending { error, severity, metadata: Some(json(&exchange)) }, counted)
+    }
+
+    fn count(&self, counted: &Recorded) {
+        let mut counts = self.counts();
+        counts.broken += counted.broken;
+        counts.tools += counted.tools;
+        counts.dollars += counted.dollars;
     }
 
     fn is_own(&self, origin: &str) -> bool {
@@ -167,19 +218,22 @@ impl Inner {
     }
 
     fn is_failed(&self) -> bool {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.counts().failed.is_some()
     }
 }
 
 /// A request's line without the secrets of its query, and how many there were.
 pub(crate) fn http_of(asked: &Asked) -> (Http, usize) {
-    let query = asked.query.as_deref().map(without_secrets);
-    let removed = query.as_ref().map_or(0, |(_, removed)| *removed);
+    // The query as a target of its own: what is not secret stays as it is, byte for byte.
+    let redacted = asked.query.as_deref().map(|query| redact_target(format!("?{query}").as_bytes()));
+    let removed = redacted.as_ref().map_or(0, |(_, removed)| *removed);
+    let query =
+        redacted.map(|(target, _)| String::from_utf8_lossy(target.get(1..).unwrap_or_default()).into_owned());
     let http = Http {
         mount: asked.mount.clone(),
         method: asked.method.as_str().to_owned(),
         path: asked.path.clone(),
-        query: query.map(|(query, _)| query),
+        query,
         status: None,
         broken: None,
     };
@@ -191,9 +245,16 @@ struct Taping {
     recorder: Arc<Inner>,
     frame: Option<OpenFrame<Arc<Run>>>,
     exchange: Exchange,
+    api: Api,
+    request: Bytes,
+    /// A copy of the answer to look at, as long as it is not too long.
+    answer: Option<Vec<u8>>,
     began: Instant,
     over: bool,
 }
+
+/// An answer longer than this is not looked into.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 impl Taping {
     fn begin(recorder: &Arc<Inner>, asked: &Asked) -> Self {
@@ -204,10 +265,16 @@ impl Taping {
         let mut exchange = Exchange { http, summary: Map::new(), volatile };
         exchange.volatile.request_headers = Headers::of(&asked.headers);
         removed += exchange.volatile.request_headers.remove_secrets();
-        let llm = is_call(&asked.path);
-        recorder.requests.fetch_add(1, Ordering::Relaxed);
-        recorder.calls.fetch_add(u64::from(llm), Ordering::Relaxed);
-        recorder.secrets_removed.fetch_add(removed as u64, Ordering::Relaxed);
+        let host = recorder.mounts.get(&asked.mount).map_or("", |mount| mount.origin.as_str());
+        let host = host.split_once("://").map_or(host, |(_, host)| host);
+        let api = providers::recognise(asked.method.as_str(), &asked.path, host);
+        let llm = api.shape.is_model_call();
+        {
+            let mut counts = recorder.counts();
+            counts.requests += 1;
+            counts.calls += u64::from(llm);
+            counts.secrets_removed += removed as u64;
+        }
         recorder.writing.send_modify(|left| *left += 1);
         let component = if llm { Component::Llm } else { Component::Other("http".to_owned()) };
         let frame = Frame::new(component, asked.body.to_vec(), "").metadata(json(&exchange));
@@ -215,14 +282,23 @@ impl Taping {
             true => None,
             false => OpenFrame::begin(recorder.run.clone(), &frame).inspect_err(|e| recorder.fail(e)).ok(),
         };
-        Self { recorder: recorder.clone(), frame, exchange, began: Instant::now(), over: false }
+        Self {
+            recorder: recorder.clone(),
+            frame,
+            exchange,
+            api,
+            request: asked.body.clone(),
+            answer: Some(Vec::new()),
+            began: Instant::now(),
+            over: false,
+        }
     }
 
     fn head(&mut self, status: StatusCode, headers: Headers) {
         self.exchange.http.status = Some(status.as_u16());
         self.exchange.volatile.response_headers = headers;
         let removed = self.exchange.volatile.response_headers.remove_secrets();
-        self.recorder.secrets_removed.fetch_add(removed as u64, Ordering::Relaxed);
+        self.recorder.counts().secrets_removed += removed as u64;
     }
 
     fn part(&mut self, bytes: &[u8]) {
@@ -230,6 +306,10 @@ impl Taping {
         let ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.exchange.volatile.part_bytes.push(bytes.len() as u64);
         self.exchange.volatile.part_ms.push(ms);
+        match &mut self.answer {
+            Some(answer) if answer.len() + bytes.len() <= ANSWER_BYTES_MAX => answer.extend_from_slice(bytes),
+            _ => self.answer = None,
+        }
         if let Err(error) = frame.append(bytes) {
             self.recorder.fail(&error);
             self.frame = None;
@@ -246,13 +326,11 @@ impl Taping {
             return;
         }
         self.exchange.http.broken = broken;
-        self.recorder.broken.fetch_add(u64::from(self.exchange.http.broken.is_some()), Ordering::Relaxed);
         let (recorder, frame, exchange) = (self.recorder.clone(), self.frame.take(), self.exchange.clone());
+        let (api, request, answer) = (self.api.clone(), self.request.clone(), self.answer.take());
         let write = move || {
-            let error =
-                exchange.http.broken.is_some() || exchange.http.status.is_none_or(|status| status >= 400);
-            let severity = if error { Severity::Flagged } else { Severity::Normal };
-            let ending = Ending { error, severity, metadata: Some(json(&exchange)) };
+            let (ending, counted) = recorder.look_at(exchange, &api, &request, answer.as_deref());
+            recorder.count(&counted);
             if let Some(Err(error)) = frame.map(|frame| frame.finish_with(ending)) {
                 recorder.fail(&error);
             }
@@ -273,15 +351,6 @@ impl Drop for Taping {
 
 fn json(exchange: &Exchange) -> Vec<u8> {
     serde_json::to_vec(exchange).unwrap_or_default()
-}
-
-/// Whether a path is that of a model call.
-fn is_call(path: &str) -> bool {
-    ["/chat/completions", "/responses", "/embeddings", "/messages", "/api/chat", "/api/generate"]
-        .iter()
-        .any(|end| path.ends_with(end))
-        || path.ends_with(":generateContent")
-        || path.ends_with(":streamGenerateContent")
 }
 
 /// An answer on its way to the client, recorded as it goes by.

@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout};
 use super::exchange::Exchange;
 use super::listen::{Answer, Asked, Handler, OURS, Outgoing, Proxy, ProxyError, refused, told, whole};
 use super::record::{HUNG_UP, http_of};
+use crate::providers::{Prices, Usage};
 
 /// How long an answer waits for others while nothing at all moves.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -86,6 +87,10 @@ pub struct Replayed {
     pub receipt: Receipt,
     /// What was not as recorded, in the order in which it came.
     pub diverged: Vec<Diverged>,
+    /// Tokens that the answers had cost.
+    pub tokens: u64,
+    /// What they had cost by the table of prices, in US dollars, as far as it knows.
+    pub dollars: f64,
 }
 
 /// Answers one program from one run.
@@ -157,7 +162,18 @@ impl Replayer {
 
     /// What it has come to.
     pub(crate) fn finish(&self) -> Replayed {
-        Replayed { receipt: lock(&self.0.matching).receipt(), diverged: lock(&self.0.diverged).clone() }
+        let receipt = lock(&self.0.matching).receipt();
+        let (mut tokens, mut dollars) = (0, 0.0);
+        let prices = Prices::built_in();
+        let asked = self.0.exchanges.iter().filter(|(seq, _)| !receipt.missing.contains(seq));
+        for (_, exchange) in asked {
+            let usage = exchange.summary.get("usage").cloned().unwrap_or_default();
+            let usage: Usage = serde_json::from_value(usage).unwrap_or_default();
+            tokens += usage.input.unwrap_or(0).saturating_add(usage.output.unwrap_or(0));
+            let model = exchange.summary.get("model").and_then(|model| model.as_str());
+            dollars += model.and_then(|model| prices.cost_of(model, &usage)).unwrap_or(0.0);
+        }
+        Replayed { receipt, diverged: lock(&self.0.diverged).clone(), tokens, dollars }
     }
 }
 
