@@ -1,7 +1,7 @@
 //! Which interface of a model provider a request speaks, told from its method, path and host alone.
 //!
-//! The path decides, since the same interface is spoken by many servers and proxies; the host only names the provider. A path that is
-//! not known is not an error: the exchange is opaque, passed on and recorded as bytes.
+//! The path decides, since the same interface is spoken by many servers and proxies; the host only names the
+//! provider. A path that is not known is not an error: the exchange is opaque, passed on and recorded as bytes.
 
 use std::fmt;
 
@@ -12,8 +12,8 @@ use crate::percent;
 pub struct Api {
     /// How requests and answers are written.
     pub shape: Shape,
-    /// Whose server it is: `openai`, `azure`, `anthropic`, `gemini`, ...; `openai-compatible` and the like where the
-    /// host says nothing; `http` for what is opaque.
+    /// Whose server it is: `openai`, `azure`, `anthropic`, `gemini`, ...; `openai-compatible` and the like
+    /// where the host says nothing; `http` for what is opaque.
     pub provider: &'static str,
     /// The model, where the address names it: Gemini, Azure, Vertex, Bedrock.
     pub model: Option<String>,

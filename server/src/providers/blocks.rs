@@ -2,7 +2,7 @@
 //! keys, so that one reader serves the servers that mix them, too.
 
 use super::json::{Fields, Node};
-use super::messages::{Kind, MessageView, PREVIEW_BYTES, PREVIEW_CHARS, Part};
+use super::messages::{Kind, MessageView, PARTS_MAX, PREVIEW_BYTES, PREVIEW_CHARS, Part};
 use super::summary::short;
 use super::text::one_line;
 
@@ -43,6 +43,11 @@ pub(super) fn turn<'a>(at: usize, node: Node<'a>, parts: &mut Vec<Part<'a>>) {
     }
 }
 
+/// How many more parts are taken.
+pub(super) fn room(parts: &[Part<'_>]) -> usize {
+    PARTS_MAX.saturating_sub(parts.len())
+}
+
 /// Whether the model said it.
 pub(super) fn is_model(node: Node<'_>) -> bool {
     let fields = node.fields();
@@ -68,13 +73,13 @@ fn message<'a>(role: &str, node: Node<'a>, fields: &Fields<'a>, parts: &mut Vec<
     }
     content(role, fields.get("content"), parts);
     content(role, fields.get("parts"), parts);
-    for image in fields.get("images").items().nodes {
+    for image in fields.get("images").items().nodes.into_iter().take(room(parts)) {
         parts.push(shown(role, Kind::Image, image, image));
     }
     if fields.get("refusal").is_string() {
         parts.push(shown(role, Kind::Refusal, fields.get("refusal"), fields.get("refusal")));
     }
-    for node in fields.get("tool_calls").items().nodes {
+    for node in fields.get("tool_calls").items().nodes.into_iter().take(room(parts)) {
         let function = node.get("function").fields();
         let name = function.get("name").string().unwrap_or_default();
         parts.push(call(role, &name, node.get("id"), node, function.get("arguments")));
@@ -94,7 +99,7 @@ fn message<'a>(role: &str, node: Node<'a>, fields: &Fields<'a>, parts: &mut Vec<
 /// Content as a text, a list of blocks, or Gemini's object of parts.
 pub(super) fn content<'a>(role: &str, node: Node<'a>, parts: &mut Vec<Part<'a>>) {
     if node.is_array() {
-        for node in node.items().nodes {
+        for node in node.items().nodes.into_iter().take(room(parts)) {
             block(role, node, parts);
         }
     } else if node.is_object() {

@@ -1,8 +1,9 @@
 //! What a request adds, drops or changes against the one before, part by part.
 //!
 //! Parameters, tools and the system prompt are compared by name. Messages are aligned by the parts that both
-//! requests hold exactly once, in the longest order that both keep (patience diff, after Bram Cohen); what stands between two such parts is
-//! paired in order where role and kind agree. n log n in the number of parts, linear in the bytes.
+//! requests hold exactly once, in the longest order that both keep (patience diff, after Bram Cohen); what
+//! stands between two such parts is paired in order where role and kind agree. n log n in the number of parts,
+//! linear in the bytes.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -56,8 +57,8 @@ pub struct NewPart {
     pub same: usize,
 }
 
-/// Compares two requests of the same interface. Bodies are JSON, decoded from their content encoding; one that is not reads
-/// as empty.
+/// Compares two requests of the same interface. Bodies are JSON, decoded from their content encoding; one that
+/// is not reads as empty.
 #[must_use]
 pub fn new_part(api: &Api, before: &[u8], after: &[u8]) -> NewPart {
     let (before, after) = (parts(api, before), parts(api, after));

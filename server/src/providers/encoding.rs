@@ -1,6 +1,7 @@
 //! Undoing a `Content-Encoding` (RFC 9110, section 8.4) on a copy, with a limit on what comes out.
 //!
-//! Bodies are stored as they were sent; this is for looking into them. A body that is cut or damaged gives what could be decoded before that, with the reason.
+//! Bodies are stored as they were sent; this is for looking into them. A body that is cut or damaged gives what
+//! could be decoded before that, with the reason.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -21,8 +22,8 @@ pub struct Decoded<'a> {
     pub fault: Option<String>,
 }
 
-/// Undoes `content_encoding` (`gzip`, `br`, `zstd`, `deflate`, or several with commas between), giving `limit` bytes
-/// at most.
+/// Undoes `content_encoding` (`gzip`, `br`, `zstd`, `deflate`, or several with commas between), giving `limit`
+/// bytes at most.
 #[must_use]
 pub fn decode<'a>(content_encoding: Option<&str>, body: &'a [u8], limit: usize) -> Decoded<'a> {
     let mut decoded = Decoded { bytes: Cow::Borrowed(body), fault: None };

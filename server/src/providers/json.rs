@@ -1,9 +1,9 @@
 //! Looking into JSON from outside without building a tree of it.
 //!
-//! A `Node` is a piece of the source text. Each step down scans that piece once, so a walk of fixed depth is linear in
-//! the body, memory follows what is looked at and not what was sent, and nesting of any depth costs no stack: what is
-//! not looked at is skipped by serde_json's scanner, which keeps its own. What is absent, null or of another
-//! type reads as absent; nothing here fails.
+//! A `Node` is a piece of the source text. Each step down scans that piece once, so a walk of fixed depth is
+//! linear in the body, memory follows what is looked at and not what was sent, and nesting of any depth costs
+//! no stack: what is not looked at is skipped by serde_json's scanner, which keeps its own. What is absent,
+//! null or of another type reads as absent; nothing here fails.
 //!
 //! Left out on purpose: numbers beyond 64 bits, and which of two equal keys came first (the last one counts).
 

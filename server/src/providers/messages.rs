@@ -1,9 +1,10 @@
 //! A request taken apart into what a person tells apart: parameters, system prompt, tools, and the parts of each
 //! message, whatever provider it is for.
 //!
-//! A view's hash covers role, kind and source of its part, so that parts of two requests compare without their text.
-//! Marks for the provider's cache (`cache_control`) are left out of it, and a text is the same whether it stands alone or
-//! as the one block of a list: clients move and change both from call to call, and neither changes what is said.
+//! A view's hash covers role, kind and source of its part, so that parts of two requests compare without their
+//! text. Marks for the provider's cache (`cache_control`) are left out of it, and a text is the same whether it
+//! stands alone or as the one block of a list: clients move and change both from call to call, and neither
+//! changes what is said.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,6 +16,8 @@ use super::text::one_line;
 
 /// Characters of a preview.
 pub const PREVIEW_CHARS: usize = 120;
+/// The most parts of a request that are told apart.
+pub const PARTS_MAX: usize = 1 << 17;
 /// Source bytes that are decoded for a preview.
 pub(super) const PREVIEW_BYTES: usize = 1024;
 /// The most failed tool results that are told of.
@@ -104,8 +107,9 @@ const SYSTEM_KEYS: [&str; 4] = ["system", "instructions", "systemInstruction", "
 const TOOL_KEYS: [&str; 2] = ["tools", "functions"];
 const TURN_KEYS: [&str; 4] = ["messages", "input", "contents", "prompt"];
 
-/// The parts of a request, in the order parameters, system prompt, tools, messages. `body` is JSON, decoded from its
-/// content encoding; empty for one that is none, or that asks no model. Linear in its size.
+/// The parts of a request, in the order parameters, system prompt, tools, messages. `body` is JSON, decoded
+/// from its content encoding; empty for one that is none, or that is opaque. Parts beyond [`PARTS_MAX`] are left out, which a last
+/// part says. Linear in its size.
 #[must_use]
 pub fn messages(api: &Api, body: &[u8]) -> Vec<MessageView> {
     parts(api, body).into_iter().map(|part| part.view).collect()
@@ -132,17 +136,20 @@ pub(super) fn parts<'a>(api: &Api, body: &'a [u8]) -> Vec<Part<'a>> {
         part.view.kind = Kind::System;
     }
     for key in TOOL_KEYS {
-        for node in fields.get(key).items().nodes {
+        for node in fields.get(key).items().nodes.into_iter().take(blocks::room(&parts)) {
             tool(node, &mut parts);
         }
     }
     let (turns, more) = turns(&fields);
     for (at, turn) in turns.into_iter().enumerate() {
+        if blocks::room(&parts) == 0 {
+            break;
+        }
         blocks::turn(at, turn, &mut parts);
     }
-    if more > 0 {
+    if more > 0 || blocks::room(&parts) == 0 {
         let mut rest = blocks::part("", Kind::Other, "", Node::default());
-        rest.view.preview = format!("{more} more messages, not looked at");
+        rest.view.preview = format!("more than {PARTS_MAX} parts; the rest is not looked at");
         parts.push(rest);
     }
     name_results(&mut parts);
@@ -169,7 +176,7 @@ fn tool<'a>(node: Node<'a>, parts: &mut Vec<Part<'a>>) {
     for key in ["functionDeclarations", "function_declarations"] {
         let declared = fields.get(key).items().nodes;
         if !declared.is_empty() {
-            for node in declared {
+            for node in declared.into_iter().take(blocks::room(parts)) {
                 parts.push(blocks::part(
                     "",
                     Kind::Tool,
@@ -215,6 +222,9 @@ pub(super) fn failed_tools(api: &Api, fields: &Fields<'_>) -> Vec<String> {
     let from = turns[..answered].iter().rposition(|node| !is_model(node)).map_or(0, |at| at + 1);
     let mut parts = Vec::new();
     for (at, turn) in turns.into_iter().enumerate().skip(from) {
+        if blocks::room(&parts) == 0 {
+            break;
+        }
         blocks::turn(at, turn, &mut parts);
     }
     name_results(&mut parts);

@@ -1,5 +1,6 @@
-//! What is known about the providers of models: whose interface a request speaks, what an exchange says, what a request adds to the one before,
-//! what it cost, how much it matters. Pure: bytes in, facts out; no network, no clock, no file.
+//! What is known about the providers of models: whose interface a request speaks, what an exchange says, what a
+//! request adds to the one before, what it cost, how much it matters. Pure: bytes in, facts out; no network, no
+//! clock, no file.
 //!
 //! Everything here looks at copies. What is stored, served and hashed are the bytes themselves.
 
@@ -27,7 +28,7 @@ mod text;
 pub use api::{Api, Shape, recognise};
 pub use diff::{Change, NewPart, Span, new_part};
 pub use encoding::{DECODED_BYTES_MAX, Decoded, decode};
-pub use messages::{Kind, MessageView, PREVIEW_CHARS, messages};
+pub use messages::{Kind, MessageView, PARTS_MAX, PREVIEW_CHARS, messages};
 pub use prices::{Price, Prices, PricesError};
 pub use read::{Exchange, summary};
 pub use rules::{Evidence, Rules, RulesError, Verdict};

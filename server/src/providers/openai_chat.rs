@@ -1,5 +1,6 @@
 //! OpenAI chat completions, plain and streamed, and embeddings; also as others speak them: `reasoning_content`
-//! and `reasoning` (DeepSeek, OpenRouter), content in parts (Mistral), `prompt_cache_hit_tokens`, the old `function_call`.
+//! and `reasoning` (DeepSeek, OpenRouter), content in parts (Mistral), `prompt_cache_hit_tokens`, the old
+//! `function_call`.
 
 use super::json::{Fields, Node};
 use super::summary::{Summary, ToolCall, short};

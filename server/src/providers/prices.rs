@@ -1,5 +1,6 @@
-//! What a call cost, by a table in TOML. The table that comes along is a starting point, with its date in it; a user's own is laid
-//! over it. Batch discounts, long-context steps, and tools that are billed by the call are left out on purpose.
+//! What a call cost, by a table in TOML. The table that comes along is a starting point, with its date in it; a
+//! user's own is laid over it. Batch discounts, long-context steps, and tools that are billed by the call are
+//! left out on purpose.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +48,8 @@ struct Table {
 pub struct PricesError(String);
 
 impl Prices {
-    /// Reads a table: `[models]`, with a line such as `"gpt-4o" = { input = 2.5, output = 10, cached_input = 1.25 }` for each.
+    /// Reads a table: `[models]`, with a line such as `"gpt-4o" = { input = 2.5, output = 10, cached_input =
+    /// 1.25 }` for each.
     ///
     /// # Errors
     /// Says what is wrong and where: no TOML, an unknown key, a price that is negative or no number.
@@ -79,8 +81,8 @@ impl Prices {
         self
     }
 
-    /// The price of `model`: that of the longest prefix that ends where a part of the name does. Providers' prefixes
-    /// (`openai/`, `models/`, `anthropic.`) are passed over.
+    /// The price of `model`: that of the longest prefix that ends where a part of the name does. Providers'
+    /// prefixes (`openai/`, `models/`, `anthropic.`) are passed over.
     #[must_use]
     pub fn price(&self, model: &str) -> Option<Price> {
         let model = model.to_ascii_lowercase();

@@ -75,6 +75,25 @@ const NESTED: [&str; 3] = ["generationConfig", "generation_config", "options"];
 const VALUE_BYTES_MAX: usize = 1024;
 
 /// What is known about an exchange. Reads copies, changes nothing, never fails; linear in the size of the bodies.
+/// Names, texts and errors go into the summary as they stand: where secrets are removed from bodies, it is given the
+/// bodies without them.
+///
+/// ```
+/// use annals_server::providers::{Exchange, recognise, summary};
+///
+/// let api = recognise("POST", "/v1/messages", "api.anthropic.com");
+/// let known = summary(&Exchange {
+///     api: &api,
+///     request: br#"{"model":"claude-x","messages":[{"role":"user","content":"hi"}]}"#,
+///     request_encoding: None,
+///     status: 200,
+///     content_type: Some("application/json"),
+///     content_encoding: None,
+///     response: br#"{"content":[{"type":"text","text":"hello"}],"stop_reason":"end_turn"}"#,
+/// });
+/// assert_eq!(known.text.head(), "hello");
+/// assert_eq!(known.to_json()["finish_reason"], "end_turn");
+/// ```
 #[must_use]
 pub fn summary(exchange: &Exchange<'_>) -> Summary {
     let api = exchange.api;
@@ -136,8 +155,8 @@ fn parameter(key: &str, node: Node<'_>, summary: &mut Summary) {
 fn response(exchange: &Exchange<'_>, body: &[u8], faulty: bool, summary: &mut Summary) {
     let kind = exchange.content_type.unwrap_or_default().to_ascii_lowercase();
     let shape = exchange.api.shape;
-    // Types lie both ways: errors come as JSON under the type of a stream, and streams under none. No JSON begins as
-    // an event does.
+    // Types lie both ways: errors come as JSON under the type of a stream, and streams under none. No JSON
+    // begins as an event does.
     let is_json = body.trim_ascii_start().starts_with(b"{") || body.trim_ascii_start().starts_with(b"[");
     if looks_like_events(body) || (kind.starts_with("text/event-stream") && !is_json) {
         events(shape, body, summary);

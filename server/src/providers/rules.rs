@@ -2,7 +2,8 @@
 //! rule that holds decides, so that a user's rule may also lower what would be flagged.
 //!
 //! Built in: a connection that failed, an error status (429 only where nothing came after it, since clients try
-//! again), an error within a stream, a stream that was cut, a refusal, and a tool result that tells of a failure are flagged.
+//! again), an error within a stream, a stream that was cut, a refusal, and a tool result that tells of a
+//! failure are flagged.
 
 use annals::Severity;
 use serde::{Deserialize, Deserializer, de};
@@ -81,13 +82,15 @@ struct Table {
 pub struct RulesError(String);
 
 impl Rules {
-    /// Reads rules: a `[[rule]]` for each, with `severity` (debug, normal, flagged, escalated), an optional `reason`,
-    /// and conditions, of which at least one is needed and all must hold: `status` (a list of `429` or `"5xx"`), `finish_reason`,
-    /// `error_type`, `contains` (a text in the answer's first 64 KiB or in a tool call's arguments), `tool` (the name of a tool that the answer calls), `tool_failed`,
-    /// `refused`, `cut_short`, `transport_failed`, `last`.
+    /// Reads rules: a `[[rule]]` for each, with `severity` (debug, normal, flagged, escalated), an optional
+    /// `reason`, and conditions, of which at least one is needed and all must hold: `status` (a list of `429`
+    /// or `"5xx"`), `finish_reason`, `error_type`, `contains` (a text in the answer's first 64 KiB or in a tool
+    /// call's arguments), `tool` (the name of a tool that the answer calls), `tool_failed`, `refused`,
+    /// `cut_short`, `transport_failed`, `last`.
     ///
     /// # Errors
-    /// Says what is wrong and where: no TOML, an unknown key or severity, a rule without conditions, too many rules.
+    /// Says what is wrong and where: no TOML, an unknown key or severity, a rule without conditions, too many
+    /// rules.
     pub fn parse(text: &str) -> Result<Self, RulesError> {
         let table: Table =
             toml::from_str(text).map_err(|error| RulesError(format!("cannot be read: {error}")))?;

@@ -1,10 +1,11 @@
-//! Server-sent events, incrementally, by the rules of the WHATWG HTML standard (section 9.2.6, 'Interpreting an event
-//! stream'): lines end in LF, CR or CR LF, one byte order mark at the start is skipped, lines that begin with a
-//! colon are comments, `data` lines are joined by LF, an event without data is none, an event that the end of the stream cuts
-//! is dropped. Input may be split anywhere, also inside a line end, a byte order mark or a character.
+//! Server-sent events, incrementally, by the rules of the WHATWG HTML standard (section 9.2.6, 'Interpreting an
+//! event stream'): lines end in LF, CR or CR LF, one byte order mark at the start is skipped, lines that begin
+//! with a colon are comments, `data` lines are joined by LF, an event without data is none, an event that the
+//! end of the stream cuts is dropped. Input may be split anywhere, also inside a line end, a byte order mark or
+//! a character.
 //!
-//! An event holds at most [`EVENT_BYTES_MAX`] bytes; a longer one is dropped and counted, and the next one is read as
-//! usual.
+//! An event holds at most [`EVENT_BYTES_MAX`] bytes; a longer one is dropped and counted, and the next one is
+//! read as usual.
 //!
 //! Left out on purpose: connecting again, which is the client's business. `retry` is read, for the record.
 

@@ -1,7 +1,7 @@
 //! What is known about one exchange with a model: the data. Its form as a frame's metadata is in `metadata`.
 //!
-//! It is made from a copy by [`summary`](super::summary) and never stands for the bytes, which are stored as they were.
-//! Everything in it is bounded.
+//! It is made from a copy by [`summary`](super::summary()) and never stands for the bytes, which are stored as
+//! they were. Everything in it is bounded.
 
 use serde_json::{Map, Value};
 

@@ -1,9 +1,10 @@
 //! Values that a stream spells in pieces: a model that repeats a secret sends it a few characters an event, and no
 //! search over the bytes finds it.
 //!
-//! Each line of a stream (`data: {...}`, or a bare `{...}`) is taken as JSON, and its texts are joined line by line with those of the same path
-//! and the same `index` numbers: what a client would join. Searching those rows finds the value, and each piece is cut
-//! from its own line. A second line end within one event's JSON hides it; no provider writes so.
+//! Each line of a stream (`data: {...}`, or a bare `{...}`) is taken as JSON, and its texts are joined line by
+//! line with those of the same path and the same `index` numbers: what a client would join. Searching those
+//! rows finds the value, and each piece is cut from its own line. A second line end within one event's JSON
+//! hides it; no provider writes so.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;

@@ -1,5 +1,5 @@
-//! The forms in which a value may stand in a body: as it is, escaped in JSON (also JSON within JSON), percent-encoded,
-//! in base64 at any of the three alignments.
+//! The forms in which a value may stand in a body: as it is, escaped in JSON (also JSON within JSON),
+//! percent-encoded, in base64 at any of the three alignments.
 //!
 //! Left out on purpose: base64 with line breaks, hexadecimal, and escapes that no encoder in use makes
 //! (`\u0061` for `a`). Of base64, the few bits at either end that share a character with what stands around stay.

@@ -12,8 +12,8 @@ const ADDRESSES: [&str; 5] =
 /// Headers that hold one of the words and no secret.
 const HARMLESS: [&str; 2] = ["sec-websocket-key", "access-control-allow-credentials"];
 
-/// Whether a header's value is secret: `authorization`, `proxy-authorization`, `x-api-key`, `api-key`, `x-goog-api-key`,
-/// `cookie`, `set-cookie`, `x-amz-security-token`, and each whose name holds such a word.
+/// Whether a header's value is secret: `authorization`, `proxy-authorization`, `x-api-key`, `api-key`,
+/// `x-goog-api-key`, `cookie`, `set-cookie`, `x-amz-security-token`, and each whose name holds such a word.
 #[must_use]
 pub fn is_secret_header(name: &str) -> bool {
     let name = name.trim().to_ascii_lowercase();

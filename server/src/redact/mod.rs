@@ -1,5 +1,5 @@
-//! What must not reach the disk: values of secret headers and query keys, always; named secrets in bodies, where it was
-//! asked for.
+//! What must not reach the disk: values of secret headers and query keys, always; named secrets in bodies,
+//! where it was asked for.
 //!
 //! In the place of what is removed stands [`PLACEHOLDER`], the same in every recording and without a salt, so that
 //! two recordings of one program stay equal. Matching on replay works on a keyed hash of the original, which is not

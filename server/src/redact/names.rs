@@ -1,7 +1,7 @@
 //! Names whose values are secret, of query keys and, with the headers' own, of headers.
 //!
-//! A name too many costs a reader a value; one too few puts a secret on the disk. So words are looked for anywhere in
-//! a name, and the exceptions are what is known to be harmless and useful.
+//! A name too many costs a reader a value; one too few puts a secret on the disk. So words are looked for
+//! anywhere in a name, and the exceptions are what is known to be harmless and useful.
 
 use crate::percent;
 
@@ -59,8 +59,8 @@ pub(super) fn holds_secret_word(name: &str) -> bool {
     WORDS.iter().any(|word| squeezed.contains(&word.replace('-', "")))
 }
 
-/// Whether a query key's value is secret: `key`, `api_key`, `access_token`, `sig`, `X-Amz-Signature`, ... The key may be
-/// percent-encoded.
+/// Whether a query key's value is secret: `key`, `api_key`, `access_token`, `sig`, `X-Amz-Signature`, ... The
+/// key may be percent-encoded.
 #[must_use]
 pub fn is_secret_key(key: &str) -> bool {
     let key = percent::decode(key);

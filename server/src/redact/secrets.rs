@@ -1,8 +1,8 @@
 //! Named secrets in bodies: the values of environment variables, say, wherever and in whatever form they stand.
 //!
-//! All forms of all values are searched for at once (Aho and Corasick, 1975), in one pass over the body, so the time is
-//! linear in its size. A body that comes in chunks is given joined, so that no border hides a value; one
-//! that is spelt over the events of a stream is found too (`events`).
+//! All forms of all values are searched for at once (Aho and Corasick, 1975), in one pass over the body, so the
+//! time is linear in its size. A body that comes in chunks is given joined, so that no border hides a value;
+//! one that is spelt over the events of a stream is found too (`events`).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,6 +25,16 @@ const FORMS_BYTES_MAX: usize = 512 << 10;
 pub const SECRETS_MAX: usize = 256;
 
 /// Values that bodies are cleared of. Its `Debug` shows no value.
+///
+/// ```
+/// use annals_server::redact::Secrets;
+///
+/// let (secrets, refused) = Secrets::new(&[("TOKEN".to_owned(), b"s3cr3t/value".to_vec())]);
+/// assert!(refused.is_empty());
+/// let body = secrets.redact(br#"{"url":"https://h/?t=s3cr3t%2Fvalue"}"#);
+/// assert_eq!(body.bytes.as_ref(), br#"{"url":"https://h/?t=annals-redacted"}"#);
+/// assert_eq!(body.removed, 1);
+/// ```
 #[derive(Clone, Default)]
 pub struct Secrets {
     automaton: Option<AhoCorasick>,
@@ -48,7 +58,8 @@ pub struct Redacted<'a> {
     pub bytes: Cow<'a, [u8]>,
     /// How many values were removed.
     pub removed: usize,
-    /// Whether the bytes are no longer in the content encoding that they came in, since something had to be removed.
+    /// Whether the bytes are no longer in the content encoding that they came in, since something had to be
+    /// removed.
     pub decoded: bool,
     places: Vec<Place>,
     /// Where each of them begins now.
@@ -64,8 +75,8 @@ pub(super) struct Place {
 }
 
 impl Secrets {
-    /// Takes names and values. Gives those that are refused: shorter than [`SECRET_BYTES_MIN`], longer than 16 KiB, or beyond
-    /// [`SECRETS_MAX`] values or 512 KiB of their forms.
+    /// Takes names and values. Gives those that are refused: shorter than [`SECRET_BYTES_MIN`], longer than 16
+    /// KiB, or beyond [`SECRETS_MAX`] values or 512 KiB of their forms.
     #[must_use]
     pub fn new(named: &[(String, Vec<u8>)]) -> (Self, Vec<Refused>) {
         let mut refused = Vec::new();
@@ -156,8 +167,9 @@ impl Secrets {
         Redacted { bytes: Cow::Owned(bytes), removed, decoded: false, places, places_now }
     }
 
-    /// As [`Self::redact`], for a body with a content encoding. Where it holds a secret the body is given decoded; the
-    /// header then no longer fits. Of one that is cut or damaged, and holds a secret, what could be decoded is given.
+    /// As [`Self::redact`], for a body with a content encoding. Where it holds a secret the body is given
+    /// decoded; the header then no longer fits. Of one that is cut or damaged, and holds a secret, what could
+    /// be decoded is given.
     ///
     /// # Errors
     /// A sentence on why it cannot be looked into: it is damaged, too long, or in an encoding that is not known.
@@ -207,8 +219,8 @@ impl Secrets {
 }
 
 impl Redacted<'_> {
-    /// Where a border at `offset` of the body before stands now: chunk borders move with what was removed. One within a
-    /// removed value comes to stand after the placeholder.
+    /// Where a border at `offset` of the body before stands now: chunk borders move with what was removed. One
+    /// within a removed value comes to stand after the placeholder.
     #[must_use]
     pub fn border(&self, offset: usize) -> usize {
         let before = self.places.partition_point(|place| place.range.start < offset);

@@ -29,7 +29,7 @@ fn a_plain_answer_with_thinking_and_a_tool() {
     assert_eq!((summary.complete, summary.unparsed), (None, None));
 }
 
-fn stream() -> String {
+pub(super) fn stream() -> String {
     let event = |kind: &str, rest: &str| format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{rest}}}\n\n");
     [
         ": ping\n\n".to_owned(),

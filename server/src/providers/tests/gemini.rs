@@ -6,8 +6,8 @@ use crate::providers::Usage;
 const PLAIN: &str = "/v1beta/models/gemini-2.5-flash:generateContent";
 const STREAM: &str = "/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse";
 
-const FIRST: &str = r#"{"candidates":[{"content":{"parts":[{"text":"hmm","thought":true},{"text":"Hé"}],"role":"model"},"index":0}],"usageMetadata":{"promptTokenCount":7},"modelVersion":"gemini-2.5-flash","responseId":"r1"}"#;
-const SECOND: &str = r#"{"candidates":[{"content":{"parts":[{"text":"llo 🌍"},{"functionCall":{"name":"find","args":{"q":1}}}],"role":"model"},"finishReason":"STOP","index":0}],"usageMetadata":{"promptTokenCount":7,"candidatesTokenCount":4,"thoughtsTokenCount":3,"cachedContentTokenCount":2},"modelVersion":"gemini-2.5-flash","responseId":"r1"}"#;
+pub(super) const FIRST: &str = r#"{"candidates":[{"content":{"parts":[{"text":"hmm","thought":true},{"text":"Hé"}],"role":"model"},"index":0}],"usageMetadata":{"promptTokenCount":7},"modelVersion":"gemini-2.5-flash","responseId":"r1"}"#;
+pub(super) const SECOND: &str = r#"{"candidates":[{"content":{"parts":[{"text":"llo 🌍"},{"functionCall":{"name":"find","args":{"q":1}}}],"role":"model"},"finishReason":"STOP","index":0}],"usageMetadata":{"promptTokenCount":7,"candidatesTokenCount":4,"thoughtsTokenCount":3,"cachedContentTokenCount":2},"modelVersion":"gemini-2.5-flash","responseId":"r1"}"#;
 
 #[test]
 fn plain_events_and_arrays_say_the_same() {

@@ -2,7 +2,7 @@
 
 use super::{api, read, read_bytes};
 use crate::providers::{
-    Exchange, NAME_BYTES_MAX, TEXT_BYTES_MAX, TOOL_CALLS_MAX, messages, new_part, summary,
+    Exchange, NAME_BYTES_MAX, PARTS_MAX, TEXT_BYTES_MAX, TOOL_CALLS_MAX, messages, new_part, summary,
 };
 
 const PATHS: [&str; 8] = [
@@ -87,6 +87,15 @@ fn what_is_kept_is_bounded() {
     }
     assert_eq!(summary.sampling["stop"], format!("({} bytes)", long.len() + 2));
     assert!(summary.to_json().to_string().len() < 64 << 10);
+}
+
+#[test]
+fn parts_are_counted_over_all_messages() {
+    let tokens = format!("[{}1]", "1,".repeat(999));
+    let body = format!("{{\"input\":[{}{tokens}]}}", format!("{tokens},").repeat(299));
+    let views = messages(&api("/v1/embeddings"), body.as_bytes());
+    assert_eq!(views.len(), PARTS_MAX + 1);
+    assert!(views.last().unwrap().preview.starts_with("more than 131072 parts"));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod anthropic;
 mod gemini;
 mod hostile;
+mod mutated;
 mod openai;
 mod requests;
 mod rules;

@@ -40,7 +40,7 @@ fn chunk(delta: &str, finish: &str) -> String {
     )
 }
 
-fn stream() -> String {
+pub(super) fn stream() -> String {
     [
         chunk(r#"{"role":"assistant","content":""}"#, "null"),
         chunk(r#"{"reasoning_content":"hm"}"#, "null"),
@@ -207,7 +207,7 @@ const RESPONSE: &str = r#"{"id":"resp_1","created_at":5,"status":"completed","er
   {"type":"function_call","id":"fc_1","call_id":"call_1","name":"find","arguments":"{\"q\":1}"}],
   "usage":{"input_tokens":10,"input_tokens_details":{"cached_tokens":4},"output_tokens":8,"output_tokens_details":{"reasoning_tokens":2}}}"#;
 
-fn response_events() -> String {
+pub(super) fn response_events() -> String {
     let event = |kind: &str, rest: &str| format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{rest}}}\n\n");
     [
         event("response.created", r#","response":{"id":"resp_1","status":"in_progress","model":"gpt-5-2025","output":[],"usage":null}"#),
