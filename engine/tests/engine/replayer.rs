@@ -8,8 +8,8 @@ use std::time::Duration;
 use annals::io::RealIo;
 use annals::matching::{Receipt, Rules, Shape};
 use annals::{
-    CallError, Calls, Component, ErrorKind, Frame, Namespace, Nondet, Recorder, Replayer, ReplayingNondet,
-    Request, RunReader, RunSpec, Status, SystemNondet,
+    CallError, Calls, Component, DriftingNondet, ErrorKind, Frame, Namespace, Nondet, Recorder, Replayer,
+    ReplayingNondet, Request, RunReader, RunSpec, Status, SystemNondet,
 };
 
 use crate::support::fresh;
@@ -342,6 +342,11 @@ fn draws_are_served_by_kind_and_no_further() {
     }
     assert_eq!((again == many, replaying.undrawn()), (true, 0));
     assert_eq!(replaying.now_ns().unwrap_err().kind(), ErrorKind::Diverged, "none is left");
+    let drifting = DriftingNondet(ReplayingNondet::new(&run).unwrap());
+    let drifted = (drifting.now_ns().unwrap(), drifting.uuid().unwrap(), drifting.random_u64().unwrap());
+    assert!(drifted.0 != drawn.0 && drifted.1 != drawn.1 && drifted.2 != drawn.2, "{drifted:?} {drawn:?}");
+    drifting.fill(&mut again).unwrap();
+    assert!(again != many);
     let system = SystemNondet::new(std::sync::Arc::new(RealIo::new()));
     assert_ne!(system.uuid().unwrap(), system.uuid().unwrap());
     assert_eq!(system.fill(&mut vec![0; 2 << 20]).unwrap_err().kind(), ErrorKind::Invalid);
