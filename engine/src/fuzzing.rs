@@ -17,18 +17,20 @@ pub use crate::blob::fuzz::{group, recipe};
 pub use crate::import::fuzz::{chat, frames};
 pub use crate::kv::table::fuzz::table;
 pub use crate::log::fuzz::{manifest, record, segment};
+pub use crate::replay::matching::fuzz::request;
 
 /// A door: its name, and what it does with any bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All doors.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("chat", chat),
     ("frames", frames),
     ("group", group),
     ("manifest", manifest),
     ("recipe", recipe),
     ("record", record),
+    ("request", request),
     ("segment", segment),
     ("table", table),
 ];

@@ -2,7 +2,7 @@
 //!
 //! What it answers depends on the path and on how often it was asked, so that a replay that went to it would be noticed.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -16,7 +16,7 @@ const KEY: [u8; 32] = *b"annals replayer, in memory only.";
 /// How long an answer waits for its turn while some thread of the program may still ask for another.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The same while every thread that ever asked waits itself: only one that has not asked yet could go on.
-const PATIENCE_ALL_WAIT: Duration = Duration::from_secs(1);
+const PATIENCE_ALL_WAIT: Duration = Duration::from_secs(3);
 /// How often a waiting thread looks up.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -101,7 +101,7 @@ impl Replayer {
         Self { reader, source, patience, turns, released }
     }
 
-    /// How long an answer waits for its turn while no other goes out, before it is given up: 30 seconds, and one where
+    /// How long an answer waits for its turn while no other goes out, before it is given up: 30 seconds, and 3 where
     /// every thread that ever asked waits.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
@@ -134,6 +134,13 @@ impl Replayer {
         Receipt { undrawn, ..lock(&self.turns).matching.receipt() }
     }
 
+    /// Lets the others go on without this call.
+    fn pass(&self, turns: &mut Turns, seq: u32) {
+        turns.matching.give_up(seq);
+        turns.passed += 1;
+        self.released.notify_all();
+    }
+
     /// Waits until this answer may go out.
     fn wait(&self, mut turns: MutexGuard<'_, Turns>, seq: u32, name: &str) -> Result<()> {
         let io = &self.reader.core.io;
@@ -148,10 +155,8 @@ impl Replayer {
             let waited = Duration::from_nanos(io.monotonic_ns().saturating_sub(since));
             if waited >= patience {
                 let error = stuck(seq, name, &turns.matching.blocking(seq), waited);
-                turns.matching.give_up(seq);
+                self.pass(&mut turns, seq);
                 turns.waiting -= 1;
-                turns.passed += 1;
-                self.released.notify_all();
                 return Err(error);
             }
             let woken = self.released.wait_timeout(turns, LOOK.min(patience - waited));
@@ -196,19 +201,21 @@ impl Calls for Replayer {
                 Answer::Diverged(divergence) => {
                     // What it has become instead will not be asked for: nobody need wait for it.
                     if let (Grade::Changed, Some(step)) = (divergence.grade, divergence.step) {
-                        turns.matching.give_up(step);
-                        turns.passed += 1;
-                        self.released.notify_all();
+                        self.pass(&mut turns, step);
                     }
                     return Err(diverged(&divergence).into());
                 }
             }
         };
-        // Read before it is released, so that answers go out close together; a failure lets the others pass.
-        let frame = self.reader.frame(seq);
-        let turns = lock(&self.turns);
-        self.wait(turns, seq, request.name)?;
-        let frame = frame?;
+        // Read before its turn, so that answers go out close together.
+        let frame = match self.reader.frame(seq) {
+            Ok(frame) => frame,
+            Err(error) => {
+                self.pass(&mut lock(&self.turns), seq);
+                return Err(error.into());
+            }
+        };
+        self.wait(lock(&self.turns), seq, request.name)?;
         match frame.error {
             true => Err(CallError::Failed(String::from_utf8_lossy(&frame.output).into_owned())),
             false => Ok(frame.output),

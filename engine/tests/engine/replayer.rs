@@ -8,8 +8,8 @@ use std::time::Duration;
 use annals::io::RealIo;
 use annals::matching::{Receipt, Rules, Shape};
 use annals::{
-    CallError, Calls, Component, ErrorKind, Frame, Namespace, Nondet, Recorder, Replayer, ReplayingNondet,
-    Request, RunReader, RunSpec, Status, SystemNondet,
+    CallError, Calls, Component, DriftingNondet, ErrorKind, Frame, Namespace, Nondet, Recorder, Replayer,
+    ReplayingNondet, Request, RunReader, RunSpec, Status, SystemNondet,
 };
 
 use crate::support::fresh;
@@ -256,48 +256,58 @@ fn eight_threads_get_their_own_answers_twenty_times() {
     }
 }
 
-/// Calls that all overlapped, and the order in which their answers come.
-fn overlapping(space: &Namespace, name: &str, chaos: Option<u64>) -> Vec<u32> {
-    let replayer = replayer(space, name);
-    let replayer = match chaos {
-        Some(seed) => replayer.chaos(seed),
-        None => replayer,
-    };
-    let order = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for n in 1..=6u32 {
-            let (order, replayer) = (&order, &replayer);
-            scope.spawn(move || {
-                let answer =
-                    replayer.call(CHAT, format!("request {n}").as_bytes(), b"", || model("")).unwrap();
-                // The next answer goes out at once; what is looked at is told by the answer's own time.
-                order.lock().unwrap().push((std::time::Instant::now(), answer[0]));
-            });
-        }
-    });
-    let mut order = order.into_inner().unwrap();
-    order.sort_unstable();
-    assert_eq!(line(&replayer.finish()), "exact 6 of 6, served 6, unused 0");
-    order.into_iter().map(|(_, answer)| u32::from(answer)).collect()
-}
-
 #[test]
-fn calls_that_overlapped_are_all_answered_in_any_order_that_chaos_takes() {
+fn answers_go_out_in_the_order_in_which_the_recorded_calls_ended() {
     let (_dir, _store, space) = fresh();
     let run = space.begin_run(RunSpec::new("r")).unwrap();
     for n in 1..=6u32 {
         let mut frame = Frame::new(Component::Llm, format!("request {n}"), vec![n as u8])
             .metadata(format!(r#"{{"call":{{"name":"{CHAT}"}}}}"#));
         frame.started_ns = Some(1_000);
+        // 3, 6, 2, 5, 1, 4
         frame.duration_ns = 10 * u64::from(n * 5 % 7);
         run.record(frame).unwrap();
     }
     run.end(Status::Ok).unwrap();
-    for chaos in [None, Some(1), Some(2), Some(3)] {
-        let mut answers = overlapping(&space, "r", chaos);
-        answers.sort_unstable();
-        assert_eq!(answers, [1, 2, 3, 4, 5, 6]);
-    }
+    let replayer = replayer(&space, "r");
+    let ask = |n: u8| {
+        let answer = replayer.call(CHAT, format!("request {n}").as_bytes(), b"", || model("")).unwrap();
+        assert_eq!(answer, [n]);
+    };
+    let (last, out) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for waits in [4, 5, 2] {
+            let (last, out, ask) = (&last, &out, &ask);
+            scope.spawn(move || {
+                ask(waits);
+                out.fetch_add(1, Ordering::SeqCst);
+                if waits == 4 {
+                    last.store(1, Ordering::SeqCst);
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(30));
+        assert_eq!(out.load(Ordering::SeqCst), 0, "3 and 6 had ended before");
+        ask(3);
+        ask(6);
+        while out.load(Ordering::SeqCst) < 2 {
+            std::thread::yield_now();
+        }
+        assert_eq!(last.load(Ordering::SeqCst), 0, "1 had ended before 4");
+        ask(1);
+    });
+    assert_eq!(line(&replayer.finish()), "exact 6 of 6, served 6, unused 0");
+    let chaos = Replayer::new(&space.run("r").unwrap(), Rules::none()).unwrap().chaos(1);
+    std::thread::scope(|scope| {
+        for n in 1..=6u8 {
+            let chaos = &chaos;
+            scope.spawn(move || {
+                let answer = chaos.call(CHAT, format!("request {n}").as_bytes(), b"", || model("")).unwrap();
+                assert_eq!(answer, [n], "in whatever order, each its own");
+            });
+        }
+    });
+    assert_eq!(line(&chaos.finish()), "exact 6 of 6, served 6, unused 0");
 }
 
 #[test]
@@ -332,6 +342,11 @@ fn draws_are_served_by_kind_and_no_further() {
     }
     assert_eq!((again == many, replaying.undrawn()), (true, 0));
     assert_eq!(replaying.now_ns().unwrap_err().kind(), ErrorKind::Diverged, "none is left");
+    let drifting = DriftingNondet(ReplayingNondet::new(&run).unwrap());
+    let drifted = (drifting.now_ns().unwrap(), drifting.uuid().unwrap(), drifting.random_u64().unwrap());
+    assert!(drifted.0 != drawn.0 && drifted.1 != drawn.1 && drifted.2 != drawn.2, "{drifted:?} {drawn:?}");
+    drifting.fill(&mut again).unwrap();
+    assert!(again != many);
     let system = SystemNondet::new(std::sync::Arc::new(RealIo::new()));
     assert_ne!(system.uuid().unwrap(), system.uuid().unwrap());
     assert_eq!(system.fill(&mut vec![0; 2 << 20]).unwrap_err().kind(), ErrorKind::Invalid);

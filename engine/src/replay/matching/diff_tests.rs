@@ -180,4 +180,17 @@ proptest! {
         let back = diff(&b.to_string(), &a.to_string());
         prop_assert_eq!((found.distance, found.weight), (back.distance, back.weight));
     }
+
+    #[test]
+    fn forms_differences_and_grades_agree_under_any_rule(
+        a in any_json(),
+        b in any_json(),
+        rule in prop::sample::select(vec![
+            "", "ignore $.a", "ignore $.b[1]", "ignore $.a[*]", "mask number $.a", "mask time $", "ignore $.a[*].b",
+        ]),
+    ) {
+        let (a, b) = (a.to_string(), b.to_string());
+        super::super::fuzz::request([rule, &a, &b].join("\0").as_bytes());
+        super::super::fuzz::request([rule, &a, &a].join("\0").as_bytes());
+    }
 }

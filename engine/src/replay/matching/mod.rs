@@ -6,6 +6,8 @@ mod call;
 mod canonical;
 mod diff;
 mod divergence;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod json;
 mod order;
 mod path;

@@ -1,10 +1,10 @@
 //! Requests against recordings: what is served, in which order, and how a divergence is graded.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::replay::matching::Shape;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 const KEY: [u8; 32] = [7; 32];
 const CHAT: &str = "POST /v1/chat/completions";

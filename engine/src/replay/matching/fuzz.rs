@@ -1,0 +1,44 @@
+//! A door for fuzzers: rules, a recorded request and an asked one.
+
+use super::canonical::Body;
+use super::diff::Diff;
+use super::{Answer, Call, CallHash, Matching, Rules};
+
+const KEY: [u8; 32] = [1; 32];
+
+/// Three parts after NUL bytes: rules a line, the recorded body, the asked one; rules that are refused are left out.
+///
+/// Its oracle: a request is exact if and only if its bytes are the recorded ones, the same after the matcher if and only
+/// if the canonical forms are equal, and these differ by nothing if and only if they are equal.
+pub fn request(data: &[u8]) {
+    let mut parts = data.splitn(3, |byte| *byte == 0);
+    let (text, recorded, asked) = (
+        parts.next().unwrap_or_default(),
+        parts.next().unwrap_or_default(),
+        parts.next().unwrap_or_default(),
+    );
+    let mut rules = Rules::none();
+    for line in String::from_utf8_lossy(text).lines().take(8) {
+        rules = rules.clone().rule(line).unwrap_or(rules);
+    }
+    let (a, b) = (Body::new(recorded, &rules), Body::new(asked, &rules));
+    let (Ok(form_a), Ok(form_b)) = (a.canonical(), b.canonical()) else {
+        return assert!(data.is_empty(), "what has a tree has a canonical form");
+    };
+    let same = form_a == form_b;
+    if let Ok(diff) = Diff::of(&a, &b, (recorded, asked), &rules)
+        && matches!((&a, &b), (Body::Json(_), Body::Json(_)) | (Body::Bytes(_), Body::Bytes(_)))
+    {
+        assert_eq!((diff.distance == 0, diff.differences.is_empty()), (same, same));
+    }
+    let name = "POST /x?a=1".to_owned();
+    let call = Call { seq: 1, exact: CallHash::of(&KEY, &name, recorded), name, begun_ns: 0, ended_ns: 1 };
+    let kept = recorded.to_vec();
+    let Ok(mut matching) = Matching::new(vec![call], move |_| Ok(kept.clone()), rules, KEY) else { return };
+    match matching.ask("POST /x?a=1", asked) {
+        Ok(Answer::Exact(_)) => assert_eq!(recorded, asked),
+        Ok(Answer::Matched(_)) => assert!(same && recorded != asked),
+        Ok(Answer::Diverged(divergence)) => assert!(!same && !divergence.to_string().is_empty()),
+        Err(error) => assert_ne!(error.kind(), crate::ErrorKind::Bug),
+    }
+}
