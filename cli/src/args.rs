@@ -46,6 +46,8 @@ pub(crate) enum Verb {
     Runs(RunsArgs),
     /// Show a run, or one of its frames
     Show(ShowArgs),
+    /// Show where a run failed: the frame, what its request added, the answer, how the program ended
+    Open(OpenArgs),
     /// Run a recorded program again, its model calls answered from the recording; or read runs back, every byte checked
     Replay(ReplayArgs),
     /// Check that what is stored is what was recorded
@@ -53,7 +55,7 @@ pub(crate) enum Verb {
     /// Checkpoints and proofs: what shows later, and to others, that nothing was rewritten
     #[command(subcommand)]
     Ledger(LedgerVerb),
-    /// Begin a new run that shares the frames of another up to one of them
+    /// Run a recorded program on from one of its frames, with something changed, into a new run
     Fork(ForkArgs),
     /// Print the agent's state after a frame
     State(StateArgs),
@@ -147,9 +149,23 @@ pub(crate) struct RunsArgs {
     /// Only runs of this severity: debug, normal, flagged or escalated
     #[arg(long, value_name = "SEVERITY", value_parser = ["debug", "normal", "flagged", "escalated"])]
     pub(crate) severity: Option<String>,
+    /// Only runs that failed or were abandoned
+    #[arg(long, conflicts_with = "status")]
+    pub(crate) failed: bool,
     /// At most this many
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("which").required(true))]
+pub(crate) struct OpenArgs {
+    /// The run
+    #[arg(group = "which")]
+    pub(crate) run: Option<String>,
+    /// The last run that failed or was abandoned
+    #[arg(long, group = "which")]
+    pub(crate) last_failed: bool,
 }
 
 #[derive(Debug, Args)]
@@ -165,6 +181,9 @@ pub(crate) struct ShowArgs {
     /// Only the metadata
     #[arg(long, group = "part")]
     pub(crate) metadata: bool,
+    /// Only what the frame's request adds to the one before, drops from it or changes in it, by message
+    #[arg(long, group = "part", conflicts_with = "raw", conflicts_with = "json")]
+    pub(crate) new: bool,
     /// Write the exact bytes and nothing else
     #[arg(long, requires = "part", conflicts_with = "json")]
     pub(crate) raw: bool,
@@ -283,11 +302,37 @@ pub(crate) struct CheckArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Where RUN is of a recorded program, the program runs: its calls up to the fork's point are answered from RUN, later ones
+go to the upstreams and are recorded into the new run. Else, and with --no-run, the new run just shares the frames.
+It ends with 3 where the program did not ask as recorded up to there, else with the program's exit code."
+)]
 pub(crate) struct ForkArgs {
-    /// RUN@SEQ: frames 1 to SEQ are shared
+    /// RUN@SEQ: frames 1 to SEQ are shared; 1 to SEQ-1 where one of the options below changes what comes at SEQ
     pub(crate) from: String,
-    /// The name of the new run
-    pub(crate) name: String,
+    /// The name of the new run [default: RUN-fork-SEQ]
+    pub(crate) name: Option<String>,
+    /// Answer the request of frame SEQ with this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) response: Option<PathBuf>,
+    /// Ask another model from frame SEQ on
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+    /// Set a value in every request from frame SEQ on: $.temperature=0; what is no JSON is a text; may be given again
+    #[arg(long, value_name = "JSONPATH=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Where live calls go, for all providers or for one [default: where the run's own went]
+    #[arg(long, value_name = "[PROVIDER=]URL")]
+    pub(crate) upstream: Vec<String>,
+    /// Call no other hosts than these
+    #[arg(long, value_name = "HOST")]
+    pub(crate) allow_host: Vec<String>,
+    /// Start no program
+    #[arg(long, conflicts_with_all = ["response", "model", "set", "command"])]
+    pub(crate) no_run: bool,
+    /// Another program than the recorded one
+    #[arg(last = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

@@ -10,7 +10,8 @@ use annals::{
     ScanRange, Seqno, Sharing, Status, Store,
 };
 
-use annals_server::{Origin, Recording, Report, SessionError};
+use annals_server::providers::NewPart;
+use annals_server::{Failing, ForkReport, Forking, Origin, Recording, Report, SessionError};
 
 use crate::failure::{Code, Failure, Result, before};
 
@@ -150,7 +151,16 @@ impl Door {
 
     /// Opens a store for writing, where it and the namespace are there.
     pub(crate) fn write_existing(root: &Path, namespace: &str) -> Result<Self> {
-        let options = Options { create: false, ..Options::default() };
+        Self::existing(root, namespace, Options::default())
+    }
+
+    /// Opens a store to record a program into, as [`Door::recording`], where it and the namespace are there.
+    pub(crate) fn recording_existing(root: &Path, namespace: &str) -> Result<Self> {
+        Self::existing(root, namespace, Options { durability: Durability::Process, ..Options::default() })
+    }
+
+    fn existing(root: &Path, namespace: &str, options: Options) -> Result<Self> {
+        let options = Options { create: false, ..options };
         let store = Store::open_with(root, options).map_err(|error| opening(root, error))?;
         let names = store.namespaces().map_err(engine)?;
         if names.iter().any(|name| name == namespace) {
@@ -222,6 +232,20 @@ impl Door {
         Ok(row(self.reader(id)?.info()))
     }
 
+    /// What the request of a frame adds to the one before, and that one's number.
+    pub(crate) fn new_part(&self, id: &str, seq: u32) -> Result<(u32, NewPart)> {
+        let found = annals_server::new_part(&self.reader(id)?, seq).map_err(engine)?;
+        found.ok_or_else(|| {
+            let message = format!("frame {seq} of run `{id}` is no model call");
+            Failure::new(Code::Failed, message, format!("`annals show {id}@{seq} --input` prints its input"))
+        })
+    }
+
+    /// The frame of a run to look at first.
+    pub(crate) fn failing(&self, id: &str) -> Result<Option<Failing>> {
+        annals_server::failing(&self.reader(id)?).map_err(engine)
+    }
+
     pub(crate) fn metadata(&self, id: &str) -> Result<Vec<u8>> {
         self.reader(id)?.metadata().map_err(engine)
     }
@@ -272,6 +296,19 @@ impl Door {
         let spec = RunSpec::new(name).agent(&of.agent).model(&of.model).severity(of.severity);
         let fork = namespace.fork(&of.name, at, false, spec).map_err(engine)?;
         fork.end(Status::Ok).map(|info| row(&info)).map_err(engine)
+    }
+
+    /// Runs a program on from a frame of a run, into a fork of this name.
+    pub(crate) fn fork_program(
+        &self,
+        reader: &RunReader,
+        origin: &Origin,
+        name: &str,
+        forking: &Forking,
+    ) -> Result<ForkReport> {
+        let of = reader.info();
+        let spec = RunSpec::new(name).agent(&of.agent).model(&of.model);
+        Ok(annals_server::fork(&self.namespace().map_err(before)?, reader, origin, spec, forking)?)
     }
 
     /// The state after a frame (none: the last), and the frame that it was taken after.

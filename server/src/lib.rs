@@ -4,9 +4,11 @@
 //! the variables that clients read their base address from ([`Mounts`]). The address carries a secret of the run.
 //!
 //! Layout: `proxy` (listening, exchanges, recording, replaying), `program` (the child process: its
-//! environment, its output, its end), `session` (both together, as a run). Without a socket, functions of bytes alone:
+//! environment, its output, its end), `session` (both together, as a run), `look`
+//! (recorded exchanges as a person wants to see them). Without a socket, functions of bytes alone:
 //! [`providers`] (what is known of model providers) and [`redact`] (what must not reach the disk).
 
+mod look;
 mod percent;
 mod program;
 pub mod providers;
@@ -14,9 +16,12 @@ mod proxy;
 pub mod redact;
 mod session;
 
+pub use look::{Failing, failing, new_part};
 pub use program::{Program, ProgramError};
 pub use proxy::{
-    Diverged, Exchange, Guard, Headers, Http, Mount, MountError, Mounts, ProxyError, Recorded, ReplayOptions,
-    Replayed, Timing, Variable, Volatile,
+    Diverged, Edits, Exchange, Guard, Headers, Http, Mount, MountError, Mounts, Place, ProxyError, Recorded,
+    ReplayOptions, Replayed, Timing, Variable, Volatile,
 };
-pub use session::{Origin, Recording, ReplayReport, Report, SessionError, record, replay};
+pub use session::{
+    ForkReport, Forking, Origin, Recording, ReplayReport, Report, SessionError, fork, record, replay,
+};

@@ -18,8 +18,10 @@ use tokio::time::Instant;
 
 use crate::program::{Ended, Program, ProgramError};
 use crate::proxy::{
-    Guard, MountError, Mounts, ProxyError, Recorded, Recorder, ReplayOptions, Replayed, Replayer, unhex,
+    Branch, Diverged, Edits, Exchange, Guard, MountError, Mounts, ProxyError, Recorded, Recorder,
+    ReplayOptions, Replayed, Replayer, unhex,
 };
+use crate::redact::is_secret_header;
 
 /// The component of the frame that a program itself is.
 const PROGRAM: &str = "program";
@@ -259,6 +261,132 @@ pub fn replay(
     });
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     done
+}
+
+/// What a fork that was run came to.
+#[derive(Debug)]
+pub struct ForkReport {
+    /// The child's exchanges, those of the tail.
+    pub recorded: Recorded,
+    /// Calls answered from the parent.
+    pub replayed: u32,
+    /// Calls of the shared frames that the program never asked for.
+    pub left: u32,
+    /// What was not as recorded while the shared frames lasted.
+    pub diverged: Vec<Diverged>,
+    /// What the calls answered from the parent had cost, in US dollars, as far as the table of prices knows.
+    pub saved: f64,
+    /// The first frame in which parent and child differ, if one does.
+    pub differs_at: Option<u32>,
+    /// The program's exit code, or 128 and a signal's number.
+    pub code: u8,
+    /// How long the program ran.
+    pub seconds: f64,
+}
+
+/// How a run is forked.
+#[derive(Debug, Clone)]
+pub struct Forking {
+    /// The last frame that is as in the parent; the one before the fork's point where that is edited.
+    pub at: u32,
+    /// What is changed from there on.
+    pub edits: Edits,
+    /// The program.
+    pub program: Program,
+    /// Upstreams in place of the parent's: a provider (none: all), and a base address.
+    pub upstreams: Vec<(Option<String>, String)>,
+    /// Which upstreams may be called.
+    pub guard: Guard,
+}
+
+/// Runs a program again, its calls answered from a run up to a frame and live from there on, recorded into a fork of
+/// this name.
+///
+/// # Errors
+/// Where nothing was started: the store, the proxy, the program; a variable for a key that the parent's calls had and that is
+/// not set.
+pub fn fork(
+    space: &Namespace,
+    reader: &RunReader,
+    origin: &Origin,
+    spec: RunSpec,
+    forking: &Forking,
+) -> Result<ForkReport, SessionError> {
+    let mut origin = origin.clone();
+    origin.mounts.redirect(&forking.upstreams)?;
+    forking.guard.check(&origin.mounts)?;
+    credentials(reader)?;
+    let key = unhex(&origin.key).ok_or_else(|| wrong("the run's key is not 64 digits"))?;
+    let edit = forking.edits.response.is_some() || !forking.edits.set.is_empty();
+    let metadata = serde_json::to_vec(&json!({ "program": origin })).unwrap_or_default();
+    let parent = Replayer::new(reader.clone(), key, ReplayOptions::default())?;
+    let run = Arc::new(space.fork(&reader.info().name, forking.at, edit, spec.metadata(metadata))?);
+    let from = if edit { forking.at } else { forking.at + 1 };
+    let runtime = runtime()?;
+    let done: Result<ForkReport, SessionError> = runtime.block_on(async {
+        let child = Recorder::new(run.clone(), key, origin.mounts.clone())?;
+        let branch = Branch::new(parent, child, from, forking.edits.clone());
+        let proxy = branch.listen().await?;
+        let mut program = forking.program.clone();
+        program.environment.extend(origin.mounts.environment(&proxy.base(), proxy.secret()));
+        program.environment.extend(past_proxies());
+        let began = Instant::now();
+        let keeper = space.clone();
+        let ended = program.run(move |from| keeper.store_blob(from)).await.map_err(SessionError::Program)?;
+        let seconds = began.elapsed().as_secs_f64();
+        proxy.stop().await;
+        let mut recorded = branch.child().finish().await;
+        let (code, status) = (ended.code, if ended.code == 0 { Status::Ok } else { Status::Failed });
+        if recorded.failed.is_none()
+            && let Err(error) = end(&run, ended, &origin, seconds, status)
+        {
+            recorded.failed = Some(error.to_string());
+        }
+        let (replayed, saved) = branch.served();
+        let (left, diverged) = (branch.left(), branch.diverged());
+        Ok(ForkReport { recorded, replayed, left, diverged, saved, differs_at: None, code, seconds })
+    });
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    if done.is_err() {
+        let _ = run.end(Status::Failed);
+    }
+    let mut report = done?;
+    report.differs_at = first_difference(reader, &space.run(run.name())?)?;
+    Ok(report)
+}
+
+fn wrong(what: &str) -> annals::Error {
+    annals::Error::new(annals::ErrorKind::Invalid, what)
+}
+
+/// The first frame whose request or answer is another, or that only one of the two has.
+fn first_difference(parent: &RunReader, child: &RunReader) -> annals::Result<Option<u32>> {
+    let (of_parent, of_child) = (parent.info().frames, child.info().frames);
+    for seq in 1..=of_parent.min(of_child) {
+        let (a, b) = (parent.frame(seq)?, child.frame(seq)?);
+        if (a.input, a.output) != (b.input, b.output) {
+            return Ok(Some(seq));
+        }
+    }
+    Ok((of_parent != of_child).then(|| of_parent.min(of_child) + 1))
+}
+
+/// Keys without which the tail would fail, after a prefix that was replayed for nothing.
+fn credentials(reader: &RunReader) -> Result<(), SessionError> {
+    for seq in 1..=reader.info().frames {
+        let Ok(exchange) = serde_json::from_slice::<Exchange>(&reader.frame_info(seq)?.metadata) else {
+            continue;
+        };
+        let had = exchange.volatile.request_headers.0.iter().any(|(name, _)| is_secret_header(name));
+        let provider =
+            exchange.http.mount.trim_end_matches(|c: char| c.is_ascii_digit()).to_ascii_uppercase();
+        let names = KEYS.into_iter().filter(|name| name.starts_with(&provider)).collect::<Vec<_>>();
+        if had && !names.is_empty() && !names.iter().any(|name| std::env::var_os(name).is_some()) {
+            let what = format!("frame {seq} was asked with a key, and {} is not set", names.join(" or "));
+            return Err(wrong(&what).into());
+        }
+    }
+    Ok(())
 }
 
 /// The hash of what the program wrote to its standard output.

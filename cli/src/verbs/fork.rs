@@ -1,10 +1,22 @@
-//! `annals fork`.
+//! `annals fork`: a run that shares the frames of another; of a recorded program one that runs on from there.
 
+use std::io::Write;
+
+use annals_server::{Edits, ForkReport, Forking, Guard, Origin, Place, Program};
+use serde_json::Value;
+
+use super::record::{pair, upstreams};
 use super::runs;
 use crate::address::Address;
 use crate::args::{ForkArgs, Global};
+use crate::door::Door;
 use crate::failure::{Code, Failure, Result};
-use crate::out::Out;
+use crate::input;
+use crate::locate;
+use crate::out::{Out, dollars, many, printable};
+
+/// Greatest length of an answer that is put in a recorded one's place.
+const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
 pub(super) fn run(global: &Global, args: &ForkArgs, out: &mut Out) -> Result<()> {
     let address = Address::parse(&args.from)?;
@@ -15,12 +27,90 @@ pub(super) fn run(global: &Global, args: &ForkArgs, out: &mut Out) -> Result<()>
             format!("name the last frame to share, for example {}@1", address.run),
         ));
     };
-    let door = super::writing_existing(global)?;
-    let run = door.fork(&address.run, seq, &args.name)?;
+    let door = if args.no_run {
+        super::writing_existing(global)?
+    } else {
+        Door::recording_existing(&locate::store(global.store.as_deref()), &global.namespace)?
+    };
+    let reader = door.reader(&address.run)?;
+    let parent = reader.info().name.clone();
+    let name = args.name.clone().unwrap_or_else(|| format!("{parent}-fork-{seq}"));
+    if let Some(origin) = door.origin(&reader)?.filter(|_| !args.no_run) {
+        let forking = forking(args, seq, &origin)?;
+        let report = door.fork_program(&reader, &origin, &name, &forking)?;
+        let closed = door.close();
+        return tell(&name, &report).and(closed);
+    }
+    if !args.command.is_empty() || args.response.is_some() || args.model.is_some() || !args.set.is_empty() {
+        return Err(Failure::new(
+            Code::Usage,
+            format!("no program was recorded as run `{parent}`, so none can run on from it"),
+            "leave out the options and the command: the new run then shares the frames",
+        ));
+    }
+    let run = door.fork(&parent, seq, &name)?;
     door.close()?;
     if out.json {
         return out.object(&runs::object(&run));
     }
-    let parent = run.forked_from.as_ref().and_then(|(name, _)| name.as_deref()).unwrap_or(&address.run);
     out.line(format_args!("{} shares frames 1 to {seq} of {parent}", run.id))
+}
+
+fn forking(args: &ForkArgs, at: u32, origin: &Origin) -> Result<Forking> {
+    let mut edits = Edits::default();
+    if let Some(file) = &args.response {
+        edits.response = Some(input::small(file, RESPONSE_BYTES_MAX)?.into());
+    }
+    let place = |text: &str| {
+        Place::parse(text).map_err(|why| Failure::new(Code::Usage, why, "--set '$.temperature=0'"))
+    };
+    if let Some(model) = &args.model {
+        edits.set.push((place("$.model")?, Value::String(model.clone())));
+    }
+    for text in &args.set {
+        let (path, value) = pair(text, "--set JSONPATH=VALUE")?;
+        let value = serde_json::from_str(&value).unwrap_or(Value::String(value));
+        edits.set.push((place(&path)?, value));
+    }
+    let mut program = origin.program();
+    if !args.command.is_empty() {
+        program = Program { argv: args.command.clone(), directory: None, environment: Vec::new() };
+    }
+    let guard = Guard { allowed: args.allow_host.clone() };
+    Ok(Forking { at, edits, program, upstreams: upstreams(&args.upstream), guard })
+}
+
+fn tell(name: &str, report: &ForkReport) -> Result<()> {
+    let mut stderr = anstream::stderr().lock();
+    // Nothing is left to do where even this cannot be written.
+    let mut line = |text: String| _ = writeln!(stderr, "annals: {}", printable(&text));
+    let recorded = &report.recorded;
+    if let Some(why) = &recorded.failed {
+        line(format!("RECORDING STOPPED, the program went on without it: {why}"));
+    }
+    for diverged in &report.diverged {
+        line(format!("DIVERGED {diverged}"));
+    }
+    if report.left > 0 {
+        let calls = many(u64::from(report.left), "shared request");
+        line(format!("{calls} never asked for: the program took another path before the fork's point"));
+    }
+    let differs = match report.differs_at {
+        Some(seq) => format!("first different at frame {seq}"),
+        None => "the same as its parent".to_owned(),
+    };
+    let spent =
+        if recorded.dollars > 0.0 { format!(", {} spent", dollars(recorded.dollars)) } else { String::new() };
+    line(format!(
+        "forked into {name}: prefix replayed {}, tail recorded {}, {differs} ({:.1} s, {} saved{spent}): annals replay {name}",
+        report.replayed,
+        recorded.requests,
+        report.seconds,
+        dollars(report.saved)
+    ));
+    match report.code {
+        _ if report.left > 0 || !report.diverged.is_empty() => Err(Failure::Exit(Code::Damage as u8)),
+        0 => Ok(()),
+        code => Err(Failure::Exit(code)),
+    }
 }

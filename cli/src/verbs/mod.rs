@@ -6,6 +6,7 @@ mod import;
 mod init;
 mod kv;
 mod ledger;
+mod open;
 mod record;
 mod replay;
 mod runs;
@@ -29,6 +30,7 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         Verb::Import(args) => import::run(global, args, &mut out),
         Verb::Runs(args) => runs::run(global, args, &mut out),
         Verb::Show(args) => show::run(global, args, &mut out),
+        Verb::Open(args) => open::run(global, args, &mut out),
         Verb::Replay(args) => replay::run(global, args, &mut out),
         Verb::Verify(args) => verify::run(global, args, &mut out),
         Verb::Ledger(verb) => ledger::run(global, verb, &mut out),

@@ -32,7 +32,7 @@ pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
     }
 }
 
-fn pair(text: &str, form: &str) -> Result<(String, String)> {
+pub(super) fn pair(text: &str, form: &str) -> Result<(String, String)> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err(Failure::new(
@@ -44,13 +44,7 @@ fn pair(text: &str, form: &str) -> Result<(String, String)> {
 }
 
 fn mounts(args: &RecordArgs) -> Result<Mounts> {
-    let upstreams = args.upstream.iter().map(|text| match text.split_once('=') {
-        Some((provider, url)) if !provider.contains(['/', ':']) => {
-            (Some(provider.to_owned()), url.to_owned())
-        }
-        _ => (None, text.clone()),
-    });
-    let upstreams: Vec<_> = upstreams.collect();
+    let upstreams = upstreams(&args.upstream);
     let mut variables = Variable::known();
     for text in &args.env {
         let (name, path) = pair(text, "--env NAME=/PATH")?;
@@ -63,6 +57,17 @@ fn mounts(args: &RecordArgs) -> Result<Mounts> {
     }
     let set = |name: &str| std::env::var(name).ok();
     Mounts::new(&variables, &upstreams, set).map_err(|error| annals_server::SessionError::from(error).into())
+}
+
+/// `[PROVIDER=]URL`, each as a pair.
+pub(super) fn upstreams(texts: &[String]) -> Vec<(Option<String>, String)> {
+    let of = |text: &String| match text.split_once('=') {
+        Some((provider, url)) if !provider.contains(['/', ':']) => {
+            (Some(provider.to_owned()), url.to_owned())
+        }
+        _ => (None, text.clone()),
+    };
+    texts.iter().map(of).collect()
 }
 
 /// The command without its directory, and the time.

@@ -11,6 +11,7 @@ pub(super) fn run(global: &Global, args: &RunsArgs, out: &mut Out) -> Result<()>
     let door = super::reading(global)?;
     let wanted = |run: &RunRow| {
         args.status.as_ref().is_none_or(|status| status == run.status)
+            && (!args.failed || matches!(run.status, "failed" | "abandoned"))
             && args.severity.as_ref().is_none_or(|severity| severity == run.severity)
     };
     let mut rows = Vec::new();
@@ -26,6 +27,8 @@ pub(super) fn run(global: &Global, args: &RunsArgs, out: &mut Out) -> Result<()>
                 run.severity.to_owned(),
                 count(run.frames),
                 run.model.unwrap_or_default(),
+                run.forked_from
+                    .map_or(String::new(), |(from, at)| format!("{}@{at}", from.as_deref().unwrap_or("?"))),
                 short(run.fingerprint.as_deref().unwrap_or_default()),
             ]);
         }
@@ -36,7 +39,7 @@ pub(super) fn run(global: &Global, args: &RunsArgs, out: &mut Out) -> Result<()>
     if rows.is_empty() {
         return out.line("no runs");
     }
-    out.table(&["RUN", "STATUS", "SEVERITY", ">FRAMES", "MODEL", "FINGERPRINT"], rows)
+    out.table(&["RUN", "STATUS", "SEVERITY", ">FRAMES", "MODEL", "FROM", "FINGERPRINT"], rows)
 }
 
 /// The beginning of a fingerprint or digest: enough to compare by eye.

@@ -1,5 +1,6 @@
 //! `annals show` and `annals state`: one run, one frame, one state.
 
+use annals_server::providers::NewPart;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -21,11 +22,15 @@ pub(super) fn run(global: &Global, args: &ShowArgs, out: &mut Out) -> Result<()>
     match address.seq {
         Some(seq) => {
             let run = door.run(&address.run)?.id;
+            if args.new {
+                let (before, new) = door.new_part(&run, seq)?;
+                return show_new(&run, before, &new, out);
+            }
             show_frame(&run, &door.frame(&run, seq)?, args, out)
         }
-        None if args.input || args.output => Err(Failure::new(
+        None if args.input || args.output || args.new => Err(Failure::new(
             Code::Usage,
-            "--input and --output are of a frame, and this names a run",
+            "--input, --output and --new are of a frame, and this names a run",
             format!("name a frame of it, for example {}@1", address.run),
         )),
         None => show_run(&door, &door.run(&address.run)?, args, out),
@@ -83,6 +88,15 @@ fn show_run(door: &Door, run: &RunRow, args: &ShowArgs, out: &mut Out) -> Result
     }
     out.line("")?;
     out.table(&[">SEQ", "COMPONENT", ">PARENT", ">INPUT", ">OUTPUT", "WHAT CAME OUT"], rows)
+}
+
+/// What a request adds to the one before.
+pub(super) fn show_new(run: &str, before: u32, new: &NewPart, out: &mut Out) -> Result<()> {
+    match before {
+        0 => out.line("the first request:")?,
+        before => out.line(format_args!("beside {run}@{before}:"))?,
+    }
+    out.line(printable(new.to_string().trim_end()))
 }
 
 fn show_frame(run: &str, frame: &FrameRow, args: &ShowArgs, out: &mut Out) -> Result<()> {

@@ -226,8 +226,7 @@ fn what_cannot_be_recorded_is_refused_with_a_reason_and_the_rest_goes_on() {
 fn strangers_and_smugglers_are_turned_away() {
     let (bench, upstream) = (Bench::new(), Upstream::start());
     let script = bench.write("wait.sh", "echo $OPENAI_BASE_URL; read line");
-    let mut command =
-        bench.command(["record", "--run", "r", "--upstream", &upstream.url, "--", "sh", &script]);
+    let mut command = bench.command(["record", "--run", "r", "--", "sh", &script]);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut address = String::new();
@@ -273,4 +272,114 @@ fn a_run_is_named_by_the_beginning_of_its_name_and_as_the_last() {
     let error = bench.run("show sec").failed(4);
     assert!(error.contains("second") && error.contains("secret"), "{error}");
     bench.run("show none").failed(4);
+}
+
+#[test]
+fn a_failed_run_is_opened_where_it_failed() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record(&upstream.url, "good", &["swapped", "a,b"]).code, 0);
+    assert!(bench.run("open --last-failed").failed(4).contains("no run has failed"));
+    assert_eq!(bench.record(&upstream.url, "bad", &["fails", "7"]).code, 7);
+    assert_eq!(bench.record(&upstream.url, "later", &["nothing"]).code, 0);
+    let runs = bench.run("runs --failed --json").json();
+    assert_eq!(runs.iter().map(|run| run["id"].as_str().unwrap()).collect::<Vec<_>>(), ["bad"]);
+    let shown = bench.run("open --last-failed").text();
+    for what in ["bad: failed", "ended with 7", "bad@1 of", "the first request:", "about to fail", "answer, "]
+    {
+        assert!(shown.contains(what), "{what:?} is not in {shown}");
+    }
+    // A request beside the one before it: the message that is another, and nothing else.
+    let new = bench.run("show good@2 --new").text();
+    assert!(new.starts_with("beside good@1:"), "{new}");
+    assert!(
+        new.contains("~ message 2, user") && new.contains("as before") && !new.contains("system"),
+        "{new}"
+    );
+    assert!(bench.run("show good@3 --new").failed(1).contains("no model call"));
+}
+
+impl Bench {
+    fn fork(&self, args: &[&str], upstream: &str) -> Done {
+        let mut all = vec!["fork", "--upstream", upstream];
+        all.extend(args);
+        let mut command = self.command(all);
+        command.env("OPENAI_API_KEY", "sk-a-real-secret").stdin(Stdio::null());
+        Done::of(command.output().unwrap())
+    }
+}
+
+#[test]
+fn a_fork_replays_its_prefix_and_records_what_comes_after_the_change() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record(&upstream.url, "r", &["changed", "two"]).code, 0);
+    assert_eq!(upstream.asked(), 3);
+    // Another answer at step 2: only step 3 is asked for.
+    let swapped = r#"{"id":"x","object":"chat.completion","created":1,"model":"m","choices":["swapped"]}"#;
+    let file = bench.write("answer.json", swapped);
+    let forked = bench.fork(&["r@2", "child", "--response", &file], &upstream.url);
+    assert_eq!(forked.code, 0, "{forked:?}");
+    says(&forked, &["forked into child: prefix replayed 1, tail recorded 2, first different at frame 2"]);
+    assert_eq!(upstream.asked(), 4);
+    let told = String::from_utf8(forked.stdout).unwrap();
+    assert!(
+        told.contains("1: you said") && told.contains("['swapped']") && told.contains("4: you said"),
+        "{told}"
+    );
+    let frames = bench.run("replay child --json").json();
+    assert_eq!(frames[1]["output"], swapped);
+    assert_eq!(bench.run("verify child").code, 0);
+    // The child is a run like any other: it replays alone, from its parent's frame and its own.
+    let replayed = bench.replay(&["child"], &[]);
+    assert_eq!(
+        (replayed.code, String::from_utf8(replayed.stdout.clone()).unwrap()),
+        (0, told),
+        "{}",
+        replayed.stderr
+    );
+    says(&replayed, &["exact 3 of 3"]);
+    let listed = bench.run("runs").text();
+    assert!(listed.contains("r@1"), "{listed}");
+
+    // Another model from step 3 on. The program asks as before; the upstream is asked otherwise.
+    let forked = bench.fork(&["r@3", "cheap", "--model", "m-2", "--set", "$.temperature=0"], &upstream.url);
+    assert_eq!(forked.code, 0, "{forked:?}");
+    says(&forked, &["prefix replayed 2, tail recorded 1, first different at frame 3"]);
+    let frame = &bench.run("show cheap@3 --json").json()[0];
+    let input: serde_json::Value = serde_json::from_str(frame["input"].as_str().unwrap()).unwrap();
+    assert_eq!((&input["model"], &input["temperature"]), (&"m-2".into(), &0.into()));
+    assert_eq!(frame["metadata"]["edited"], true);
+    assert_eq!(bench.replay(&["cheap"], &[]).code, 0);
+
+    // A plain fork shares the frame it names.
+    let forked = bench.fork(&["r@2"], &upstream.url);
+    says(&forked, &["forked into r-fork-2: prefix replayed 2, tail recorded 1"]);
+}
+
+#[test]
+fn a_fork_is_refused_or_says_so_where_its_prefix_cannot_be_had() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record(&upstream.url, "r", &["changed", "two"]).code, 0);
+    // Another first request than the recorded one: nothing is asked of the upstream.
+    let agent = agent();
+    let forked = bench.fork(&["r@2", "x", "--", "python3", "-B", &agent, "swapped", "no"], &upstream.url);
+    assert_eq!(forked.code, 3, "{forked:?}");
+    says(&forked, &["DIVERGED", "2 shared requests never asked for"]);
+    assert_eq!(upstream.asked(), 3);
+    // The key is looked for before anything starts.
+    let mut command = bench.command(["fork", "r@2", "y"]);
+    let done = Done::of(
+        command
+            .env_remove("OPENAI_API_KEY")
+            .env_remove("AZURE_OPENAI_API_KEY")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap(),
+    );
+    assert_eq!(done.code, 125, "{done:?}");
+    says(&done, &["OPENAI_API_KEY", "is not set"]);
+    for line in ["fork r@9 z", "fork r@1 r", "fork r@2 z --set model=x", "fork r z"] {
+        assert_ne!(bench.run(line).code, 0, "{line}");
+    }
+    assert_eq!(bench.run("fork r@2 shared --no-run").code, 0);
+    assert_eq!(bench.run("show shared --json").json()[0]["frames"], 2);
 }

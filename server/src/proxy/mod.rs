@@ -1,7 +1,8 @@
 //! The loopback proxy: `listen` takes connections and reads requests, `mounts` says which upstream an address stands for,
 //! `upstream` calls it, `record` records what goes through, `replay` answers
-//! from a recording, `exchange` is the form in which a frame keeps it.
+//! from a recording, `branch` does both, one after the other, `exchange` is the form in which a frame keeps it.
 
+mod branch;
 mod exchange;
 mod listen;
 mod mounts;
@@ -9,6 +10,8 @@ mod record;
 mod replay;
 mod upstream;
 
+pub(crate) use branch::Branch;
+pub use branch::{Edits, Place};
 pub use exchange::{Exchange, Headers, Http, Volatile};
 pub use listen::ProxyError;
 pub use mounts::{Mount, MountError, Mounts, Variable};

@@ -138,6 +138,23 @@ impl Mounts {
         Ok(mounts)
     }
 
+    /// Other origins in place of those there are: for all mounts, or for those of a provider.
+    ///
+    /// # Errors
+    /// As [`Mounts::new`].
+    pub fn redirect(&mut self, upstreams: &[(Option<String>, String)]) -> Result<(), MountError> {
+        for (provider, text) in upstreams {
+            let origin = address(text)?.origin().ascii_serialization();
+            for mount in &mut self.0 {
+                let name = mount.name.trim_end_matches(|c: char| c.is_ascii_digit());
+                if provider.as_deref().is_none_or(|provider| provider == name) {
+                    mount.origin.clone_from(&origin);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn add(&mut self, variable: &Variable, url: &Url) {
         let mount = self.mount(&variable.provider, &url.origin().ascii_serialization());
         let path = url.path().trim_end_matches('/');

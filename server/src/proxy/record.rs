@@ -12,12 +12,13 @@ use annals::{Component, Ending, Frame, OpenFrame, Run, Severity};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame as Part, SizeHint};
+use hyper::header::HeaderMap;
 use hyper::{Response, StatusCode};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::exchange::{Exchange, Headers, Http, Volatile};
-use super::listen::{Answer, Asked, BoxError, Handler, Proxy, ProxyError, refused};
+use super::listen::{Answer, Asked, BoxError, Handler, Outgoing, Proxy, ProxyError, refused};
 use super::mounts::Mounts;
 use super::upstream::{Upstream, chain};
 use crate::providers::{self, Api, Evidence, Prices, Rules};
@@ -107,43 +108,67 @@ impl Recorder {
 
 impl Handler for Inner {
     fn answer(self: Arc<Self>, asked: Asked) -> Answer {
-        Box::pin(async move {
-            let mut taping = Taping::begin(&self, &asked);
-            let answered = match (&asked.refusal, self.mounts.get(&asked.mount)) {
-                (Some((status, why)), _) => Err((*status, why.clone())),
-                (None, None) => {
-                    Err((StatusCode::NOT_FOUND, format!("this run has no upstream {:?}", asked.mount)))
-                }
-                (None, Some(mount)) if self.is_own(&mount.origin) => {
-                    Err((StatusCode::LOOP_DETECTED, "this upstream is the proxy itself".to_owned()))
-                }
-                (None, Some(mount)) => {
-                    let body = asked.body.clone();
-                    let sent = self.upstream.send(mount, &asked, body).await;
-                    sent.map_err(|why| (StatusCode::BAD_GATEWAY, why))
-                }
-            };
-            match answered {
-                Ok(response) => {
-                    taping.head(response.status(), Headers::of(response.headers()));
-                    let headers = Headers::of(response.headers()).to_map();
-                    let status = response.status();
-                    let body = Tee { body: response.into(), taping: Some(taping) };
-                    let mut response = Response::new(body.boxed());
-                    *response.status_mut() = status;
-                    *response.headers_mut() = headers;
-                    response
-                }
-                Err((status, why)) => {
-                    let (parts, body) = refused(status, &why).into_parts();
-                    taping.head(status, Headers::of(&parts.headers));
-                    let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-                    taping.part(&bytes);
-                    taping.end(Some(why));
-                    Response::from_parts(parts, super::listen::whole(bytes))
-                }
+        Box::pin(async move { self.exchange(asked, None).await })
+    }
+}
+
+impl Recorder {
+    /// Where whoever listens for this recorder does so.
+    pub(crate) fn listens_at(&self, port: u16) {
+        let _ = self.0.port.set(port);
+    }
+
+    /// Passes a request on, its body in another form if one is given, and records the exchange.
+    pub(crate) async fn exchange(&self, asked: Asked, sent: Option<Bytes>) -> Response<Outgoing> {
+        self.0.exchange(asked, sent).await
+    }
+
+    /// Records an exchange whose answer no upstream gave.
+    pub(crate) fn invented(&self, asked: &Asked, status: StatusCode, headers: &HeaderMap, body: &[u8]) {
+        let mut taping = Taping::begin(&self.0, asked, None);
+        taping.head(status, Headers::of(headers));
+        taping.part(body);
+        taping.end(None);
+    }
+}
+
+impl Inner {
+    async fn exchange(self: &Arc<Self>, asked: Asked, sent: Option<Bytes>) -> Response<Outgoing> {
+        let mut taping = Taping::begin(self, &asked, sent.clone());
+        let answered = match (&asked.refusal, self.mounts.get(&asked.mount)) {
+            (Some((status, why)), _) => Err((*status, why.clone())),
+            (None, None) => {
+                Err((StatusCode::NOT_FOUND, format!("this run has no upstream {:?}", asked.mount)))
             }
-        })
+            (None, Some(mount)) if self.is_own(&mount.origin) => {
+                Err((StatusCode::LOOP_DETECTED, "this upstream is the proxy itself".to_owned()))
+            }
+            (None, Some(mount)) => {
+                let body = sent.unwrap_or_else(|| asked.body.clone());
+                let sent = self.upstream.send(mount, &asked, body).await;
+                sent.map_err(|why| (StatusCode::BAD_GATEWAY, why))
+            }
+        };
+        match answered {
+            Ok(response) => {
+                taping.head(response.status(), Headers::of(response.headers()));
+                let headers = Headers::of(response.headers()).to_map();
+                let status = response.status();
+                let body = Tee { body: response.into(), taping: Some(taping) };
+                let mut response = Response::new(body.boxed());
+                *response.status_mut() = status;
+                *response.headers_mut() = headers;
+                response
+            }
+            Err((status, why)) => {
+                let (parts, body) = refused(status, &why).into_parts();
+                taping.head(status, Headers::of(&parts.headers));
+                let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+                taping.part(&bytes);
+                taping.end(Some(why));
+                Response::from_parts(parts, super::listen::whole(bytes))
+            }
+        }
     }
 }
 
@@ -191,7 +216,7 @@ impl Inner {
         if let Some(verdict) = &verdict {
             facts.insert("why_severe".to_owned(), verdict.reason.clone().into());
         }
-        exchange.summary = facts;
+        exchange.summary.extend(facts);
         let counted = Recorded {
             broken: u64::from(broken.is_some()),
             tools: summary.tool_calls.len() as u64 + summary.tool_calls_more,
@@ -257,7 +282,9 @@ struct Taping {
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 impl Taping {
-    fn begin(recorder: &Arc<Inner>, asked: &Asked) -> Self {
+    /// `sent` is what goes to the upstream where that is not what was asked: it is what is recorded, and the hash stays that of
+    /// what was asked.
+    fn begin(recorder: &Arc<Inner>, asked: &Asked, sent: Option<Bytes>) -> Self {
         let (http, mut removed) = http_of(asked);
         let hash = CallHash::of(&recorder.key, &http.call(), &asked.body);
         let asked_as = hash.0.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -277,7 +304,11 @@ impl Taping {
         }
         recorder.writing.send_modify(|left| *left += 1);
         let component = if llm { Component::Llm } else { Component::Other("http".to_owned()) };
-        let frame = Frame::new(component, asked.body.to_vec(), "").metadata(json(&exchange));
+        if sent.is_some() {
+            exchange.summary.insert("edited".to_owned(), true.into());
+        }
+        let request = sent.unwrap_or_else(|| asked.body.clone());
+        let frame = Frame::new(component, request.to_vec(), "").metadata(json(&exchange));
         let frame = match recorder.is_failed() {
             true => None,
             false => OpenFrame::begin(recorder.run.clone(), &frame).inspect_err(|e| recorder.fail(e)).ok(),
@@ -287,7 +318,7 @@ impl Taping {
             frame,
             exchange,
             api,
-            request: asked.body.clone(),
+            request,
             answer: Some(Vec::new()),
             began: Instant::now(),
             over: false,

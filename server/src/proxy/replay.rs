@@ -13,6 +13,7 @@ use annals::matching::{Answer as Found, Call, CallHash, Divergence, Matching, Re
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use http_body_util::channel::{Channel, Sender};
+use hyper::header::HeaderMap;
 use hyper::{Response, StatusCode};
 use serde_json::json;
 use tokio::sync::watch;
@@ -160,20 +161,66 @@ impl Replayer {
         Proxy::start(self.0.clone()).await
     }
 
+    /// The recorded call that answers a request, or what is different.
+    pub(crate) fn ask(&self, call: &str, body: &[u8]) -> annals::Result<Found> {
+        let found = lock(&self.0.matching).ask(call, body);
+        self.0.moved.send_modify(|moved| *moved += 1);
+        found
+    }
+
+    /// The recorded answer of a frame.
+    pub(crate) async fn serve(&self, seq: u32, began: Instant) -> Response<Outgoing> {
+        self.0.clone().serve(seq, began).await
+    }
+
+    /// Lets nobody wait for the recorded answer of a frame.
+    pub(crate) fn give_up(&self, seq: u32) {
+        lock(&self.0.matching).give_up(seq);
+        self.0.moved.send_modify(|moved| *moved += 1);
+    }
+
+    /// Notes a divergence, and answers with it.
+    pub(crate) fn diverge(&self, divergence: Box<Divergence>) -> Response<Outgoing> {
+        self.0.diverge(divergence)
+    }
+
+    pub(crate) fn unreadable(&self, error: &annals::Error) -> Response<Outgoing> {
+        self.0.unreadable(error)
+    }
+
+    /// Recorded calls before a frame.
+    pub(crate) fn calls_before(&self, seq: u32) -> u32 {
+        let before = self.0.exchanges.keys().filter(|of| **of < seq).count();
+        u32::try_from(before).unwrap_or(u32::MAX)
+    }
+
+    /// Status and headers of a recorded answer.
+    pub(crate) fn head(&self, seq: u32) -> (StatusCode, HeaderMap) {
+        let Some(exchange) = self.0.exchanges.get(&seq) else { return (StatusCode::OK, HeaderMap::new()) };
+        let status = exchange.http.status.and_then(|status| StatusCode::from_u16(status).ok());
+        (status.unwrap_or(StatusCode::OK), exchange.volatile.response_headers.to_map())
+    }
+
     /// What it has come to.
     pub(crate) fn finish(&self) -> Replayed {
         let receipt = lock(&self.0.matching).receipt();
-        let (mut tokens, mut dollars) = (0, 0.0);
+        let (tokens, dollars) = self.spent(|seq| !receipt.missing.contains(&seq));
+        Replayed { receipt, diverged: lock(&self.0.diverged).clone(), tokens, dollars }
+    }
+
+    /// Tokens and US dollars that these recorded calls had cost, as far as the table of prices knows.
+    pub(crate) fn spent(&self, of: impl Fn(u32) -> bool) -> (u64, f64) {
+        let (mut tokens, mut dollars) = (0_u64, 0.0);
         let prices = Prices::built_in();
-        let asked = self.0.exchanges.iter().filter(|(seq, _)| !receipt.missing.contains(seq));
-        for (_, exchange) in asked {
+        for (_, exchange) in self.0.exchanges.iter().filter(|(seq, _)| of(**seq)) {
             let usage = exchange.summary.get("usage").cloned().unwrap_or_default();
             let usage: Usage = serde_json::from_value(usage).unwrap_or_default();
-            tokens += usage.input.unwrap_or(0).saturating_add(usage.output.unwrap_or(0));
+            let both = usage.input.unwrap_or(0).saturating_add(usage.output.unwrap_or(0));
+            tokens = tokens.saturating_add(both);
             let model = exchange.summary.get("model").and_then(|model| model.as_str());
             dollars += model.and_then(|model| prices.cost_of(model, &usage)).unwrap_or(0.0);
         }
-        Replayed { receipt, diverged: lock(&self.0.diverged).clone(), tokens, dollars }
+        (tokens, dollars)
     }
 }
 
@@ -198,11 +245,7 @@ impl Handler for Inner {
             self.moved.send_modify(|moved| *moved += 1);
             match found {
                 Ok(Found::Exact(seq) | Found::Matched(seq)) => self.serve(seq, began).await,
-                Ok(Found::Diverged(divergence)) => {
-                    let response = diverged(&divergence);
-                    lock(&self.diverged).push(Diverged::Request(divergence));
-                    response
-                }
+                Ok(Found::Diverged(divergence)) => self.diverge(divergence),
                 Err(error) => self.unreadable(&error),
             }
         })
@@ -210,6 +253,12 @@ impl Handler for Inner {
 }
 
 impl Inner {
+    fn diverge(&self, divergence: Box<Divergence>) -> Response<Outgoing> {
+        let response = diverged(&divergence);
+        lock(&self.diverged).push(Diverged::Request(divergence));
+        response
+    }
+
     fn unreadable(&self, error: &annals::Error) -> Response<Outgoing> {
         lock(&self.diverged).push(Diverged::Unreadable(error.to_string()));
         refused(StatusCode::BAD_GATEWAY, &format!("the recording cannot be read: {error}"))
@@ -226,8 +275,7 @@ impl Inner {
                 return self.unreadable(&error);
             }
         };
-        let status = exchange.http.status.and_then(|status| StatusCode::from_u16(status).ok());
-        let headers = exchange.volatile.response_headers.to_map();
+        let (status, headers) = Replayer(self.clone()).head(seq);
         let may = lock(&self.matching).may_release(seq);
         let whole_at_once = may && self.timing == Timing::None && exchange.volatile.part_bytes.len() <= 1;
         let body = if whole_at_once && exchange.http.broken.is_none() {
@@ -239,7 +287,7 @@ impl Inner {
             body.boxed()
         };
         let mut response = Response::new(body);
-        *response.status_mut() = status.unwrap_or(StatusCode::BAD_GATEWAY);
+        *response.status_mut() = status;
         *response.headers_mut() = headers;
         response
     }
@@ -259,6 +307,8 @@ impl Inner {
     ) {
         let Some(exchange) = self.exchanges.get(&seq) else { return };
         let parts = exchange.volatile.part_bytes.iter().zip(&exchange.volatile.part_ms);
+        // An answer that its client did not wait for has no end that could come too early.
+        let ends = exchange.http.broken.as_deref() != Some(HUNG_UP);
         let mut left = exchange.volatile.part_bytes.len();
         for (bytes, ms) in parts {
             left -= 1;
@@ -267,14 +317,14 @@ impl Inner {
             if self.timing == Timing::Recorded {
                 tokio::time::sleep_until(began + Duration::from_millis(*ms)).await;
             }
-            if left == 0 {
+            if left == 0 && ends {
                 self.turn(seq).await;
             }
             if sender.send_data(part).await.is_err() {
                 break;
             }
         }
-        if exchange.volatile.part_bytes.is_empty() {
+        if exchange.volatile.part_bytes.is_empty() && ends {
             self.turn(seq).await;
         }
         self.released(seq);

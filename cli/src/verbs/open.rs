@@ -1,0 +1,66 @@
+//! `annals open`: where a run failed, on one screen.
+
+use crate::args::{Global, OpenArgs};
+use crate::failure::{Code, Failure, Result};
+use crate::out::{Out, bytes, printable, time};
+
+/// Bytes of an answer that are shown.
+const SHOWN_MAX: usize = 2000;
+
+pub(super) fn run(global: &Global, args: &OpenArgs, out: &mut Out) -> Result<()> {
+    let door = super::reading(global)?;
+    let run = match &args.run {
+        Some(run) => door.run(run)?,
+        None => {
+            let mut last = None;
+            for run in door.runs()? {
+                let run = run?;
+                if matches!(run.status, "failed" | "abandoned") {
+                    last = Some(run);
+                }
+            }
+            last.ok_or_else(|| {
+                Failure::new(
+                    Code::NoSuchThing,
+                    "no run has failed",
+                    "`annals runs` lists the runs of the namespace",
+                )
+            })?
+        }
+    };
+    let failing = door.failing(&run.id)?;
+    if out.json {
+        let object = serde_json::json!({
+            "run": run.id, "status": run.status, "severity": run.severity, "frames": run.frames,
+            "seq": failing.as_ref().map(|failing| failing.frame.seq),
+            "why": failing.as_ref().and_then(|failing| failing.why.clone()),
+            "exit_code": failing.as_ref().and_then(|failing| failing.exit.map(|(code, _)| code)),
+        });
+        return out.object(&object);
+    }
+    out.line(format_args!("{}: {}, {}, began {}", run.id, run.status, run.severity, time(run.started_ns)))?;
+    let Some(failing) = failing else { return out.line("it has no frames") };
+    let frame = &failing.frame;
+    if let Some((code, signal)) = failing.exit {
+        let signal = signal.map(|signal| format!(", ended by signal {signal}")).unwrap_or_default();
+        out.line(format_args!("the program ended with {code}{signal}"))?;
+    }
+    let name = format!("{}@{}", run.id, frame.seq);
+    let failed = if frame.error { ", failed" } else { "" };
+    let component = printable(frame.component.name());
+    out.line(format_args!("\n{name} of {}: {component}, {}{failed}", run.frames, frame.severity))?;
+    if let Some(why) = &failing.why {
+        out.line(printable(why))?;
+    }
+    if let Some((before, new)) = &failing.new {
+        super::show::show_new(&run.id, *before, new, out)?;
+    }
+    let head = frame.output.get(..frame.output.len().min(SHOWN_MAX)).unwrap_or_default();
+    out.line(format_args!("\nanswer, {}:", bytes(frame.output.len() as u64)))?;
+    out.line(printable(&String::from_utf8_lossy(head)))?;
+    if let Some(stderr) = &failing.stderr {
+        out.line("\nstandard error, its end:")?;
+        out.line(printable(stderr.trim_end()))?;
+    }
+    out.line(format_args!("\nnext: annals show {name} --input | annals replay {}", run.id))
+}

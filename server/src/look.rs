@@ -1,0 +1,97 @@
+//! Recorded exchanges looked at by a person: what a request adds to the one before, and which frame of a failed run
+//! to look at first.
+
+use annals::{Component, RecordedFrame, RunReader};
+
+use crate::providers::{self, Api, DECODED_BYTES_MAX, NewPart};
+use crate::proxy::Exchange;
+
+/// A frame of a run that failed, and what there is to be seen of it.
+#[derive(Debug)]
+pub struct Failing {
+    /// The frame.
+    pub frame: RecordedFrame,
+    /// The frame before it that asked in the same way, and what this one adds to it.
+    pub new: Option<(u32, NewPart)>,
+    /// Why it matters, as it was noted when it was recorded.
+    pub why: Option<String>,
+    /// The end of what the program wrote to its standard error.
+    pub stderr: Option<String>,
+    /// The program's exit code, and the signal that ended it.
+    pub exit: Option<(u64, Option<i64>)>,
+}
+
+/// Bytes of standard error that are shown.
+const STDERR_BYTES: usize = 2000;
+
+/// How a frame's request is written. What was imported has no HTTP about it and is in the form of chat completions.
+fn api(frame: &RecordedFrame) -> Option<(Api, Vec<u8>)> {
+    let exchange = serde_json::from_slice::<Exchange>(&frame.metadata).ok();
+    let (api, encoding) = match &exchange {
+        Some(Exchange { http, volatile, .. }) => {
+            let host = http.mount.trim_end_matches(|c: char| c.is_ascii_digit());
+            (
+                providers::recognise(&http.method, &http.path, host),
+                volatile.request_headers.get("content-encoding"),
+            )
+        }
+        None if frame.component == Component::Llm => {
+            (providers::recognise("POST", "/v1/chat/completions", ""), None)
+        }
+        None => return None,
+    };
+    api.shape.is_model_call().then(|| {
+        let body = providers::decode(encoding, &frame.input, DECODED_BYTES_MAX).bytes.into_owned();
+        (api, body)
+    })
+}
+
+/// What the request of a frame adds to the last one before it that is written in the same way, and that one's number; 0 where it is
+/// the first. `None` for a frame that is no model call.
+///
+/// # Errors
+/// As [`RunReader::frame`].
+pub fn new_part(reader: &RunReader, seq: u32) -> annals::Result<Option<(u32, NewPart)>> {
+    let Some((speaks, after)) = api(&reader.frame(seq)?) else { return Ok(None) };
+    for earlier in (1..seq).rev() {
+        if reader.frame_info(earlier)?.component != Component::Llm {
+            continue;
+        }
+        if let Some((_, before)) = api(&reader.frame(earlier)?).filter(|(api, _)| api.shape == speaks.shape) {
+            return Ok(Some((earlier, providers::new_part(&speaks, &before, &after))));
+        }
+    }
+    Ok(Some((0, providers::new_part(&speaks, b"", &after))))
+}
+
+/// The frame of a run to look at first: the last of the most severe ones that are no program's own; else its last exchange.
+/// `None` for a run without frames.
+///
+/// # Errors
+/// As [`RunReader::frame`].
+pub fn failing(reader: &RunReader) -> annals::Result<Option<Failing>> {
+    let (mut found, mut stderr, mut exit) = (None, None, None);
+    let own = |component: &Component| matches!(component.name(), "program" | "stderr");
+    for seq in 1..=reader.info().frames {
+        let frame = reader.frame_info(seq)?;
+        let weight = (frame.error, frame.severity);
+        if !own(&frame.component) && found.is_none_or(|(most, _)| weight >= most) {
+            found = Some((weight, seq));
+        }
+        if frame.component.name() == "stderr" {
+            let bytes = reader.frame(seq)?.output;
+            let end = &bytes[bytes.len().saturating_sub(STDERR_BYTES)..];
+            stderr = Some(String::from_utf8_lossy(end).into_owned());
+        }
+        if frame.component.name() == "program"
+            && let Ok(metadata) = serde_json::from_slice::<serde_json::Value>(&frame.metadata)
+        {
+            exit = metadata["exit"]["code"].as_u64().map(|code| (code, metadata["exit"]["signal"].as_i64()));
+        }
+    }
+    let Some((_, seq)) = found else { return Ok(None) };
+    let frame = reader.frame(seq)?;
+    let exchange = serde_json::from_slice::<Exchange>(&frame.metadata).ok();
+    let why = exchange.and_then(|exchange| Some(exchange.summary.get("why_severe")?.as_str()?.to_owned()));
+    Ok(Some(Failing { new: new_part(reader, seq)?, frame, why, stderr, exit }))
+}

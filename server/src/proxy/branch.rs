@@ -1,0 +1,222 @@
+//! A fork that runs on: the frames before the fork's point are answered from the parent, what comes after goes to the
+//! upstreams and is recorded into the child.
+//!
+//! Requests are asserted while the shared frames last: one that is not the parent's then is a divergence, since
+//! everything after it would be another story than the one that was forked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use annals::matching::Answer as Found;
+use bytes::Bytes;
+use hyper::Response;
+use hyper::header::CONTENT_LENGTH;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::listen::{Answer, Asked, Handler, Proxy, ProxyError, whole};
+use super::record::{Recorder, http_of};
+use super::replay::{Diverged, Replayer};
+
+/// What is changed from the fork's point on.
+#[derive(Debug, Clone, Default)]
+pub struct Edits {
+    /// The answer of the frame at which the run is forked, in place of the recorded one.
+    pub response: Option<Bytes>,
+    /// Values of JSON requests, by their places, in every request from there on.
+    pub set: Vec<(Place, Value)>,
+}
+
+/// A place in a JSON request: members and numbers of elements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place(Vec<Step>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    Member(String),
+    Element(usize),
+}
+
+impl Place {
+    /// Reads `$.model`, `$.messages[0].content` or `$['a b']`.
+    ///
+    /// # Errors
+    /// In words, where it is no such place.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no place in a request: write $.model or $.messages[0].content");
+        let mut rest = text.strip_prefix('$').ok_or_else(wrong)?;
+        let mut steps = Vec::new();
+        while !rest.is_empty() {
+            let (step, after) = if let Some(name) = rest.strip_prefix('.') {
+                let end = name.find(['.', '[']).unwrap_or(name.len());
+                let (name, after) = name.split_at(end);
+                (Step::Member(name.to_owned()), after)
+            } else {
+                let inner = rest.strip_prefix('[').ok_or_else(wrong)?;
+                let (inner, after) = inner.split_once(']').ok_or_else(wrong)?;
+                match inner.strip_prefix('\'').and_then(|inner| inner.strip_suffix('\'')) {
+                    Some(name) => (Step::Member(name.to_owned()), after),
+                    None => (Step::Element(inner.parse().map_err(|_| wrong())?), after),
+                }
+            };
+            if matches!(&step, Step::Member(name) if name.is_empty()) {
+                return Err(wrong());
+            }
+            steps.push(step);
+            rest = after;
+        }
+        if steps.is_empty() { Err(wrong()) } else { Ok(Self(steps)) }
+    }
+
+    /// Puts a value there; `false` where there is no such place and none can be made.
+    fn set(&self, body: &mut Value, value: &Value) -> bool {
+        let mut at = body;
+        for step in &self.0 {
+            let next = match step {
+                Step::Member(name) => {
+                    at.as_object_mut().map(|object| object.entry(name.clone()).or_insert(Value::Null))
+                }
+                Step::Element(number) => at.as_array_mut().and_then(|array| array.get_mut(*number)),
+            };
+            let Some(next) = next else { return false };
+            at = next;
+        }
+        *at = value.clone();
+        true
+    }
+}
+
+impl Edits {
+    /// A request's body as it is to be sent. One that is not JSON, or has no such places, goes as it is.
+    fn apply(&self, body: &Bytes) -> Option<Bytes> {
+        if self.set.is_empty() {
+            return None;
+        }
+        let mut value: Value = serde_json::from_slice(body).ok()?;
+        let mut changed = false;
+        for (place, to) in &self.set {
+            changed |= place.set(&mut value, to);
+        }
+        changed.then(|| serde_json::to_vec(&value).ok().map(Bytes::from)).flatten()
+    }
+}
+
+/// A fork being run.
+pub(crate) struct Branch(Arc<Inner>);
+
+struct Inner {
+    parent: Replayer,
+    child: Recorder,
+    /// Frames of the parent before this one are the child's, too.
+    from: u32,
+    edits: Edits,
+    /// Calls of the shared frames that were not asked for yet.
+    left: AtomicU32,
+}
+
+impl Branch {
+    pub(crate) fn new(parent: Replayer, child: Recorder, from: u32, edits: Edits) -> Self {
+        let left = AtomicU32::new(parent.calls_before(from));
+        Self(Arc::new(Inner { parent, child, from, edits, left }))
+    }
+
+    pub(crate) async fn listen(&self) -> Result<Proxy, ProxyError> {
+        let proxy = Proxy::start(self.0.clone()).await?;
+        self.0.child.listens_at(proxy.port());
+        Ok(proxy)
+    }
+
+    /// Calls of the shared frames that nobody asked for.
+    pub(crate) fn left(&self) -> u32 {
+        self.0.left.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn child(&self) -> &Recorder {
+        &self.0.child
+    }
+
+    /// How many calls were answered from the parent, and what they had cost.
+    pub(crate) fn served(&self) -> (u32, f64) {
+        let receipt = self.0.parent.finish().receipt;
+        let (_, dollars) = self.0.parent.spent(|seq| seq < self.0.from && !receipt.missing.contains(&seq));
+        (receipt.served, dollars)
+    }
+
+    pub(crate) fn diverged(&self) -> Vec<Diverged> {
+        self.0.parent.finish().diverged
+    }
+}
+
+impl Handler for Inner {
+    fn answer(self: Arc<Self>, asked: Asked) -> Answer {
+        Box::pin(async move {
+            let (http, _) = http_of(&asked);
+            match self.parent.ask(&http.call(), &asked.body) {
+                Ok(Found::Exact(seq) | Found::Matched(seq)) if seq < self.from => {
+                    self.left.fetch_sub(1, Ordering::SeqCst);
+                    self.parent.serve(seq, Instant::now()).await
+                }
+                Ok(Found::Exact(seq) | Found::Matched(seq)) => {
+                    // Its recorded answer will not go out: nobody is to wait for it.
+                    self.parent.give_up(seq);
+                    match &self.edits.response {
+                        Some(response) if seq == self.from => {
+                            self.swapped(seq, &asked, response.clone()).await
+                        }
+                        _ => self.on(asked).await,
+                    }
+                }
+                Ok(Found::Diverged(_)) if self.left.load(Ordering::SeqCst) == 0 => self.on(asked).await,
+                Ok(Found::Diverged(divergence)) => self.parent.diverge(divergence),
+                Err(error) => self.parent.unreadable(&error),
+            }
+        })
+    }
+}
+
+impl Inner {
+    /// A request of the tail: live, and recorded.
+    async fn on(&self, asked: Asked) -> Response<super::listen::Outgoing> {
+        let sent = self.edits.apply(&asked.body);
+        self.child.exchange(asked, sent).await
+    }
+
+    /// The frame at the fork's point, with another answer than the recorded one.
+    async fn swapped(&self, seq: u32, asked: &Asked, body: Bytes) -> Response<super::listen::Outgoing> {
+        let (status, mut headers) = self.parent.head(seq);
+        headers.remove(CONTENT_LENGTH);
+        headers.insert(CONTENT_LENGTH, body.len().into());
+        self.child.invented(asked, status, &headers, &body);
+        let mut response = Response::new(whole(body));
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn edits(set: &[(&str, Value)]) -> Edits {
+        let set = set.iter().map(|(place, value)| (Place::parse(place).unwrap(), value.clone())).collect();
+        Edits { response: None, set }
+    }
+
+    #[test]
+    fn places_are_set_where_they_are_or_can_be_made() {
+        let body = Bytes::from(json!({"model":"a","messages":[{"role":"system","content":"x"}]}).to_string());
+        let of = |set: &[(&str, Value)]| edits(set).apply(&body);
+        let sent =
+            of(&[("$.model", json!("b")), ("$.messages[0].content", json!("y")), ("$['top p']", json!(1))]);
+        let sent: Value = serde_json::from_slice(&sent.unwrap()).unwrap();
+        assert_eq!(sent, json!({"model":"b","messages":[{"role":"system","content":"y"}],"top p":1}));
+        assert_eq!(of(&[("$.messages[7].content", json!(1))]), None);
+        assert_eq!(of(&[]), None);
+        assert_eq!(edits(&[("$.model", json!("b"))]).apply(&Bytes::from_static(b"no json")), None);
+        for bad in ["", "$", "model", "$.", "$[x]", "$..a", "$.a[", "$.a['b"] {
+            assert!(Place::parse(bad).is_err(), "{bad}");
+        }
+    }
+}
