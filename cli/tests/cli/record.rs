@@ -226,7 +226,8 @@ fn what_cannot_be_recorded_is_refused_with_a_reason_and_the_rest_goes_on() {
 fn strangers_and_smugglers_are_turned_away() {
     let (bench, upstream) = (Bench::new(), Upstream::start());
     let script = bench.write("wait.sh", "echo $OPENAI_BASE_URL; read line");
-    let mut command = bench.command(["record", "--run", "r", "--", "sh", &script]);
+    let mut command =
+        bench.command(["record", "--run", "r", "--upstream", &upstream.url, "--", "sh", &script]);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut address = String::new();
