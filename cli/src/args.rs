@@ -55,6 +55,8 @@ pub(crate) enum Verb {
     /// Checkpoints and proofs: what shows later, and to others, that nothing was rewritten
     #[command(subcommand)]
     Ledger(LedgerVerb),
+    /// Compare two runs frame by frame; ends with 3 where they differ
+    Diff(DiffArgs),
     /// Run a recorded program on from one of its frames, with something changed, into a new run
     Fork(ForkArgs),
     /// Print the agent's state after a frame
@@ -333,6 +335,14 @@ pub(crate) struct ForkArgs {
     /// Another program than the recorded one
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiffArgs {
+    /// The first run
+    pub(crate) a: String,
+    /// The second run
+    pub(crate) b: String,
 }
 
 #[derive(Debug, Args)]

@@ -11,7 +11,7 @@ use annals::{
 };
 
 use annals_server::providers::NewPart;
-use annals_server::{Failing, ForkReport, Forking, Origin, Recording, Report, SessionError};
+use annals_server::{Alignment, Failing, ForkReport, Forking, Origin, Recording, Report, SessionError};
 
 use crate::failure::{Code, Failure, Result, before};
 
@@ -239,6 +239,11 @@ impl Door {
             let message = format!("frame {seq} of run `{id}` is no model call");
             Failure::new(Code::Failed, message, format!("`annals show {id}@{seq} --input` prints its input"))
         })
+    }
+
+    /// Two runs side by side.
+    pub(crate) fn align(&self, a: &RunReader, b: &RunReader) -> Result<Alignment> {
+        annals_server::align(a, b).map_err(engine)
     }
 
     /// The frame of a run to look at first.

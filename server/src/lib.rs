@@ -5,9 +5,10 @@
 //!
 //! Layout: `proxy` (listening, exchanges, recording, replaying), `program` (the child process: its
 //! environment, its output, its end), `session` (both together, as a run), `look`
-//! (recorded exchanges as a person wants to see them). Without a socket, functions of bytes alone:
+//! (recorded exchanges as a person wants to see them), `align` (two runs side by side). Without a socket, functions of bytes alone:
 //! [`providers`] (what is known of model providers) and [`redact`] (what must not reach the disk).
 
+mod align;
 mod look;
 mod percent;
 mod program;
@@ -16,6 +17,7 @@ mod proxy;
 pub mod redact;
 mod session;
 
+pub use align::{Alignment, Pair, align};
 pub use look::{Failing, failing, new_part};
 pub use program::{Program, ProgramError};
 pub use proxy::{

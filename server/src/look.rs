@@ -25,7 +25,7 @@ pub struct Failing {
 const STDERR_BYTES: usize = 2000;
 
 /// How a frame's request is written. What was imported has no HTTP about it and is in the form of chat completions.
-fn api(frame: &RecordedFrame) -> Option<(Api, Vec<u8>)> {
+pub(crate) fn api(frame: &RecordedFrame) -> Option<(Api, Vec<u8>)> {
     let exchange = serde_json::from_slice::<Exchange>(&frame.metadata).ok();
     let (api, encoding) = match &exchange {
         Some(Exchange { http, volatile, .. }) => {

@@ -1,6 +1,7 @@
 //! The verbs, a file for each or for a few that belong together.
 
 mod demo;
+mod diff;
 mod fork;
 mod import;
 mod init;
@@ -34,6 +35,7 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         Verb::Replay(args) => replay::run(global, args, &mut out),
         Verb::Verify(args) => verify::run(global, args, &mut out),
         Verb::Ledger(verb) => ledger::run(global, verb, &mut out),
+        Verb::Diff(args) => diff::run(global, args, &mut out),
         Verb::Fork(args) => fork::run(global, args, &mut out),
         Verb::State(args) => show::state(global, args, &mut out),
         Verb::Get(args) => kv::get(global, args, &mut out),

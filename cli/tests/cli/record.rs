@@ -351,6 +351,18 @@ fn a_fork_replays_its_prefix_and_records_what_comes_after_the_change() {
     assert_eq!(frame["metadata"]["edited"], true);
     assert_eq!(bench.replay(&["cheap"], &[]).code, 0);
 
+    // Side by side: one answer swapped, one asked again; one request changed.
+    let swapped = bench.run("diff r child --json");
+    assert_eq!(swapped.code, 3, "{swapped:?}");
+    let lines = String::from_utf8(swapped.stdout).unwrap();
+    assert!(lines.contains(r#"{"a":2,"b":2,"input":false,"output":true,"same":false}"#), "{lines}");
+    let cheap = bench.run("diff r cheap");
+    let text = String::from_utf8(cheap.stdout).unwrap();
+    for what in ["cheap@3 beside r@3:", "model", "m-1 -> m-2", "2 frames the same"] {
+        assert!(text.contains(what), "{what:?} is not in {text}");
+    }
+    assert_eq!(bench.run("diff r r").code, 0);
+
     // A plain fork shares the frame it names.
     let forked = bench.fork(&["r@2"], &upstream.url);
     says(&forked, &["forked into r-fork-2: prefix replayed 2, tail recorded 1"]);

@@ -154,7 +154,7 @@ impl Handler for Inner {
             match self.parent.ask(&http.call(), &asked.body) {
                 Ok(Found::Exact(seq) | Found::Matched(seq)) if seq < self.from => {
                     self.left.fetch_sub(1, Ordering::SeqCst);
-                    self.parent.serve(seq, Instant::now()).await
+                    self.parent.serve(seq, Instant::now(), asked.wire).await
                 }
                 Ok(Found::Exact(seq) | Found::Matched(seq)) => {
                     // Its recorded answer will not go out: nobody is to wait for it.

@@ -21,6 +21,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::wire::{Counted, Wire};
+
 /// Greatest length of a request's body, in bytes.
 const REQUEST_BYTES_MAX: usize = 256 << 20;
 
@@ -43,6 +45,8 @@ pub(crate) struct Asked {
     pub(crate) body: Bytes,
     /// Why it is not to be passed on.
     pub(crate) refusal: Option<(StatusCode, String)>,
+    /// The connection it came by.
+    pub(crate) wire: Arc<Wire>,
 }
 
 /// Whoever answers requests.
@@ -137,9 +141,11 @@ async fn listen(
 
 async fn serve(stream: TcpStream, handler: Arc<dyn Handler>, secret: Arc<str>) {
     let _ = stream.set_nodelay(true);
+    let Some(stream) = Counted::new(stream) else { return };
+    let wire = stream.wire();
     let service = service_fn(move |request| {
-        let (handler, secret) = (handler.clone(), secret.clone());
-        async move { Ok::<_, std::convert::Infallible>(one(request, handler, &secret).await) }
+        let (handler, secret, wire) = (handler.clone(), secret.clone(), wire.clone());
+        async move { Ok::<_, std::convert::Infallible>(one(request, handler, &secret, wire).await) }
     });
     // A client that breaks off ends its own connection, and nothing else.
     let _ = hyper::server::conn::http1::Builder::new()
@@ -150,7 +156,12 @@ async fn serve(stream: TcpStream, handler: Arc<dyn Handler>, secret: Arc<str>) {
         .await;
 }
 
-async fn one(request: Request<Incoming>, handler: Arc<dyn Handler>, secret: &str) -> Response<Outgoing> {
+async fn one(
+    request: Request<Incoming>,
+    handler: Arc<dyn Handler>,
+    secret: &str,
+    wire: Arc<Wire>,
+) -> Response<Outgoing> {
     let (parts, body) = request.into_parts();
     let Some((mount, path)) = place(parts.uri.path(), secret) else {
         return refused(StatusCode::FORBIDDEN, "this address belongs to a recording and lacks its secret");
@@ -163,6 +174,7 @@ async fn one(request: Request<Incoming>, handler: Arc<dyn Handler>, secret: &str
         headers: parts.headers,
         body: Bytes::new(),
         refusal: None,
+        wire,
     };
     asked.refusal = refusal(&asked.method, &asked.headers);
     if asked.refusal.is_none() {

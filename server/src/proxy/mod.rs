@@ -9,6 +9,7 @@ mod mounts;
 mod record;
 mod replay;
 mod upstream;
+mod wire;
 
 pub(crate) use branch::Branch;
 pub use branch::{Edits, Place};

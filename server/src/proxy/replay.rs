@@ -4,7 +4,7 @@
 //! The last part of an answer waits for the answers that had ended before it, so that a program sees its calls end in the
 //! recorded order. Whoever would wait for ever is let go after a while, and that counts as a divergence.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use tokio::time::{Instant, timeout};
 use super::exchange::Exchange;
 use super::listen::{Answer, Asked, Handler, OURS, Outgoing, Proxy, ProxyError, refused, told, whole};
 use super::record::{HUNG_UP, http_of};
+use super::wire::Wire;
 use crate::providers::{Prices, Usage};
 
 /// How long an answer waits for others while nothing at all moves.
@@ -100,6 +101,8 @@ pub(crate) struct Replayer(Arc<Inner>);
 struct Inner {
     reader: RunReader,
     exchanges: HashMap<u32, Exchange>,
+    /// Calls that overlapped no other when they were recorded.
+    alone: HashSet<u32>,
     matching: Mutex<Matching>,
     diverged: Mutex<Vec<Diverged>>,
     timing: Timing,
@@ -138,7 +141,7 @@ impl Replayer {
             calls.push(Call { seq, name, exact, begun_ns: frame.started_ns, ended_ns });
             exchanges.insert(seq, exchange);
         }
-        let bodies = reader.clone();
+        let (bodies, alone) = (reader.clone(), alone(&calls));
         let mut matching = Matching::new(calls, move |seq| Ok(bodies.frame(seq)?.input), options.rules, key)?;
         if let Some(seed) = options.chaos {
             matching = matching.chaos(seed);
@@ -146,6 +149,7 @@ impl Replayer {
         Ok(Self(Arc::new(Inner {
             reader,
             exchanges,
+            alone,
             matching: Mutex::new(matching),
             diverged: Mutex::default(),
             timing: options.timing,
@@ -169,8 +173,8 @@ impl Replayer {
     }
 
     /// The recorded answer of a frame.
-    pub(crate) async fn serve(&self, seq: u32, began: Instant) -> Response<Outgoing> {
-        self.0.clone().serve(seq, began).await
+    pub(crate) async fn serve(&self, seq: u32, began: Instant, wire: Arc<Wire>) -> Response<Outgoing> {
+        self.0.clone().serve(seq, began, wire).await
     }
 
     /// Lets nobody wait for the recorded answer of a frame.
@@ -224,6 +228,22 @@ impl Replayer {
     }
 }
 
+/// The numbers of calls that overlap no other.
+fn alone(calls: &[Call]) -> HashSet<u32> {
+    let mut by_begin: Vec<_> = calls.iter().map(|call| (call.begun_ns, call.ended_ns, call.seq)).collect();
+    by_begin.sort_unstable();
+    let mut ended = 0;
+    let mut alone = HashSet::new();
+    for (at, (begun_ns, ended_ns, seq)) in by_begin.iter().enumerate() {
+        let next = by_begin.get(at + 1).is_some_and(|(next, ..)| next < ended_ns);
+        if *begun_ns >= ended && !next {
+            alone.insert(*seq);
+        }
+        ended = ended.max(*ended_ns);
+    }
+    alone
+}
+
 pub(crate) fn unhex(text: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
@@ -244,7 +264,7 @@ impl Handler for Inner {
             let found = lock(&self.matching).ask(&http.call(), &asked.body);
             self.moved.send_modify(|moved| *moved += 1);
             match found {
-                Ok(Found::Exact(seq) | Found::Matched(seq)) => self.serve(seq, began).await,
+                Ok(Found::Exact(seq) | Found::Matched(seq)) => self.serve(seq, began, asked.wire).await,
                 Ok(Found::Diverged(divergence)) => self.diverge(divergence),
                 Err(error) => self.unreadable(&error),
             }
@@ -264,7 +284,7 @@ impl Inner {
         refused(StatusCode::BAD_GATEWAY, &format!("the recording cannot be read: {error}"))
     }
 
-    async fn serve(self: Arc<Self>, seq: u32, began: Instant) -> Response<Outgoing> {
+    async fn serve(self: Arc<Self>, seq: u32, began: Instant, wire: Arc<Wire>) -> Response<Outgoing> {
         let Some(exchange) = self.exchanges.get(&seq) else {
             return refused(StatusCode::BAD_GATEWAY, "the recording has lost this exchange");
         };
@@ -277,13 +297,16 @@ impl Inner {
         };
         let (status, headers) = Replayer(self.clone()).head(seq);
         let may = lock(&self.matching).may_release(seq);
-        let whole_at_once = may && self.timing == Timing::None && exchange.volatile.part_bytes.len() <= 1;
+        let whole_at_once = may
+            && self.alone.contains(&seq)
+            && self.timing == Timing::None
+            && exchange.volatile.part_bytes.len() <= 1;
         let body = if whole_at_once && exchange.http.broken.is_none() {
             self.released(seq);
             whole(output)
         } else {
             let (sender, body) = Channel::new(1);
-            tokio::spawn(self.clone().send(seq, output, began, sender));
+            tokio::spawn(self.clone().send(seq, output, began, sender, wire));
             body.boxed()
         };
         let mut response = Response::new(body);
@@ -304,6 +327,7 @@ impl Inner {
         mut output: Bytes,
         began: Instant,
         mut sender: Sender<Bytes, super::listen::BoxError>,
+        wire: Arc<Wire>,
     ) {
         let Some(exchange) = self.exchanges.get(&seq) else { return };
         let parts = exchange.volatile.part_bytes.iter().zip(&exchange.volatile.part_ms);
@@ -320,8 +344,12 @@ impl Inner {
             if left == 0 && ends {
                 self.turn(seq).await;
             }
+            let upto = wire.written() + part.len() as u64;
             if sender.send_data(part).await.is_err() {
                 break;
+            }
+            if left == 0 && ends && !self.alone.contains(&seq) {
+                wire.taken(upto).await;
             }
         }
         if exchange.volatile.part_bytes.is_empty() && ends {

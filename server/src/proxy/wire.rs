@@ -1,0 +1,182 @@
+//! Whether a client has taken what was written to it.
+//!
+//! Answers that overlapped go out in their recorded order, which means nothing to a client that finds two of them at once. So
+//! the next one waits until the one before was read. Linux says how much of a loopback connection its reader has
+//! not read yet (`/proc/net/tcp`); elsewhere a short pause has to do.
+
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
+
+/// How long a client may leave an answer unread before the next one goes out all the same.
+const UNREAD_MAX: Duration = Duration::from_millis(500);
+/// Between two looks.
+const LOOK: Duration = Duration::from_micros(200);
+/// The pause where nothing can be seen.
+const BLIND: Duration = Duration::from_millis(5);
+
+/// A connection's two ends, and how many bytes were written to it.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    client: SocketAddr,
+    own: SocketAddr,
+    written: AtomicU64,
+}
+
+impl Wire {
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many bytes were written in all, and read.
+    pub(crate) async fn taken(&self, bytes: u64) {
+        let until = Instant::now() + UNREAD_MAX;
+        while self.written() < bytes && Instant::now() < until {
+            sleep(LOOK).await;
+        }
+        loop {
+            match unread(self.client, self.own) {
+                Some(0) => return,
+                Some(_) if Instant::now() < until => sleep(LOOK).await,
+                Some(_) => return,
+                None => return sleep(BLIND).await,
+            }
+        }
+    }
+}
+
+/// Bytes that have arrived at the client's end and that it has not read. `None` where the system does not say.
+fn unread(client: SocketAddr, own: SocketAddr) -> Option<u64> {
+    let (SocketAddr::V4(client), SocketAddr::V4(own)) = (client, own) else { return None };
+    let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
+    let end = |of: std::net::SocketAddrV4| {
+        format!("{:08X}:{:04X}", u32::from_ne_bytes(of.ip().octets()), of.port())
+    };
+    unread_in(&table, &end(client), &end(own))
+}
+
+/// Lines are `sl local remote state tx_queue:rx_queue ...`, numbers in hexadecimal (proc_pid_net(5)).
+fn unread_in(table: &str, client: &str, own: &str) -> Option<u64> {
+    table.lines().find_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let (local, remote) = (fields.next()?, fields.next()?);
+        if local != client || remote != own {
+            return None;
+        }
+        let (_, unread) = fields.nth(1)?.split_once(':')?;
+        u64::from_str_radix(unread, 16).ok()
+    })
+}
+
+/// A connection that counts what is written to it.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    stream: TcpStream,
+    wire: Arc<Wire>,
+}
+
+impl Counted {
+    /// `None` for a connection that is gone already.
+    pub(crate) fn new(stream: TcpStream) -> Option<Self> {
+        let (client, own) = (stream.peer_addr().ok()?, stream.local_addr().ok()?);
+        Some(Self { stream, wire: Arc::new(Wire { client, own, written: AtomicU64::new(0) }) })
+    }
+
+    pub(crate) fn wire(&self) -> Arc<Wire> {
+        self.wire.clone()
+    }
+
+    fn count(&self, written: Poll<std::io::Result<usize>>) -> Poll<std::io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = &written {
+            self.wire.written.fetch_add(*bytes as u64, Ordering::Relaxed);
+        }
+        written
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.count(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.count(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn the_table_says_what_a_client_has_not_read() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr\n\
+                     0: 0100007F:1F90 0100007F:A1B2 01 00000000:00000000 00:00000000\n\
+                     1: 0100007F:A1B2 0100007F:1F90 01 00000000:0000004D 00:00000000\n";
+        assert_eq!(unread_in(table, "0100007F:A1B2", "0100007F:1F90"), Some(0x4d));
+        assert_eq!(unread_in(table, "0100007F:A1B3", "0100007F:1F90"), None);
+        assert_eq!(unread_in("", "a", "b"), None);
+    }
+
+    /// With a real connection: not taken before it is read, taken soon after.
+    #[test]
+    fn what_was_written_is_taken_once_it_is_read() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut counted = Counted::new(stream).unwrap();
+            let wire = counted.wire();
+            tokio::io::AsyncWriteExt::write_all(&mut counted, b"four").await.unwrap();
+            assert_eq!(wire.written(), 4);
+            if let Some(unread) = unread(wire.client, wire.own) {
+                assert_eq!(unread, 4);
+            }
+            client.read_exact(&mut [0; 4]).unwrap();
+            wire.taken(4).await;
+            assert!(matches!(unread(wire.client, wire.own), Some(0) | None));
+        });
+    }
+}
