@@ -80,9 +80,14 @@ class Bench:
         server.wait()
         if recorded.returncode != 0:
             return f"record ended with {recorded.returncode}: {recorded.stderr.decode()[-600:]}"
+        wanted = recorded.stdout
         for number in range(replays):
             replayed = self.annals_run("replay", name, key=False)
-            if replayed.returncode != 0 or b"unused 0" not in replayed.stderr or replayed.stdout != recorded.stdout:
+            # Of two answers that came within a millisecond the client may have taken the later one first, which no proxy sees:
+            # every branch has to get its own answer, and every replay the order of the first.
+            if doing == "concurrent" and number == 0 and sorted(replayed.stdout.splitlines()) == sorted(wanted.splitlines()):
+                wanted = replayed.stdout
+            if replayed.returncode != 0 or b"unused 0" not in replayed.stderr or replayed.stdout != wanted:
                 return f"replay {number + 1} ended with {replayed.returncode}: {replayed.stderr.decode()[-600:]}"
         return None
 

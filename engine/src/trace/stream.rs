@@ -62,6 +62,8 @@ pub struct Ending {
     pub severity: Severity,
     /// Metadata (JSON) in place of what it began with.
     pub metadata: Option<Vec<u8>>,
+    /// How long it took, where that is not until now.
+    pub duration_ns: Option<u64>,
 }
 
 impl<R: Deref<Target = Run>> OpenFrame<R> {
@@ -172,7 +174,8 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         let mut batch = self.run.batch()?;
         let mut begun = self.begun.clone();
         batch.learn(&mut begun, &ending)?;
-        begun.head.duration_ns = self.run.core.io.now_ns().saturating_sub(self.begun.started_ns);
+        let until_now = self.run.core.io.now_ns().saturating_sub(self.begun.started_ns);
+        begun.head.duration_ns = ending.duration_ns.unwrap_or(until_now);
         let output = StoredBlob {
             namespace: self.run.namespace(),
             id: BlobId(*state.hasher.finalize().as_bytes()),

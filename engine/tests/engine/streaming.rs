@@ -64,7 +64,8 @@ fn a_frame_may_end_with_other_metadata_than_it_began_with() {
             let open = open[n].take().unwrap();
             open.append(format!("answer {n}").as_bytes()).unwrap();
             let severity = if round == 3 { Severity::Flagged } else { Severity::Debug };
-            let ending = Ending { error: n == 1, severity, metadata: Some(ends[n].clone()) };
+            let duration_ns = (n == 2).then_some(77);
+            let ending = Ending { error: n == 1, severity, metadata: Some(ends[n].clone()), duration_ns };
             open.finish_with(ending).unwrap();
         }
         for (n, end) in ends.iter().enumerate() {
@@ -76,6 +77,7 @@ fn a_frame_may_end_with_other_metadata_than_it_began_with() {
     assert_eq!(space.run("streamed").unwrap().info().severity, Severity::Flagged);
     let severities: Vec<_> = space.run("streamed").unwrap().frames().map(|f| f.unwrap().severity).collect();
     assert_eq!(severities.iter().filter(|s| **s == Severity::Flagged).count(), 3);
+    assert_eq!(space.run("streamed").unwrap().frame(3).unwrap().duration_ns, 77);
     assert!(!severities.contains(&Severity::Debug), "an end never makes a frame matter less");
     assert_eq!(run.end(Status::Ok).unwrap().fingerprint, whole.end(Status::Ok).unwrap().fingerprint);
     assert_eq!(bodies(&space.run("streamed").unwrap()), bodies(&space.run("whole").unwrap()));

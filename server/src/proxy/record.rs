@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 
+use annals::io::{Io, RealIo};
 use annals::matching::CallHash;
 use annals::{Component, Ending, Frame, OpenFrame, Run, Severity};
 use bytes::Bytes;
@@ -225,7 +226,7 @@ impl Inner {
         };
         let error = broken.is_some() || exchange.http.status.is_none_or(|status| status >= 400);
         let severity = verdict.map_or(Severity::Normal, |verdict| verdict.severity);
-        (Ending { error, severity, metadata: Some(json(&exchange)) }, counted)
+        (Ending { error, severity, metadata: Some(json(&exchange)), duration_ns: None }, counted)
     }
 
     fn count(&self, counted: &Recorded) {
@@ -274,6 +275,7 @@ struct Taping {
     request: Bytes,
     /// A copy of the answer to look at, as long as it is not too long.
     answer: Option<Vec<u8>>,
+    started_ns: u64,
     began: Instant,
     over: bool,
 }
@@ -308,7 +310,10 @@ impl Taping {
             exchange.summary.insert("edited".to_owned(), true.into());
         }
         let request = sent.unwrap_or_else(|| asked.body.clone());
-        let frame = Frame::new(component, request.to_vec(), "").metadata(json(&exchange));
+        let mut frame = Frame::new(component, request.to_vec(), "").metadata(json(&exchange));
+        // Taken here and at the last part, so that what waits for the store changes no order.
+        let started_ns = RealIo::default().now_ns();
+        frame.started_ns = Some(started_ns);
         let frame = match recorder.is_failed() {
             true => None,
             false => OpenFrame::begin(recorder.run.clone(), &frame).inspect_err(|e| recorder.fail(e)).ok(),
@@ -320,6 +325,7 @@ impl Taping {
             api,
             request,
             answer: Some(Vec::new()),
+            started_ns,
             began: Instant::now(),
             over: false,
         }
@@ -359,8 +365,10 @@ impl Taping {
         self.exchange.http.broken = broken;
         let (recorder, frame, exchange) = (self.recorder.clone(), self.frame.take(), self.exchange.clone());
         let (api, request, answer) = (self.api.clone(), self.request.clone(), self.answer.take());
+        let duration_ns = RealIo::default().now_ns().saturating_sub(self.started_ns);
         let write = move || {
-            let (ending, counted) = recorder.look_at(exchange, &api, &request, answer.as_deref());
+            let (mut ending, counted) = recorder.look_at(exchange, &api, &request, answer.as_deref());
+            ending.duration_ns = Some(duration_ns);
             recorder.count(&counted);
             if let Some(Err(error)) = frame.map(|frame| frame.finish_with(ending)) {
                 recorder.fail(&error);
