@@ -40,6 +40,7 @@ def every():
     print(told(ask("/binary?x=1&key=AIzaSecretKey", bytes(range(256)))))
     print(told(ask("/empty", b"", method="GET")))
     print(told(ask("/nowhere/known", b"", method="DELETE")))
+    print(told(ask("/empty/head", b"", method="HEAD")))
     print("a word to the wise", file=sys.stderr)
 
 

@@ -115,6 +115,8 @@ fn answer(to: &mut TcpStream, request: &Request, number: u64) -> std::io::Result
             whole(to, "200 OK", "content-type: audio/mpeg\r\ncontent-encoding: br\r\n", &bytes)
         }
         "/v1/empty" => to.write_all(b"HTTP/1.1 204 No Content\r\nx-odd: caf\xe9\r\n\r\n"),
+        // To HEAD: the length of what GET would get, and nothing else.
+        "/v1/empty/head" => to.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1234\r\n\r\n"),
         "/v1/broken" => {
             to.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nhalf of it")?;
             Err(std::io::ErrorKind::BrokenPipe.into())

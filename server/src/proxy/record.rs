@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame as Part, SizeHint};
 use hyper::header::HeaderMap;
-use hyper::{Response, StatusCode};
+use hyper::{Method, Response, StatusCode};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
@@ -155,7 +155,16 @@ impl Inner {
                 taping.head(response.status(), Headers::of(response.headers()));
                 let headers = Headers::of(response.headers()).to_map();
                 let status = response.status();
-                let body = Tee { body: response.into(), taping: Some(taping) };
+                let body: reqwest::Body = response.into();
+                // Of an answer that has no body nothing is ever asked for, and so no end would be seen.
+                let none = asked.method == Method::HEAD
+                    || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+                    || body.is_end_stream();
+                let mut taping = Some(taping);
+                if none && let Some(taping) = taping.take() {
+                    taping.end(None);
+                }
+                let body = Tee { body, taping };
                 let mut response = Response::new(body.boxed());
                 *response.status_mut() = status;
                 *response.headers_mut() = headers;

@@ -31,6 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// What a broken answer is given to reach its client before the connection is cut.
 const FLUSH: Duration = Duration::from_millis(50);
 
+/// The longest time after its request at which a part goes out with `Timing::Recorded`: a day.
+const PART_MS_MAX: u64 = 86_400_000;
+
 /// When the parts of an answer go out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Timing {
@@ -339,7 +342,9 @@ impl Inner {
             let len = usize::try_from(*bytes).unwrap_or(usize::MAX).min(output.len());
             let part = if left == 0 { std::mem::take(&mut output) } else { output.split_to(len) };
             if self.timing == Timing::Recorded {
-                tokio::time::sleep_until(began + Duration::from_millis(*ms)).await;
+                // Milliseconds come from the recording: no time that far away is waited for.
+                let pause = Duration::from_millis((*ms).min(PART_MS_MAX));
+                tokio::time::sleep_until(began + pause).await;
             }
             if left == 0 && ends {
                 self.turn(seq).await;
