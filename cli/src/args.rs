@@ -46,6 +46,8 @@ pub(crate) enum Verb {
     Runs(RunsArgs),
     /// Show a run, or one of its frames
     Show(ShowArgs),
+    /// Follow a run while it is recorded, frame by frame, until it ends
+    Tail(TailArgs),
     /// Show where a run failed: the frame, what its request added, the answer, how the program ended
     Open(OpenArgs),
     /// Run a recorded program again, its model calls answered from the recording; or read runs back, every byte checked
@@ -335,6 +337,12 @@ pub(crate) struct ForkArgs {
     /// Another program than the recorded one
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TailArgs {
+    /// The run [default: the last one]
+    pub(crate) run: Option<String>,
 }
 
 #[derive(Debug, Args)]

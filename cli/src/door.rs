@@ -175,6 +175,11 @@ impl Door {
         Ok(Self { store, namespace: namespace.to_owned() })
     }
 
+    /// Sees what was committed since the store was opened for reading.
+    pub(crate) fn refresh(&self) -> Result<()> {
+        self.store.refresh().map_err(engine)
+    }
+
     pub(crate) fn close(self) -> Result<()> {
         self.store.close().map_err(engine)
     }

@@ -13,6 +13,7 @@ mod replay;
 mod runs;
 mod show;
 mod stats;
+mod tail;
 mod upkeep;
 mod verify;
 
@@ -31,6 +32,7 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         Verb::Import(args) => import::run(global, args, &mut out),
         Verb::Runs(args) => runs::run(global, args, &mut out),
         Verb::Show(args) => show::run(global, args, &mut out),
+        Verb::Tail(args) => tail::run(global, args, &mut out),
         Verb::Open(args) => open::run(global, args, &mut out),
         Verb::Replay(args) => replay::run(global, args, &mut out),
         Verb::Verify(args) => verify::run(global, args, &mut out),

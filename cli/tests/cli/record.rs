@@ -399,3 +399,46 @@ fn a_fork_is_refused_or_says_so_where_its_prefix_cannot_be_had() {
     assert_eq!(bench.run("fork r@2 shared --no-run").code, 0);
     assert_eq!(bench.run("show shared --json").json()[0]["frames"], 2);
 }
+
+/// Reading verbs work beside a recorder; `tail` tells each frame once it is there and ends with the run.
+#[test]
+fn a_run_is_followed_while_it_is_recorded() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let script = bench.write(
+        "steps.sh",
+        "for step in 1 2 3; do read line; python3 -B $0.py swapped $line; done",
+    );
+    std::os::unix::fs::symlink(agent(), bench.path("steps.sh.py")).unwrap();
+    let command = ["record", "--run", "r", "--upstream", &upstream.url, "--", "sh", &script];
+    let mut command = bench.command(command);
+    let mut recorder = command
+        .env("OPENAI_API_KEY", "k")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = recorder.stdin.take().unwrap();
+    lines.write_all(b"first\n").unwrap();
+    while bench.run("runs --json").stdout.is_empty() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let mut tail = bench.command(["tail", "r"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut told = std::io::BufReader::new(tail.stdout.take().unwrap());
+    let mut next = || {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut told, &mut line).unwrap();
+        line
+    };
+    let first = next();
+    assert!(first.contains("llm") && first.trim_start().starts_with('1'), "{first}");
+    assert!(bench.run("show r").text().contains("open"));
+    lines.write_all(b"second\n").unwrap();
+    assert!(next().trim_start().starts_with('2'));
+    lines.write_all(b"third\n").unwrap();
+    assert!(next().trim_start().starts_with('3'));
+    drop(lines);
+    assert!(next().contains("program"));
+    assert_eq!(next(), "r: ok, normal\n");
+    assert!(tail.wait().unwrap().success() && recorder.wait().unwrap().success());
+}

@@ -1,0 +1,47 @@
+//! `annals tail`: a run's frames as they are recorded, by this or another process.
+
+use std::time::Duration;
+
+use crate::args::{Global, TailArgs};
+use crate::door::FrameRow;
+use crate::failure::Result;
+use crate::out::{Out, count, preview, printable};
+
+/// Between two looks at the store.
+const LOOK: Duration = Duration::from_millis(200);
+
+pub(super) fn run(global: &Global, args: &TailArgs, out: &mut Out) -> Result<()> {
+    let door = super::reading(global)?;
+    let id = door.run(args.run.as_deref().unwrap_or("last"))?.id;
+    let mut told = 0;
+    loop {
+        let run = door.run(&id)?;
+        let over = run.status != "open";
+        while u64::from(told) < run.frames {
+            let frame = door.frame(&id, told + 1)?;
+            // One that is still arriving is told once it is whole, or once nobody writes it any more.
+            if frame.incomplete && !over {
+                break;
+            }
+            told += 1;
+            tell(&id, &frame, out)?;
+        }
+        out.flush()?;
+        if over {
+            return if out.json { Ok(()) } else { out.line(format_args!("{id}: {}, {}", run.status, run.severity)) };
+        }
+        std::thread::sleep(LOOK);
+        door.refresh()?;
+    }
+}
+
+fn tell(id: &str, frame: &FrameRow, out: &mut Out) -> Result<()> {
+    if out.json {
+        return out.object(&super::replay::FrameLine::of(id, frame));
+    }
+    let failed = if frame.error { " failed" } else { "" };
+    let (component, ms) = (printable(&frame.component), frame.duration_ns / 1_000_000);
+    let (input, output) = (count(frame.input.len() as u64), count(frame.output.len() as u64));
+    let seq = frame.seq;
+    out.line(format_args!("{seq:>4}  {component}{failed}  {input} -> {output} bytes  {ms} ms  {}", preview(&frame.output, 60)))
+}
