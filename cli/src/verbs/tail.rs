@@ -28,7 +28,11 @@ pub(super) fn run(global: &Global, args: &TailArgs, out: &mut Out) -> Result<()>
         }
         out.flush()?;
         if over {
-            return if out.json { Ok(()) } else { out.line(format_args!("{id}: {}, {}", run.status, run.severity)) };
+            return if out.json {
+                Ok(())
+            } else {
+                out.line(format_args!("{id}: {}, {}", run.status, run.severity))
+            };
         }
         std::thread::sleep(LOOK);
         door.refresh()?;
@@ -43,5 +47,8 @@ fn tell(id: &str, frame: &FrameRow, out: &mut Out) -> Result<()> {
     let (component, ms) = (printable(&frame.component), frame.duration_ns / 1_000_000);
     let (input, output) = (count(frame.input.len() as u64), count(frame.output.len() as u64));
     let seq = frame.seq;
-    out.line(format_args!("{seq:>4}  {component}{failed}  {input} -> {output} bytes  {ms} ms  {}", preview(&frame.output, 60)))
+    out.line(format_args!(
+        "{seq:>4}  {component}{failed}  {input} -> {output} bytes  {ms} ms  {}",
+        preview(&frame.output, 60)
+    ))
 }

@@ -404,10 +404,8 @@ fn a_fork_is_refused_or_says_so_where_its_prefix_cannot_be_had() {
 #[test]
 fn a_run_is_followed_while_it_is_recorded() {
     let (bench, upstream) = (Bench::new(), Upstream::start());
-    let script = bench.write(
-        "steps.sh",
-        "for step in 1 2 3; do read line; python3 -B $0.py swapped $line; done",
-    );
+    let script =
+        bench.write("steps.sh", "for step in 1 2 3; do read line; python3 -B $0.py swapped $line; done");
     std::os::unix::fs::symlink(agent(), bench.path("steps.sh.py")).unwrap();
     let command = ["record", "--run", "r", "--upstream", &upstream.url, "--", "sh", &script];
     let mut command = bench.command(command);
