@@ -96,10 +96,8 @@ pub(crate) struct RecordArgs {
     /// A tag of the run; may be given again
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) tag: Vec<String>,
-    /// Where model calls go, for all providers or for one [default: where the program's own variables point, else the
-    /// provider's public address]
-    #[arg(long, value_name = "[PROVIDER=]URL")]
-    pub(crate) upstream: Vec<String>,
+    #[command(flatten)]
+    pub(crate) live: LiveArgs,
     /// Another variable that the program reads a base address from, with the path that belongs after the address:
     /// MY_LLM_URL=/v1; its upstream is its own value, else that of --upstream
     #[arg(long, value_name = "NAME=/PATH")]
@@ -107,12 +105,41 @@ pub(crate) struct RecordArgs {
     /// Keep the value of this variable with the run
     #[arg(long, value_name = "NAME")]
     pub(crate) keep_env: Vec<String>,
-    /// Call no other hosts than these
-    #[arg(long, value_name = "HOST")]
-    pub(crate) allow_host: Vec<String>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// How calls go to upstreams.
+#[derive(Debug, Args)]
+pub(crate) struct LiveArgs {
+    /// Where model calls go, for all providers or for one [default: where the program's own variables point (of a recorded program: where
+    /// its calls went), else the provider's public address]
+    #[arg(long, value_name = "[PROVIDER=]URL")]
+    pub(crate) upstream: Vec<String>,
+    /// Call no other hosts than these
+    #[arg(long, value_name = "HOST")]
+    pub(crate) allow_host: Vec<String>,
+    /// Answers of earlier runs to the same request: take them, note this run's, or both
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) cache: CacheArg,
+    /// Call the upstream for the request that becomes frame N, whatever the cache has; may be given again
+    #[arg(long, value_name = "N")]
+    pub(crate) reroll: Vec<u32>,
+}
+
+/// What is done with answers of earlier runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum CacheArg {
+    /// Nothing
+    #[default]
+    Off,
+    /// A request that was answered before gets that answer
+    Read,
+    /// Answers are noted for later runs
+    Write,
+    /// Both
+    Both,
 }
 
 /// What a file holds.
@@ -223,9 +250,27 @@ pub(crate) struct ReplayArgs {
     /// Release answers that overlapped in another order, by this seed, to find programs that hang on chance
     #[arg(long, value_name = "SEED")]
     pub(crate) chaos: Option<u64>,
+    /// What becomes of a request that the recording has no answer for
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) on_divergence: DivergenceArg,
+    /// With --on-divergence live: the name of the new run [default: RUN-live]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) into: Option<String>,
+    #[command(flatten)]
+    pub(crate) live: LiveArgs,
     /// Another program than the recorded one
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// What becomes of a request that is not in the recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum DivergenceArg {
+    /// It is answered with an error, 502, that says what differs
+    #[default]
+    Refuse,
+    /// It and all that follow go to their upstreams, recorded into a new run that replays by itself
+    Live,
 }
 
 /// When the parts of a replayed answer come.
@@ -325,14 +370,17 @@ pub(crate) struct ForkArgs {
     /// Set a value in every request from frame SEQ on: $.temperature=0; what is no JSON is a text; may be given again
     #[arg(long, value_name = "JSONPATH=VALUE")]
     pub(crate) set: Vec<String>,
-    /// Where live calls go, for all providers or for one [default: where the run's own went]
-    #[arg(long, value_name = "[PROVIDER=]URL")]
-    pub(crate) upstream: Vec<String>,
-    /// Call no other hosts than these
-    #[arg(long, value_name = "HOST")]
-    pub(crate) allow_host: Vec<String>,
+    /// Answer the request of frame SEQ with what $VISUAL or $EDITOR makes of its answer
+    #[arg(long, conflicts_with = "response")]
+    pub(crate) edit: bool,
+    /// Put this file in place of what a tool answered, from frame SEQ on. Without an ID it is the one result that frame
+    /// SEQ is the first to carry; may be given again
+    #[arg(long, value_name = "[ID=]FILE")]
+    pub(crate) tool_result: Vec<String>,
+    #[command(flatten)]
+    pub(crate) live: LiveArgs,
     /// Start no program
-    #[arg(long, conflicts_with_all = ["response", "model", "set", "command"])]
+    #[arg(long, conflicts_with_all = ["response", "edit", "tool_result", "model", "set", "command"])]
     pub(crate) no_run: bool,
     /// Another program than the recorded one
     #[arg(last = true, value_name = "CMD")]

@@ -11,7 +11,10 @@ use annals::{
 };
 
 use annals_server::providers::NewPart;
-use annals_server::{Alignment, Failing, ForkReport, Forking, Origin, Recording, Report, SessionError};
+use annals_server::{
+    Alignment, Failing, ForkReport, Forking, Onward, OnwardReport, Origin, Program, Recording, ReplayOptions,
+    Report, SessionError,
+};
 
 use crate::failure::{Code, Failure, Result, before};
 
@@ -319,6 +322,19 @@ impl Door {
         let of = reader.info();
         let spec = RunSpec::new(name).agent(&of.agent).model(&of.model);
         Ok(annals_server::fork(&self.namespace().map_err(before)?, reader, origin, spec, forking)?)
+    }
+
+    /// Runs a recorded program again, and on from where its recording ends.
+    pub(crate) fn replay_onward(
+        &self,
+        reader: &RunReader,
+        origin: &Origin,
+        program: &Program,
+        options: ReplayOptions,
+        onward: &Onward,
+    ) -> Result<OnwardReport> {
+        let space = self.namespace().map_err(before)?;
+        Ok(annals_server::replay_onward(&space, reader, origin, program, options, onward)?)
     }
 
     /// The state after a frame (none: the last), and the frame that it was taken after.

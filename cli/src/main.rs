@@ -7,6 +7,7 @@
 mod address;
 mod args;
 mod door;
+mod editor;
 mod failure;
 mod input;
 mod locate;

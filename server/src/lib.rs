@@ -18,12 +18,13 @@ pub mod redact;
 mod session;
 
 pub use align::{Alignment, Pair, align};
-pub use look::{Failing, failing, new_part};
+pub use look::{Failing, failing, new_part, new_tool_results, plain_answer};
 pub use program::{Program, ProgramError};
 pub use proxy::{
-    Diverged, Edits, Exchange, Guard, Headers, Http, Mount, MountError, Mounts, Place, ProxyError, Recorded,
-    ReplayOptions, Replayed, Timing, Variable, Volatile,
+    CacheUse, Diverged, Edits, Exchange, Guard, Headers, Http, Mount, MountError, Mounts, Place, ProxyError,
+    Recorded, ReplayOptions, Replayed, Timing, Variable, Volatile,
 };
 pub use session::{
-    ForkReport, Forking, Origin, Recording, ReplayReport, Report, SessionError, fork, record, replay,
+    ForkReport, Forking, Onward, OnwardReport, Origin, Recording, ReplayReport, Report, SessionError, fork,
+    record, replay, replay_onward,
 };

@@ -64,7 +64,41 @@ pub fn new_part(reader: &RunReader, seq: u32) -> annals::Result<Option<(u32, New
     Ok(Some((0, providers::new_part(&speaks, b"", &after))))
 }
 
-/// The frame of a run to look at first: the last of the most severe ones that are no program's own; else its last exchange.
+/// The ids of the tool calls whose results the request of a frame is the first to carry, in its order. Empty for a frame that is no
+/// model call.
+///
+/// # Errors
+/// As [`RunReader::frame`].
+pub fn new_tool_results(reader: &RunReader, seq: u32) -> annals::Result<Vec<String>> {
+    let ids = |seq: u32| -> annals::Result<Option<Vec<String>>> {
+        let body = api(&reader.frame(seq)?).map(|(_, body)| body);
+        let request = body.map(|body| serde_json::from_slice(&body).unwrap_or_default());
+        Ok(request.map(|request| providers::tool_result_ids(&request)))
+    };
+    let mut new = ids(seq)?.unwrap_or_default();
+    for earlier in (1..seq).rev() {
+        if !new.is_empty()
+            && let Some(known) = ids(earlier)?
+        {
+            new.retain(|id| !known.contains(id));
+            break;
+        }
+    }
+    Ok(new)
+}
+
+/// The answer of a frame as it reads without its content coding.
+///
+/// # Errors
+/// As [`RunReader::frame`].
+pub fn plain_answer(reader: &RunReader, seq: u32) -> annals::Result<Vec<u8>> {
+    let frame = reader.frame(seq)?;
+    let exchange = serde_json::from_slice::<Exchange>(&frame.metadata).ok();
+    let coding = exchange.as_ref().and_then(|of| of.volatile.response_headers.get("content-encoding"));
+    Ok(providers::decode(coding, &frame.output, DECODED_BYTES_MAX).bytes.into_owned())
+}
+
+/// What the request of a frame adds to look at first: the last of the most severe ones that are no program's own; else its last exchange.
 /// `None` for a run without frames.
 ///
 /// # Errors

@@ -2,14 +2,16 @@
 
 use std::io::Write;
 
-use annals_server::{Edits, ForkReport, Forking, Guard, Origin, Place, Program};
+use annals::RunReader;
+use annals_server::{Edits, ForkReport, Forking, Origin, Place, Program, new_tool_results, plain_answer};
 use serde_json::Value;
 
-use super::record::{pair, upstreams};
+use super::record::{cache, guard, money, pair, upstreams};
 use super::runs;
 use crate::address::Address;
 use crate::args::{ForkArgs, Global};
-use crate::door::Door;
+use crate::door::{Door, engine};
+use crate::editor;
 use crate::failure::{Code, Failure, Result};
 use crate::input;
 use crate::locate;
@@ -36,12 +38,13 @@ pub(super) fn run(global: &Global, args: &ForkArgs, out: &mut Out) -> Result<()>
     let parent = reader.info().name.clone();
     let name = args.name.clone().unwrap_or_else(|| format!("{parent}-fork-{seq}"));
     if let Some(origin) = door.origin(&reader)?.filter(|_| !args.no_run) {
-        let forking = forking(args, seq, &origin)?;
+        let forking = forking(args, &reader, seq, &origin)?;
         let report = door.fork_program(&reader, &origin, &name, &forking)?;
         let closed = door.close();
         return tell(&name, &report).and(closed);
     }
-    if !args.command.is_empty() || args.response.is_some() || args.model.is_some() || !args.set.is_empty() {
+    let changes = args.response.is_some() || args.edit || args.model.is_some();
+    if changes || !args.command.is_empty() || !args.set.is_empty() || !args.tool_result.is_empty() {
         return Err(Failure::new(
             Code::Usage,
             format!("no program was recorded as run `{parent}`, so none can run on from it"),
@@ -56,10 +59,17 @@ pub(super) fn run(global: &Global, args: &ForkArgs, out: &mut Out) -> Result<()>
     out.line(format_args!("{} shares frames 1 to {seq} of {parent}", run.id))
 }
 
-fn forking(args: &ForkArgs, at: u32, origin: &Origin) -> Result<Forking> {
+fn forking(args: &ForkArgs, reader: &RunReader, at: u32, origin: &Origin) -> Result<Forking> {
     let mut edits = Edits::default();
     if let Some(file) = &args.response {
         edits.response = Some(input::small(file, RESPONSE_BYTES_MAX)?.into());
+    }
+    if args.edit {
+        let recorded = plain_answer(reader, at).map_err(engine)?;
+        edits.response = Some(editor::edit(&recorded)?.into());
+    }
+    for text in &args.tool_result {
+        edits.tool_results.push(tool_result(text, reader, at)?);
     }
     let place = |text: &str| {
         Place::parse(text).map_err(|why| Failure::new(Code::Usage, why, "--set '$.temperature=0'"))
@@ -76,8 +86,34 @@ fn forking(args: &ForkArgs, at: u32, origin: &Origin) -> Result<Forking> {
     if !args.command.is_empty() {
         program = Program { argv: args.command.clone(), directory: None, environment: Vec::new() };
     }
-    let guard = Guard { allowed: args.allow_host.clone() };
-    Ok(Forking { at, edits, program, upstreams: upstreams(&args.upstream), guard })
+    let (upstreams, guard, cache) = (upstreams(&args.live.upstream), guard(&args.live), cache(&args.live));
+    Ok(Forking { at, edits, program, upstreams, cache, guard })
+}
+
+/// `[ID=]FILE`: the id of a tool's call, and what it is to have answered.
+fn tool_result(text: &str, reader: &RunReader, at: u32) -> Result<(String, String)> {
+    let new = new_tool_results(reader, at).map_err(engine)?;
+    let (id, file) = match text.split_once('=') {
+        Some((id, file)) if new.iter().any(|of| of == id) => (id.to_owned(), file),
+        _ => match new.as_slice() {
+            [id] => (id.clone(), text),
+            [] => {
+                let message = format!("the request of frame {at} brings no tool's result");
+                let hint = format!("`annals show {}@{at} --new` shows what it brings", reader.info().name);
+                return Err(Failure::new(Code::Usage, message, hint));
+            }
+            ids => {
+                let message =
+                    format!("the request of frame {at} brings {} results: {}", ids.len(), ids.join(", "));
+                return Err(Failure::new(Code::Usage, message, "say which one: --tool-result ID=FILE"));
+            }
+        },
+    };
+    let bytes = input::small(file.as_ref(), RESPONSE_BYTES_MAX)?;
+    let text = String::from_utf8(bytes).map_err(|_| {
+        Failure::new(Code::Usage, format!("{file} is not UTF-8"), "a tool's result is a text in the request")
+    })?;
+    Ok((id, text))
 }
 
 fn tell(name: &str, report: &ForkReport) -> Result<()> {
@@ -99,10 +135,9 @@ fn tell(name: &str, report: &ForkReport) -> Result<()> {
         Some(seq) => format!("first different at frame {seq}"),
         None => "the same as its parent".to_owned(),
     };
-    let spent =
-        if recorded.dollars > 0.0 { format!(", {} spent", dollars(recorded.dollars)) } else { String::new() };
+    let money: String = money(recorded).into_iter().map(|aside| format!(", {aside}")).collect();
     line(format!(
-        "forked into {name}: prefix replayed {}, tail recorded {}, {differs} ({:.1} s, {} saved{spent}): annals replay {name}",
+        "forked into {name}: prefix replayed {}, tail recorded {}, {differs} ({:.1} s, {} not spent on the prefix{money}): annals replay {name}",
         report.replayed,
         recorded.requests,
         report.seconds,

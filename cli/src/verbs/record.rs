@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::path::Path;
 
-use annals_server::{Guard, Mounts, Program, Recording, Report, Variable};
+use annals_server::{CacheUse, Guard, Mounts, Program, Recorded, Recording, Report, Variable};
 
-use crate::args::{Global, RecordArgs};
+use crate::args::{CacheArg, Global, LiveArgs, RecordArgs};
 use crate::door::Door;
 use crate::failure::{Code, Failure, Result, before};
 use crate::locate;
@@ -16,7 +16,8 @@ pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
     let recording = Recording {
         program: Program { argv: args.command.clone(), directory: None, environment: Vec::new() },
         mounts: mounts(args)?,
-        guard: Guard { allowed: args.allow_host.clone() },
+        guard: guard(&args.live),
+        cache: cache(&args.live),
         keep: args.keep_env.clone(),
     };
     let store = locate::store(global.store.as_deref());
@@ -44,7 +45,7 @@ pub(super) fn pair(text: &str, form: &str) -> Result<(String, String)> {
 }
 
 fn mounts(args: &RecordArgs) -> Result<Mounts> {
-    let upstreams = upstreams(&args.upstream);
+    let upstreams = upstreams(&args.live.upstream);
     let mut variables = Variable::known();
     for text in &args.env {
         let (name, path) = pair(text, "--env NAME=/PATH")?;
@@ -68,6 +69,33 @@ pub(super) fn upstreams(texts: &[String]) -> Vec<(Option<String>, String)> {
         _ => (None, text.clone()),
     };
     texts.iter().map(of).collect()
+}
+
+pub(super) fn guard(live: &LiveArgs) -> Guard {
+    Guard { allowed: live.allow_host.clone() }
+}
+
+pub(super) fn cache(live: &LiveArgs) -> CacheUse {
+    let (read, write) = match live.cache {
+        CacheArg::Off => (false, false),
+        CacheArg::Read => (true, false),
+        CacheArg::Write => (false, true),
+        CacheArg::Both => (true, true),
+    };
+    CacheUse { read, write, reroll: live.reroll.clone() }
+}
+
+/// What was recorded costs and saved, as asides of a closing line.
+pub(super) fn money(recorded: &Recorded) -> Vec<String> {
+    let mut asides = Vec::new();
+    if recorded.dollars > 0.0 {
+        asides.push(dollars(recorded.dollars));
+    }
+    if recorded.cached > 0 {
+        let calls = many(recorded.cached, "answer");
+        asides.push(format!("{calls} of earlier runs, {} saved", dollars(recorded.saved)));
+    }
+    asides
 }
 
 /// The command without its directory, and the time.
@@ -95,9 +123,7 @@ fn tell(name: &str, report: &Report) {
         line("hint: the program may read its base address from another variable (--env NAME=/PATH) or have it fixed".to_owned());
     }
     let mut asides = vec![format!("{:.1} s", report.seconds)];
-    if recorded.dollars > 0.0 {
-        asides.push(dollars(recorded.dollars));
-    }
+    asides.extend(money(recorded));
     if recorded.broken > 0 {
         asides.push(format!("{} without a whole answer", count(recorded.broken)));
     }

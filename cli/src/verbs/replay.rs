@@ -7,18 +7,34 @@ use std::io::Write;
 use annals::RunReader;
 use annals::import::base64;
 use annals::matching::Rules;
-use annals_server::{Origin, Program, ReplayOptions, ReplayReport, Timing};
+use annals_server::{Onward, Origin, Program, Recorded, ReplayOptions, ReplayReport, Timing};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::record::{cache, guard, money, upstreams};
 use super::runs::short;
-use crate::args::{Global, ReplayArgs, TimingArg};
+use crate::args::{CacheArg, DivergenceArg, Global, ReplayArgs, TimingArg};
 use crate::door::{Door, FrameRow, RunRow};
 use crate::failure::{Code, Failure, Result, before};
-use crate::out::{Out, bytes, count, dollars, metadata, preview, printable};
+use crate::locate;
+use crate::out::{Out, bytes, count, dollars, many, metadata, preview, printable};
 
 pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<()> {
-    let door = super::reading(global)?;
+    let onward = args.on_divergence == DivergenceArg::Live;
+    let live = &args.live;
+    let asks = !live.upstream.is_empty() || !live.allow_host.is_empty() || !live.reroll.is_empty();
+    if !onward && (asks || live.cache != CacheArg::Off || args.into.is_some()) {
+        return Err(Failure::new(
+            Code::Usage,
+            "nothing is called by a replay: every answer is served from the recording",
+            "--on-divergence live lets it go on with live calls",
+        ));
+    }
+    let door = if onward {
+        Door::recording_existing(&locate::store(global.store.as_deref()), &global.namespace)?
+    } else {
+        super::reading(global)?
+    };
     if args.all {
         return all(&door, args, out);
     }
@@ -26,7 +42,7 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
     if !args.raw && !out.json {
         let reader = door.reader(&run.id)?;
         if let Some(origin) = door.origin(&reader)? {
-            return again(&reader, &run, &origin, args);
+            return again(&door, &reader, &run, &origin, args);
         }
     }
     if !args.command.is_empty() {
@@ -60,7 +76,7 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
 }
 
 /// Runs the program again.
-fn again(reader: &RunReader, run: &RunRow, origin: &Origin, args: &ReplayArgs) -> Result<()> {
+fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &ReplayArgs) -> Result<()> {
     let refused =
         |error| before(Failure::new(Code::Usage, error, "`annals replay --help` has the forms of rules"));
     let mut rules = Rules::none();
@@ -79,9 +95,20 @@ fn again(reader: &RunReader, run: &RunRow, origin: &Origin, args: &ReplayArgs) -
     }
     let timing = if args.timing == TimingArg::Recorded { Timing::Recorded } else { Timing::None };
     let options = ReplayOptions { rules, timing, chaos: args.chaos };
-    let report = annals_server::replay(reader, origin, &program, options)?;
+    let (report, child) = if args.on_divergence == DivergenceArg::Live {
+        let onward = Onward {
+            name: args.into.clone().unwrap_or_else(|| format!("{}-live", run.id)),
+            upstreams: upstreams(&args.live.upstream),
+            guard: guard(&args.live),
+            cache: cache(&args.live),
+        };
+        let done = door.replay_onward(reader, origin, &program, options, &onward)?;
+        (done.replay, done.child)
+    } else {
+        (annals_server::replay(reader, origin, &program, options)?, None)
+    };
     let faithful = report.replayed.receipt.is_faithful() && report.replayed.diverged.is_empty();
-    tell(run, &report, faithful);
+    tell(run, &report, child.as_ref(), faithful);
     match (faithful, report.code) {
         (false, _) => Err(Failure::Exit(Code::Damage as u8)),
         (true, 0) => Ok(()),
@@ -90,7 +117,7 @@ fn again(reader: &RunReader, run: &RunRow, origin: &Origin, args: &ReplayArgs) -
 }
 
 /// The receipt, on standard error: standard output is the program's.
-fn tell(run: &RunRow, report: &ReplayReport, faithful: bool) {
+fn tell(run: &RunRow, report: &ReplayReport, child: Option<&(String, Recorded)>, faithful: bool) {
     let mut stderr = anstream::stderr().lock();
     // Nothing is left to do where even this cannot be written.
     let mut line = |text: String| _ = writeln!(stderr, "annals: {}", printable(&text));
@@ -98,7 +125,8 @@ fn tell(run: &RunRow, report: &ReplayReport, faithful: bool) {
         line(format!("DIVERGED {diverged}"));
     }
     let receipt = &report.replayed.receipt;
-    if !receipt.missing.is_empty() {
+    // Once a program is live, nothing more of the recording is asked for.
+    if !receipt.missing.is_empty() && child.is_none() {
         let many = receipt.missing.len();
         let were = if many == 1 { "request was" } else { "requests were" };
         line(format!("{many} recorded {were} never asked for: the program took another path"));
@@ -117,6 +145,18 @@ fn tell(run: &RunRow, report: &ReplayReport, faithful: bool) {
         "{word} {}: {receipt}, fingerprint {fingerprint} ({:.1} s; {saved})",
         run.id, report.seconds
     ));
+    if let Some((name, recorded)) = child {
+        if let Some(why) = &recorded.failed {
+            line(format!("RECORDING STOPPED, the program went on without it: {why}"));
+        }
+        let served = report.replayed.receipt.exact + report.replayed.receipt.matched;
+        let money: String = money(recorded).into_iter().map(|aside| format!(", {aside}")).collect();
+        let tail = many(recorded.requests, "request");
+        line(format!(
+            "went on live into {name}: {served} answered from {}, then {tail} recorded{money}: annals replay {name}",
+            run.id
+        ));
+    }
 }
 
 /// Replays every run. A damaged one does not keep the others from being replayed; it is told at the end.

@@ -97,6 +97,22 @@ def dies():
     os.kill(os.getpid(), 15)
 
 
+def noted(note, words):
+    for word in words.split(","):
+        answer = ask("/chat/completions", chat(word, note=note))
+        print(word, answer.status, answer.read().decode(), flush=True)
+
+
+def tools():
+    """A call, the result of a tool, and one more turn that sends all of it again."""
+    messages = [{"role": "user", "content": "how warm is it?"}]
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    for more in [[], [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "call_1", "content": "19 degrees"}],
+                 [{"role": "assistant", "content": "warm"}, {"role": "user", "content": "sure?"}]]:
+        messages += more
+        print(ask("/chat/completions", {"model": "m-1", "messages": messages}).read().decode(), flush=True)
+
+
 def strange():
     print(told(ask("/chat/completions", b"", method="GET", headers={"Upgrade": "websocket", "Connection": "Upgrade"})))
     print(told(ask("/chat/completions", chat("still there"))))

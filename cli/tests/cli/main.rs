@@ -7,6 +7,7 @@ mod errors;
 mod import;
 mod keys;
 mod ledger;
+mod onward;
 mod reading;
 mod real_input;
 mod record;

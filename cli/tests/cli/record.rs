@@ -10,13 +10,13 @@ use crate::{Bench, Done};
 /// How often a recording is replayed.
 const REPLAYS: usize = 5;
 
-fn agent() -> String {
+pub(crate) fn agent() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents/agent.py").to_str().unwrap().to_owned()
 }
 
 impl Bench {
     /// Records the agent doing this; its upstream is this one.
-    fn record(&self, upstream: &str, run: &str, doing: &[&str]) -> Done {
+    pub(crate) fn record(&self, upstream: &str, run: &str, doing: &[&str]) -> Done {
         let agent = agent();
         let mut args = vec!["record", "--run", run, "--upstream", upstream, "--", "python3", "-B", &agent];
         args.extend(doing);
@@ -26,7 +26,7 @@ impl Bench {
     }
 
     /// Replays a run without a key; with another command than the recorded one where there is one.
-    fn replay(&self, args: &[&str], doing: &[&str]) -> Done {
+    pub(crate) fn replay(&self, args: &[&str], doing: &[&str]) -> Done {
         let agent = agent();
         let mut all = vec!["replay"];
         all.extend(args);
@@ -41,7 +41,7 @@ impl Bench {
 }
 
 #[track_caller]
-fn says(done: &Done, what: &[&str]) {
+pub(crate) fn says(done: &Done, what: &[&str]) {
     for what in what {
         assert!(done.stderr.contains(what), "{what:?} is not in: {}", done.stderr);
     }
@@ -303,7 +303,7 @@ fn a_failed_run_is_opened_where_it_failed() {
 }
 
 impl Bench {
-    fn fork(&self, args: &[&str], upstream: &str) -> Done {
+    pub(crate) fn fork(&self, args: &[&str], upstream: &str) -> Done {
         let mut all = vec!["fork", "--upstream", upstream];
         all.extend(args);
         let mut command = self.command(all);

@@ -24,6 +24,7 @@ mod summary;
 #[cfg(test)]
 mod tests;
 mod text;
+mod tool_results;
 
 pub use api::{Api, Shape, recognise};
 pub use diff::{Change, NewPart, Span, new_part};
@@ -35,3 +36,4 @@ pub use rules::{Evidence, Rules, RulesError, Verdict};
 pub use sse::{EVENT_BYTES_MAX, Event, EventStream};
 pub use summary::{NAME_BYTES_MAX, ProviderError, Summary, TOOL_CALLS_MAX, ToolCall, Usage};
 pub use text::{TEXT_BYTES_MAX, Text};
+pub use tool_results::{set_tool_result, tool_result_ids};

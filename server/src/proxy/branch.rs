@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use annals::matching::Answer as Found;
 use bytes::Bytes;
 use hyper::Response;
-use hyper::header::CONTENT_LENGTH;
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::listen::{Answer, Asked, Handler, Proxy, ProxyError, whole};
 use super::record::{Recorder, http_of};
 use super::replay::{Diverged, Replayer};
+use crate::providers::set_tool_result;
 
 /// What is changed from the fork's point on.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +26,8 @@ pub struct Edits {
     pub response: Option<Bytes>,
     /// Values of JSON requests, by their places, in every request from there on.
     pub set: Vec<(Place, Value)>,
+    /// What tools had answered, by the ids of their calls, in every request from there on.
+    pub tool_results: Vec<(String, String)>,
 }
 
 /// A place in a JSON request: members and numbers of elements.
@@ -87,15 +90,24 @@ impl Place {
 }
 
 impl Edits {
+    /// Whether nothing is changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.response.is_none() && self.set.is_empty() && self.tool_results.is_empty()
+    }
+
     /// A request's body as it is to be sent. One that is not JSON, or has no such places, goes as it is.
     fn apply(&self, body: &Bytes) -> Option<Bytes> {
-        if self.set.is_empty() {
+        if self.set.is_empty() && self.tool_results.is_empty() {
             return None;
         }
         let mut value: Value = serde_json::from_slice(body).ok()?;
         let mut changed = false;
         for (place, to) in &self.set {
             changed |= place.set(&mut value, to);
+        }
+        for (id, text) in &self.tool_results {
+            changed |= set_tool_result(&mut value, id, text);
         }
         changed.then(|| serde_json::to_vec(&value).ok().map(Bytes::from)).flatten()
     }
@@ -184,6 +196,8 @@ impl Inner {
     /// The frame at the fork's point, with another answer than the recorded one.
     async fn swapped(&self, seq: u32, asked: &Asked, body: Bytes) -> Response<super::listen::Outgoing> {
         let (status, mut headers) = self.parent.head(seq);
+        // What is given is the plain body, however the recorded one was encoded.
+        headers.remove(CONTENT_ENCODING);
         headers.remove(CONTENT_LENGTH);
         headers.insert(CONTENT_LENGTH, body.len().into());
         self.child.invented(asked, status, &headers, &body);
@@ -201,7 +215,7 @@ mod tests {
 
     fn edits(set: &[(&str, Value)]) -> Edits {
         let set = set.iter().map(|(place, value)| (Place::parse(place).unwrap(), value.clone())).collect();
-        Edits { response: None, set }
+        Edits { set, ..Edits::default() }
     }
 
     #[test]

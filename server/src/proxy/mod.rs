@@ -1,11 +1,13 @@
 //! The loopback proxy: `listen` takes connections and reads requests, `mounts` says which upstream an address stands for,
 //! `upstream` calls it, `record` records what goes through, `replay` answers
-//! from a recording, `branch` does both, one after the other, `exchange` is the form in which a frame keeps it.
+//! from a recording, `branch` and `onward` do both, one after the other, `cache` has answers of earlier runs, `exchange` is the form in which a frame keeps it.
 
 mod branch;
+mod cache;
 mod exchange;
 mod listen;
 mod mounts;
+mod onward;
 mod record;
 mod replay;
 mod upstream;
@@ -13,11 +15,15 @@ mod wire;
 
 pub(crate) use branch::Branch;
 pub use branch::{Edits, Place};
+pub(crate) use cache::Cache;
+pub use cache::CacheUse;
 pub use exchange::{Exchange, Headers, Http, Volatile};
 pub use listen::ProxyError;
+pub(crate) use listen::{Asked, Proxy};
 pub use mounts::{Mount, MountError, Mounts, Variable};
+pub(crate) use onward::{Onward, Served};
 pub use record::Recorded;
-pub(crate) use record::Recorder;
+pub(crate) use record::{Recorder, http_of};
 pub use replay::{Diverged, ReplayOptions, Replayed, Timing};
 pub(crate) use replay::{Replayer, unhex};
 pub use upstream::Guard;

@@ -15,9 +15,10 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Frame as Part, SizeHint};
 use hyper::header::HeaderMap;
 use hyper::{Method, Response, StatusCode};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
+use super::cache::{Cache, Cached};
 use super::exchange::{Exchange, Headers, Http, Volatile};
 use super::listen::{Answer, Asked, BoxError, Handler, Outgoing, Proxy, ProxyError, refused};
 use super::mounts::Mounts;
@@ -39,7 +40,11 @@ pub struct Recorded {
     pub broken: u64,
     /// Tools that the answers called.
     pub tools: u64,
-    /// What the calls cost by the table of prices, in US dollars, as far as it knows.
+    /// Of the calls, those that got the answer of an earlier run.
+    pub cached: u64,
+    /// What those had cost then, in US dollars.
+    pub saved: f64,
+    /// What the others cost by the table of prices, in US dollars, as far as it knows.
     pub dollars: f64,
     /// Secrets that did not reach the store.
     pub secrets_removed: u64,
@@ -59,6 +64,7 @@ struct Inner {
     port: OnceLock<u16>,
     prices: Prices,
     rules: Rules,
+    cache: Option<Cache>,
     counts: Mutex<Recorded>,
     /// Exchanges whose end is still to be written.
     writing: tokio::sync::watch::Sender<usize>,
@@ -71,11 +77,17 @@ impl std::fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// Records into this run what goes to these upstreams; `key` is that of its requests' hashes.
+    /// Records into this run what goes to these upstreams; `key` is that of its requests' hashes. Where there is a cache, it is
+    /// asked first.
     ///
     /// # Errors
     /// Where the system gives no HTTP client.
-    pub(crate) fn new(run: Arc<Run>, key: [u8; 32], mounts: Mounts) -> Result<Self, ProxyError> {
+    pub(crate) fn new(
+        run: Arc<Run>,
+        key: [u8; 32],
+        mounts: Mounts,
+        cache: Option<Cache>,
+    ) -> Result<Self, ProxyError> {
         Ok(Self(Arc::new(Inner {
             run,
             key,
@@ -84,6 +96,7 @@ impl Recorder {
             port: OnceLock::new(),
             prices: Prices::built_in(),
             rules: Rules::default(),
+            cache,
             counts: Mutex::default(),
             writing: tokio::sync::watch::Sender::new(0),
         })))
@@ -136,6 +149,9 @@ impl Recorder {
 impl Inner {
     async fn exchange(self: &Arc<Self>, asked: Asked, sent: Option<Bytes>) -> Response<Outgoing> {
         let mut taping = Taping::begin(self, &asked, sent.clone());
+        if let Some(cached) = taping.cached() {
+            return taping.repeat(cached);
+        }
         let answered = match (&asked.refusal, self.mounts.get(&asked.mount)) {
             (Some((status, why)), _) => Err((*status, why.clone())),
             (None, None) => {
@@ -227,22 +243,28 @@ impl Inner {
             facts.insert("why_severe".to_owned(), verdict.reason.clone().into());
         }
         exchange.summary.extend(facts);
+        let (cached, cost) =
+            (exchange.summary.contains_key(CACHED), self.prices.cost(&summary).unwrap_or(0.0));
         let counted = Recorded {
             broken: u64::from(broken.is_some()),
             tools: summary.tool_calls.len() as u64 + summary.tool_calls_more,
-            dollars: self.prices.cost(&summary).unwrap_or(0.0),
+            cached: u64::from(cached),
+            dollars: if cached { 0.0 } else { cost },
+            saved: if cached { cost } else { 0.0 },
             ..Recorded::default()
         };
         let error = broken.is_some() || exchange.http.status.is_none_or(|status| status >= 400);
         let severity = verdict.map_or(Severity::Normal, |verdict| verdict.severity);
-        (Ending { error, severity, metadata: Some(json(&exchange)), duration_ns: None }, counted)
+        (Ending { error, severity, metadata: Some(bytes_of(&exchange)), duration_ns: None }, counted)
     }
 
     fn count(&self, counted: &Recorded) {
         let mut counts = self.counts();
         counts.broken += counted.broken;
         counts.tools += counted.tools;
+        counts.cached += counted.cached;
         counts.dollars += counted.dollars;
+        counts.saved += counted.saved;
     }
 
     fn is_own(&self, origin: &str) -> bool {
@@ -284,10 +306,15 @@ struct Taping {
     request: Bytes,
     /// A copy of the answer to look at, as long as it is not too long.
     answer: Option<Vec<u8>>,
+    /// What the request is known by in the cache.
+    known_by: Option<CallHash>,
     started_ns: u64,
     began: Instant,
     over: bool,
 }
+
+/// What an exchange says of the run and the frame whose answer it got.
+const CACHED: &str = "cached";
 
 /// An answer longer than this is not looked into.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -319,7 +346,7 @@ impl Taping {
             exchange.summary.insert("edited".to_owned(), true.into());
         }
         let request = sent.unwrap_or_else(|| asked.body.clone());
-        let mut frame = Frame::new(component, request.to_vec(), "").metadata(json(&exchange));
+        let mut frame = Frame::new(component, request.to_vec(), "").metadata(bytes_of(&exchange));
         // Taken here and at the last part, so that what waits for the store changes no order.
         let started_ns = RealIo::default().now_ns();
         frame.started_ns = Some(started_ns);
@@ -334,10 +361,40 @@ impl Taping {
             api,
             request,
             answer: Some(Vec::new()),
+            known_by: None,
             started_ns,
             began: Instant::now(),
             over: false,
         }
+    }
+
+    fn origin(&self) -> &str {
+        self.recorder.mounts.get(&self.exchange.http.mount).map_or("", |mount| mount.origin.as_str())
+    }
+
+    /// The answer that an earlier run got.
+    fn cached(&mut self) -> Option<Cached> {
+        let recorder = self.recorder.clone();
+        let cache = recorder.cache.as_ref().filter(|_| self.api.shape.is_model_call())?;
+        self.known_by = cache.known_by(self.origin(), &self.exchange.http, &self.request);
+        let seq = self.frame.as_ref().map(OpenFrame::seq);
+        // It may be long, and waits for the disk.
+        tokio::task::block_in_place(|| cache.find(self.known_by?, self.origin(), seq))
+    }
+
+    /// Gives the answer of an earlier run, recorded as one of this.
+    fn repeat(mut self, cached: Cached) -> Response<Outgoing> {
+        let Cached { exchange, body, from } = cached;
+        let mut response = Response::new(super::listen::whole(body.clone()));
+        let status = exchange.http.status.and_then(|status| StatusCode::from_u16(status).ok());
+        *response.status_mut() = status.unwrap_or(StatusCode::OK);
+        *response.headers_mut() = exchange.volatile.response_headers.to_map();
+        self.exchange.summary.insert(CACHED.to_owned(), json!(from));
+        self.known_by = None;
+        self.head(response.status(), exchange.volatile.response_headers);
+        self.part(&body);
+        self.end(None);
+        response
     }
 
     fn head(&mut self, status: StatusCode, headers: Headers) {
@@ -374,12 +431,20 @@ impl Taping {
         self.exchange.http.broken = broken;
         let (recorder, frame, exchange) = (self.recorder.clone(), self.frame.take(), self.exchange.clone());
         let (api, request, answer) = (self.api.clone(), self.request.clone(), self.answer.take());
+        let (known_by, http) = (self.known_by.take(), exchange.http.clone());
         let duration_ns = RealIo::default().now_ns().saturating_sub(self.started_ns);
         let write = move || {
             let (mut ending, counted) = recorder.look_at(exchange, &api, &request, answer.as_deref());
             ending.duration_ns = Some(duration_ns);
             recorder.count(&counted);
-            if let Some(Err(error)) = frame.map(|frame| frame.finish_with(ending)) {
+            let finished = frame.map(|frame| frame.finish_with(ending)).transpose();
+            let noted = finished.and_then(|seq| match (seq, known_by, &recorder.cache) {
+                (Some(seq), Some(known_by), Some(cache)) => {
+                    cache.note(known_by, &http, recorder.run.name(), seq)
+                }
+                _ => Ok(()),
+            });
+            if let Err(error) = noted {
                 recorder.fail(&error);
             }
             recorder.writing.send_modify(|left| *left -= 1);
@@ -397,7 +462,7 @@ impl Drop for Taping {
     }
 }
 
-fn json(exchange: &Exchange) -> Vec<u8> {
+fn bytes_of(exchange: &Exchange) -> Vec<u8> {
     serde_json::to_vec(exchange).unwrap_or_default()
 }
 

@@ -69,6 +69,8 @@ pub enum Diverged {
     },
     /// The recording could not be read.
     Unreadable(String),
+    /// What came after a divergence could not be recorded, and so was not asked for.
+    Unrecorded(String),
 }
 
 impl std::fmt::Display for Diverged {
@@ -80,6 +82,9 @@ impl std::fmt::Display for Diverged {
                 "step {step} was answered before {before:?}, which had ended earlier when it was recorded: \
                  the program waits for one before it asks for the other"
             ),
+            Self::Unrecorded(why) => {
+                write!(f, "nothing goes on from there: no run can be begun for it: {why}")
+            }
             Self::Unreadable(why) => write!(f, "the recording cannot be read: {why}"),
         }
     }
@@ -189,6 +194,11 @@ impl Replayer {
     /// Notes a divergence, and answers with it.
     pub(crate) fn diverge(&self, divergence: Box<Divergence>) -> Response<Outgoing> {
         self.0.diverge(divergence)
+    }
+
+    /// Notes what is told at the end.
+    pub(crate) fn note(&self, diverged: Diverged) {
+        lock(&self.0.diverged).push(diverged);
     }
 
     pub(crate) fn unreadable(&self, error: &annals::Error) -> Response<Outgoing> {

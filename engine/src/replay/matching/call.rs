@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use crate::error::Result;
+use crate::replay::matching::canonical::{Body, canonical_hash};
+use crate::replay::matching::rules::Rules;
+
 /// Keyed BLAKE3 of a request: of its name and its body as they were sent, each after its length (`u64`,
 /// little-endian).
 ///
@@ -20,6 +24,16 @@ impl CallHash {
             hasher.update(part);
         }
         Self(*hasher.finalize().as_bytes())
+    }
+
+    /// The hash of what this request asks, however it is written: the order of members and of the query's keys, white space and the spelling
+    /// of numbers and texts do not count.
+    ///
+    /// # Errors
+    /// `Invalid` for a body that has no canonical form.
+    pub fn canonical(key: &[u8; 32], name: &str, body: &[u8]) -> Result<Self> {
+        let rules = Rules::none();
+        canonical_hash(key, name, &Body::new(body, &rules), &rules)
     }
 }
 

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 
 use crate::error::{Error, Result};
+use crate::replay::matching::call::CallHash;
 use crate::replay::matching::json::Json;
 use crate::replay::matching::rules::Rules;
 
@@ -40,6 +41,15 @@ impl<'a> Body<'a> {
             Self::Bytes(bytes) => Ok(Cow::Borrowed(bytes)),
         }
     }
+}
+
+/// The hash of a request in its canonical form.
+pub(super) fn canonical_hash(key: &[u8; 32], name: &str, body: &Body<'_>, rules: &Rules) -> Result<CallHash> {
+    let mut text = route(name).to_owned();
+    for (key, value) in query(name, rules) {
+        text.extend(["&", key, "=", value]);
+    }
+    Ok(CallHash::of(key, &text, &body.canonical()?))
 }
 
 /// The part of a name before its query: method and path.

@@ -9,7 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::error::{Error, Result};
-use crate::replay::matching::canonical::{Body, query, route};
+use crate::replay::matching::canonical::{Body, canonical_hash, route};
 use crate::replay::matching::diff::Diff;
 use crate::replay::matching::divergence::{compare_names, shown};
 use crate::replay::matching::order::Release;
@@ -297,14 +297,6 @@ impl Matching {
             self.calls.iter().zip(&self.served).filter(|(_, served)| !**served).map(|(call, _)| call.seq);
         Receipt { missing: missing.collect(), ..self.receipt.clone() }
     }
-}
-
-fn canonical_hash(key: &[u8; 32], name: &str, body: &Body<'_>, rules: &Rules) -> Result<CallHash> {
-    let mut text = route(name).to_owned();
-    for (key, value) in query(name, rules) {
-        text.extend(["&", key, "=", value]);
-    }
-    Ok(CallHash::of(key, &text, &body.canonical()?))
 }
 
 #[cfg(test)]

@@ -1,0 +1,222 @@
+//! Runs that go on from where a recording ends: live after a divergence, from a fork with something edited, with the answers of earlier runs.
+
+use std::process::Stdio;
+
+use crate::record::{agent, says};
+use crate::upstream::Upstream;
+use crate::{Bench, Done};
+
+impl Bench {
+    /// Replays a run with this upstream to go on with.
+    fn replay_live(&self, args: &[&str], upstream: &str, doing: &[&str]) -> Done {
+        let agent = agent();
+        let mut all = vec!["replay", "--on-divergence", "live", "--upstream", upstream];
+        all.extend(args);
+        all.extend(["--", "python3", "-B", &agent]);
+        all.extend(doing);
+        let mut command = self.command(all);
+        command.env("OPENAI_API_KEY", "sk-a-real-secret").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
+        Done::of(command.output().unwrap())
+    }
+
+    /// Records the agent doing this, with more options.
+    fn record_with(&self, args: &[&str], upstream: &str, doing: &[&str]) -> Done {
+        let agent = agent();
+        let mut all = vec!["record", "--upstream", upstream];
+        all.extend(args);
+        all.extend(["--", "python3", "-B", &agent]);
+        all.extend(doing);
+        let mut command = self.command(all);
+        command.env("OPENAI_API_KEY", "sk-a-real-secret").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
+        Done::of(command.output().unwrap())
+    }
+}
+
+fn text(done: &Done) -> String {
+    String::from_utf8(done.stdout.clone()).unwrap()
+}
+
+#[test]
+fn a_replay_goes_on_live_into_a_run_that_replays_alone() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record(&upstream.url, "r", &["noted", "1", "a,b,c"]).code, 0);
+    let before = bench.run("show r --json").json();
+
+    // Where the recording has every answer, nothing goes on and no run is made.
+    let same = bench.replay_live(&["r"], &upstream.url, &["noted", "1", "a,b,c"]);
+    assert_eq!(same.code, 0, "{same:?}");
+    says(&same, &["exact 3 of 3"]);
+    assert!(!same.stderr.contains("went on"), "{same:?}");
+    assert_eq!((bench.run("runs --json").json().len(), upstream.asked()), (1, 3));
+
+    // The second request is another: it and the third are live, though the third is in the recording.
+    let gone = bench.replay_live(&["r"], &upstream.url, &["noted", "1", "a,B,c"]);
+    assert_eq!(gone.code, 3, "{gone:?}");
+    says(&gone, &["DIVERGED", "went on live into r-live: 1 answered from r, then 2 requests recorded"]);
+    assert_eq!(upstream.asked(), 5);
+    assert!(text(&gone).contains("5: you said"), "{gone:?}");
+    let alone = bench.replay(&["r-live"], &["noted", "1", "a,B,c"]);
+    assert_eq!((alone.code, text(&alone)), (0, text(&gone)), "{}", alone.stderr);
+    says(&alone, &["exact 3 of 3"]);
+    assert_eq!(bench.run("verify r-live").code, 0);
+    assert_eq!(bench.run("show r --json").json(), before, "the parent is as it was");
+    assert!(bench.run("runs").text().contains("r@1"));
+
+    // Already the first is another; the name is taken.
+    let first = bench.replay_live(&["r"], &upstream.url, &["noted", "1", "A"]);
+    says(&first, &["went on live into r-live-2: 0 answered from r, then 1 request recorded"]);
+    assert_eq!(bench.replay(&["r-live-2"], &["noted", "1", "A"]).code, 0);
+    // One request more than was recorded.
+    let more = bench.replay_live(&["r", "--into", "longer"], &upstream.url, &["noted", "1", "a,b,c,d"]);
+    says(&more, &["went on live into longer: 3 answered from r, then 1 request recorded"]);
+    let alone = bench.replay(&["longer"], &["noted", "1", "a,b,c,d"]);
+    assert_eq!((alone.code, text(&alone)), (0, text(&more)), "{}", alone.stderr);
+    says(&alone, &["exact 4 of 4"]);
+}
+
+/// What was answered after the first call that was never asked for, or was asked in other words, is not in the prefix that the child
+/// shares: it is copied, as it was asked.
+#[test]
+fn a_child_has_what_was_answered_out_of_order_and_by_a_rule() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record(&upstream.url, "r", &["noted", "1", "a,b,c"]).code, 0);
+    let gone = bench.replay_live(&["r"], &upstream.url, &["noted", "1", "c,x"]);
+    says(&gone, &["1 answered from r, then 1 request recorded"]);
+    let alone = bench.replay(&["r-live"], &["noted", "1", "c,x"]);
+    assert_eq!((alone.code, text(&alone)), (0, text(&gone)), "{}", alone.stderr);
+    says(&alone, &["exact 2 of 2"]);
+
+    let ruled = ["r", "--into", "ruled", "--ignore", "$.note"];
+    let gone = bench.replay_live(&ruled, &upstream.url, &["noted", "2", "a,b,x"]);
+    says(&gone, &["same after the matcher 2", "2 answered from r, then 1 request recorded"]);
+    // No rule is needed any more.
+    let alone = bench.replay(&["ruled"], &["noted", "2", "a,b,x"]);
+    assert_eq!((alone.code, text(&alone)), (0, text(&gone)), "{}", alone.stderr);
+    says(&alone, &["exact 3 of 3"]);
+}
+
+#[test]
+fn a_replay_calls_nothing_unless_it_may() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record(&upstream.url, "r", &["noted", "1", "a"]).code, 0);
+    for args in
+        [&["r", "--upstream", "http://127.0.0.1:1"][..], &["r", "--cache", "both"], &["r", "--into", "x"]]
+    {
+        let refused = bench.replay(args, &[]);
+        assert_eq!(refused.code, 2, "{refused:?}");
+        says(&refused, &["--on-divergence live"]);
+    }
+    let mut command = bench.command(["replay", "r", "--on-divergence", "live"]);
+    command.env_remove("OPENAI_API_KEY").env_remove("AZURE_OPENAI_API_KEY").stdin(Stdio::null());
+    let done = Done::of(command.output().unwrap());
+    assert_eq!(done.code, 125, "{done:?}");
+    says(&done, &["OPENAI_API_KEY", "is not set"]);
+    assert_eq!(upstream.asked(), 1);
+}
+
+#[test]
+fn answers_of_earlier_runs_are_taken_only_where_that_is_asked_for() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let first = bench.record_with(&["--run", "a", "--cache", "write"], &upstream.url, &["noted", "1", "x,y"]);
+    assert_eq!((first.code, upstream.asked()), (0, 2), "{first:?}");
+    let other = bench.record_with(&["--run", "b"], &upstream.url, &["noted", "1", "x,y"]);
+    assert_eq!((other.code, upstream.asked()), (0, 4), "{other:?}");
+    assert_ne!(text(&other), text(&first));
+
+    let taken =
+        bench.record_with(&["--run", "c", "--cache", "both"], &upstream.url, &["noted", "1", "x,y,z"]);
+    assert_eq!(upstream.asked(), 5, "{taken:?}");
+    says(&taken, &["recorded 3 requests into c", "2 answers of earlier runs"]);
+    assert!(text(&taken).starts_with(&text(&first)), "{taken:?}");
+    let frame = &bench.run("show c@2 --json").json()[0];
+    assert_eq!(
+        (&frame["metadata"]["cached"]["run"], &frame["metadata"]["cached"]["seq"]),
+        (&"a".into(), &2.into())
+    );
+    // It is a run like any other.
+    let alone = bench.replay(&["c"], &[]);
+    assert_eq!((alone.code, text(&alone)), (0, text(&taken)), "{}", alone.stderr);
+
+    // One is asked for again, and what it says now is the answer from then on; the last one was noted by c.
+    let again = bench.record_with(
+        &["--run", "d", "--cache", "both", "--reroll", "2"],
+        &upstream.url,
+        &["noted", "1", "x,y,z"],
+    );
+    assert_eq!(upstream.asked(), 6, "{again:?}");
+    assert!(text(&again).contains("6: you said"), "{again:?}");
+    let later =
+        bench.record_with(&["--run", "e", "--cache", "read"], &upstream.url, &["noted", "1", "x,y,z"]);
+    assert_eq!((upstream.asked(), text(&later)), (6, text(&again)));
+    // Another request, another place: neither is answered by these.
+    let other = bench.record_with(&["--run", "f", "--cache", "read"], &upstream.url, &["noted", "2", "x"]);
+    assert_eq!((other.code, upstream.asked()), (0, 7));
+    let elsewhere = Upstream::start();
+    bench.record_with(&["--run", "g", "--cache", "read"], &elsewhere.url, &["noted", "1", "x"]);
+    assert_eq!(elsewhere.asked(), 1);
+}
+
+/// A run of the same name that took the place of another does not answer for it.
+#[test]
+fn an_answer_whose_run_is_another_by_now_is_none() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    bench.record_with(&["--run", "a", "--cache", "write"], &upstream.url, &["noted", "1", "x"]);
+    let other = bench.replay(&["a"], &["noted", "1", "x"]);
+    assert_eq!(other.code, 0);
+    let frames = bench.run("replay a --json").json();
+    let mut replaced = frames[0].clone();
+    replaced["input"] = "{\"model\":\"m-1\",\"messages\":[]}".into();
+    let file = bench.write("frames.jsonl", replaced.to_string());
+    assert_eq!(bench.run(&format!("import {file} --format frames --replace")).code, 0);
+    bench.record_with(&["--run", "b", "--cache", "read"], &upstream.url, &["noted", "1", "x"]);
+    assert_eq!(upstream.asked(), 2);
+}
+
+#[test]
+fn a_fork_takes_an_answer_from_an_editor() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record(&upstream.url, "r", &["changed", "two"]).code, 0);
+    let fork = |editor: &str, name: &str| {
+        let mut command = bench.command(["fork", "r@2", name, "--edit", "--upstream", &upstream.url]);
+        command.env("OPENAI_API_KEY", "k").env_remove("VISUAL").env("EDITOR", editor).stdin(Stdio::null());
+        Done::of(command.output().unwrap())
+    };
+    let edited = fork("sed -i s/you.said/EDITED/", "child");
+    assert_eq!(edited.code, 0, "{edited:?}");
+    assert!(text(&edited).contains("EDITED"), "{edited:?}");
+    says(&edited, &["prefix replayed 1, tail recorded 2, first different at frame 2"]);
+    assert_eq!(bench.replay(&["child"], &[]).code, 0);
+    for (editor, why) in [
+        ("true", "nothing to fork for"),
+        ("false", "nothing is changed"),
+        ("no-such-editor", "nothing is changed"),
+    ] {
+        let refused = fork(editor, "other");
+        assert_ne!(refused.code, 0, "{refused:?}");
+        says(&refused, &[why]);
+    }
+    assert_eq!(bench.run("runs --json").json().len(), 2);
+}
+
+#[test]
+fn a_fork_tells_the_model_another_result_of_a_tool_in_all_later_steps() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record(&upstream.url, "r", &["tools"]).code, 0);
+    let cold = bench.write("cold", "-40 degrees");
+    let forked = bench.fork(&["r@2", "child", "--tool-result", &cold], &upstream.url);
+    assert_eq!(forked.code, 0, "{forked:?}");
+    assert!(text(&forked).contains("-40 degrees") && !text(&forked).contains("19 degrees"), "{forked:?}");
+    for seq in [2, 3] {
+        let frame = &bench.run(&format!("show child@{seq} --json")).json()[0];
+        let input: serde_json::Value = serde_json::from_str(frame["input"].as_str().unwrap()).unwrap();
+        assert_eq!(input["messages"][2]["content"], "-40 degrees", "frame {seq}");
+    }
+    let named = bench.fork(&["r@2", "named", "--tool-result", &format!("call_1={cold}")], &upstream.url);
+    assert_eq!(named.code, 0, "{named:?}");
+    // Neither the first nor the third request brings a new one.
+    for at in ["r@1", "r@3"] {
+        let refused = bench.fork(&[at, "x", "--tool-result", &cold], &upstream.url);
+        assert_eq!(refused.code, 2, "{refused:?}");
+        says(&refused, &["brings no tool's result"]);
+    }
+}

@@ -1,0 +1,112 @@
+//! Answers of earlier runs, found again by what was asked.
+//!
+//! An entry says which frame has the answer; the answer itself stays in its run and nowhere else. What is asked is known by a keyed
+//! hash of its canonical form and of where it was going, and the request of the frame found is hashed
+//! again: an entry whose run was dropped, replaced or redacted answers nothing. The key is the namespace's own.
+
+use annals::matching::CallHash;
+use annals::{ErrorKind, History, Keyspace, Namespace};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::exchange::{Exchange, Http};
+
+/// The keyspace of entries. A name that begins so is annals' own.
+const KEYSPACE: &str = "annals.answers";
+/// The key under which the hashes' key stands. Entries have 32 bytes.
+const KEY_OF_HASHES: &[u8] = b"key";
+
+/// What is done with answers of earlier runs.
+#[derive(Debug, Clone, Default)]
+pub struct CacheUse {
+    /// Requests that were answered before get that answer.
+    pub read: bool,
+    /// Answers are noted for later runs.
+    pub write: bool,
+    /// Frames that go to their upstream all the same.
+    pub reroll: Vec<u32>,
+}
+
+/// An answer of an earlier run.
+pub(crate) struct Cached {
+    pub(crate) exchange: Exchange,
+    pub(crate) body: Bytes,
+    pub(crate) from: Entry,
+}
+
+/// Where an answer stands.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) run: String,
+    pub(crate) seq: u32,
+}
+
+/// The answers of a namespace.
+pub(crate) struct Cache {
+    space: Namespace,
+    answers: Keyspace,
+    key: [u8; 32],
+    how: CacheUse,
+}
+
+impl Cache {
+    /// The answers of a namespace; `None` where they are neither to be read nor written.
+    ///
+    /// # Errors
+    /// As reading and writing a key.
+    pub(crate) fn open(space: &Namespace, how: &CacheUse) -> annals::Result<Option<Self>> {
+        if !how.read && !how.write {
+            return Ok(None);
+        }
+        let answers = space.keyspace(KEYSPACE, History::Latest)?;
+        let stored = answers.get(KEY_OF_HASHES)?.and_then(|key| <[u8; 32]>::try_from(key).ok());
+        let key = match stored {
+            Some(key) => key,
+            None => {
+                let mut key = [0; 32];
+                getrandom::fill(&mut key)
+                    .map_err(|e| annals::Error::new(ErrorKind::Unavailable, e.to_string()))?;
+                answers.put(KEY_OF_HASHES, key.to_vec())?;
+                key
+            }
+        };
+        Ok(Some(Self { space: space.clone(), answers, key, how: how.clone() }))
+    }
+
+    /// What this request to this origin is known by; `None` where it has no canonical form.
+    pub(crate) fn known_by(&self, origin: &str, http: &Http, body: &[u8]) -> Option<CallHash> {
+        CallHash::canonical(&self.key, &format!("{} {origin}", http.call()), body).ok()
+    }
+
+    /// The answer to a request that is to be frame `seq` of its run.
+    pub(crate) fn find(&self, asked: CallHash, origin: &str, seq: Option<u32>) -> Option<Cached> {
+        if !self.how.read || seq.is_some_and(|seq| self.how.reroll.contains(&seq)) {
+            return None;
+        }
+        // An answer that cannot be had is asked for again: nothing is lost by that.
+        let entry = self.answers.get(&asked.0).ok()??;
+        let from: Entry = serde_json::from_slice(&entry).ok()?;
+        let frame = self.space.run(&from.run).ok()?.frame(from.seq).ok()?;
+        let exchange: Exchange = serde_json::from_slice(&frame.metadata).ok()?;
+        let same = self.known_by(origin, &exchange.http, &frame.input) == Some(asked);
+        let whole = !frame.incomplete && is_answer(&exchange.http);
+        (same && whole).then(|| Cached { exchange, body: Bytes::from(frame.output), from })
+    }
+
+    /// Notes an answer.
+    ///
+    /// # Errors
+    /// As writing a key.
+    pub(crate) fn note(&self, asked: CallHash, http: &Http, run: &str, seq: u32) -> annals::Result<()> {
+        if !self.how.write || !is_answer(http) {
+            return Ok(());
+        }
+        let entry = serde_json::to_vec(&Entry { run: run.to_owned(), seq }).unwrap_or_default();
+        self.answers.put(&asked.0, entry).map(drop)
+    }
+}
+
+/// Whether an exchange has a whole answer that says what was asked for.
+fn is_answer(http: &Http) -> bool {
+    http.broken.is_none() && http.status.is_some_and(|status| (200..300).contains(&status))
+}

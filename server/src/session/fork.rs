@@ -1,0 +1,142 @@
+//! A program run on from a frame of a run, with something changed.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use annals::{Namespace, Run, RunReader, RunSpec, Status};
+
+use super::origin::Origin;
+use super::stage::{KEYS, block_on, end, play};
+use super::{SessionError, wrong};
+use crate::program::Program;
+use crate::proxy::{
+    Branch, Cache, CacheUse, Diverged, Edits, Exchange, Guard, Recorded, Recorder, ReplayOptions, Replayer,
+};
+use crate::redact::is_secret_header;
+
+/// What a fork that was run came to.
+#[derive(Debug)]
+pub struct ForkReport {
+    /// The child's exchanges, those of the tail.
+    pub recorded: Recorded,
+    /// Calls answered from the parent.
+    pub replayed: u32,
+    /// Calls of the shared frames that the program never asked for.
+    pub left: u32,
+    /// What was not as recorded while the shared frames lasted.
+    pub diverged: Vec<Diverged>,
+    /// What the calls answered from the parent had cost, in US dollars, as far as the table of prices knows.
+    pub saved: f64,
+    /// The first frame in which parent and child differ, if one does.
+    pub differs_at: Option<u32>,
+    /// The program's exit code, or 128 and a signal's number.
+    pub code: u8,
+    /// How long the program ran.
+    pub seconds: f64,
+}
+
+/// How a run is forked.
+#[derive(Debug, Clone)]
+pub struct Forking {
+    /// The last frame that is as in the parent; the one before the fork's point where that is edited.
+    pub at: u32,
+    /// What is changed from there on.
+    pub edits: Edits,
+    /// The program.
+    pub program: Program,
+    /// Upstreams in place of the parent's: a provider (none: all), and a base address.
+    pub upstreams: Vec<(Option<String>, String)>,
+    /// What is done with answers of earlier runs.
+    pub cache: CacheUse,
+    /// Which upstreams may be called.
+    pub guard: Guard,
+}
+
+/// Runs a program again, its calls answered from a run up to a frame and live from there on, recorded into a fork of
+/// this name.
+///
+/// # Errors
+/// Where nothing was started: the store, the proxy, the program; a variable for a key that the parent's calls had and that is
+/// not set.
+pub fn fork(
+    space: &Namespace,
+    reader: &RunReader,
+    origin: &Origin,
+    spec: RunSpec,
+    forking: &Forking,
+) -> Result<ForkReport, SessionError> {
+    let mut origin = origin.clone();
+    origin.mounts.redirect(&forking.upstreams)?;
+    forking.guard.check(&origin.mounts)?;
+    credentials(reader)?;
+    let key = origin.key_bytes()?;
+    let edit = !forking.edits.is_empty();
+    let parent = Replayer::new(reader.clone(), key, ReplayOptions::default())?;
+    let cache = Cache::open(space, &forking.cache)?;
+    let spec = spec.metadata(origin.metadata());
+    let run = Arc::new(space.fork(&reader.info().name, forking.at, edit, spec)?);
+    let from = if edit { forking.at } else { forking.at + 1 };
+    let done = Recorder::new(run.clone(), key, origin.mounts.clone(), cache)
+        .map_err(SessionError::from)
+        .map(|child| Branch::new(parent, child, from, forking.edits.clone()))
+        .and_then(|branch| block_on(session(space, &run, &branch, forking, &origin)));
+    if done.is_err() {
+        let _ = run.end(Status::Failed);
+    }
+    let mut report = done?;
+    report.differs_at = first_difference(reader, &space.run(run.name())?)?;
+    Ok(report)
+}
+
+async fn session(
+    space: &Namespace,
+    run: &Run,
+    branch: &Branch,
+    forking: &Forking,
+    origin: &Origin,
+) -> Result<ForkReport, SessionError> {
+    let proxy = branch.listen().await?;
+    let keeper = space.clone();
+    let keep = move |from: &mut dyn Read| keeper.store_blob(from);
+    let played = play(proxy, &forking.program, &origin.mounts, Vec::new(), keep).await?;
+    let mut recorded = branch.child().finish().await;
+    let (code, seconds) = (played.ended.code, played.seconds);
+    if recorded.failed.is_none()
+        && let Err(error) = end(run, played, origin)
+    {
+        recorded.failed = Some(error.to_string());
+    }
+    let (replayed, saved) = branch.served();
+    let (left, diverged) = (branch.left(), branch.diverged());
+    Ok(ForkReport { recorded, replayed, left, diverged, saved, differs_at: None, code, seconds })
+}
+
+/// The first frame whose request or answer is another, or that only one of the two has.
+fn first_difference(parent: &RunReader, child: &RunReader) -> annals::Result<Option<u32>> {
+    let (of_parent, of_child) = (parent.info().frames, child.info().frames);
+    for seq in 1..=of_parent.min(of_child) {
+        let (a, b) = (parent.frame(seq)?, child.frame(seq)?);
+        if (a.input, a.output) != (b.input, b.output) {
+            return Ok(Some(seq));
+        }
+    }
+    Ok((of_parent != of_child).then(|| of_parent.min(of_child) + 1))
+}
+
+/// Keys without which the tail would fail, after a prefix that was replayed for nothing.
+pub(super) fn credentials(reader: &RunReader) -> Result<(), SessionError> {
+    for seq in 1..=reader.info().frames {
+        let Ok(exchange) = serde_json::from_slice::<Exchange>(&reader.frame_info(seq)?.metadata) else {
+            continue;
+        };
+        let had = exchange.volatile.request_headers.0.iter().any(|(name, _)| is_secret_header(name));
+        let provider =
+            exchange.http.mount.trim_end_matches(|c: char| c.is_ascii_digit()).to_ascii_uppercase();
+        let names = KEYS.into_iter().filter(|name| name.starts_with(&provider)).collect::<Vec<_>>();
+        if had && !names.is_empty() && !names.iter().any(|name| std::env::var_os(name).is_some()) {
+            let what = format!("frame {seq} was asked with a key, and {} is not set", names.join(" or "));
+            return Err(wrong(&what).into());
+        }
+    }
+    Ok(())
+}

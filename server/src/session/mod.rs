@@ -1,0 +1,59 @@
+//! A program recorded, replayed or run on from a frame, from its beginning to its end.
+//!
+//! The run's metadata says what was started and how ([`Origin`]). Each exchange is a frame of its own. The last frames are
+//! the program's own: `program` (input: what was started, output: its standard output, metadata: how it ended)
+//! and, where it wrote any, `stderr`.
+//!
+//! Layout: `origin` (what a run is of), `stage` (a program started behind a proxy, and a run's end), and what is done with both: `record`,
+//! `replay`, `onward` (a replay that goes on live), `fork`.
+
+mod fork;
+mod onward;
+mod origin;
+mod record;
+mod replay;
+mod stage;
+
+pub use fork::{ForkReport, Forking, fork};
+pub use onward::{Onward, OnwardReport, replay_onward};
+pub use origin::Origin;
+pub use record::{Recording, Report, record};
+pub use replay::{ReplayReport, replay};
+
+use crate::program::ProgramError;
+use crate::proxy::{MountError, ProxyError};
+
+/// Why nothing was recorded.
+#[derive(Debug)]
+pub enum SessionError {
+    /// The program could not be started.
+    Program(ProgramError),
+    /// There is no proxy for it.
+    Proxy(ProxyError),
+    /// An upstream that may not be called.
+    Mount(MountError),
+    /// The store.
+    Store(annals::Error),
+}
+
+impl From<annals::Error> for SessionError {
+    fn from(error: annals::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<ProxyError> for SessionError {
+    fn from(error: ProxyError) -> Self {
+        Self::Proxy(error)
+    }
+}
+
+impl From<MountError> for SessionError {
+    fn from(error: MountError) -> Self {
+        Self::Mount(error)
+    }
+}
+
+fn wrong(what: &str) -> annals::Error {
+    annals::Error::new(annals::ErrorKind::Invalid, what)
+}

@@ -1,0 +1,198 @@
+//! A program replayed as far as its recording goes, and recorded from there on.
+
+use std::io::Read;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use annals::matching::CallHash;
+use annals::{ErrorKind, Frame, Namespace, Run, RunReader, RunSpec, StoredBlob};
+
+use super::SessionError;
+use super::fork::credentials;
+use super::origin::Origin;
+use super::replay::{ReplayReport, recorded_output};
+use super::stage::{PROGRAM, block_on, end, play};
+use crate::program::Program;
+use crate::proxy::{
+    Asked, Cache, CacheUse, Exchange, Guard, Headers, Recorded, Recorder, ReplayOptions, Replayer, Served,
+    http_of,
+};
+
+/// How a replay goes on where its recording ends.
+#[derive(Debug, Clone)]
+pub struct Onward {
+    /// The name of the child; a number follows it where there is such a run.
+    pub name: String,
+    /// Upstreams in place of the parent's: a provider (none: all), and a base address.
+    pub upstreams: Vec<(Option<String>, String)>,
+    /// Which upstreams may be called.
+    pub guard: Guard,
+    /// What is done with answers of earlier runs.
+    pub cache: CacheUse,
+}
+
+/// What a replay that may go on came to.
+#[derive(Debug)]
+pub struct OnwardReport {
+    /// The replay.
+    pub replay: ReplayReport,
+    /// The child's name, and what was recorded into it; `None` where the recording had all the answers.
+    pub child: Option<(String, Recorded)>,
+}
+
+/// Runs a program again, its calls answered from a recording up to the first that it has no answer for, and live from
+/// there on. What is live is recorded into a fork, which is given the calls answered before: it replays by itself.
+///
+/// # Errors
+/// Where nothing was started: the recording, the proxy, the program; a variable for a key that the recorded calls had and that
+/// is not set.
+pub fn replay_onward(
+    space: &Namespace,
+    reader: &RunReader,
+    origin: &Origin,
+    program: &Program,
+    options: ReplayOptions,
+    onward: &Onward,
+) -> Result<OnwardReport, SessionError> {
+    let mut origin = origin.clone();
+    origin.mounts.redirect(&onward.upstreams)?;
+    onward.guard.check(&origin.mounts)?;
+    credentials(reader)?;
+    let replayer = Replayer::new(reader.clone(), origin.key_bytes()?, options)?;
+    let begun: Arc<Mutex<Option<Arc<Run>>>> = Arc::default();
+    let child = Child {
+        space: space.clone(),
+        reader: reader.clone(),
+        origin: origin.clone(),
+        onward: onward.clone(),
+        begun: begun.clone(),
+    };
+    let going = crate::proxy::Onward::new(replayer, Box::new(move |served| child.begin(served)));
+    block_on(async {
+        let proxy = going.listen().await?;
+        let keeper = space.clone();
+        let keep = move |from: &mut dyn Read| kept(&keeper, from);
+        let played = play(proxy, program, &origin.mounts, Vec::new(), keep).await?;
+        let (replayed, recorder) = going.finish().await;
+        let same_output = recorded_output(reader)?.map(|recorded| recorded == played.ended.stdout.1);
+        let (code, seconds) = (played.ended.code, played.seconds);
+        let run = begun.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let child = match (run, recorder) {
+            (Some(run), Some(recorder)) => {
+                let mut recorded = recorder.finish().await;
+                let played = played.map(|(stored, _)| stored);
+                if recorded.failed.is_none()
+                    && let Err(error) = end(&run, played, &origin)
+                {
+                    recorded.failed = Some(error.to_string());
+                }
+                Some((run.name().to_owned(), recorded))
+            }
+            _ => None,
+        };
+        let replay = ReplayReport { replayed, code, same_output, seconds };
+        Ok(OnwardReport { replay, child })
+    })
+}
+
+/// Output as it is stored, and its hash.
+fn kept(space: &Namespace, from: &mut dyn Read) -> (annals::Result<StoredBlob>, blake3::Hash) {
+    struct Hashing<'a>(&'a mut dyn Read, blake3::Hasher);
+    impl Read for Hashing<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let read = self.0.read(buffer)?;
+            self.1.update(&buffer[..read]);
+            Ok(read)
+        }
+    }
+    let mut from = Hashing(from, blake3::Hasher::new());
+    let stored = space.store_blob(&mut from);
+    (stored, from.1.finalize())
+}
+
+/// How many names are tried for a child.
+const RUNS_OF_A_NAME_MAX: u32 = 10_000;
+
+/// What a child is begun from.
+struct Child {
+    space: Namespace,
+    reader: RunReader,
+    origin: Origin,
+    onward: Onward,
+    begun: Arc<Mutex<Option<Arc<Run>>>>,
+}
+
+impl Child {
+    /// A run that shares the parent's frames before the first that was not asked for as it stands there, and has copies of the later calls
+    /// that were answered.
+    fn begin(&self, served: Served) -> Result<Recorder, String> {
+        let words = |error: annals::Error| error.to_string();
+        let (run, shared) = self.fork(&served).map_err(words)?;
+        let run = Arc::new(run);
+        for (seq, asked) in served.calls.range(shared + 1..) {
+            let copy = self.copy(*seq, asked.as_ref()).map_err(words)?;
+            run.record(copy).map_err(words)?;
+        }
+        let cache = Cache::open(&self.space, &self.onward.cache).map_err(words)?;
+        let key = self.origin.key_bytes().map_err(words)?;
+        let recorder = Recorder::new(run.clone(), key, self.origin.mounts.clone(), cache);
+        *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
+        recorder.map_err(|error| error.to_string())
+    }
+
+    /// The child, and how many of the parent's frames it shares.
+    fn fork(&self, served: &Served) -> annals::Result<(Run, u32)> {
+        let other = served.calls.iter().filter(|(_, asked)| asked.is_some()).map(|(seq, _)| *seq);
+        let mut first = served.missing.iter().copied().chain(other).min();
+        let parent = self.reader.info();
+        if first.is_none() {
+            for seq in (1..=parent.frames).rev().take(2) {
+                if self.reader.frame_info(seq)?.component.name() == PROGRAM {
+                    first = Some(seq);
+                }
+            }
+        }
+        let (at, edit) = first.map_or((parent.frames, false), |first| (first, true));
+        let shared = if edit { at - 1 } else { at };
+        let mut number = 1;
+        loop {
+            let wish = &self.onward.name;
+            let name = if number == 1 { wish.clone() } else { format!("{wish}-{number}") };
+            let spec = RunSpec::new(name).agent(&parent.agent).model(&parent.model);
+            let spec = spec.metadata(self.origin.metadata());
+            let begun = match at {
+                0 => self.space.begin_run(spec),
+                _ => self.space.fork(&parent.name, at, edit, spec),
+            };
+            match begun {
+                Err(error) if error.kind() == ErrorKind::Conflict && number < RUNS_OF_A_NAME_MAX => {
+                    number += 1
+                }
+                done => return done.map(|run| (run, shared)),
+            }
+        }
+    }
+
+    /// A call of the parent as a frame of the child. Where it was asked in other words, they stand in place of the parent's.
+    fn copy(&self, seq: u32, asked: Option<&Asked>) -> annals::Result<Frame> {
+        let of = self.reader.frame(seq)?;
+        let (mut input, mut metadata) = (of.input, of.metadata);
+        if let Some(asked) = asked
+            && let Ok(mut exchange) = serde_json::from_slice::<Exchange>(&metadata)
+        {
+            let (http, _) = http_of(asked);
+            let hash = CallHash::of(&self.origin.key_bytes()?, &http.call(), &asked.body);
+            exchange.volatile.asked = hash.0.iter().map(|byte| format!("{byte:02x}")).collect();
+            exchange.volatile.request_headers = Headers::of(&asked.headers);
+            exchange.volatile.request_headers.remove_secrets();
+            exchange.http.query = http.query;
+            input = asked.body.to_vec();
+            metadata = serde_json::to_vec(&exchange).unwrap_or_default();
+        }
+        let mut frame = Frame::new(of.component, input, of.output).metadata(metadata);
+        frame.started_ns = Some(of.started_ns);
+        frame.duration_ns = of.duration_ns;
+        frame.severity = of.severity;
+        frame.error = of.error;
+        Ok(frame)
+    }
+}

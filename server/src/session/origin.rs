@@ -1,0 +1,109 @@
+//! What a run is of.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use annals::RunReader;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::record::Recording;
+use super::wrong;
+use crate::program::Program;
+use crate::proxy::{Mounts, ProxyError, unhex};
+
+/// Variables whose values are kept with a run besides those that are named: they change what programs do, and hold no secret.
+const ENVIRONMENT: [&str; 8] =
+    ["LANG", "LC_ALL", "TZ", "PATH", "PYTHONHASHSEED", "PYTHONPATH", "VIRTUAL_ENV", "NODE_OPTIONS"];
+
+/// What a run is of: the metadata of a recorded run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Command and arguments; bytes that are no UTF-8 are replaced.
+    pub argv: Vec<String>,
+    /// The working directory.
+    pub directory: String,
+    /// The git revision of that directory, with `-dirty` where files were changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// Named variables.
+    pub environment: std::collections::BTreeMap<String, String>,
+    /// The upstreams.
+    pub mounts: Mounts,
+    /// The key of the requests' hashes, hexadecimal.
+    pub key: String,
+}
+
+impl Origin {
+    /// What a run was recorded of; `None` where no program was.
+    ///
+    /// # Errors
+    /// As [`RunReader::metadata`].
+    pub fn of(reader: &RunReader) -> annals::Result<Option<Self>> {
+        #[derive(Deserialize)]
+        struct Metadata {
+            program: Origin,
+        }
+        let metadata = serde_json::from_slice::<Metadata>(&reader.metadata()?);
+        Ok(metadata.ok().map(|metadata| metadata.program))
+    }
+
+    /// The program as it was started: in its own directory, where that is still there.
+    #[must_use]
+    pub fn program(&self) -> Program {
+        let directory = Path::new(&self.directory);
+        Program {
+            argv: self.argv.iter().map(OsString::from).collect(),
+            directory: directory.is_dir().then(|| directory.to_path_buf()),
+            environment: Vec::new(),
+        }
+    }
+
+    /// The key of the requests' hashes.
+    pub(super) fn key_bytes(&self) -> annals::Result<[u8; 32]> {
+        unhex(&self.key).ok_or_else(|| wrong("the run's key is not 64 digits"))
+    }
+
+    /// As a run's metadata.
+    pub(super) fn metadata(&self) -> Vec<u8> {
+        serde_json::to_vec(&json!({ "program": self })).unwrap_or_default()
+    }
+
+    /// What a recording is of.
+    pub(super) fn new(recording: &Recording, key: &[u8; 32]) -> Self {
+        let lossy = |text: &OsStr| text.to_string_lossy().into_owned();
+        let names = ENVIRONMENT.iter().copied().chain(recording.keep.iter().map(String::as_str));
+        let directory =
+            recording.program.directory.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_default();
+        Self {
+            argv: recording.program.argv.iter().map(|argument| lossy(argument)).collect(),
+            revision: revision(&directory),
+            directory: lossy(directory.as_os_str()),
+            environment: names
+                .filter_map(|name| Some((name.to_owned(), lossy(&std::env::var_os(name)?))))
+                .collect(),
+            mounts: recording.mounts.clone(),
+            key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
+        }
+    }
+}
+
+pub(super) fn random_key() -> Result<[u8; 32], ProxyError> {
+    let mut key = [0; 32];
+    getrandom::fill(&mut key).map_err(|e| ProxyError(format!("the system has no randomness: {e}")))?;
+    Ok(key)
+}
+
+/// The revision that a directory is at, if git knows it.
+fn revision(directory: &Path) -> Option<String> {
+    let git = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("git");
+        command.arg("-C").arg(directory).args(arguments).stdin(std::process::Stdio::null());
+        let output = command.output().ok().filter(|output| output.status.success())?;
+        String::from_utf8(output.stdout).ok().map(|text| text.trim().to_owned())
+    };
+    let head = git(&["rev-parse", "HEAD"])?;
+    let changed =
+        git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|text| !text.is_empty());
+    Some(if changed { format!("{head}-dirty") } else { head })
+}

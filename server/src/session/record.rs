@@ -1,0 +1,81 @@
+//! A program recorded.
+
+use std::sync::Arc;
+
+use annals::{Namespace, Run, RunSpec, Status};
+
+use super::SessionError;
+use super::origin::{Origin, random_key};
+use super::stage::{block_on, end, play};
+use crate::program::Program;
+use crate::proxy::{Cache, CacheUse, Guard, Mounts, Recorded, Recorder};
+
+/// What is to be recorded.
+#[derive(Debug, Clone)]
+pub struct Recording {
+    /// The program.
+    pub program: Program,
+    /// Its upstreams.
+    pub mounts: Mounts,
+    /// Which of them may be called.
+    pub guard: Guard,
+    /// What is done with answers of earlier runs.
+    pub cache: CacheUse,
+    /// Variables to keep, by name.
+    pub keep: Vec<String>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Report {
+    /// Counts.
+    pub recorded: Recorded,
+    /// The program's exit code, or 128 and a signal's number.
+    pub code: u8,
+    /// How the run ended.
+    pub status: Status,
+    /// How long the program ran.
+    pub seconds: f64,
+}
+
+/// Runs a program and records it into a new run of this name and these tags.
+///
+/// # Errors
+/// Where nothing was started: the store, the proxy, the program.
+pub fn record(space: &Namespace, spec: RunSpec, recording: &Recording) -> Result<Report, SessionError> {
+    recording.guard.check(&recording.mounts)?;
+    let key = random_key()?;
+    let origin = Origin::new(recording, &key);
+    let cache = Cache::open(space, &recording.cache)?;
+    let run = Arc::new(space.begin_run(spec.metadata(origin.metadata()))?);
+    let recorder = Recorder::new(run.clone(), key, recording.mounts.clone(), cache);
+    let done = recorder
+        .map_err(SessionError::from)
+        .and_then(|recorder| block_on(session(space, &run, &recorder, recording, &origin)));
+    if done.is_err() {
+        // What was begun and never ran says so.
+        let _ = run.end(Status::Failed);
+    }
+    done
+}
+
+async fn session(
+    space: &Namespace,
+    run: &Run,
+    recorder: &Recorder,
+    recording: &Recording,
+    origin: &Origin,
+) -> Result<Report, SessionError> {
+    let proxy = recorder.listen().await?;
+    let keeper = space.clone();
+    let keep = move |from: &mut dyn std::io::Read| keeper.store_blob(from);
+    let played = play(proxy, &recording.program, &recording.mounts, Vec::new(), keep).await?;
+    let mut recorded = recorder.finish().await;
+    let (code, status, seconds) = (played.ended.code, played.status(), played.seconds);
+    if recorded.failed.is_none()
+        && let Err(error) = end(run, played, origin)
+    {
+        recorded.failed = Some(error.to_string());
+    }
+    Ok(Report { recorded, code, status, seconds })
+}

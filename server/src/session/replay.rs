@@ -1,0 +1,62 @@
+//! A program replayed.
+
+use std::io::Read;
+
+use annals::RunReader;
+
+use super::SessionError;
+use super::origin::Origin;
+use super::stage::{PROGRAM, block_on, dummy_keys, play};
+use crate::program::Program;
+use crate::proxy::{ReplayOptions, Replayed, Replayer};
+
+/// What a replayed program and its replay came to.
+#[derive(Debug)]
+pub struct ReplayReport {
+    /// Counts and divergences.
+    pub replayed: Replayed,
+    /// The program's exit code, or 128 and a signal's number.
+    pub code: u8,
+    /// What it wrote is what it had written; `None` where the recording does not say.
+    pub same_output: Option<bool>,
+    /// How long the program ran.
+    pub seconds: f64,
+}
+
+/// Runs a program again, every model call of it answered from a recording.
+///
+/// # Errors
+/// Where nothing was started: the recording, the proxy, the program.
+pub fn replay(
+    reader: &RunReader,
+    origin: &Origin,
+    program: &Program,
+    options: ReplayOptions,
+) -> Result<ReplayReport, SessionError> {
+    let replayer = Replayer::new(reader.clone(), origin.key_bytes()?, options)?;
+    block_on(async {
+        let proxy = replayer.listen().await?;
+        let played = play(proxy, program, &origin.mounts, dummy_keys(), hash).await?;
+        let same_output = recorded_output(reader)?.map(|recorded| recorded == played.ended.stdout);
+        let (code, seconds) = (played.ended.code, played.seconds);
+        Ok(ReplayReport { replayed: replayer.finish(), code, same_output, seconds })
+    })
+}
+
+/// The hash of what the program wrote to its standard output.
+pub(super) fn recorded_output(reader: &RunReader) -> annals::Result<Option<blake3::Hash>> {
+    for seq in (1..=reader.info().frames).rev().take(2) {
+        let frame = reader.frame(seq)?;
+        if frame.component.name() == PROGRAM {
+            return Ok(Some(blake3::hash(&frame.output)));
+        }
+    }
+    Ok(None)
+}
+
+pub(super) fn hash(from: &mut dyn Read) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    // It ends where the output does; there is nothing to be told then.
+    let _ = hasher.update_reader(from);
+    hasher.finalize()
+}

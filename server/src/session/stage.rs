@@ -1,0 +1,122 @@
+//! A program started behind a proxy, and what a run keeps of its end.
+
+use std::time::Duration;
+
+use annals::{Component, Content, Durability, Frame, Run, Severity, Status, StoredBlob};
+use serde_json::json;
+use std::io::Read;
+use tokio::time::Instant;
+
+use super::SessionError;
+use super::origin::Origin;
+use crate::program::{Ended, Program};
+use crate::proxy::{Mounts, Proxy, ProxyError};
+
+/// The component of the frame that a program itself is.
+pub(super) const PROGRAM: &str = "program";
+
+/// Values for variables without which client libraries refuse to start. They open nothing.
+pub(super) const KEYS: [&str; 7] = [
+    "OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "GEMINI_API_KEY",
+    "GOOGLE_API_KEY",
+    "MISTRAL_API_KEY",
+    "OPENROUTER_API_KEY",
+    "AZURE_OPENAI_API_KEY",
+];
+
+/// A program that has ended, and how long it ran.
+pub(super) struct Played<T> {
+    pub(super) ended: Ended<T>,
+    pub(super) seconds: f64,
+}
+
+impl<T> Played<T> {
+    /// How the run of it ended.
+    pub(super) fn status(&self) -> Status {
+        if self.ended.code == 0 { Status::Ok } else { Status::Failed }
+    }
+}
+
+impl<T> Played<T> {
+    /// The same with something else made of both outputs.
+    pub(super) fn map<U>(self, of: impl Fn(T) -> U) -> Played<U> {
+        let Ended { code, signal, stdout, stderr } = self.ended;
+        let ended = Ended { code, signal, stdout: of(stdout), stderr: of(stderr) };
+        Played { ended, seconds: self.seconds }
+    }
+}
+
+/// Runs a program to its end behind a proxy, which has stopped when this returns. `more` are variables of its own.
+pub(super) async fn play<T: Send + 'static>(
+    proxy: Proxy,
+    program: &Program,
+    mounts: &Mounts,
+    more: Vec<(String, String)>,
+    keep: impl Fn(&mut dyn Read) -> T + Clone + Send + 'static,
+) -> Result<Played<T>, SessionError> {
+    let mut program = program.clone();
+    program.environment.extend(mounts.environment(&proxy.base(), proxy.secret()));
+    program.environment.extend(past_proxies());
+    program.environment.extend(more);
+    let began = Instant::now();
+    let ended = program.run(keep).await.map_err(SessionError::Program)?;
+    let seconds = began.elapsed().as_secs_f64();
+    proxy.stop().await;
+    Ok(Played { ended, seconds })
+}
+
+/// Variables for keys that are not set, with values that open nothing.
+pub(super) fn dummy_keys() -> Vec<(String, String)> {
+    let missing = KEYS.into_iter().filter(|name| std::env::var_os(name).is_none());
+    missing.map(|name| (name.to_owned(), "annals-replay".to_owned())).collect()
+}
+
+/// The program's own frames, and the run's end, on disk when this returns.
+pub(super) fn end(
+    run: &Run,
+    played: Played<annals::Result<StoredBlob>>,
+    origin: &Origin,
+) -> annals::Result<()> {
+    let status = played.status();
+    let Played { ended, seconds } = played;
+    let content = |kept: annals::Result<StoredBlob>| kept.map(Content::from);
+    let (stdout, stderr) = (content(ended.stdout)?, content(ended.stderr)?);
+    let mut batch = run.batch()?;
+    batch.durability(Durability::Disk);
+    let metadata = json!({
+        "exit": { "code": ended.code, "signal": ended.signal },
+        "volatile": { "seconds": seconds },
+    });
+    let started = serde_json::to_vec(&origin.argv).unwrap_or_default();
+    let mut frame = Frame::new(Component::Other(PROGRAM.to_owned()), started, stdout);
+    frame.error = status == Status::Failed;
+    frame.severity = if frame.error { Severity::Flagged } else { Severity::Normal };
+    batch.frame(frame.metadata(metadata.to_string()))?;
+    if !stderr.is_empty() {
+        batch.frame(Frame::new(Component::Other("stderr".to_owned()), "", stderr))?;
+    }
+    batch.end(status)?;
+    batch.commit()?;
+    Ok(())
+}
+
+/// Drives a session to its end on threads of its own.
+pub(super) fn block_on<T>(session: impl Future<Output = Result<T, SessionError>>) -> Result<T, SessionError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(|e| ProxyError(format!("no threads can be started: {e}")))?;
+    let done = runtime.block_on(session);
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    done
+}
+
+/// A program that goes through a proxy comes to the loopback without it.
+fn past_proxies() -> Vec<(String, String)> {
+    let of = |name: &str| {
+        let set = std::env::var(name).ok().filter(|value| !value.is_empty());
+        let hosts = set.map_or_else(|| "127.0.0.1".to_owned(), |value| format!("{value},127.0.0.1"));
+        (name.to_owned(), hosts)
+    };
+    vec![of("NO_PROXY"), of("no_proxy")]
+}
