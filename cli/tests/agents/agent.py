@@ -66,9 +66,9 @@ def threads():
     [thread.join() for thread in all_of_them]
 
 
-def hangs_up():
+def hangs_up(bytes=60):
     answer = ask("/chat/completions", chat("slow", stream=True, pause_ms=40))
-    print(answer.status, answer.read(60))
+    print(answer.status, answer.read(int(bytes)))
     answer.close()
     print(told(ask("/chat/completions", chat("after"))))
 
@@ -111,6 +111,53 @@ def tools():
                  [{"role": "assistant", "content": "warm"}, {"role": "user", "content": "sure?"}]]:
         messages += more
         print(ask("/chat/completions", {"model": "m-1", "messages": messages}).read().decode(), flush=True)
+
+
+def is_killed(calls, bytes):
+    """So many calls, then as many bytes of a stream, then it is killed."""
+    for number in range(int(calls)):
+        print(told(ask("/chat/completions", chat(f"call {number}"))), flush=True)
+    if int(bytes):
+        answer = ask("/chat/completions", chat("slow", stream=True, pause_ms=20))
+        print(answer.read(int(bytes)), flush=True)
+    os.kill(os.getpid(), 9)
+
+
+def pictures(count, bytes, turns):
+    """The same pictures sent again in every turn."""
+    import base64
+    import random
+    chance = random.Random(7)
+    picture = lambda: base64.b64encode(chance.randbytes(int(bytes) * 3 // 4)).decode()
+    parts = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + picture()}} for _ in range(int(count))]
+    messages = [{"role": "user", "content": parts}]
+    for turn in range(int(turns)):
+        messages.append({"role": "user", "content": f"turn {turn}"})
+        answer = json.loads(ask("/chat/completions", {"model": "m-1", "messages": messages}).read())
+        messages.append(answer["choices"][0]["message"])
+    print(len(messages))
+
+
+def large(bytes):
+    print(told(ask("/chat/completions", bytes_of(int(bytes)))))
+
+
+def bytes_of(count):
+    return (b"0123456789abcdef" * (count // 16 + 1))[:count]
+
+
+def chunked():
+    def parts():
+        yield b'{"model": "m-1", '
+        yield b'"messages": [{"role": "user", "content": "in chunks"}]}'
+    connection = http.client.HTTPConnection(BASE.hostname, BASE.port, timeout=60)
+    connection.request("POST", BASE.path + "/chat/completions", parts(), {"Content-Type": "application/json"}, encode_chunked=True)
+    print(told(connection.getresponse()))
+
+
+def garbled():
+    print(told(ask("/garbled", chat("x", stream=True))))
+    print(told(ask("/chat/completions", b"{no json")))
 
 
 def strange():

@@ -11,6 +11,7 @@ mod onward;
 mod reading;
 mod real_input;
 mod record;
+mod rough;
 mod upkeep;
 mod upstream;
 

@@ -117,6 +117,11 @@ fn answer(to: &mut TcpStream, request: &Request, number: u64) -> std::io::Result
         "/v1/empty" => to.write_all(b"HTTP/1.1 204 No Content\r\nx-odd: caf\xe9\r\n\r\n"),
         // To HEAD: the length of what GET would get, and nothing else.
         "/v1/empty/head" => to.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1234\r\n\r\n"),
+        // Events that are none: no colon, no end, no UTF-8, JSON that stops.
+        "/v1/garbled" => {
+            let events = b"data: {\"choices\": [\n\nnonsense\r\rdata\n\n\xff\xfe: x\n\ndata: {\"usage\":\"no\"}\n\ndata: [DO";
+            whole(to, "200 OK", "content-type: text/event-stream\r\n", events)
+        }
         "/v1/broken" => {
             to.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nhalf of it")?;
             Err(std::io::ErrorKind::BrokenPipe.into())

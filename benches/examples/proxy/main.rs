@@ -1,0 +1,176 @@
+//! What recording and replaying through the proxy costs: an agent, a scripted upstream and `annals` on one machine, as processes of
+//! their own, each figure beside the same agent without annals.
+//!
+//! `cargo build --release && cargo run --release -p annals-benches --example proxy -- [steps|latency|streams|replay]...`
+
+#![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that measures and prints")]
+
+mod agent;
+mod http;
+mod upstream;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// How often each of two things is measured, one after the other.
+const ROUNDS: usize = 5;
+
+fn main() -> Outcome<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    if let [first, doing @ ..] = args.as_slice()
+        && first == "agent"
+    {
+        return runtime.block_on(agent::run(doing));
+    }
+    let upstream = upstream::start()?;
+    let bench = Bench { upstream, annals: annals()?, directory: tempfile::tempdir()? };
+    let all = ["steps", "latency", "streams", "replay"].map(str::to_owned).to_vec();
+    for what in if args.is_empty() { all } else { args } {
+        match what.as_str() {
+            "steps" => bench.steps()?,
+            "latency" => bench.latency()?,
+            "streams" => bench.streams()?,
+            "replay" => bench.replay()?,
+            other => return Err(format!("{other}: there is steps, latency, streams and replay").into()),
+        }
+    }
+    Ok(())
+}
+
+/// The binary of the same build.
+fn annals() -> Outcome<PathBuf> {
+    let own = std::env::current_exe()?;
+    let path = own.parent().and_then(Path::parent).map(|directory| directory.join("annals"));
+    path.filter(|path| path.exists()).ok_or_else(|| "build annals first: cargo build --release".into())
+}
+
+struct Bench {
+    upstream: String,
+    annals: PathBuf,
+    directory: tempfile::TempDir,
+}
+
+/// What an agent printed, and how long all of it took, in seconds.
+struct Done {
+    told: serde_json::Value,
+    seconds: f64,
+}
+
+impl Bench {
+    fn agent(&self, doing: &[&str]) -> Outcome<Vec<String>> {
+        let own = std::env::current_exe()?.to_string_lossy().into_owned();
+        Ok([vec![own, "agent".to_owned()], doing.iter().map(|text| (*text).to_owned()).collect()].concat())
+    }
+
+    fn run(&self, mut command: Command) -> Outcome<Done> {
+        let began = Instant::now();
+        let output = command.stdin(Stdio::null()).stderr(Stdio::piped()).output()?;
+        let seconds = began.elapsed().as_secs_f64();
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+        }
+        let told = serde_json::from_slice(&output.stdout)?;
+        Ok(Done { told, seconds })
+    }
+
+    fn direct(&self, doing: &[&str]) -> Outcome<Done> {
+        let args = self.agent(doing)?;
+        let mut command = Command::new(&args[0]);
+        command.args(&args[1..]).env("OPENAI_BASE_URL", format!("{}/v1", self.upstream));
+        self.run(command)
+    }
+
+    fn recorded(&self, run: &str, doing: &[&str]) -> Outcome<Done> {
+        let mut command = Command::new(&self.annals);
+        command.arg("--store").arg(self.directory.path().join("store"));
+        command.args(["record", "--run", run, "--upstream", &self.upstream, "--"]).args(self.agent(doing)?);
+        command.env_remove("OPENAI_BASE_URL");
+        self.run(command)
+    }
+
+    fn replayed(&self, run: &str) -> Outcome<Done> {
+        let mut command = Command::new(&self.annals);
+        command.arg("--store").arg(self.directory.path().join("store")).args(["replay", run]);
+        self.run(command)
+    }
+
+    /// The wall time of a conversation of 200 steps, an answer coming after 20 ms.
+    fn steps(&self) -> Outcome<()> {
+        let (mut direct, mut recorded) = (Vec::new(), Vec::new());
+        for round in 0..ROUNDS {
+            direct.push(self.direct(&["steps", "200"])?.seconds);
+            recorded.push(self.recorded(&format!("steps-{round}"), &["steps", "200"])?.seconds);
+        }
+        let (direct, recorded) = (median(direct), median(recorded));
+        println!(
+            "200 steps, answers after 20 ms: {direct:.3} s alone, {recorded:.3} s recorded: {:+.1}%",
+            (recorded / direct - 1.0) * 100.0
+        );
+        Ok(())
+    }
+
+    /// One request after the other, answered at once.
+    fn latency(&self) -> Outcome<()> {
+        let (mut direct, mut recorded) = (Vec::new(), Vec::new());
+        for round in 0..ROUNDS {
+            direct.push(number(&self.direct(&["ask", "1000", "1"])?, "median_ms"));
+            let done = self.recorded(&format!("latency-{round}"), &["ask", "1000", "1"])?;
+            recorded.push(number(&done, "median_ms"));
+        }
+        let (direct, recorded) = (median(direct), median(recorded));
+        println!(
+            "a request of 20 KB: {direct:.3} ms alone, {recorded:.3} ms recorded (medians): {:+.3} ms",
+            recorded - direct
+        );
+        Ok(())
+    }
+
+    /// 200 streams of 50 chunks a second each, for eight seconds.
+    fn streams(&self) -> Outcome<()> {
+        let (mut direct, mut recorded) = (Vec::new(), Vec::new());
+        for round in 0..ROUNDS {
+            direct.push(self.direct(&["streams", "200", "400"])?.told);
+            recorded.push(self.recorded(&format!("streams-{round}"), &["streams", "200", "400"])?.told);
+        }
+        for key in ["median_ms", "p99_ms"] {
+            let of = |all: &[serde_json::Value]| {
+                median(all.iter().map(|told| told[key].as_f64().unwrap_or(f64::NAN)).collect())
+            };
+            let (direct, recorded) = (of(&direct), of(&recorded));
+            println!(
+                "a chunk of 200 streams at 50 a second, {key}: {direct:.3} alone, {recorded:.3} recorded: {:+.3} ms",
+                recorded - direct
+            );
+        }
+        println!("  chunks each time: {}", recorded[0]["chunks"]);
+        Ok(())
+    }
+
+    /// Recorded requests of 20 KB asked again over eight connections.
+    fn replay(&self) -> Outcome<()> {
+        let recorded = self.recorded("asked", &["ask", "5000", "8"])?;
+        let mut rates = Vec::new();
+        for _ in 0..ROUNDS {
+            rates.push(number(&self.replayed("asked")?, "per_second"));
+        }
+        println!(
+            "requests of 20 KB a second: {:.0} recorded, {:.0} replayed (median of {ROUNDS})",
+            number(&recorded, "per_second"),
+            median(rates)
+        );
+        Ok(())
+    }
+}
+
+fn number(done: &Done, key: &str) -> f64 {
+    done.told[key].as_f64().unwrap_or(f64::NAN)
+}
+
+fn median(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}

@@ -1,0 +1,80 @@
+//! A model provider that answers at once, after 20 ms, or with a stream whose chunks say when they were sent.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+
+use crate::Outcome;
+use crate::http::{Wire, now_ns};
+
+/// How far apart the chunks of a stream are.
+const CHUNK_EVERY: Duration = Duration::from_millis(20);
+
+/// Listens on a thread of its own until the process ends; gives its address.
+pub(crate) fn start() -> Outcome<String> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    listener.set_nonblocking(true)?;
+    let url = format!("http://{}", listener.local_addr()?);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("upstream".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            let Ok(listener) = TcpListener::from_std(listener) else { return };
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(async {
+                    if let Ok(wire) = Wire::new(stream) {
+                        _ = serve(wire).await
+                    }
+                });
+            }
+        });
+    })?;
+    Ok(url)
+}
+
+async fn serve(mut wire: Wire) -> Outcome<()> {
+    let answer = json!({
+        "id": "x", "object": "chat.completion", "created": 1, "model": "gpt-4o",
+        "choices": [{ "index": 0, "message": { "role": "assistant", "content": "word ".repeat(300) }, "finish_reason": "stop" }],
+        "usage": { "prompt_tokens": 5000, "completion_tokens": 300, "total_tokens": 5300 },
+    });
+    let answer = answer.to_string();
+    let whole = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{answer}",
+        answer.len()
+    );
+    while let Some(head) = wire.head().await? {
+        let body = wire.body(&head).await?;
+        let path = head.split_whitespace().nth(1).unwrap_or_default();
+        if path.ends_with("/stream") {
+            let asked: Value = serde_json::from_slice(&body)?;
+            stream(&mut wire, asked["number"].as_u64().unwrap_or(0), asked["chunks"].as_u64().unwrap_or(0))
+                .await?;
+            continue;
+        }
+        if path.ends_with("/chat/completions") {
+            tokio::time::sleep(CHUNK_EVERY).await;
+        }
+        wire.stream.write_all(whole.as_bytes()).await?;
+    }
+    Ok(())
+}
+
+async fn stream(wire: &mut Wire, number: u64, chunks: u64) -> Outcome<()> {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    wire.stream.write_all(head.as_bytes()).await?;
+    // Streams do not send in step with each other.
+    let mut at = Instant::now() + Duration::from_micros(number * 7919 % 20_000);
+    for chunk in 0..chunks {
+        tokio::time::sleep_until(at).await;
+        at += CHUNK_EVERY;
+        let delta = json!({ "id": "s", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4o", "n": chunk,
+            "choices": [{ "index": 0, "delta": { "content": format!("{} ", now_ns()) }, "finish_reason": null }] });
+        let event = format!("data: {delta}\n\n");
+        wire.stream.write_all(format!("{:x}\r\n{event}\r\n", event.len()).as_bytes()).await?;
+    }
+    wire.stream.write_all(b"0\r\n\r\n").await?;
+    Ok(())
+}

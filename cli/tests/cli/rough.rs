@@ -1,0 +1,158 @@
+//! Recordings that are disturbed: who records is killed, who is recorded is killed, clients hang up, bodies are large or no bodies at all.
+//!
+//! `ANNALS_ROUGH=20` disturbs each so many times; `ANNALS_SEED` says when.
+
+use std::io::BufRead;
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::Bench;
+use crate::record::{agent, says};
+use crate::upstream::Upstream;
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().map_or(otherwise, |text| text.parse().unwrap())
+}
+
+/// How often each disturbance is made.
+fn rounds() -> u64 {
+    number("ANNALS_ROUGH", 3)
+}
+
+/// A number below `below` that follows from the seed and the round.
+fn chance(round: u64, below: u64) -> u64 {
+    let seed = number("ANNALS_SEED", 1);
+    let mixed = (seed ^ round.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed >> 17) % below
+}
+
+#[test]
+fn a_killed_recorder_leaves_a_run_that_replays_up_to_there() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let words: Vec<String> = (0..400).map(|number| format!("w{number}")).collect();
+    let mut served = 0;
+    for round in 0..rounds() {
+        let again = format!(
+            "ANNALS_SEED={} ANNALS_ROUGH={} cargo test -p annals-cli --test cli rough",
+            number("ANNALS_SEED", 1),
+            rounds()
+        );
+        let run = format!("r{round}");
+        let agent = agent();
+        let mut command =
+            bench.command(["record", "--run", &run, "--upstream", &upstream.url, "--", "python3", "-B"]);
+        command.args([&agent, "noted", "1", &words.join(",")]).env_remove("OPENAI_BASE_URL");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut recorder = command.spawn().unwrap();
+        // The agent has been told at least one answer.
+        let mut lines = std::io::BufReader::new(recorder.stdout.take().unwrap()).lines();
+        let mut told = 1;
+        let first = lines.next().unwrap().unwrap();
+        assert!(first.contains("you said"), "{first}");
+        std::thread::sleep(Duration::from_millis(chance(round, 120)));
+        recorder.kill().unwrap();
+        recorder.wait().unwrap();
+        told += lines.map_while(Result::ok).filter(|line| line.contains("you said")).count();
+
+        let listed = &bench.run("runs --json").json();
+        let of = listed.iter().find(|row| row["id"] == run.as_str()).unwrap();
+        assert!(["open", "abandoned"].contains(&of["status"].as_str().unwrap()), "{again}: {of}");
+        let frames = of["frames"].as_u64().unwrap();
+        // What the program was told is there, but for an answer whose frame was still being ended.
+        assert!(frames + 1 >= told as u64 && frames <= 400, "{again}: {told} answers, {of}");
+        assert_eq!(bench.run(&format!("verify {run}")).code, 0, "{again}");
+        let mut replay = bench.command(["replay", &run]);
+        let replayed =
+            crate::Done::of(replay.env_remove("OPENAI_BASE_URL").stdin(Stdio::null()).output().unwrap());
+        // The program asks for more than there is: that is told, and what there is has been served.
+        assert_eq!(replayed.code, 3, "{again}: {replayed:?}");
+        says(&replayed, &["it ends after frame", "DIVERGED"]);
+        let text = String::from_utf8_lossy(&replayed.stdout).into_owned();
+        let again_told = text.lines().filter(|line| line.contains("you said")).count() as u64;
+        assert!(again_told + 1 >= frames && again_told <= frames, "{again}: {again_told} of {frames}");
+        served += again_told;
+    }
+    println!("{} recorders killed, {served} answers served from what they left", rounds());
+}
+
+#[test]
+fn a_killed_agent_is_a_failed_run_that_replays_to_its_death() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    for round in 0..rounds() {
+        let run = format!("r{round}");
+        let (calls, bytes) =
+            (chance(round, 5).to_string(), (round % 3 * (1 + chance(round, 200))).to_string());
+        let recorded = bench.record(&upstream.url, &run, &["is_killed", &calls, &bytes]);
+        assert_eq!(recorded.code, 128 + 9, "{recorded:?}");
+        let replayed = bench.replay(&[&run], &[]);
+        assert_eq!(
+            (replayed.code, &replayed.stdout),
+            (128 + 9, &recorded.stdout),
+            "{calls} {bytes}: {}",
+            replayed.stderr
+        );
+        says(&replayed, &["unused 0"]);
+    }
+    let failed = bench.run("runs --failed --json").json();
+    assert_eq!(failed.len() as u64, rounds());
+}
+
+#[test]
+fn clients_that_hang_up_are_recorded_as_far_as_they_came() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    for round in 0..rounds() {
+        let (run, bytes) = (format!("r{round}"), (1 + chance(round, 380)).to_string());
+        let recorded = bench.record(&upstream.url, &run, &["hangs_up", &bytes]);
+        assert_eq!(recorded.code, 0, "{recorded:?}");
+        let frames = bench.run(&format!("replay {run} --json")).json();
+        assert_eq!(frames[0]["metadata"]["http"]["broken"], "the client hung up", "{bytes}");
+        let replayed = bench.replay(&[&run], &[]);
+        assert_eq!((replayed.code, &replayed.stdout), (0, &recorded.stdout), "{bytes}: {}", replayed.stderr);
+    }
+}
+
+#[test]
+fn pictures_sent_again_are_stored_once() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = bench.record(&upstream.url, "r", &["pictures", "10", "1000000", "30"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    let stats = &bench.run("stats --json").json()[0];
+    let disk = stats["disk_bytes"].as_u64().unwrap();
+    println!("10 MB of pictures in base64, sent in 30 requests: {disk} bytes");
+    assert!(disk <= 10_500_000, "{stats}");
+    let input = bench.run_args(["show", "r@30", "--input", "--raw"]).ok();
+    assert!(input.len() > 10_000_000);
+    assert_eq!(bench.run("verify r").code, 0);
+}
+
+#[test]
+fn large_chunked_and_garbled_bodies_come_back_as_they_were() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    for doing in [&["large", "100000000"][..], &["chunked"], &["garbled"]] {
+        let recorded = bench.record(&upstream.url, doing[0], doing);
+        assert_eq!(recorded.code, 0, "{recorded:?}");
+        let text = String::from_utf8_lossy(&recorded.stdout).into_owned();
+        assert!(text.starts_with("200 "), "{text}");
+        let asked = upstream.asked();
+        let replayed = bench.replay(&[doing[0]], &[]);
+        assert_eq!((replayed.code, &replayed.stdout), (0, &recorded.stdout), "{}", replayed.stderr);
+        assert_eq!(upstream.asked(), asked);
+    }
+    // One byte over the limit is refused with a reason, and the refusal is recorded.
+    let over = (256 * 1024 * 1024 + 1).to_string();
+    let refused = bench.record(&upstream.url, "over", &["large", &over]);
+    let text = String::from_utf8_lossy(&refused.stdout).into_owned();
+    assert!(text.starts_with("413 ") && text.contains("at most 256 MiB"), "{text}");
+}
+
+#[test]
+fn an_upstream_that_speaks_no_tls_is_told_as_that() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = bench.record(&upstream.url.replace("http:", "https:"), "r", &["swapped", "a"]);
+    assert_eq!(String::from_utf8_lossy(&recorded.stdout), "a 502\n", "{recorded:?}");
+    let frames = bench.run("replay r --json").json();
+    let broken = frames[0]["metadata"]["http"]["broken"].as_str().unwrap();
+    assert!(broken.contains("cannot be asked") && broken.contains("tls"), "{broken}");
+    let replayed = bench.replay(&["r"], &[]);
+    assert_eq!((replayed.code, &replayed.stdout), (0, &recorded.stdout), "{}", replayed.stderr);
+}
