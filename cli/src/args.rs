@@ -38,6 +38,8 @@ pub(crate) struct Global {
 pub(crate) enum Verb {
     /// Run a program and record every model call that it makes over HTTP
     Record(RecordArgs),
+    /// Record what programs started elsewhere ask: holds the proxy open and prints the variables that point at it
+    Attach(AttachArgs),
     /// Create a store
     Init,
     /// Record runs from a file of transcripts or frames
@@ -90,6 +92,28 @@ pub(crate) enum Verb {
     after_help = "The program's exit code is passed on; 125: annals failed before it started, 126 or 127: it could not be started."
 )]
 pub(crate) struct RecordArgs {
+    #[command(flatten)]
+    pub(crate) run: NewRunArgs,
+    /// Keep the value of this variable with the run
+    #[arg(long, value_name = "NAME")]
+    pub(crate) keep_env: Vec<String>,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "It prints the variables that point a program at it, and records until it is interrupted (Ctrl-C, or SIGTERM)."
+)]
+pub(crate) struct AttachArgs {
+    #[command(flatten)]
+    pub(crate) run: NewRunArgs,
+}
+
+/// The run that calls are recorded into, and where they go.
+#[derive(Debug, Args)]
+pub(crate) struct NewRunArgs {
     /// The run's name [default: the command's, with the time]
     #[arg(long, value_name = "NAME")]
     pub(crate) run: Option<String>,
@@ -102,12 +126,6 @@ pub(crate) struct RecordArgs {
     /// MY_LLM_URL=/v1; its upstream is its own value, else that of --upstream
     #[arg(long, value_name = "NAME=/PATH")]
     pub(crate) env: Vec<String>,
-    /// Keep the value of this variable with the run
-    #[arg(long, value_name = "NAME")]
-    pub(crate) keep_env: Vec<String>,
-    /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
-    pub(crate) command: Vec<OsString>,
 }
 
 /// How calls go to upstreams.

@@ -12,8 +12,8 @@ use annals::{
 
 use annals_server::providers::NewPart;
 use annals_server::{
-    Alignment, Failing, ForkReport, Forking, Onward, OnwardReport, Origin, Program, Recording, ReplayOptions,
-    Report, SessionError,
+    Alignment, Failing, ForkReport, Forking, Onward, OnwardReport, Origin, Program, ReplayOptions,
+    SessionError,
 };
 
 use crate::failure::{Code, Failure, Result, before};
@@ -129,20 +129,18 @@ impl Door {
         Ok(Self { store, namespace: namespace.to_owned() })
     }
 
-    /// Records a program into a run of this name, or where that is only a wish into one of a name like it.
-    pub(crate) fn record_program(
+    /// Records into a run of this name, or where that is only a wish into one of a name like it.
+    pub(crate) fn record_as<T>(
         &self,
         name: &str,
         wish: bool,
-        tags: &[(String, String)],
-        recording: &Recording,
-    ) -> Result<(String, Report)> {
+        record: impl Fn(&Namespace, &str) -> std::result::Result<T, SessionError>,
+    ) -> Result<(String, T)> {
         let space = self.namespace().map_err(before)?;
         let mut number = 1;
         loop {
             let name = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
-            let spec = tags.iter().fold(RunSpec::new(&name), |spec, (key, value)| spec.tag(key, value));
-            match annals_server::record(&space, spec, recording) {
+            match record(&space, &name) {
                 Ok(report) => return Ok((name, report)),
                 Err(SessionError::Store(error)) if wish && error.kind() == ErrorKind::Conflict => {
                     number += 1;

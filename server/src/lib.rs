@@ -19,12 +19,12 @@ mod session;
 
 pub use align::{Alignment, Pair, align};
 pub use look::{Failing, failing, new_part, new_tool_results, plain_answer};
-pub use program::{Program, ProgramError};
+pub use program::{Program, ProgramError, interrupted};
 pub use proxy::{
     CacheUse, Diverged, Edits, Exchange, Guard, Headers, Http, Mount, MountError, Mounts, Place, ProxyError,
     Recorded, ReplayOptions, Replayed, Timing, Variable, Volatile,
 };
 pub use session::{
-    ForkReport, Forking, Onward, OnwardReport, Origin, Recording, ReplayReport, Report, SessionError, fork,
-    record, replay, replay_onward,
+    Attached, Attaching, ForkReport, Forking, Onward, OnwardReport, Origin, Recording, ReplayReport, Report,
+    SessionError, attach, fork, record, replay, replay_onward,
 };

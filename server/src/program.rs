@@ -168,6 +168,12 @@ impl<W: Write> Read for Passing<W> {
 }
 
 /// The signals that ask a program to end.
+/// What this process is sent from now on ends nothing by itself; the future is over once anything was.
+pub fn interrupted() -> impl Future<Output = ()> {
+    let mut signals = Signals::new();
+    async move { signals.any().await }
+}
+
 struct Signals(Option<[(Signal, rustix::process::Signal); 3]>);
 
 impl Signals {
@@ -182,6 +188,16 @@ impl Signals {
             ])
         };
         Self(all())
+    }
+
+    /// Waits until this process is told to end.
+    async fn any(&mut self) {
+        let Some([interrupt, terminate, hangup]) = &mut self.0 else { return std::future::pending().await };
+        tokio::select! {
+            _ = interrupt.0.recv() => {}
+            _ = terminate.0.recv() => {}
+            _ = hangup.0.recv() => {}
+        }
     }
 
     /// Waits for the program, and hands on what this process is sent meanwhile.

@@ -3,10 +3,11 @@
 use std::io::Write;
 
 use annals::RunReader;
-use annals_server::{Edits, ForkReport, Forking, Origin, Place, Program, new_tool_results, plain_answer};
+use annals_server::{Edits, ForkReport, Forking, Origin, Place, new_tool_results, plain_answer};
 use serde_json::Value;
 
 use super::record::{cache, guard, money, pair, upstreams};
+use super::replay::program;
 use super::runs;
 use crate::address::Address;
 use crate::args::{ForkArgs, Global};
@@ -82,10 +83,7 @@ fn forking(args: &ForkArgs, reader: &RunReader, at: u32, origin: &Origin) -> Res
         let value = serde_json::from_str(&value).unwrap_or(Value::String(value));
         edits.set.push((place(&path)?, value));
     }
-    let mut program = origin.program();
-    if !args.command.is_empty() {
-        program = Program { argv: args.command.clone(), directory: None, environment: Vec::new() };
-    }
+    let program = program(&reader.info().name, origin, &args.command)?;
     let (upstreams, guard, cache) = (upstreams(&args.live.upstream), guard(&args.live), cache(&args.live));
     Ok(Forking { at, edits, program, upstreams, cache, guard })
 }

@@ -1,5 +1,6 @@
 //! The verbs, a file for each or for a few that belong together.
 
+mod attach;
 mod demo;
 mod diff;
 mod fork;
@@ -29,6 +30,7 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
     let done = match &cli.verb {
         Verb::Init => init::run(global, &mut out),
         Verb::Record(args) => record::run(global, args),
+        Verb::Attach(args) => attach::run(global, args, &mut out),
         Verb::Import(args) => import::run(global, args, &mut out),
         Verb::Runs(args) => runs::run(global, args, &mut out),
         Verb::Show(args) => show::run(global, args, &mut out),

@@ -3,34 +3,45 @@
 use std::io::Write;
 use std::path::Path;
 
-use annals_server::{CacheUse, Guard, Mounts, Program, Recorded, Recording, Report, Variable};
+use annals::{Namespace, RunSpec};
+use annals_server::{CacheUse, Guard, Mounts, Program, Recorded, Recording, Variable};
 
-use crate::args::{CacheArg, Global, LiveArgs, RecordArgs};
+use crate::args::{CacheArg, Global, LiveArgs, NewRunArgs, RecordArgs};
 use crate::door::Door;
 use crate::failure::{Code, Failure, Result, before};
 use crate::locate;
 use crate::out::{count, dollars, many};
 
 pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
-    let tags = args.tag.iter().map(|tag| pair(tag, "--tag KEY=VALUE")).collect::<Result<Vec<_>>>()?;
+    let tags = tags(&args.run)?;
     let recording = Recording {
         program: Program { argv: args.command.clone(), directory: None, environment: Vec::new() },
-        mounts: mounts(args)?,
-        guard: guard(&args.live),
-        cache: cache(&args.live),
+        mounts: mounts(&args.run)?,
+        guard: guard(&args.run.live),
+        cache: cache(&args.run.live),
         keep: args.keep_env.clone(),
     };
     let store = locate::store(global.store.as_deref());
     let door = Door::recording(&store, &global.namespace).map_err(before)?;
-    let name = args.run.clone().unwrap_or_else(|| default_name(args));
-    let (name, report) = door.record_program(&name, args.run.is_none(), &tags, &recording)?;
+    let name = args.run.run.clone().unwrap_or_else(|| default_name(args));
+    let spec = |name: &str| spec(name, &tags);
+    let record = |space: &Namespace, name: &str| annals_server::record(space, spec(name), &recording);
+    let (name, report) = door.record_as(&name, args.run.run.is_none(), record)?;
     let closed = door.close();
-    tell(&name, &report);
+    tell(&name, &report.recorded, report.seconds, "annals replay");
     closed?;
     match report.code {
         0 => Ok(()),
         code => Err(Failure::Exit(code)),
     }
+}
+
+pub(super) fn tags(args: &NewRunArgs) -> Result<Vec<(String, String)>> {
+    args.tag.iter().map(|tag| pair(tag, "--tag KEY=VALUE")).collect()
+}
+
+pub(super) fn spec(name: &str, tags: &[(String, String)]) -> RunSpec {
+    tags.iter().fold(RunSpec::new(name), |spec, (key, value)| spec.tag(key, value))
 }
 
 pub(super) fn pair(text: &str, form: &str) -> Result<(String, String)> {
@@ -44,7 +55,7 @@ pub(super) fn pair(text: &str, form: &str) -> Result<(String, String)> {
     }
 }
 
-fn mounts(args: &RecordArgs) -> Result<Mounts> {
+pub(super) fn mounts(args: &NewRunArgs) -> Result<Mounts> {
     let upstreams = upstreams(&args.live.upstream);
     let mut variables = Variable::known();
     for text in &args.env {
@@ -110,8 +121,7 @@ fn default_name(args: &RecordArgs) -> String {
     format!("{stem}-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S"))
 }
 
-fn tell(name: &str, report: &Report) {
-    let recorded = &report.recorded;
+pub(super) fn tell(name: &str, recorded: &Recorded, seconds: f64, next: &str) {
     let mut stderr = anstream::stderr().lock();
     // Nothing is left to do where even this cannot be written.
     let mut line = |text: String| _ = writeln!(stderr, "annals: {text}");
@@ -122,7 +132,7 @@ fn tell(name: &str, report: &Report) {
         line("NO MODEL CALL WAS CAPTURED".to_owned());
         line("hint: the program may read its base address from another variable (--env NAME=/PATH) or have it fixed".to_owned());
     }
-    let mut asides = vec![format!("{:.1} s", report.seconds)];
+    let mut asides = vec![format!("{seconds:.1} s")];
     asides.extend(money(recorded));
     if recorded.broken > 0 {
         asides.push(format!("{} without a whole answer", count(recorded.broken)));
@@ -134,5 +144,5 @@ fn tell(name: &str, report: &Report) {
     let requests = many(recorded.requests, "request");
     let tools =
         if recorded.tools > 0 { format!(", {}", many(recorded.tools, "tool")) } else { String::new() };
-    line(format!("recorded {requests}{tools} into {name} ({asides}): annals replay"));
+    line(format!("recorded {requests}{tools} into {name} ({asides}): {next}"));
 }

@@ -2,6 +2,7 @@
 //! every link of the chain checked by the engine.
 
 use std::borrow::Cow;
+use std::ffi::OsString;
 use std::io::Write;
 
 use annals::RunReader;
@@ -89,10 +90,7 @@ fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &
     for rule in &args.rule {
         rules = rules.rule(rule).map_err(refused)?;
     }
-    let mut program = origin.program();
-    if !args.command.is_empty() {
-        program = Program { argv: args.command.clone(), directory: None, environment: Vec::new() };
-    }
+    let program = program(&run.id, origin, &args.command)?;
     let timing = if args.timing == TimingArg::Recorded { Timing::Recorded } else { Timing::None };
     let options = ReplayOptions { rules, timing, chaos: args.chaos };
     let (report, child) = if args.on_divergence == DivergenceArg::Live {
@@ -114,6 +112,22 @@ fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &
         (true, 0) => Ok(()),
         (true, code) => Err(Failure::Exit(code)),
     }
+}
+
+/// The recorded program, or another one in its place.
+pub(super) fn program(run: &str, origin: &Origin, command: &[OsString]) -> Result<Program> {
+    if !command.is_empty() {
+        return Ok(Program { argv: command.to_vec(), directory: None, environment: Vec::new() });
+    }
+    let program = origin.program();
+    if program.argv.is_empty() {
+        return Err(Failure::new(
+            Code::Usage,
+            format!("run `{run}` was recorded by `annals attach`: its program is not known"),
+            "name it after --",
+        ));
+    }
+    Ok(program)
 }
 
 /// The receipt, on standard error: standard output is the program's.

@@ -156,3 +156,31 @@ fn an_upstream_that_speaks_no_tls_is_told_as_that() {
     let replayed = bench.replay(&["r"], &[]);
     assert_eq!((replayed.code, &replayed.stdout), (0, &recorded.stdout), "{}", replayed.stderr);
 }
+
+/// The agent is started by somebody else, with the variables that `attach` prints.
+#[test]
+fn programs_started_elsewhere_are_recorded_while_the_proxy_is_held_open() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let mut command = bench.command(["attach", "--run", "r", "--upstream", &upstream.url]);
+    command.env_remove("OPENAI_BASE_URL").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut attached = command.spawn().unwrap();
+    let lines = std::io::BufReader::new(attached.stdout.take().unwrap()).lines();
+    let exports: Vec<String> =
+        lines.map_while(Result::ok).take_while(|line| !line.contains("OPENROUTER")).collect();
+    let script = format!("{}\npython3 -B {} noted 1 a,b", exports.join("\n"), agent());
+    let told = std::process::Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).output().unwrap();
+    let told = String::from_utf8(told.stdout).unwrap();
+    assert!(told.contains("2: you said"), "{told}");
+    let pid = attached.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let ended = crate::Done::of(attached.wait_with_output().unwrap());
+    assert_eq!(ended.code, 0, "{ended:?}");
+    says(&ended, &["until Ctrl-C", "recorded 2 requests into r", "annals replay r -- CMD"]);
+    let runs = bench.run("runs --json").json();
+    assert_eq!((&runs[0]["status"], &runs[0]["frames"]), (&"ok".into(), &2.into()));
+    let replayed = bench.replay(&["r"], &["noted", "1", "a,b"]);
+    assert_eq!((replayed.code, String::from_utf8(replayed.stdout).unwrap()), (0, told));
+    let nameless = bench.run("replay r");
+    assert_eq!(nameless.code, 2, "{nameless:?}");
+    says(&nameless, &["its program is not known"]);
+}

@@ -7,6 +7,7 @@
 //! Layout: `origin` (what a run is of), `stage` (a program started behind a proxy, and a run's end), and what is done with both: `record`,
 //! `replay`, `onward` (a replay that goes on live), `fork`.
 
+mod attach;
 mod fork;
 mod onward;
 mod origin;
@@ -14,6 +15,7 @@ mod record;
 mod replay;
 mod stage;
 
+pub use attach::{Attached, Attaching, attach};
 pub use fork::{ForkReport, Forking, fork};
 pub use onward::{Onward, OnwardReport, replay_onward};
 pub use origin::Origin;

@@ -7,7 +7,6 @@ use annals::RunReader;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::record::Recording;
 use super::wrong;
 use crate::program::Program;
 use crate::proxy::{Mounts, ProxyError, unhex};
@@ -70,19 +69,19 @@ impl Origin {
     }
 
     /// What a recording is of.
-    pub(super) fn new(recording: &Recording, key: &[u8; 32]) -> Self {
+    pub(super) fn new(program: &Program, mounts: &Mounts, keep: &[String], key: &[u8; 32]) -> Self {
         let lossy = |text: &OsStr| text.to_string_lossy().into_owned();
-        let names = ENVIRONMENT.iter().copied().chain(recording.keep.iter().map(String::as_str));
+        let names = ENVIRONMENT.iter().copied().chain(keep.iter().map(String::as_str));
         let directory =
-            recording.program.directory.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_default();
+            program.directory.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_default();
         Self {
-            argv: recording.program.argv.iter().map(|argument| lossy(argument)).collect(),
+            argv: program.argv.iter().map(|argument| lossy(argument)).collect(),
             revision: revision(&directory),
             directory: lossy(directory.as_os_str()),
             environment: names
                 .filter_map(|name| Some((name.to_owned(), lossy(&std::env::var_os(name)?))))
                 .collect(),
-            mounts: recording.mounts.clone(),
+            mounts: mounts.clone(),
             key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
         }
     }

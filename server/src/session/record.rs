@@ -45,7 +45,7 @@ pub struct Report {
 pub fn record(space: &Namespace, spec: RunSpec, recording: &Recording) -> Result<Report, SessionError> {
     recording.guard.check(&recording.mounts)?;
     let key = random_key()?;
-    let origin = Origin::new(recording, &key);
+    let origin = Origin::new(&recording.program, &recording.mounts, &recording.keep, &key);
     let cache = Cache::open(space, &recording.cache)?;
     let run = Arc::new(space.begin_run(spec.metadata(origin.metadata()))?);
     let recorder = Recorder::new(run.clone(), key, recording.mounts.clone(), cache);

@@ -1,0 +1,43 @@
+//! `annals attach`: the proxy held open for programs that are started elsewhere.
+
+use std::io::Write;
+
+use annals::Namespace;
+use annals_server::{Attaching, interrupted};
+
+use super::record::{cache, guard, mounts, spec, tags, tell};
+use crate::args::{AttachArgs, Global};
+use crate::door::Door;
+use crate::failure::{Result, before};
+use crate::locate;
+use crate::out::Out;
+
+pub(super) fn run(global: &Global, args: &AttachArgs, out: &mut Out) -> Result<()> {
+    let (run, tags) = (&args.run, tags(&args.run)?);
+    let attaching = Attaching { mounts: mounts(run)?, guard: guard(&run.live), cache: cache(&run.live) };
+    let door = Door::recording(&locate::store(global.store.as_deref()), &global.namespace).map_err(before)?;
+    let default = format!("attach-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S"));
+    let wish = run.run.is_none();
+    let name = run.run.clone().unwrap_or(default);
+    let exports = std::cell::RefCell::new(out);
+    let attach = |space: &Namespace, name: &str| {
+        let ready = |variables: &[(String, String)]| {
+            let mut out = exports.borrow_mut();
+            // Where they cannot be told, nobody comes; the recording ends as it is told to.
+            let _ = variables
+                .iter()
+                .try_for_each(|(name, value)| out.line(format_args!("export {name}='{value}'")));
+            let _ = out.flush();
+            let mut stderr = anstream::stderr().lock();
+            let _ = writeln!(
+                stderr,
+                "annals: recording into {name} until Ctrl-C; put the lines above into the other terminal (eval), or into a container that shares this network"
+            );
+        };
+        annals_server::attach(space, spec(name, &tags), &attaching, ready, interrupted)
+    };
+    let (name, attached) = door.record_as(&name, wish, attach)?;
+    let closed = door.close();
+    tell(&name, &attached.recorded, attached.seconds, &format!("annals replay {name} -- CMD"));
+    closed
+}
