@@ -5,11 +5,13 @@
 //!
 //! Layout: `proxy` (listening, exchanges, recording, replaying), `program` (the child process: its
 //! environment, its output, its end), `session` (both together, as a run), `look`
-//! (recorded exchanges as a person wants to see them), `align` (two runs side by side). Without a socket, functions of bytes alone:
+//! (recorded exchanges as a person wants to see them), `align` (two runs side by side). With the feature `middleware` a program of one's own records and replays itself ([`middleware`]). Without a socket, functions of bytes alone:
 //! [`providers`] (what is known of model providers) and [`redact`] (what must not reach the disk).
 
 mod align;
 mod look;
+#[cfg(feature = "middleware")]
+pub mod middleware;
 mod percent;
 mod program;
 pub mod providers;

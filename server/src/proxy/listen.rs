@@ -45,8 +45,8 @@ pub(crate) struct Asked {
     pub(crate) body: Bytes,
     /// Why it is not to be passed on.
     pub(crate) refusal: Option<(StatusCode, String)>,
-    /// The connection it came by.
-    pub(crate) wire: Arc<Wire>,
+    /// The connection it came by, if there is one.
+    pub(crate) wire: Option<Arc<Wire>>,
 }
 
 /// Whoever answers requests.
@@ -174,7 +174,7 @@ async fn one(
         headers: parts.headers,
         body: Bytes::new(),
         refusal: None,
-        wire,
+        wire: Some(wire),
     };
     asked.refusal = refusal(&asked.method, &asked.headers);
     if asked.refusal.is_none() {

@@ -27,3 +27,5 @@ pub(crate) use record::{Recorder, http_of};
 pub use replay::{Diverged, ReplayOptions, Replayed, Timing};
 pub(crate) use replay::{Replayer, unhex};
 pub use upstream::Guard;
+#[cfg(feature = "middleware")]
+pub(crate) use upstream::chain;

@@ -137,6 +137,11 @@ impl Recorder {
         self.0.exchange(asked, sent).await
     }
 
+    /// Begins the recording of an exchange that somebody else carries.
+    pub(crate) fn begin(&self, asked: &Asked) -> Taping {
+        Taping::begin(&self.0, asked, None)
+    }
+
     /// Records an exchange whose answer no upstream gave.
     pub(crate) fn invented(&self, asked: &Asked, status: StatusCode, headers: &HeaderMap, body: &[u8]) {
         let mut taping = Taping::begin(&self.0, asked, None);
@@ -168,32 +173,15 @@ impl Inner {
         };
         match answered {
             Ok(response) => {
-                taping.head(response.status(), Headers::of(response.headers()));
                 let headers = Headers::of(response.headers()).to_map();
                 let status = response.status();
-                let body: reqwest::Body = response.into();
-                // Of an answer that has no body nothing is ever asked for, and so no end would be seen.
-                let none = asked.method == Method::HEAD
-                    || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
-                    || body.is_end_stream();
-                let mut taping = Some(taping);
-                if none && let Some(taping) = taping.take() {
-                    taping.end(None);
-                }
-                let body = Tee { body, taping };
+                let body = taping.answered(&asked.method, response);
                 let mut response = Response::new(body.boxed());
                 *response.status_mut() = status;
                 *response.headers_mut() = headers;
                 response
             }
-            Err((status, why)) => {
-                let (parts, body) = refused(status, &why).into_parts();
-                taping.head(status, Headers::of(&parts.headers));
-                let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-                taping.part(&bytes);
-                taping.end(Some(why));
-                Response::from_parts(parts, super::listen::whole(bytes))
-            }
+            Err((status, why)) => taping.refused(status, why).await,
         }
     }
 }
@@ -298,7 +286,7 @@ pub(crate) fn http_of(asked: &Asked) -> (Http, usize) {
 }
 
 /// An exchange being recorded. Dropped before its end, it is one whose client has hung up.
-struct Taping {
+pub(crate) struct Taping {
     recorder: Arc<Inner>,
     frame: Option<OpenFrame<Arc<Run>>>,
     exchange: Exchange,
@@ -330,7 +318,8 @@ impl Taping {
         let mut exchange = Exchange { http, summary: Map::new(), volatile };
         exchange.volatile.request_headers = Headers::of(&asked.headers);
         removed += exchange.volatile.request_headers.remove_secrets();
-        let host = recorder.mounts.get(&asked.mount).map_or("", |mount| mount.origin.as_str());
+        // Where there are no mounts, a request names its host.
+        let host = recorder.mounts.get(&asked.mount).map_or(asked.mount.as_str(), |mount| &mount.origin);
         let host = host.split_once("://").map_or(host, |(_, host)| host);
         let api = providers::recognise(asked.method.as_str(), &asked.path, host);
         let llm = api.shape.is_model_call();
@@ -395,6 +384,32 @@ impl Taping {
         self.part(&body);
         self.end(None);
         response
+    }
+
+    /// The answer of an upstream, recorded as it goes by.
+    pub(crate) fn answered(mut self, asked: &Method, response: reqwest::Response) -> Tee {
+        self.head(response.status(), Headers::of(response.headers()));
+        let status = response.status();
+        let body: reqwest::Body = response.into();
+        // Of an answer that has no body nothing is ever asked for, and so no end would be seen.
+        let none = *asked == Method::HEAD
+            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+            || body.is_end_stream();
+        let mut taping = Some(self);
+        if none && let Some(taping) = taping.take() {
+            taping.end(None);
+        }
+        Tee { body, taping }
+    }
+
+    /// An answer of our own, where there is none.
+    pub(crate) async fn refused(mut self, status: StatusCode, why: String) -> Response<Outgoing> {
+        let (parts, body) = refused(status, &why).into_parts();
+        self.head(status, Headers::of(&parts.headers));
+        let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        self.part(&bytes);
+        self.end(Some(why));
+        Response::from_parts(parts, super::listen::whole(bytes))
     }
 
     fn head(&mut self, status: StatusCode, headers: Headers) {
@@ -467,7 +482,7 @@ fn bytes_of(exchange: &Exchange) -> Vec<u8> {
 }
 
 /// An answer on its way to the client, recorded as it goes by.
-struct Tee {
+pub(crate) struct Tee {
     body: reqwest::Body,
     taping: Option<Taping>,
 }

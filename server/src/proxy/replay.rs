@@ -181,7 +181,12 @@ impl Replayer {
     }
 
     /// The recorded answer of a frame.
-    pub(crate) async fn serve(&self, seq: u32, began: Instant, wire: Arc<Wire>) -> Response<Outgoing> {
+    pub(crate) async fn serve(
+        &self,
+        seq: u32,
+        began: Instant,
+        wire: Option<Arc<Wire>>,
+    ) -> Response<Outgoing> {
         self.0.clone().serve(seq, began, wire).await
     }
 
@@ -209,6 +214,11 @@ impl Replayer {
     pub(crate) fn calls_before(&self, seq: u32) -> u32 {
         let before = self.0.exchanges.keys().filter(|of| **of < seq).count();
         u32::try_from(before).unwrap_or(u32::MAX)
+    }
+
+    /// Why there was no answer, where the one recorded was made here in its place.
+    pub(crate) fn no_answer(&self, seq: u32) -> Option<String> {
+        self.0.exchanges.get(&seq).filter(|of| made_here(of)).and_then(|of| of.http.broken.clone())
     }
 
     /// Status and headers of a recorded answer.
@@ -297,7 +307,7 @@ impl Inner {
         refused(StatusCode::BAD_GATEWAY, &format!("the recording cannot be read: {error}"))
     }
 
-    async fn serve(self: Arc<Self>, seq: u32, began: Instant, wire: Arc<Wire>) -> Response<Outgoing> {
+    async fn serve(self: Arc<Self>, seq: u32, began: Instant, wire: Option<Arc<Wire>>) -> Response<Outgoing> {
         let Some(exchange) = self.exchanges.get(&seq) else {
             return refused(StatusCode::BAD_GATEWAY, "the recording has lost this exchange");
         };
@@ -340,7 +350,7 @@ impl Inner {
         mut output: Bytes,
         began: Instant,
         mut sender: Sender<Bytes, super::listen::BoxError>,
-        wire: Arc<Wire>,
+        wire: Option<Arc<Wire>>,
     ) {
         let Some(exchange) = self.exchanges.get(&seq) else { return };
         let parts = exchange.volatile.part_bytes.iter().zip(&exchange.volatile.part_ms);
@@ -359,11 +369,11 @@ impl Inner {
             if left == 0 && ends {
                 self.turn(seq).await;
             }
-            let upto = wire.written() + part.len() as u64;
+            let upto = wire.as_ref().map_or(0, |wire| wire.written()) + part.len() as u64;
             if sender.send_data(part).await.is_err() {
                 break;
             }
-            if left == 0 && ends && !self.alone.contains(&seq) {
+            if let Some(wire) = wire.as_ref().filter(|_| left == 0 && ends && !self.alone.contains(&seq)) {
                 wire.taken(upto).await;
             }
         }

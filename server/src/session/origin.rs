@@ -59,17 +59,17 @@ impl Origin {
     }
 
     /// The key of the requests' hashes.
-    pub(super) fn key_bytes(&self) -> annals::Result<[u8; 32]> {
+    pub(crate) fn key_bytes(&self) -> annals::Result<[u8; 32]> {
         unhex(&self.key).ok_or_else(|| wrong("the run's key is not 64 digits"))
     }
 
     /// As a run's metadata.
-    pub(super) fn metadata(&self) -> Vec<u8> {
+    pub(crate) fn metadata(&self) -> Vec<u8> {
         serde_json::to_vec(&json!({ "program": self })).unwrap_or_default()
     }
 
     /// What a recording is of.
-    pub(super) fn new(program: &Program, mounts: &Mounts, keep: &[String], key: &[u8; 32]) -> Self {
+    pub(crate) fn new(program: &Program, mounts: &Mounts, keep: &[String], key: &[u8; 32]) -> Self {
         let lossy = |text: &OsStr| text.to_string_lossy().into_owned();
         let names = ENVIRONMENT.iter().copied().chain(keep.iter().map(String::as_str));
         let directory =
@@ -87,7 +87,7 @@ impl Origin {
     }
 }
 
-pub(super) fn random_key() -> Result<[u8; 32], ProxyError> {
+pub(crate) fn random_key() -> Result<[u8; 32], ProxyError> {
     let mut key = [0; 32];
     getrandom::fill(&mut key).map_err(|e| ProxyError(format!("the system has no randomness: {e}")))?;
     Ok(key)
