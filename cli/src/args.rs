@@ -110,6 +110,10 @@ pub(crate) struct RecordArgs {
     /// Call no other hosts than these
     #[arg(long, value_name = "HOST")]
     pub(crate) allow_host: Vec<String>,
+    /// Also capture what the program reads of the wall clock and of the system's randomness, for a replay to serve it (Linux; Python and
+    /// Node are tested)
+    #[arg(long)]
+    pub(crate) capture_nondet: bool,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

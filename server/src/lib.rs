@@ -4,12 +4,13 @@
 //! the variables that clients read their base address from ([`Mounts`]). The address carries a secret of the run.
 //!
 //! Layout: `proxy` (listening, exchanges, recording, replaying), `program` (the child process: its
-//! environment, its output, its end), `session` (both together, as a run), `look`
+//! environment, its output, its end), `nondet` (what it reads of clocks and randomness), `session` (both together, as a run), `look`
 //! (recorded exchanges as a person wants to see them), `align` (two runs side by side). Without a socket, functions of bytes alone:
 //! [`providers`] (what is known of model providers) and [`redact`] (what must not reach the disk).
 
 mod align;
 mod look;
+mod nondet;
 mod percent;
 mod program;
 pub mod providers;
@@ -19,6 +20,7 @@ mod session;
 
 pub use align::{Alignment, Pair, align};
 pub use look::{Failing, failing, new_part};
+pub use nondet::{Captured, NondetError};
 pub use program::{Program, ProgramError};
 pub use proxy::{
     Diverged, Edits, Exchange, Guard, Headers, Http, Mount, MountError, Mounts, Place, ProxyError, Recorded,

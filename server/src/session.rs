@@ -4,6 +4,7 @@
 //! the program's own: `program` (input: what was started, output: its standard output, metadata: how it ended)
 //! and, where it wrote any, `stderr`.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::Path;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::Instant;
 
+use crate::nondet::{Capture, Captured, HASH_SEED, Lanes, NondetError};
 use crate::program::{Ended, Program, ProgramError};
 use crate::proxy::{
     Branch, Diverged, Edits, Exchange, Guard, MountError, Mounts, ProxyError, Recorded, Recorder,
@@ -30,6 +32,9 @@ const PROGRAM: &str = "program";
 const ENVIRONMENT: [&str; 8] =
     ["LANG", "LC_ALL", "TZ", "PATH", "PYTHONHASHSEED", "PYTHONPATH", "VIRTUAL_ENV", "NODE_OPTIONS"];
 
+/// The seed of Python's hashing where the environment names none.
+const FIXED_SEED: &str = "0";
+
 /// What a run is of: the metadata of a recorded run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
@@ -41,11 +46,14 @@ pub struct Origin {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
     /// Named variables.
-    pub environment: std::collections::BTreeMap<String, String>,
+    pub environment: BTreeMap<String, String>,
     /// The upstreams.
     pub mounts: Mounts,
     /// The key of the requests' hashes, hexadecimal.
     pub key: String,
+    /// Clock reads and entropy were captured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub captured: bool,
 }
 
 /// What is to be recorded.
@@ -59,6 +67,8 @@ pub struct Recording {
     pub guard: Guard,
     /// Variables to keep, by name.
     pub keep: Vec<String>,
+    /// Whether clock reads and entropy are captured.
+    pub capture_nondet: bool,
 }
 
 /// What came of it.
@@ -72,6 +82,8 @@ pub struct Report {
     pub status: Status,
     /// How long the program ran.
     pub seconds: f64,
+    /// Clock reads and entropy, where they were captured.
+    pub captured: Option<Captured>,
 }
 
 /// Why nothing was recorded.
@@ -83,8 +95,16 @@ pub enum SessionError {
     Proxy(ProxyError),
     /// An upstream that may not be called.
     Mount(MountError),
+    /// Clocks and randomness cannot be captured.
+    Nondet(NondetError),
     /// The store.
     Store(annals::Error),
+}
+
+impl From<NondetError> for SessionError {
+    fn from(error: NondetError) -> Self {
+        Self::Nondet(error)
+    }
 }
 
 impl From<annals::Error> for SessionError {
@@ -113,10 +133,11 @@ pub fn record(space: &Namespace, spec: RunSpec, recording: &Recording) -> Result
     recording.guard.check(&recording.mounts)?;
     let key = random_key()?;
     let origin = origin(recording, &key);
+    let capture = origin.capture(&recording.program, || Ok::<_, SessionError>(Lanes::default()))?;
     let metadata = serde_json::to_vec(&json!({ "program": origin })).unwrap_or_default();
     let run = Arc::new(space.begin_run(spec.metadata(metadata))?);
     let runtime = runtime()?;
-    let done = runtime.block_on(session(space, &run, key, recording, &origin));
+    let done = runtime.block_on(session(space, &run, key, recording, &origin, capture));
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     if done.is_err() {
         // What was begun and never ran says so.
@@ -131,25 +152,29 @@ async fn session(
     key: [u8; 32],
     recording: &Recording,
     origin: &Origin,
+    capture: Option<Arc<Capture>>,
 ) -> Result<Report, SessionError> {
     let recorder = Recorder::new(run.clone(), key, recording.mounts.clone())?;
+    capture.iter().for_each(|capture| recorder.draws_of(capture.clone()));
     let proxy = recorder.listen().await?;
     let mut program = recording.program.clone();
     program.environment.extend(recording.mounts.environment(&proxy.base(), proxy.secret()));
     program.environment.extend(past_proxies());
+    program.environment.extend(origin.environment_of(capture.as_deref()));
     let began = Instant::now();
     let keeper = space.clone();
     let ended = program.run(move |from| keeper.store_blob(from)).await.map_err(SessionError::Program)?;
     let seconds = began.elapsed().as_secs_f64();
     proxy.stop().await;
     let mut recorded = recorder.finish().await;
+    let captured = capture.map(|capture| capture.finish(run));
     let (code, status) = (ended.code, if ended.code == 0 { Status::Ok } else { Status::Failed });
     if recorded.failed.is_none()
         && let Err(error) = end(run, ended, origin, seconds, status)
     {
         recorded.failed = Some(error.to_string());
     }
-    Ok(Report { recorded, code, status, seconds })
+    Ok(Report { recorded, code, status, seconds, captured })
 }
 
 /// The program's own frames, and the run's end, on disk when this returns.
@@ -192,6 +217,8 @@ pub struct ReplayReport {
     pub same_output: Option<bool>,
     /// How long the program ran.
     pub seconds: f64,
+    /// Clock reads and entropy, where the recording has them.
+    pub captured: Option<Captured>,
 }
 
 /// Values for variables without which client libraries refuse to start. They open nothing.
@@ -219,6 +246,24 @@ impl Origin {
         Ok(metadata.ok().map(|metadata| metadata.program))
     }
 
+    /// What captures this program's draws, if the run has them or is to have them; it serves what `served` gives.
+    fn capture<E: Into<SessionError>>(
+        &self,
+        program: &Program,
+        served: impl FnOnce() -> Result<Lanes, E>,
+    ) -> Result<Option<Arc<Capture>>, SessionError> {
+        if !self.captured {
+            return Ok(None);
+        }
+        let served = served().map_err(Into::into)?;
+        Ok(Some(Arc::new(Capture::begin(program, served)?)))
+    }
+
+    fn environment_of(&self, capture: Option<&Capture>) -> Vec<(String, String)> {
+        let seed = self.environment.get(HASH_SEED).map_or(FIXED_SEED, String::as_str);
+        capture.map(|capture| capture.environment(seed)).unwrap_or_default()
+    }
+
     /// The program as it was started: in its own directory, where that is still there.
     #[must_use]
     pub fn program(&self) -> Program {
@@ -244,6 +289,7 @@ pub fn replay(
     let key = unhex(&origin.key)
         .ok_or_else(|| annals::Error::new(annals::ErrorKind::Invalid, "the run's key is not 64 digits"))?;
     let replayer = Replayer::new(reader.clone(), key, options)?;
+    let capture = origin.capture(program, || Lanes::of(reader))?;
     let runtime = runtime()?;
     let done = runtime.block_on(async {
         let proxy = replayer.listen().await?;
@@ -252,12 +298,14 @@ pub fn replay(
         program.environment.extend(past_proxies());
         let missing = KEYS.into_iter().filter(|name| std::env::var_os(name).is_none());
         program.environment.extend(missing.map(|name| (name.to_owned(), "annals-replay".to_owned())));
+        program.environment.extend(origin.environment_of(capture.as_deref()));
         let began = Instant::now();
         let ended = program.run(hash).await.map_err(SessionError::Program)?;
         let seconds = began.elapsed().as_secs_f64();
         proxy.stop().await;
         let same_output = recorded_output(reader)?.map(|recorded| recorded == ended.stdout);
-        Ok(ReplayReport { replayed: replayer.finish(), code: ended.code, same_output, seconds })
+        let captured = capture.map(|capture| capture.compare());
+        Ok(ReplayReport { replayed: replayer.finish(), code: ended.code, same_output, seconds, captured })
     });
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     done
@@ -282,6 +330,8 @@ pub struct ForkReport {
     pub code: u8,
     /// How long the program ran.
     pub seconds: f64,
+    /// Clock reads and entropy, where the parent has them.
+    pub captured: Option<Captured>,
 }
 
 /// How a run is forked.
@@ -317,6 +367,7 @@ pub fn fork(
     forking.guard.check(&origin.mounts)?;
     credentials(reader)?;
     let key = unhex(&origin.key).ok_or_else(|| wrong("the run's key is not 64 digits"))?;
+    let capture = origin.capture(&forking.program, || Lanes::of(reader))?;
     let edit = forking.edits.response.is_some() || !forking.edits.set.is_empty();
     let metadata = serde_json::to_vec(&json!({ "program": origin })).unwrap_or_default();
     let parent = Replayer::new(reader.clone(), key, ReplayOptions::default())?;
@@ -325,17 +376,20 @@ pub fn fork(
     let runtime = runtime()?;
     let done: Result<ForkReport, SessionError> = runtime.block_on(async {
         let child = Recorder::new(run.clone(), key, origin.mounts.clone())?;
+        capture.iter().for_each(|capture| child.draws_of(capture.clone()));
         let branch = Branch::new(parent, child, from, forking.edits.clone());
         let proxy = branch.listen().await?;
         let mut program = forking.program.clone();
         program.environment.extend(origin.mounts.environment(&proxy.base(), proxy.secret()));
         program.environment.extend(past_proxies());
+        program.environment.extend(origin.environment_of(capture.as_deref()));
         let began = Instant::now();
         let keeper = space.clone();
         let ended = program.run(move |from| keeper.store_blob(from)).await.map_err(SessionError::Program)?;
         let seconds = began.elapsed().as_secs_f64();
         proxy.stop().await;
         let mut recorded = branch.child().finish().await;
+        let captured = capture.map(|capture| capture.finish(&run));
         let (code, status) = (ended.code, if ended.code == 0 { Status::Ok } else { Status::Failed });
         if recorded.failed.is_none()
             && let Err(error) = end(&run, ended, &origin, seconds, status)
@@ -344,7 +398,7 @@ pub fn fork(
         }
         let (replayed, saved) = branch.served();
         let (left, diverged) = (branch.left(), branch.diverged());
-        Ok(ForkReport { recorded, replayed, left, diverged, saved, differs_at: None, code, seconds })
+        Ok(ForkReport { recorded, replayed, left, diverged, saved, differs_at: None, code, seconds, captured })
     });
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     if done.is_err() {
@@ -364,7 +418,9 @@ fn first_difference(parent: &RunReader, child: &RunReader) -> annals::Result<Opt
     let (of_parent, of_child) = (parent.info().frames, child.info().frames);
     for seq in 1..=of_parent.min(of_child) {
         let (a, b) = (parent.frame(seq)?, child.frame(seq)?);
-        if (a.input, a.output) != (b.input, b.output) {
+        // A fork's draws begin at the program's start, not at the fork.
+        let draws = a.component == Component::Nondet && b.component == Component::Nondet;
+        if !draws && (a.input, a.output) != (b.input, b.output) {
             return Ok(Some(seq));
         }
     }
@@ -423,15 +479,20 @@ fn origin(recording: &Recording, key: &[u8; 32]) -> Origin {
     let names = ENVIRONMENT.iter().copied().chain(recording.keep.iter().map(String::as_str));
     let directory =
         recording.program.directory.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_default();
+    let mut environment: BTreeMap<_, _> =
+        names.filter_map(|name| Some((name.to_owned(), lossy(&std::env::var_os(name)?)))).collect();
+    // A seed that Python would draw is no seed.
+    if recording.capture_nondet && environment.get(HASH_SEED).is_none_or(|seed| seed.parse::<u32>().is_err()) {
+        environment.insert(HASH_SEED.to_owned(), FIXED_SEED.to_owned());
+    }
     Origin {
         argv: recording.program.argv.iter().map(|argument| lossy(argument)).collect(),
         revision: revision(&directory),
         directory: lossy(directory.as_os_str()),
-        environment: names
-            .filter_map(|name| Some((name.to_owned(), lossy(&std::env::var_os(name)?))))
-            .collect(),
+        environment,
         mounts: recording.mounts.clone(),
         key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
+        captured: recording.capture_nondet,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::args::{Global, RecordArgs};
 use crate::door::Door;
 use crate::failure::{Code, Failure, Result, before};
 use crate::locate;
-use crate::out::{count, dollars, many};
+use crate::out::{count, dollars, many, printable};
 
 pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
     let tags = args.tag.iter().map(|tag| pair(tag, "--tag KEY=VALUE")).collect::<Result<Vec<_>>>()?;
@@ -18,6 +18,7 @@ pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
         mounts: mounts(args)?,
         guard: Guard { allowed: args.allow_host.clone() },
         keep: args.keep_env.clone(),
+        capture_nondet: args.capture_nondet,
     };
     let store = locate::store(global.store.as_deref());
     let door = Door::recording(&store, &global.namespace).map_err(before)?;
@@ -94,7 +95,13 @@ fn tell(name: &str, report: &Report) {
         line("NO MODEL CALL WAS CAPTURED".to_owned());
         line("hint: the program may read its base address from another variable (--env NAME=/PATH) or have it fixed".to_owned());
     }
+    for missed in report.captured.iter().flat_map(|captured| &captured.missed) {
+        line(format!("NOT CAPTURED: {}", printable(missed)));
+    }
     let mut asides = vec![format!("{:.1} s", report.seconds)];
+    if let Some(captured) = &report.captured {
+        asides.push(format!("{} of {}", many(captured.draws, "draw"), many(captured.lanes, "thread")));
+    }
     if recorded.dollars > 0.0 {
         asides.push(dollars(recorded.dollars));
     }
