@@ -19,7 +19,17 @@ fn main() {
     }
     let mut command = Command::new(variable("RUSTC"));
     command.args(["--crate-name", "annals_preload", "--crate-type", "cdylib", "--edition", "2024"]);
-    command.args(["--cfg", "annals_preload", "--cap-lints", "allow", "-O", "-C", "panic=abort", "-C", "strip=symbols"]);
+    command.args([
+        "--cfg",
+        "annals_preload",
+        "--cap-lints",
+        "allow",
+        "-O",
+        "-C",
+        "panic=abort",
+        "-C",
+        "strip=symbols",
+    ]);
     // It is loaded into every process of a program: all symbols are bound when it is, so that no call of it meets the linker.
     command.args(["-C", "link-arg=-Wl,-z,now", "-C", "codegen-units=1", "--target", &variable("TARGET")]);
     if let Some(linker) = std::env::var_os("RUSTC_LINKER") {
@@ -35,7 +45,11 @@ fn main() {
     }
 }
 
-#[expect(clippy::disallowed_methods, clippy::expect_used, reason = "a build script has no other door, and fails like this")]
+#[expect(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    reason = "a build script has no other door, and fails like this"
+)]
 fn write(library: &Path) {
     std::fs::write(library, []).expect("the output directory can be written to");
 }

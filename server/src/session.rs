@@ -398,7 +398,17 @@ pub fn fork(
         }
         let (replayed, saved) = branch.served();
         let (left, diverged) = (branch.left(), branch.diverged());
-        Ok(ForkReport { recorded, replayed, left, diverged, saved, differs_at: None, code, seconds, captured })
+        Ok(ForkReport {
+            recorded,
+            replayed,
+            left,
+            diverged,
+            saved,
+            differs_at: None,
+            code,
+            seconds,
+            captured,
+        })
     });
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     if done.is_err() {
@@ -482,7 +492,8 @@ fn origin(recording: &Recording, key: &[u8; 32]) -> Origin {
     let mut environment: BTreeMap<_, _> =
         names.filter_map(|name| Some((name.to_owned(), lossy(&std::env::var_os(name)?)))).collect();
     // A seed that Python would draw is no seed.
-    if recording.capture_nondet && environment.get(HASH_SEED).is_none_or(|seed| seed.parse::<u32>().is_err()) {
+    if recording.capture_nondet && environment.get(HASH_SEED).is_none_or(|seed| seed.parse::<u32>().is_err())
+    {
         environment.insert(HASH_SEED.to_owned(), FIXED_SEED.to_owned());
     }
     Origin {

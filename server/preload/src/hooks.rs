@@ -83,7 +83,8 @@ unsafe fn real_clock(id: c_int, to: *mut TimeSpec) -> c_int {
     unsafe {
         match real!(c"clock_gettime", fn(c_int, *mut TimeSpec) -> c_int) {
             Some(real) => real(id, to),
-            None => sys::with_errno(sys::call(number::CLOCK_GETTIME, [id as usize, to.addr(), 0, 0, 0, 0])) as c_int,
+            None => sys::with_errno(sys::call(number::CLOCK_GETTIME, [id as usize, to.addr(), 0, 0, 0, 0]))
+                as c_int,
         }
     }
 }
@@ -162,9 +163,10 @@ pub unsafe extern "C" fn getrandom(to: *mut c_void, length: usize, flags: c_uint
         unsafe {
             match real!(c"getrandom", fn(*mut c_void, usize, c_uint) -> isize) {
                 Some(real) => real(to, length, flags),
-                None => {
-                    sys::with_errno(sys::call(number::GETRANDOM, [to.addr(), length, flags as usize, 0, 0, 0]))
-                }
+                None => sys::with_errno(sys::call(
+                    number::GETRANDOM,
+                    [to.addr(), length, flags as usize, 0, 0, 0],
+                )),
             }
         }
     };
@@ -180,9 +182,7 @@ pub unsafe extern "C" fn getrandom(to: *mut c_void, length: usize, flags: c_uint
 pub unsafe extern "C" fn getentropy(to: *mut c_void, length: usize) -> c_int {
     let real = |to: *mut c_void, length: usize| {
         // SAFETY: the caller's.
-        unsafe {
-            real!(c"getentropy", fn(*mut c_void, usize) -> c_int).map_or(-1, |real| real(to, length))
-        }
+        unsafe { real!(c"getentropy", fn(*mut c_void, usize) -> c_int).map_or(-1, |real| real(to, length)) }
     };
     // More than 256 bytes are an error, of which the real one tells.
     if to.is_null() || length > 256 {
@@ -210,9 +210,7 @@ pub unsafe extern "C" fn syscall(
     // SAFETY: the caller's.
     unsafe {
         match usize::try_from(call) {
-            Ok(number::GETRANDOM) => {
-                getrandom(ptr::with_exposed_provenance_mut(a), b, c as c_uint) as c_long
-            }
+            Ok(number::GETRANDOM) => getrandom(ptr::with_exposed_provenance_mut(a), b, c as c_uint) as c_long,
             Ok(number::CLOCK_GETTIME) => {
                 clock_gettime(a as c_int, ptr::with_exposed_provenance_mut(b)).into()
             }
@@ -237,7 +235,8 @@ unsafe fn opened(fd: c_int, path: *const c_char) -> c_int {
     // SAFETY: the real function took it for a path.
     let path = unsafe { CStr::from_ptr(path) };
     if path == c"/dev/urandom" || path == c"/dev/random" {
-        let free = |entry: &&AtomicI32| entry.compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let free =
+            |entry: &&AtomicI32| entry.compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Acquire).is_ok();
         let known = RANDOM.iter().any(|entry| entry.load(Ordering::Acquire) == fd);
         if known || RANDOM.iter().find(free).is_some() {
             ANY_RANDOM.store(true, Ordering::Release);
@@ -352,7 +351,8 @@ pub unsafe extern "C" fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     // SAFETY: its type.
-    let real = unsafe { real!(c"pthread_create", fn(*mut c_void, *const c_void, Start, *mut c_void) -> c_int) };
+    let real =
+        unsafe { real!(c"pthread_create", fn(*mut c_void, *const c_void, Start, *mut c_void) -> c_int) };
     let Some(real) = real else {
         // EAGAIN
         return 11;

@@ -17,7 +17,10 @@
 //!
 //! Left out on purpose: entropy that the C library itself draws (`arc4random`, `mkstemp`), `fopen("/dev/urandom")`, instructions of the
 //! processor (`rdtsc`, `rdrand`), static binaries and other C libraries than glibc.
-#![expect(unsafe_code, reason = "functions of the C library are stood before and called; nothing of it has a safe form")]
+#![expect(
+    unsafe_code,
+    reason = "functions of the C library are stood before and called; nothing of it has a safe form"
+)]
 
 mod exec;
 pub mod format;

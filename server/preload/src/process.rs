@@ -88,7 +88,11 @@ unsafe fn set_up(lane: &mut Lane) -> Option<()> {
     keep_variable(preload, c"LD_PRELOAD")?;
     let length = keep_variable(directory, c"ANNALS_NONDET_DIR")?;
     let value = directory.get(format::DIRECTORY.len() + 1..length)?;
-    texts.directory.get_mut(..value.len()).filter(|to| to.len() < DIRECTORY_BYTES_MAX)?.copy_from_slice(value);
+    texts
+        .directory
+        .get_mut(..value.len())
+        .filter(|to| to.len() < DIRECTORY_BYTES_MAX)?
+        .copy_from_slice(value);
     let named = Name::of(variable(c"ANNALS_NONDET_LANE")?);
     if named.is_none() {
         return None;

@@ -249,7 +249,8 @@ impl Capture {
             #[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
             let program = std::fs::read(self.directory.join("exec").join(name)).unwrap_or_default();
             let program = String::from_utf8_lossy(&program).into_owned();
-            missed.push(format!("{program} (process {name}) did not load the library: is it a static binary?"));
+            missed
+                .push(format!("{program} (process {name}) did not load the library: is it a static binary?"));
         }
         if silent.len() > TOLD_MAX {
             missed.push(format!("and {} more processes", silent.len() - TOLD_MAX));
@@ -260,7 +261,9 @@ impl Capture {
         }
         let full = drawn.0.iter().filter(|(_, bytes)| bytes.len() + FULL_MARGIN_BYTES > LANE_BYTES_MAX);
         for (name, _) in full {
-            missed.push(format!("lane {name} is full: what was drawn after {LANE_BYTES_MAX} bytes is not in it"));
+            missed.push(format!(
+                "lane {name} is full: what was drawn after {LANE_BYTES_MAX} bytes is not in it"
+            ));
         }
         let lanes = drawn.0.values().filter(|bytes| !bytes.is_empty()).count() as u64;
         Captured { draws, lanes, missed, differences: Vec::new() }
@@ -300,8 +303,8 @@ fn private_directory() -> Result<PathBuf, NondetError> {
     let places = [Some(std::env::temp_dir()), set, Some(PathBuf::from("/var/tmp"))];
     let fits = |place: &PathBuf| {
         let text = place.to_string_lossy();
-        let runs = rustix::fs::statvfs(place)
-            .is_ok_and(|system| !system.f_flag.contains(StatVfsMountFlags::NOEXEC));
+        let runs =
+            rustix::fs::statvfs(place).is_ok_and(|system| !system.f_flag.contains(StatVfsMountFlags::NOEXEC));
         // The loader takes colons and spaces for what stands between two libraries.
         runs && text.len() + 40 <= DIRECTORY_BYTES_MAX && !text.contains([':', ' ', '\u{fffd}'])
     };

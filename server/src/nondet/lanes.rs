@@ -257,7 +257,10 @@ mod tests {
         let more = told(&lanes(&[("0", &[a.clone(), bytes.clone(), b].concat()), ("0t1", &a)]));
         assert!(more.contains("drew 3 times, and 2 were recorded: the rest are of now"), "{more}");
         let other = told(&lanes(&[("0", &[bytes, a].concat())]));
-        assert!(other.contains("lane 0 drew 4 random bytes as its draw 1, and a clock (time) was"), "{other}");
+        assert!(
+            other.contains("lane 0 drew 4 random bytes as its draw 1, and a clock (time) was"),
+            "{other}"
+        );
         assert!(other.contains("lane 0t1 drew 0 times, and 1 were recorded"), "{other}");
         assert_eq!(lanes(&[("0", b"\x09")]).count(), (0, vec!["0"]));
         assert_eq!((process("0p1t2t3"), process("0p1"), process("0")), ("0p1", "0p1", "0"));

@@ -9,5 +9,5 @@ mod lanes;
 mod reach;
 
 pub(crate) use capture::{Capture, HASH_SEED};
-pub(crate) use lanes::Lanes;
 pub use capture::{Captured, NondetError};
+pub(crate) use lanes::Lanes;

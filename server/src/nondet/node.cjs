@@ -5,7 +5,23 @@ const fs = require('fs');
 const crypto = require('crypto');
 
 const { openSync, readSync } = fs;
-const device = openSync('/dev/urandom', 'r');
+let device;
+try {
+  device = openSync('/dev/urandom', 'r');
+} catch (error) {
+  process.emitWarning(`annals does not capture random numbers: ${error.message}`);
+  return;
+}
+
+// What cannot be stood before is said, and the program goes on.
+function stand(object, name, value) {
+  try {
+    const { enumerable } = Object.getOwnPropertyDescriptor(object, name);
+    Object.defineProperty(object, name, { value, enumerable, writable: true, configurable: true });
+  } catch (error) {
+    process.emitWarning(`annals does not capture ${name}: ${error.message}`);
+  }
+}
 
 function fill(view) {
   const bytes = new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
@@ -29,22 +45,21 @@ function next() {
   state[2] = ((state[2] << 21) | (state[2] >>> 11)) + sum;
   return sum;
 }
-Math.random = function random() {
+stand(Math, 'random', function () {
   return ((next() >>> 5) * 67108864 + (next() >>> 6)) / 9007199254740992;
-};
+});
 
 // The originals check the arguments; what they give is filled anew.
 const { randomBytes, randomFillSync, randomInt, randomUUID } = crypto;
 const later = (done, value) => setImmediate(done, null, value);
 
-crypto.randomBytes = function (size, done) {
+stand(crypto, 'randomBytes', function (size, done) {
   const bytes = fill(randomBytes(size));
   if (done === undefined) return bytes;
   if (typeof done !== 'function') return randomBytes(size, done);
   later(done, bytes);
-};
-crypto.pseudoRandomBytes = crypto.randomBytes;
-crypto.randomFillSync = function (buffer, offset, size) {
+});
+stand(crypto, 'randomFillSync', function (buffer, offset, size) {
   const given = randomFillSync(buffer, offset, size);
   const memory = ArrayBuffer.isView(buffer) ? buffer : new Uint8Array(buffer);
   const unit = memory.BYTES_PER_ELEMENT ?? 1;
@@ -52,21 +67,21 @@ crypto.randomFillSync = function (buffer, offset, size) {
   const length = size === undefined ? memory.byteLength - from : size * unit;
   fill(new Uint8Array(memory.buffer, memory.byteOffset + from, length));
   return given;
-};
-crypto.randomFill = function (buffer, offset, size, done) {
+});
+stand(crypto, 'randomFill', function (buffer, offset, size, done) {
   const call = [offset, size, done].find((argument) => typeof argument === 'function');
   const [from, length] = [offset, size].map((argument) => typeof argument === 'function' ? undefined : argument);
   crypto.randomFillSync(buffer, from, length);
   later(call, buffer);
-};
-crypto.randomUUID = function (options) {
+});
+stand(crypto, 'randomUUID', function (options) {
   randomUUID(options);
   const bytes = fill(Buffer.alloc(16));
   bytes[6] = (bytes[6] & 0x0f) | 0x40;
   bytes[8] = (bytes[8] & 0x3f) | 0x80;
   return bytes.toString('hex').replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-');
-};
-crypto.randomInt = function (min, max, done) {
+});
+stand(crypto, 'randomInt', function (min, max, done) {
   if (max === undefined || typeof max === 'function') [min, max, done] = [0, min, max];
   randomInt(min, max);
   const range = max - min;
@@ -76,16 +91,15 @@ crypto.randomInt = function (min, max, done) {
   const number = min + (drawn % range);
   if (done === undefined) return number;
   later(done, number);
-};
+});
 const web = Object.getPrototypeOf(crypto.webcrypto);
 const { getRandomValues } = web;
-web.getRandomValues = function (view) {
+stand(web, 'getRandomValues', function (view) {
   getRandomValues.call(this, view);
   return fill(view);
-};
-web.randomUUID = function () {
+});
+stand(web, 'randomUUID', function () {
   return crypto.randomUUID();
-};
-if (crypto.getRandomValues) crypto.getRandomValues = (view) => crypto.webcrypto.getRandomValues(view);
+});
 
 require('module').syncBuiltinESMExports();

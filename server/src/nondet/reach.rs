@@ -72,9 +72,9 @@ fn look(path: &Path) -> Look {
         return interpreter(line).map_or(Look::Fine, Look::Script);
     }
     let not = |why: &str, harmful| Look::Beyond(Beyond { why: why.to_owned(), harmful });
-    let privileged = file.metadata().is_ok_and(|file| {
-        file.mode() & 0o4000 != 0 && file.uid() != rustix::process::geteuid().as_raw()
-    });
+    let privileged = file
+        .metadata()
+        .is_ok_and(|file| file.mode() & 0o4000 != 0 && file.uid() != rustix::process::geteuid().as_raw());
     if privileged {
         return not("runs as another user: nothing is loaded into it", false);
     }
@@ -87,16 +87,16 @@ fn look(path: &Path) -> Look {
     match loader(&file, head) {
         None => not("is a static binary", false),
         Some(loader) if loader.windows(8).any(|part| part == b"ld-linux") => Look::Fine,
-        Some(loader) => not(
-            &format!("is loaded by {}, not by that of glibc", String::from_utf8_lossy(&loader)),
-            true,
-        ),
+        Some(loader) => {
+            not(&format!("is loaded by {}, not by that of glibc", String::from_utf8_lossy(&loader)), true)
+        }
     }
 }
 
 /// The loader that an ELF file of 64 bits names.
 fn loader(file: &File, head: &[u8]) -> Option<Vec<u8>> {
-    let u64_at = |bytes: &[u8], at: usize| bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+    let u64_at =
+        |bytes: &[u8], at: usize| bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
     let from = u64_at(head, 32)?;
     let size = u64::from(u16::from_le_bytes([head[54], head[55]]));
     let count = u16::from_le_bytes([head[56], head[57]]).min(PROGRAM_HEADERS_MAX);
@@ -137,8 +137,7 @@ mod tests {
         std::fs::create_dir_all(&directory).unwrap();
         let path = directory.join(format!("program-{}", blake3::hash(bytes)));
         std::fs::write(&path, bytes).unwrap();
-        let program =
-            Program { argv: vec![path.into_os_string()], directory: None, environment: Vec::new() };
+        let program = Program { argv: vec![path.into_os_string()], directory: None, environment: Vec::new() };
         let found = beyond(&program);
         std::fs::remove_file(&program.argv[0]).unwrap();
         let _ = std::fs::remove_dir(directory);
