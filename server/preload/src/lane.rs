@@ -125,21 +125,15 @@ pub(crate) fn clock(clock: Clock, real_ns: u64) -> u64 {
     with(|lane| lane.clock(clock, real_ns)).unwrap_or(real_ns)
 }
 
-/// Fills `to` as `real` would, which gives the number of bytes or what it gives for an error.
+/// Fills `to` as `real` does, which gives the number of bytes or what it gives for an error. The real function goes first, in a replay too:
+/// its errors are the program's own.
 pub(crate) fn entropy(to: &mut [u8], real: impl Fn(&mut [u8]) -> isize) -> isize {
-    if !process::is_on() || to.is_empty() {
-        return real(to);
-    }
-    match with(|lane| lane.serve_bytes(to)) {
-        Some(true) => return to.len().cast_signed(),
-        Some(false) => (),
-        None => return real(to),
-    }
     let done = real(to);
-    if let Ok(length) = usize::try_from(done)
-        && let Some(drawn) = to.get(..length)
+    if let Ok(length @ 1..) = usize::try_from(done)
+        && process::is_on()
+        && let Some(drawn) = to.get_mut(..length)
     {
-        with(|lane| lane.note_bytes(drawn));
+        with(|lane| lane.entropy(drawn));
     }
     done
 }
@@ -165,8 +159,8 @@ impl Lane {
             return real_ns;
         }
         let ns = match self.next() {
-            Some((Draw::Clock(of, ns), _)) if of == clock => {
-                self.advance();
+            Some((Draw::Clock(of, ns), behind)) if of == clock => {
+                self.advance(&behind);
                 ns
             }
             _ => {
@@ -180,29 +174,20 @@ impl Lane {
         ns
     }
 
-    fn serve_bytes(&mut self, to: &mut [u8]) -> bool {
+    /// Replaces what was drawn by what is served.
+    fn entropy(&mut self, drawn: &mut [u8]) {
         if !self.is_ready() {
-            return false;
+            return;
         }
         match self.next() {
-            Some((Draw::Bytes(drawn), _)) if drawn.len() == to.len() => {
-                to.copy_from_slice(drawn);
-                self.advance();
-                self.note_bytes(to);
-                true
+            Some((Draw::Bytes(served), behind)) if served.len() == drawn.len() => {
+                drawn.copy_from_slice(served);
+                self.advance(&behind);
             }
-            _ => {
-                self.serve_no_more();
-                false
-            }
+            _ => self.serve_no_more(),
         }
-    }
-
-    fn note_bytes(&mut self, drawn: &[u8]) {
-        if self.phase == Phase::Open {
-            let (head, length) = format::bytes_head(drawn.len());
-            self.note(head.get(..length).unwrap_or_default(), drawn);
-        }
+        let (head, length) = format::bytes_head(drawn.len());
+        self.note(head.get(..length).unwrap_or_default(), drawn);
     }
 
     /// The next draw that is to be served, and the reader behind it.
@@ -216,10 +201,8 @@ impl Lane {
         reader.next().map(|draw| (draw, reader))
     }
 
-    fn advance(&mut self) {
-        if let Some((_, reader)) = self.next() {
-            (self.served_used, self.served_clock_ns) = (reader.position(), reader.clock_ns());
-        }
+    fn advance(&mut self, behind: &Reader<'_>) {
+        (self.served_used, self.served_clock_ns) = (behind.position(), behind.clock_ns());
     }
 
     fn serve_no_more(&mut self) {

@@ -53,7 +53,6 @@ fn texts() -> &'static Texts {
 ///
 /// # Safety
 /// Only while this process has one thread, and no reference to them is in use.
-#[expect(clippy::mut_from_ref, reason = "what the comment on safety says")]
 unsafe fn texts_mut() -> &'static mut Texts {
     // SAFETY: the caller's.
     unsafe { &mut *FIXED.0.get() }

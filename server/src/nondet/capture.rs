@@ -28,6 +28,8 @@ static NODE: &[u8] = include_bytes!("node.cjs");
 pub(crate) const HASH_SEED: &str = "PYTHONHASHSEED";
 /// The longest path of the directory: the library keeps it in a fixed place.
 const DIRECTORY_BYTES_MAX: usize = 120;
+/// The room that there has to be in it.
+const FREE_BYTES_MIN: u64 = 256 << 20;
 /// Lanes whose files stay open here.
 const OPEN_MAX: usize = 128;
 /// Programs that are named.
@@ -109,8 +111,8 @@ impl Capture {
         }
         write(&self.directory.join("preload.so"), 0o500, LIBRARY)?;
         write(&self.directory.join("node.cjs"), 0o400, NODE)?;
-        let lanes = self.served.0.iter().filter(|(_, bytes)| !bytes.is_empty());
-        lanes.map(|(name, bytes)| write(&self.directory.join("in").join(name), 0o600, bytes)).collect()
+        let mut lanes = self.served.0.iter().filter(|(_, bytes)| !bytes.is_empty());
+        lanes.try_for_each(|(name, bytes)| write(&self.directory.join("in").join(name), 0o600, bytes))
     }
 
     /// The variables that the program needs for it.
@@ -297,21 +299,25 @@ fn write(path: &Path, mode: u32, bytes: &[u8]) -> std::io::Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?.write_all(bytes)
 }
 
-/// A new directory for this user alone, on a file system that programs may be run from.
+/// A new directory for this user alone, on a file system that programs may be run from: where TMPDIR says; else in memory, where a
+/// file for each process and thread costs least.
 fn private_directory() -> Result<PathBuf, NondetError> {
-    let set = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let places = [Some(std::env::temp_dir()), set, Some(PathBuf::from("/var/tmp"))];
+    let set = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let memory = Some(PathBuf::from("/dev/shm"));
+    let places = [set("TMPDIR"), memory, Some(std::env::temp_dir()), set("XDG_RUNTIME_DIR")];
     let fits = |place: &PathBuf| {
         let text = place.to_string_lossy();
-        let runs =
-            rustix::fs::statvfs(place).is_ok_and(|system| !system.f_flag.contains(StatVfsMountFlags::NOEXEC));
+        let has_room = rustix::fs::statvfs(place).is_ok_and(|system| {
+            let free = system.f_bavail.saturating_mul(system.f_frsize);
+            !system.f_flag.contains(StatVfsMountFlags::NOEXEC) && free >= FREE_BYTES_MIN
+        });
         // The loader takes colons and spaces for what stands between two libraries.
-        runs && text.len() + 40 <= DIRECTORY_BYTES_MAX && !text.contains([':', ' ', '\u{fffd}'])
+        has_room && text.len() + 40 <= DIRECTORY_BYTES_MAX && !text.contains([':', ' ', '\u{fffd}'])
     };
-    let places = places.into_iter().flatten().filter_map(|place| place.canonicalize().ok());
-    let place = places.into_iter().find(fits).ok_or_else(|| {
+    let mut places = places.into_iter().flatten().filter_map(|place| place.canonicalize().ok());
+    let place = places.find(fits).ok_or_else(|| {
         NondetError(
-            "there is no directory for temporary files that a library can be loaded from (TMPDIR names one)"
+            "there is no directory with room from which a library can be loaded (TMPDIR names one)"
                 .to_owned(),
         )
     })?;

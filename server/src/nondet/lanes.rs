@@ -190,8 +190,6 @@ fn is_captured(metadata: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
     use annals_preload::format::{bytes_head, clock_draw};
 
     use super::*;

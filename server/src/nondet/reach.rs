@@ -127,8 +127,6 @@ fn interpreter(line: &[u8]) -> Option<OsString> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
     use super::*;
 
     #[expect(clippy::disallowed_methods, reason = "files that a user would have")]
