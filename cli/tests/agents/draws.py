@@ -21,7 +21,8 @@ def chat(text):
     body = json.dumps({"model": "m-1", "messages": [{"role": "user", "content": text}]}).encode()
     connection.request("POST", BASE.path + "/chat/completions", body, {"Content-Type": "application/json"})
     answer = connection.getresponse()
-    print(answer.status, answer.read().decode(), flush=True)
+    # One write: children share a pipe, and lines of theirs must not run into each other.
+    os.write(1, f"{answer.status} {answer.read().decode()}\n".encode())
 
 
 def drawn():

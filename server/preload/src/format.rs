@@ -75,7 +75,8 @@ impl<'a> Reader<'a> {
     }
 
     /// The last clock draw.
-    pub(crate) fn clock_ns(&self) -> u64 {
+    #[must_use]
+    pub fn clock_ns(&self) -> u64 {
         self.clock_ns
     }
 }

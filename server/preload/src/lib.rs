@@ -16,15 +16,24 @@
 //! they stand before. It depends on nothing but the C library, whose few types it declares.
 //!
 //! Left out on purpose: entropy that the C library itself draws (`arc4random`, `mkstemp`), `fopen("/dev/urandom")`, instructions of the
-//! processor (`rdtsc`, `rdrand`), static binaries and other C libraries than glibc.
-#![expect(
-    unsafe_code,
-    reason = "functions of the C library are stood before and called; nothing of it has a safe form"
+//! processor (`rdtsc`, `rdrand`), static binaries and other C libraries than glibc. On other systems
+//! than Linux only the format is here.
+#![cfg_attr(
+    target_os = "linux",
+    expect(
+        unsafe_code,
+        reason = "functions of the C library are stood before and called; nothing of it has a safe form"
+    )
 )]
 
+#[cfg(target_os = "linux")]
 mod exec;
 pub mod format;
+#[cfg(target_os = "linux")]
 pub mod hooks;
+#[cfg(target_os = "linux")]
 mod lane;
+#[cfg(target_os = "linux")]
 mod process;
+#[cfg(target_os = "linux")]
 mod sys;

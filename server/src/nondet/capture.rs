@@ -13,7 +13,6 @@ use std::sync::{Mutex, PoisonError};
 
 use annals::{Component, Frame, Run};
 use annals_preload::format::{self, HEADER_BYTES, LANE_BYTES_MAX, MAGIC};
-use rustix::fs::StatVfsMountFlags;
 use serde_json::json;
 
 use super::lanes::{LANES_MAX, Lanes, is_name, put_part};
@@ -309,7 +308,7 @@ fn private_directory() -> Result<PathBuf, NondetError> {
         let text = place.to_string_lossy();
         let has_room = rustix::fs::statvfs(place).is_ok_and(|system| {
             let free = system.f_bavail.saturating_mul(system.f_frsize);
-            !system.f_flag.contains(StatVfsMountFlags::NOEXEC) && free >= FREE_BYTES_MIN
+            may_run(&system) && free >= FREE_BYTES_MIN
         });
         // The loader takes colons and spaces for what stands between two libraries.
         has_room && text.len() + 40 <= DIRECTORY_BYTES_MAX && !text.contains([':', ' ', '\u{fffd}'])
@@ -328,4 +327,13 @@ fn private_directory() -> Result<PathBuf, NondetError> {
     let made = DirBuilder::new().mode(0o700).create(&directory);
     made.map_err(|error| failed("no private directory can be made", &error))?;
     Ok(directory)
+}
+
+/// Programs and libraries of this file system may be run.
+fn may_run(system: &rustix::fs::StatVfs) -> bool {
+    #[cfg(target_os = "linux")]
+    let may = !system.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC);
+    #[cfg(not(target_os = "linux"))]
+    let may = system.f_bsize > 0;
+    may
 }
