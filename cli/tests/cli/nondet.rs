@@ -173,6 +173,8 @@ fn a_killed_recorder_has_all_that_led_to_what_it_recorded() {
     let script = bench.write("wait.sh", format!("'{python}' -B '{agent}' every; echo there; read line"));
     let line = ["record", "--run", "r", "--upstream", &upstream.url, CAPTURE, "--", "sh", &script];
     let mut command = bench.command(line);
+    // What a killed recorder leaves behind goes away with the test.
+    command.env("TMPDIR", bench.path(""));
     let mut recorder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut told = std::io::BufReader::new(recorder.stdout.take().unwrap());
     let mut line = String::new();
