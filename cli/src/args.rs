@@ -94,6 +94,10 @@ pub(crate) enum Verb {
 pub(crate) struct RecordArgs {
     #[command(flatten)]
     pub(crate) run: NewRunArgs,
+    /// Also capture what the program reads of the wall clock and of the system's randomness, for a replay to serve it (Linux; Python and
+    /// Node are tested)
+    #[arg(long)]
+    pub(crate) capture_nondet: bool,
     /// Keep the value of this variable with the run
     #[arg(long, value_name = "NAME")]
     pub(crate) keep_env: Vec<String>,

@@ -130,6 +130,10 @@ impl From<annals_server::SessionError> for Failure {
                 let hint = "--upstream names another address: [PROVIDER=]http://HOST[:PORT][/PATH]";
                 before(Self::new(Code::Usage, error, hint))
             }
+            SessionError::Nondet(error) => {
+                let hint = "the program was not started; without --capture-nondet its calls are recorded all the same";
+                before(Self::new(Code::Usage, error.0, hint))
+            }
             SessionError::Store(error) => before(crate::door::engine(error)),
         }
     }

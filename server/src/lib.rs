@@ -4,7 +4,7 @@
 //! the variables that clients read their base address from ([`Mounts`]). The address carries a secret of the run.
 //!
 //! Layout: `proxy` (listening, exchanges, recording, replaying), `program` (the child process: its
-//! environment, its output, its end), `session` (both together, as a run), `look`
+//! environment, its output, its end), `nondet` (what it reads of clocks and randomness), `session` (both together, as a run), `look`
 //! (recorded exchanges as a person wants to see them), `align` (two runs side by side). With the feature `middleware` a program of one's own records and replays itself ([`middleware`]). Without a socket, functions of bytes alone:
 //! [`providers`] (what is known of model providers) and [`redact`] (what must not reach the disk).
 
@@ -12,6 +12,7 @@ mod align;
 mod look;
 #[cfg(feature = "middleware")]
 pub mod middleware;
+mod nondet;
 mod percent;
 mod program;
 pub mod providers;
@@ -21,6 +22,7 @@ mod session;
 
 pub use align::{Alignment, Pair, align};
 pub use look::{Failing, failing, new_part, new_tool_results, plain_answer};
+pub use nondet::{Captured, NondetError};
 pub use program::{Program, ProgramError, interrupted};
 pub use proxy::{
     CacheUse, Diverged, Edits, Exchange, Guard, Headers, Http, Mount, MountError, Mounts, Place, ProxyError,

@@ -38,6 +38,6 @@ pub(super) fn run(global: &Global, args: &AttachArgs, out: &mut Out) -> Result<(
     };
     let (name, attached) = door.record_as(&name, wish, attach)?;
     let closed = door.close();
-    tell(&name, &attached.recorded, attached.seconds, &format!("annals replay {name} -- CMD"));
+    tell(&name, &attached.recorded, None, attached.seconds, &format!("annals replay {name} -- CMD"));
     closed
 }

@@ -4,13 +4,13 @@ use std::io::Write;
 use std::path::Path;
 
 use annals::{Namespace, RunSpec};
-use annals_server::{CacheUse, Guard, Mounts, Program, Recorded, Recording, Variable};
+use annals_server::{CacheUse, Captured, Guard, Mounts, Program, Recorded, Recording, Variable};
 
 use crate::args::{CacheArg, Global, LiveArgs, NewRunArgs, RecordArgs};
 use crate::door::Door;
 use crate::failure::{Code, Failure, Result, before};
 use crate::locate;
-use crate::out::{count, dollars, many};
+use crate::out::{count, dollars, many, printable};
 
 pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
     let tags = tags(&args.run)?;
@@ -20,6 +20,7 @@ pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
         guard: guard(&args.run.live),
         cache: cache(&args.run.live),
         keep: args.keep_env.clone(),
+        capture_nondet: args.capture_nondet,
     };
     let store = locate::store(global.store.as_deref());
     let door = Door::recording(&store, &global.namespace).map_err(before)?;
@@ -28,7 +29,7 @@ pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
     let record = |space: &Namespace, name: &str| annals_server::record(space, spec(name), &recording);
     let (name, report) = door.record_as(&name, args.run.run.is_none(), record)?;
     let closed = door.close();
-    tell(&name, &report.recorded, report.seconds, "annals replay");
+    tell(&name, &report.recorded, report.captured.as_ref(), report.seconds, "annals replay");
     closed?;
     match report.code {
         0 => Ok(()),
@@ -121,7 +122,7 @@ fn default_name(args: &RecordArgs) -> String {
     format!("{stem}-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S"))
 }
 
-pub(super) fn tell(name: &str, recorded: &Recorded, seconds: f64, next: &str) {
+pub(super) fn tell(name: &str, recorded: &Recorded, captured: Option<&Captured>, seconds: f64, next: &str) {
     let mut stderr = anstream::stderr().lock();
     // Nothing is left to do where even this cannot be written.
     let mut line = |text: String| _ = writeln!(stderr, "annals: {text}");
@@ -132,7 +133,13 @@ pub(super) fn tell(name: &str, recorded: &Recorded, seconds: f64, next: &str) {
         line("NO MODEL CALL WAS CAPTURED".to_owned());
         line("hint: the program may read its base address from another variable (--env NAME=/PATH) or have it fixed".to_owned());
     }
+    for missed in captured.iter().flat_map(|captured| &captured.missed) {
+        line(format!("NOT CAPTURED: {}", printable(missed)));
+    }
     let mut asides = vec![format!("{seconds:.1} s")];
+    if let Some(captured) = captured {
+        asides.push(format!("{} of {}", many(captured.draws, "draw"), many(captured.lanes, "thread")));
+    }
     asides.extend(money(recorded));
     if recorded.broken > 0 {
         asides.push(format!("{} without a whole answer", count(recorded.broken)));

@@ -145,6 +145,10 @@ fn tell(run: &RunRow, report: &ReplayReport, child: Option<&(String, Recorded)>,
         let were = if many == 1 { "request was" } else { "requests were" };
         line(format!("{many} recorded {were} never asked for: the program took another path"));
     }
+    if let Some(captured) = &report.captured {
+        captured.missed.iter().for_each(|what| line(format!("NOT CAPTURED: {what}")));
+        captured.differences.iter().for_each(|what| line(format!("DRAWN OTHERWISE: {what}")));
+    }
     if report.same_output == Some(false) {
         line("the program's standard output is not what was recorded".to_owned());
     }

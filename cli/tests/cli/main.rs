@@ -7,6 +7,8 @@ mod errors;
 mod import;
 mod keys;
 mod ledger;
+#[cfg(target_os = "linux")]
+mod nondet;
 mod onward;
 mod reading;
 mod real_input;

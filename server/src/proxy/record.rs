@@ -23,6 +23,7 @@ use super::exchange::{Exchange, Headers, Http, Volatile};
 use super::listen::{Answer, Asked, BoxError, Handler, Outgoing, Proxy, ProxyError, refused};
 use super::mounts::Mounts;
 use super::upstream::{Upstream, chain};
+use crate::nondet::Capture;
 use crate::providers::{self, Api, Evidence, Prices, Rules};
 use crate::redact::redact_target;
 
@@ -66,6 +67,8 @@ struct Inner {
     rules: Rules,
     cache: Option<Cache>,
     counts: Mutex<Recorded>,
+    /// What the program draws, recorded before each exchange.
+    capture: OnceLock<Arc<Capture>>,
     /// Exchanges whose end is still to be written.
     writing: tokio::sync::watch::Sender<usize>,
 }
@@ -98,8 +101,14 @@ impl Recorder {
             rules: Rules::default(),
             cache,
             counts: Mutex::default(),
+            capture: OnceLock::new(),
             writing: tokio::sync::watch::Sender::new(0),
         })))
+    }
+
+    /// Records what this captures, too.
+    pub(crate) fn draws_of(&self, capture: Arc<Capture>) {
+        let _ = self.0.capture.set(capture);
     }
 
     /// Listens.
@@ -138,12 +147,14 @@ impl Recorder {
     }
 
     /// Begins the recording of an exchange that somebody else carries.
+    #[cfg(feature = "middleware")]
     pub(crate) fn begin(&self, asked: &Asked) -> Taping {
         Taping::begin(&self.0, asked, None)
     }
 
     /// Records an exchange whose answer no upstream gave.
     pub(crate) fn invented(&self, asked: &Asked, status: StatusCode, headers: &HeaderMap, body: &[u8]) {
+        self.0.keep_draws();
         let mut taping = Taping::begin(&self.0, asked, None);
         taping.head(status, Headers::of(headers));
         taping.part(body);
@@ -153,6 +164,7 @@ impl Recorder {
 
 impl Inner {
     async fn exchange(self: &Arc<Self>, asked: Asked, sent: Option<Bytes>) -> Response<Outgoing> {
+        self.keep_draws();
         let mut taping = Taping::begin(self, &asked, sent.clone());
         if let Some(cached) = taping.cached() {
             return taping.repeat(cached);
@@ -187,6 +199,12 @@ impl Inner {
 }
 
 impl Inner {
+    fn keep_draws(&self) {
+        if let Some(capture) = self.capture.get() {
+            capture.keep(&self.run);
+        }
+    }
+
     /// The first failure is kept; nothing is recorded after it.
     fn fail(&self, error: &annals::Error) {
         self.counts().failed.get_or_insert_with(|| error.to_string());

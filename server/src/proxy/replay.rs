@@ -217,6 +217,7 @@ impl Replayer {
     }
 
     /// Why there was no answer, where the one recorded was made here in its place.
+    #[cfg(feature = "middleware")]
     pub(crate) fn no_answer(&self, seq: u32) -> Option<String> {
         self.0.exchanges.get(&seq).filter(|of| made_here(of)).and_then(|of| of.http.broken.clone())
     }

@@ -3,11 +3,12 @@
 use std::io::Read;
 use std::sync::Arc;
 
-use annals::{Namespace, Run, RunReader, RunSpec, Status};
+use annals::{Component, Namespace, Run, RunReader, RunSpec, Status};
 
 use super::origin::Origin;
 use super::stage::{KEYS, block_on, end, play};
 use super::{SessionError, wrong};
+use crate::nondet::{Capture, Captured, Lanes};
 use crate::program::Program;
 use crate::proxy::{
     Branch, Cache, CacheUse, Diverged, Edits, Exchange, Guard, Recorded, Recorder, ReplayOptions, Replayer,
@@ -33,6 +34,8 @@ pub struct ForkReport {
     pub code: u8,
     /// How long the program ran.
     pub seconds: f64,
+    /// Clock reads and entropy, where the parent has them.
+    pub captured: Option<Captured>,
 }
 
 /// How a run is forked.
@@ -70,6 +73,7 @@ pub fn fork(
     forking.guard.check(&origin.mounts)?;
     credentials(reader)?;
     let key = origin.key_bytes()?;
+    let capture = origin.capture(&forking.program, || Lanes::of(reader))?;
     let edit = !forking.edits.is_empty();
     let parent = Replayer::new(reader.clone(), key, ReplayOptions::default())?;
     let cache = Cache::open(space, &forking.cache)?;
@@ -79,7 +83,7 @@ pub fn fork(
     let done = Recorder::new(run.clone(), key, origin.mounts.clone(), cache)
         .map_err(SessionError::from)
         .map(|child| Branch::new(parent, child, from, forking.edits.clone()))
-        .and_then(|branch| block_on(session(space, &run, &branch, forking, &origin)));
+        .and_then(|branch| block_on(session(space, &run, &branch, forking, &origin, capture)));
     if done.is_err() {
         let _ = run.end(Status::Failed);
     }
@@ -94,12 +98,16 @@ async fn session(
     branch: &Branch,
     forking: &Forking,
     origin: &Origin,
+    capture: Option<Arc<Capture>>,
 ) -> Result<ForkReport, SessionError> {
+    capture.iter().for_each(|capture| branch.child().draws_of(capture.clone()));
     let proxy = branch.listen().await?;
+    let more = origin.environment_of(capture.as_deref());
     let keeper = space.clone();
     let keep = move |from: &mut dyn Read| keeper.store_blob(from);
-    let played = play(proxy, &forking.program, &origin.mounts, Vec::new(), keep).await?;
+    let played = play(proxy, &forking.program, &origin.mounts, more, keep).await?;
     let mut recorded = branch.child().finish().await;
+    let captured = capture.map(|capture| capture.finish(run));
     let (code, seconds) = (played.ended.code, played.seconds);
     if recorded.failed.is_none()
         && let Err(error) = end(run, played, origin)
@@ -108,7 +116,8 @@ async fn session(
     }
     let (replayed, saved) = branch.served();
     let (left, diverged) = (branch.left(), branch.diverged());
-    Ok(ForkReport { recorded, replayed, left, diverged, saved, differs_at: None, code, seconds })
+    let differs_at = None;
+    Ok(ForkReport { recorded, replayed, left, diverged, saved, differs_at, code, seconds, captured })
 }
 
 /// The first frame whose request or answer is another, or that only one of the two has.
@@ -116,7 +125,9 @@ fn first_difference(parent: &RunReader, child: &RunReader) -> annals::Result<Opt
     let (of_parent, of_child) = (parent.info().frames, child.info().frames);
     for seq in 1..=of_parent.min(of_child) {
         let (a, b) = (parent.frame(seq)?, child.frame(seq)?);
-        if (a.input, a.output) != (b.input, b.output) {
+        // A fork's draws begin at the program's start, not at the fork.
+        let draws = a.component == Component::Nondet && b.component == Component::Nondet;
+        if !draws && (a.input, a.output) != (b.input, b.output) {
             return Ok(Some(seq));
         }
     }

@@ -24,6 +24,7 @@ pub(crate) use origin::random_key;
 pub use record::{Recording, Report, record};
 pub use replay::{ReplayReport, replay};
 
+use crate::nondet::NondetError;
 use crate::program::ProgramError;
 use crate::proxy::{MountError, ProxyError};
 
@@ -36,8 +37,16 @@ pub enum SessionError {
     Proxy(ProxyError),
     /// An upstream that may not be called.
     Mount(MountError),
+    /// Clocks and randomness cannot be captured.
+    Nondet(NondetError),
     /// The store.
     Store(annals::Error),
+}
+
+impl From<NondetError> for SessionError {
+    fn from(error: NondetError) -> Self {
+        Self::Nondet(error)
+    }
 }
 
 impl From<annals::Error> for SessionError {

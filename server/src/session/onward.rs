@@ -11,6 +11,7 @@ use super::fork::credentials;
 use super::origin::Origin;
 use super::replay::{ReplayReport, recorded_output};
 use super::stage::{PROGRAM, block_on, end, play};
+use crate::nondet::{Capture, Lanes};
 use crate::program::Program;
 use crate::proxy::{
     Asked, Cache, CacheUse, Exchange, Guard, Headers, Recorded, Recorder, ReplayOptions, Replayer, Served,
@@ -58,6 +59,7 @@ pub fn replay_onward(
     onward.guard.check(&origin.mounts)?;
     credentials(reader)?;
     let replayer = Replayer::new(reader.clone(), origin.key_bytes()?, options)?;
+    let capture = origin.capture(program, || Lanes::of(reader))?;
     let begun: Arc<Mutex<Option<Arc<Run>>>> = Arc::default();
     let child = Child {
         space: space.clone(),
@@ -65,31 +67,38 @@ pub fn replay_onward(
         origin: origin.clone(),
         onward: onward.clone(),
         begun: begun.clone(),
+        capture: capture.clone(),
     };
     let going = crate::proxy::Onward::new(replayer, Box::new(move |served| child.begin(served)));
     block_on(async {
         let proxy = going.listen().await?;
         let keeper = space.clone();
         let keep = move |from: &mut dyn Read| kept(&keeper, from);
-        let played = play(proxy, program, &origin.mounts, Vec::new(), keep).await?;
+        let more = origin.environment_of(capture.as_deref());
+        let played = play(proxy, program, &origin.mounts, more, keep).await?;
         let (replayed, recorder) = going.finish().await;
         let same_output = recorded_output(reader)?.map(|recorded| recorded == played.ended.stdout.1);
         let (code, seconds) = (played.ended.code, played.seconds);
         let run = begun.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let child = match (run, recorder) {
+        let (captured, child);
+        match (run, recorder) {
             (Some(run), Some(recorder)) => {
                 let mut recorded = recorder.finish().await;
+                captured = capture.map(|capture| capture.finish(&run));
                 let played = played.map(|(stored, _)| stored);
                 if recorded.failed.is_none()
                     && let Err(error) = end(&run, played, &origin)
                 {
                     recorded.failed = Some(error.to_string());
                 }
-                Some((run.name().to_owned(), recorded))
+                child = Some((run.name().to_owned(), recorded));
             }
-            _ => None,
-        };
-        let replay = ReplayReport { replayed, code, same_output, seconds };
+            _ => {
+                captured = capture.map(|capture| capture.compare());
+                child = None;
+            }
+        }
+        let replay = ReplayReport { replayed, code, same_output, seconds, captured };
         Ok(OnwardReport { replay, child })
     })
 }
@@ -119,6 +128,7 @@ struct Child {
     origin: Origin,
     onward: Onward,
     begun: Arc<Mutex<Option<Arc<Run>>>>,
+    capture: Option<Arc<Capture>>,
 }
 
 impl Child {
@@ -135,6 +145,9 @@ impl Child {
         let cache = Cache::open(&self.space, &self.onward.cache).map_err(words)?;
         let key = self.origin.key_bytes().map_err(words)?;
         let recorder = Recorder::new(run.clone(), key, self.origin.mounts.clone(), cache);
+        if let (Ok(recorder), Some(capture)) = (&recorder, &self.capture) {
+            recorder.draws_of(capture.clone());
+        }
         *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
         recorder.map_err(|error| error.to_string())
     }

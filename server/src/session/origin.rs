@@ -1,19 +1,25 @@
 //! What a run is of.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
+use std::sync::Arc;
 
 use annals::RunReader;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::wrong;
+use super::{SessionError, wrong};
+use crate::nondet::{Capture, HASH_SEED, Lanes};
 use crate::program::Program;
 use crate::proxy::{Mounts, ProxyError, unhex};
 
 /// Variables whose values are kept with a run besides those that are named: they change what programs do, and hold no secret.
 const ENVIRONMENT: [&str; 8] =
     ["LANG", "LC_ALL", "TZ", "PATH", "PYTHONHASHSEED", "PYTHONPATH", "VIRTUAL_ENV", "NODE_OPTIONS"];
+
+/// The seed of Python's hashing where the environment names none.
+const FIXED_SEED: &str = "0";
 
 /// What a run is of: the metadata of a recorded run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,11 +32,14 @@ pub struct Origin {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
     /// Named variables.
-    pub environment: std::collections::BTreeMap<String, String>,
+    pub environment: BTreeMap<String, String>,
     /// The upstreams.
     pub mounts: Mounts,
     /// The key of the requests' hashes, hexadecimal.
     pub key: String,
+    /// Clock reads and entropy were captured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub captured: bool,
 }
 
 impl Origin {
@@ -58,6 +67,25 @@ impl Origin {
         }
     }
 
+    /// What captures this program's draws, if the run has them or is to have them; it serves what `served` gives.
+    pub(super) fn capture<E: Into<SessionError>>(
+        &self,
+        program: &Program,
+        served: impl FnOnce() -> Result<Lanes, E>,
+    ) -> Result<Option<Arc<Capture>>, SessionError> {
+        if !self.captured {
+            return Ok(None);
+        }
+        let served = served().map_err(Into::into)?;
+        Ok(Some(Arc::new(Capture::begin(program, served)?)))
+    }
+
+    /// The variables by which a program's draws are captured.
+    pub(super) fn environment_of(&self, capture: Option<&Capture>) -> Vec<(String, String)> {
+        let seed = self.environment.get(HASH_SEED).map_or(FIXED_SEED, String::as_str);
+        capture.map(|capture| capture.environment(seed)).unwrap_or_default()
+    }
+
     /// The key of the requests' hashes.
     pub(crate) fn key_bytes(&self) -> annals::Result<[u8; 32]> {
         unhex(&self.key).ok_or_else(|| wrong("the run's key is not 64 digits"))
@@ -83,7 +111,18 @@ impl Origin {
                 .collect(),
             mounts: mounts.clone(),
             key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
+            captured: false,
         }
+    }
+
+    /// The same, its clock reads and entropy captured.
+    pub(super) fn capturing(mut self) -> Self {
+        self.captured = true;
+        // A seed that Python would draw is no seed.
+        if self.environment.get(HASH_SEED).is_none_or(|seed| seed.parse::<u32>().is_err()) {
+            self.environment.insert(HASH_SEED.to_owned(), FIXED_SEED.to_owned());
+        }
+        self
     }
 }
 

@@ -7,6 +7,7 @@ use annals::{Namespace, Run, RunSpec, Status};
 use super::SessionError;
 use super::origin::{Origin, random_key};
 use super::stage::{block_on, end, play};
+use crate::nondet::{Capture, Captured, Lanes};
 use crate::program::Program;
 use crate::proxy::{Cache, CacheUse, Guard, Mounts, Recorded, Recorder};
 
@@ -23,6 +24,8 @@ pub struct Recording {
     pub cache: CacheUse,
     /// Variables to keep, by name.
     pub keep: Vec<String>,
+    /// Whether clock reads and entropy are captured.
+    pub capture_nondet: bool,
 }
 
 /// What came of it.
@@ -36,6 +39,8 @@ pub struct Report {
     pub status: Status,
     /// How long the program ran.
     pub seconds: f64,
+    /// Clock reads and entropy, where they were captured.
+    pub captured: Option<Captured>,
 }
 
 /// Runs a program and records it into a new run of this name and these tags.
@@ -45,13 +50,17 @@ pub struct Report {
 pub fn record(space: &Namespace, spec: RunSpec, recording: &Recording) -> Result<Report, SessionError> {
     recording.guard.check(&recording.mounts)?;
     let key = random_key()?;
-    let origin = Origin::new(&recording.program, &recording.mounts, &recording.keep, &key);
+    let mut origin = Origin::new(&recording.program, &recording.mounts, &recording.keep, &key);
+    if recording.capture_nondet {
+        origin = origin.capturing();
+    }
+    let capture = origin.capture(&recording.program, || Ok::<_, SessionError>(Lanes::default()))?;
     let cache = Cache::open(space, &recording.cache)?;
     let run = Arc::new(space.begin_run(spec.metadata(origin.metadata()))?);
     let recorder = Recorder::new(run.clone(), key, recording.mounts.clone(), cache);
     let done = recorder
         .map_err(SessionError::from)
-        .and_then(|recorder| block_on(session(space, &run, &recorder, recording, &origin)));
+        .and_then(|recorder| block_on(session(space, &run, &recorder, recording, &origin, capture)));
     if done.is_err() {
         // What was begun and never ran says so.
         let _ = run.end(Status::Failed);
@@ -65,17 +74,21 @@ async fn session(
     recorder: &Recorder,
     recording: &Recording,
     origin: &Origin,
+    capture: Option<Arc<Capture>>,
 ) -> Result<Report, SessionError> {
+    capture.iter().for_each(|capture| recorder.draws_of(capture.clone()));
     let proxy = recorder.listen().await?;
+    let more = origin.environment_of(capture.as_deref());
     let keeper = space.clone();
     let keep = move |from: &mut dyn std::io::Read| keeper.store_blob(from);
-    let played = play(proxy, &recording.program, &recording.mounts, Vec::new(), keep).await?;
+    let played = play(proxy, &recording.program, &recording.mounts, more, keep).await?;
     let mut recorded = recorder.finish().await;
+    let captured = capture.map(|capture| capture.finish(run));
     let (code, status, seconds) = (played.ended.code, played.status(), played.seconds);
     if recorded.failed.is_none()
         && let Err(error) = end(run, played, origin)
     {
         recorded.failed = Some(error.to_string());
     }
-    Ok(Report { recorded, code, status, seconds })
+    Ok(Report { recorded, code, status, seconds, captured })
 }

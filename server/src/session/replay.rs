@@ -7,6 +7,7 @@ use annals::RunReader;
 use super::SessionError;
 use super::origin::Origin;
 use super::stage::{PROGRAM, block_on, dummy_keys, play};
+use crate::nondet::{Captured, Lanes};
 use crate::program::Program;
 use crate::proxy::{ReplayOptions, Replayed, Replayer};
 
@@ -21,6 +22,8 @@ pub struct ReplayReport {
     pub same_output: Option<bool>,
     /// How long the program ran.
     pub seconds: f64,
+    /// Clock reads and entropy, where the recording has them.
+    pub captured: Option<Captured>,
 }
 
 /// Runs a program again, every model call of it answered from a recording.
@@ -34,12 +37,15 @@ pub fn replay(
     options: ReplayOptions,
 ) -> Result<ReplayReport, SessionError> {
     let replayer = Replayer::new(reader.clone(), origin.key_bytes()?, options)?;
+    let capture = origin.capture(program, || Lanes::of(reader))?;
     block_on(async {
         let proxy = replayer.listen().await?;
-        let played = play(proxy, program, &origin.mounts, dummy_keys(), hash).await?;
+        let more = [dummy_keys(), origin.environment_of(capture.as_deref())].concat();
+        let played = play(proxy, program, &origin.mounts, more, hash).await?;
         let same_output = recorded_output(reader)?.map(|recorded| recorded == played.ended.stdout);
         let (code, seconds) = (played.ended.code, played.seconds);
-        Ok(ReplayReport { replayed: replayer.finish(), code, same_output, seconds })
+        let captured = capture.map(|capture| capture.compare());
+        Ok(ReplayReport { replayed: replayer.finish(), code, same_output, seconds, captured })
     })
 }
 

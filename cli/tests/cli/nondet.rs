@@ -1,0 +1,227 @@
+//! `annals record --capture-nondet`: programs that put times, ids and random numbers into their requests.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::upstream::Upstream;
+use crate::{Bench, Done};
+
+const REPLAYS: usize = 3;
+const CAPTURE: &str = "--capture-nondet";
+
+fn agent(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents").join(name).to_str().unwrap().to_owned()
+}
+
+/// A program with nothing between the test and it: `python3` may be a script that looks for another.
+fn python() -> String {
+    let found = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
+    String::from_utf8(found.stdout).unwrap().trim().to_owned()
+}
+
+impl Bench {
+    fn capture(&self, upstream: &Upstream, run: &str, options: &[&str], program: &[&str]) -> Done {
+        let line =
+            [&["record", "--run", run, "--upstream", &upstream.url], options, &["--"], program].concat();
+        let mut command = self.command(line);
+        command.env("OPENAI_API_KEY", "k").env_remove("OPENAI_BASE_URL").env_remove("PYTHONHASHSEED");
+        Done::of(command.stdin(Stdio::null()).output().unwrap())
+    }
+
+    fn draws(&self, upstream: &Upstream, run: &str, doing: &[&str]) -> Done {
+        let (python, agent) = (python(), agent("draws.py"));
+        self.capture(upstream, run, &[CAPTURE], &[&[python.as_str(), "-B", &agent], doing].concat())
+    }
+
+    fn again(&self, args: &[&str], variables: &[(&str, &str)]) -> Done {
+        let mut command = self.command([&["replay"], args].concat());
+        command.env_remove("OPENAI_API_KEY").env_remove("PYTHONHASHSEED").envs(variables.iter().copied());
+        Done::of(command.stdin(Stdio::null()).output().unwrap())
+    }
+
+    /// Replays a run some times, each as it was recorded, lanes and all.
+    #[track_caller]
+    fn is_exact(&self, run: &str, recorded: &Done, calls: usize) {
+        assert_eq!(recorded.code, 0, "{recorded:?}");
+        assert!(!recorded.stderr.contains("NOT CAPTURED"), "{}", recorded.stderr);
+        for _ in 0..REPLAYS {
+            let replayed = self.again(&[run], &[]);
+            assert_eq!(replayed.code, 0, "{replayed:?}");
+            let exact = format!("exact {calls} of {calls}, served {calls}, unused 0");
+            assert!(replayed.stderr.contains(&exact), "{}", replayed.stderr);
+            assert!(!replayed.stderr.contains("DRAWN OTHERWISE"), "{}", replayed.stderr);
+            assert_eq!(sorted(&replayed.stdout), sorted(&recorded.stdout));
+        }
+    }
+}
+
+fn sorted(bytes: &[u8]) -> Vec<String> {
+    let mut lines: Vec<_> = String::from_utf8(bytes.to_vec()).unwrap().lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn times_ids_and_random_numbers_in_prompts_replay_exactly() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = bench.draws(&upstream, "r", &["every"]);
+    assert!(recorded.stderr.contains("draws of 1 thread"), "{}", recorded.stderr);
+    bench.is_exact("r", &recorded, 3);
+    // What led to a call stands before it, and a run that has draws verifies like any.
+    let frames = bench.run("replay r --json").json();
+    let components: Vec<_> = frames.iter().map(|frame| frame["component"].as_str().unwrap()).collect();
+    assert_eq!(components[..6], ["nondet", "llm", "nondet", "llm", "nondet", "llm"]);
+    assert_eq!(bench.run("verify r").code, 0);
+
+    // Without the option, each request is another one when it is asked again.
+    let (python, agent) = (python(), agent("draws.py"));
+    assert_eq!(bench.capture(&upstream, "plain", &[], &[&python, "-B", &agent, "every"]).code, 0);
+    let replayed = bench.again(&["plain"], &[]);
+    assert_eq!(replayed.code, 3, "{replayed:?}");
+    assert!(replayed.stderr.contains("exact 0 of 3"), "{}", replayed.stderr);
+}
+
+#[test]
+fn each_thread_has_its_own_draws() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = bench.draws(&upstream, "r", &["threads"]);
+    assert!(recorded.stderr.contains("draws of 9 threads"), "{}", recorded.stderr);
+    bench.is_exact("r", &recorded, 8);
+}
+
+#[test]
+fn each_child_process_has_its_own_draws() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = bench.draws(&upstream, "r", &["children"]);
+    bench.is_exact("r", &recorded, 11);
+}
+
+#[test]
+fn a_shell_and_what_it_starts_are_covered() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let script = bench.write(
+        "steps.sh",
+        "for step in 1 2; do id=$(head -c 6 /dev/urandom | od -An -tx1); at=$(date +%s%N)\n\
+         python3 -B $0.py $step \"$id $at\" & done; wait",
+    );
+    bench.write(
+        "steps.sh.py",
+        "import sys\nsys.argv, said = ['', 'nothing'], ' '.join(sys.argv[1:])\n\
+         source = open('agent.py').read().replace('globals()[', 'nothing = lambda: None\\nglobals()[')\n\
+         exec(source)\nchat(said + drawn())\n",
+    );
+    std::os::unix::fs::symlink(agent("draws.py"), bench.path("agent.py")).unwrap();
+    let recorded = bench.capture(&upstream, "r", &[CAPTURE], &["bash", &script]);
+    bench.is_exact("r", &recorded, 2);
+}
+
+#[test]
+fn node_replays_exactly() {
+    if Command::new("node").arg("--version").output().is_err() {
+        println!("node is not installed: not tested");
+        return;
+    }
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = bench.capture(&upstream, "r", &[CAPTURE], &["node", &agent("draws.mjs")]);
+    let told = String::from_utf8(recorded.stdout.clone()).unwrap();
+    assert!(told.ends_with("RangeError\nRangeError\nTypeMismatchError\n"), "{told} {}", recorded.stderr);
+    bench.is_exact("r", &recorded, 4);
+}
+
+#[test]
+fn a_hundred_thousand_reads_cost_little() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = bench.draws(&upstream, "r", &["clocks", "100000"]);
+    bench.is_exact("r", &recorded, 2);
+    let frames = bench.run("replay r --json").json();
+    assert!(frames[0]["output_base64"].as_str().unwrap().len() < 600_000, "six bytes a read, and no more");
+}
+
+#[test]
+fn what_is_drawn_otherwise_is_said() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.draws(&upstream, "more", &["more", "5"]).code, 0);
+    assert!(!bench.again(&["more"], &[]).stderr.contains("DRAWN OTHERWISE"));
+    for (times, what) in [("9", ": the rest are of now"), ("2", "were recorded\n")] {
+        let replayed = bench.again(&["more"], &[("DRAW_TIMES", times)]);
+        // What the program asked was the same all the same.
+        assert_eq!(replayed.code, 0, "{replayed:?}");
+        assert!(replayed.stderr.contains("DRAWN OTHERWISE: lane 0 drew"), "{}", replayed.stderr);
+        assert!(replayed.stderr.contains(what), "{}", replayed.stderr);
+    }
+    assert_eq!(bench.draws(&upstream, "races", &["races"]).code, 0);
+    let replayed = bench.again(&["races"], &[]);
+    assert!(replayed.stderr.contains("as its draw"), "{}", replayed.stderr);
+}
+
+#[test]
+fn a_killed_program_leaves_what_it_drew() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = bench.draws(&upstream, "r", &["dies"]);
+    assert_eq!(recorded.code, 128 + 9, "{recorded:?}");
+    let replayed = bench.again(&["r"], &[]);
+    assert_eq!((replayed.code, &replayed.stdout), (128 + 9, &recorded.stdout), "{}", replayed.stderr);
+    assert!(replayed.stderr.contains("exact 1 of 1"), "{}", replayed.stderr);
+}
+
+/// The draws that led to what was recorded are recorded with it, so that a recorder that is killed has them.
+#[test]
+fn a_killed_recorder_has_all_that_led_to_what_it_recorded() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (python, agent) = (python(), agent("draws.py"));
+    let script = bench.write("wait.sh", format!("'{python}' -B '{agent}' every; echo there; read line"));
+    let line = ["record", "--run", "r", "--upstream", &upstream.url, CAPTURE, "--", "sh", &script];
+    let mut command = bench.command(line);
+    // What a killed recorder leaves behind goes away with the test.
+    command.env("TMPDIR", bench.path(""));
+    let mut recorder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut told = std::io::BufReader::new(recorder.stdout.take().unwrap());
+    let mut line = String::new();
+    while line != "there\n" {
+        line.clear();
+        assert!(std::io::BufRead::read_line(&mut told, &mut line).unwrap() > 0);
+    }
+    recorder.kill().unwrap();
+    assert_eq!(recorder.wait().unwrap().signal(), Some(9));
+    bench.write("wait.sh", format!("'{python}' -B '{agent}' every; echo there"));
+    let replayed = bench.again(&["r"], &[]);
+    assert!(replayed.stderr.contains("exact 3 of 3"), "{}", replayed.stderr);
+}
+
+#[test]
+fn a_fork_is_served_up_to_its_point_and_replays_by_itself() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.draws(&upstream, "r", &["every"]).code, 0);
+    let mut fork = bench.command(["fork", "r@4", "child", "--model", "m-2", "--upstream", &upstream.url]);
+    let forked = Done::of(fork.env("OPENAI_API_KEY", "k").stdin(Stdio::null()).output().unwrap());
+    assert_eq!(forked.code, 0, "{forked:?}");
+    assert!(forked.stderr.contains("prefix replayed 1, tail recorded 2"), "{}", forked.stderr);
+    let replayed = bench.again(&["child"], &[]);
+    assert_eq!((replayed.code, &replayed.stdout), (0, &forked.stdout), "{}", replayed.stderr);
+    assert!(replayed.stderr.contains("exact 3 of 3"), "{}", replayed.stderr);
+    assert!(!replayed.stderr.contains("DRAWN OTHERWISE"), "{}", replayed.stderr);
+}
+
+#[test]
+fn what_cannot_be_covered_is_said() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let source =
+        bench.write("alone.c", "#include <stdio.h>\nint main(void) { puts(\"alone\"); return 0; }\n");
+    let mut compiler = Command::new("cc");
+    let built = compiler.args(["-static", "-o", "alone"]).arg(source).current_dir(bench.path(".")).output();
+    if !built.is_ok_and(|built| built.status.success()) {
+        println!("there is no static C library: not tested");
+        return;
+    }
+    let recorded = bench.capture(&upstream, "r", &[CAPTURE], &["./alone"]);
+    assert_eq!((recorded.code, recorded.stdout.as_slice()), (0, &b"alone\n"[..]));
+    assert!(
+        recorded.stderr.contains("NOT CAPTURED: ") && recorded.stderr.contains("alone is a static binary")
+    );
+    // One that is started by a program that is covered.
+    let recorded = bench.capture(&upstream, "s", &[CAPTURE], &["sh", "-c", "./alone; true"]);
+    assert_eq!((recorded.code, recorded.stdout.as_slice()), (0, &b"alone\n"[..]));
+    assert!(recorded.stderr.contains("NOT CAPTURED: ./alone (process 0p1"), "{}", recorded.stderr);
+    assert!(bench.again(&["s"], &[]).stderr.contains("NOT CAPTURED: ./alone"));
+}

@@ -1,0 +1,455 @@
+//! The functions that stand before those of the C library. Each has its name, its arguments and its results there.
+//!
+//! `open`, `openat` and `syscall` have a variable number of arguments in C. On x86-64 and AArch64 these come in the same registers
+//! as fixed ones, so they are declared with as many as there can be; one that was not given is passed on and looked at by nobody.
+#![expect(clippy::missing_safety_doc, reason = "that of the C library's function of the name")]
+#![expect(missing_docs, reason = "documented by the C library")]
+
+use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
+use core::mem::transmute;
+use core::ptr;
+use core::slice;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+
+use crate::format::Clock;
+use crate::lane::{self, Name};
+use crate::sys::{self, number};
+use crate::{exec, process};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// The real function behind a name, found once.
+struct Real {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Real {
+    const fn new(name: &'static CStr) -> Self {
+        Self { name, found: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Null where there is none, or while it is being looked for by this thread.
+    fn get(&self) -> *mut c_void {
+        let found = self.found.load(Ordering::Acquire);
+        if found.is_null() { self.find() } else { found }
+    }
+
+    #[cold]
+    fn find(&self) -> *mut c_void {
+        let found = lane::alone(|| sys::next(self.name)).unwrap_or(ptr::null_mut());
+        self.found.store(found, Ordering::Release);
+        found
+    }
+}
+
+/// The real function as a function of this type, if there is one; unsafe as such a cast is.
+macro_rules! real {
+    ($name:literal, fn($($argument:ty),*) -> $result:ty) => {{
+        static REAL: Real = Real::new($name);
+        // The C library's function of this name has this type, or the pointer is null.
+        transmute::<*mut c_void, Option<unsafe extern "C" fn($($argument),*) -> $result>>(REAL.get())
+    }};
+}
+
+/// `struct timespec`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct TimeSpec {
+    seconds: i64,
+    nanoseconds: c_long,
+}
+
+/// `struct timeval`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct TimeVal {
+    seconds: i64,
+    microseconds: c_long,
+}
+
+impl TimeSpec {
+    fn ns(self) -> u64 {
+        self.seconds.cast_unsigned().wrapping_mul(SECOND_NS).wrapping_add(self.nanoseconds as u64)
+    }
+
+    fn of(ns: u64) -> Self {
+        Self { seconds: (ns / SECOND_NS).cast_signed(), nanoseconds: (ns % SECOND_NS) as c_long }
+    }
+}
+
+unsafe fn real_clock(id: c_int, to: *mut TimeSpec) -> c_int {
+    // SAFETY: the caller's.
+    unsafe {
+        match real!(c"clock_gettime", fn(c_int, *mut TimeSpec) -> c_int) {
+            Some(real) => real(id, to),
+            None => sys::with_errno(sys::call(number::CLOCK_GETTIME, [id as usize, to.addr(), 0, 0, 0, 0]))
+                as c_int,
+        }
+    }
+}
+
+#[cfg_attr(annals_preload, unsafe(no_mangle))]
+pub unsafe extern "C" fn clock_gettime(id: c_int, to: *mut TimeSpec) -> c_int {
+    // SAFETY: the caller's.
+    unsafe {
+        let done = real_clock(id, to);
+        let clock = match id {
+            0 => Clock::Realtime,
+            5 => Clock::Coarse,
+            _ => return done,
+        };
+        if done == 0 {
+            *to = TimeSpec::of(lane::clock(clock, (*to).ns()));
+        }
+        done
+    }
+}
+
+#[cfg_attr(annals_preload, unsafe(no_mangle))]
+pub unsafe extern "C" fn timespec_get(to: *mut TimeSpec, base: c_int) -> c_int {
+    // SAFETY: the caller's.
+    unsafe {
+        // TIME_UTC is 1; other bases are monotonic, or none.
+        if base == 1 {
+            return if clock_gettime(0, to) == 0 { base } else { 0 };
+        }
+        real!(c"timespec_get", fn(*mut TimeSpec, c_int) -> c_int).map_or(0, |real| real(to, base))
+    }
+}
+
+#[cfg_attr(annals_preload, unsafe(no_mangle))]
+pub unsafe extern "C" fn gettimeofday(to: *mut TimeVal, zone: *mut c_void) -> c_int {
+    // SAFETY: the caller's.
+    unsafe {
+        if let Some(real) = real!(c"gettimeofday", fn(*mut TimeVal, *mut c_void) -> c_int)
+            && (!zone.is_null() || to.is_null())
+        {
+            let done = real(to, zone);
+            if done != 0 || to.is_null() {
+                return done;
+            }
+        }
+        let mut now = TimeSpec { seconds: 0, nanoseconds: 0 };
+        let done = real_clock(0, &raw mut now);
+        if done == 0 && !to.is_null() {
+            let now = TimeSpec::of(lane::clock(Clock::TimeOfDay, now.ns() / 1000 * 1000));
+            *to = TimeVal { seconds: now.seconds, microseconds: now.nanoseconds / 1000 };
+        }
+        done
+    }
+}
+
+#[cfg_attr(annals_preload, unsafe(no_mangle))]
+pub unsafe extern "C" fn time(to: *mut i64) -> i64 {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut now = TimeSpec { seconds: 0, nanoseconds: 0 };
+        // The coarse clock is what `time` reads.
+        real_clock(5, &raw mut now);
+        let whole = now.seconds.cast_unsigned().wrapping_mul(SECOND_NS);
+        let seconds = TimeSpec::of(lane::clock(Clock::Time, whole)).seconds;
+        if let Some(to) = to.as_mut() {
+            *to = seconds;
+        }
+        seconds
+    }
+}
+
+#[cfg_attr(annals_preload, unsafe(no_mangle))]
+pub unsafe extern "C" fn getrandom(to: *mut c_void, length: usize, flags: c_uint) -> isize {
+    let real = |to: *mut c_void, length: usize| {
+        // SAFETY: the caller's.
+        unsafe {
+            match real!(c"getrandom", fn(*mut c_void, usize, c_uint) -> isize) {
+                Some(real) => real(to, length, flags),
+                None => sys::with_errno(sys::call(
+                    number::GETRANDOM,
+                    [to.addr(), length, flags as usize, 0, 0, 0],
+                )),
+            }
+        }
+    };
+    if to.is_null() || length > isize::MAX.cast_unsigned() {
+        return real(to, length);
+    }
+    // SAFETY: the caller gives a buffer of this length; it may hold anything, and nothing of it is read before it is filled.
+    let buffer = unsafe { slice::from_raw_parts_mut(to.cast::<u8>(), length) };
+    lane::entropy(buffer, |to| real(to.as_mut_ptr().cast(), to.len()))
+}
+
+#[cfg_attr(annals_preload, unsafe(no_mangle))]
+pub unsafe extern "C" fn getentropy(to: *mut c_void, length: usize) -> c_int {
+    let real = |to: *mut c_void, length: usize| {
+        // SAFETY: the caller's.
+        unsafe { real!(c"getentropy", fn(*mut c_void, usize) -> c_int).map_or(-1, |real| real(to, length)) }
+    };
+    // More than 256 bytes are an error, of which the real one tells.
+    if to.is_null() || length > 256 {
+        return real(to, length);
+    }
+    // SAFETY: as above.
+    let buffer = unsafe { slice::from_raw_parts_mut(to.cast::<u8>(), length) };
+    let filled = lane::entropy(buffer, |to| match real(to.as_mut_ptr().cast(), to.len()) {
+        0 => to.len().cast_signed(),
+        error => error as isize,
+    });
+    if filled < 0 { -1 } else { 0 }
+}
+
+#[cfg_attr(annals_preload, unsafe(no_mangle))]
+pub unsafe extern "C" fn syscall(
+    call: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    // SAFETY: the caller's.
+    unsafe {
+        match usize::try_from(call) {
+            Ok(number::GETRANDOM) => getrandom(ptr::with_exposed_provenance_mut(a), b, c as c_uint) as c_long,
+            Ok(number::CLOCK_GETTIME) => {
+                clock_gettime(a as c_int, ptr::with_exposed_provenance_mut(b)).into()
+            }
+            _ => match real!(c"syscall", fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long) {
+                Some(real) => real(call, a, b, c, d, e, f),
+                None => sys::with_errno(sys::call(call as usize, [a, b, c, d, e, f])) as c_long,
+            },
+        }
+    }
+}
+
+/// Files that were opened as a random device. Whether one still is, is asked at each read: files are closed in more ways than can be
+/// stood before.
+static RANDOM: [AtomicI32; 16] = [const { AtomicI32::new(-1) }; 16];
+static ANY_RANDOM: AtomicBool = AtomicBool::new(false);
+
+/// Notes a file just opened, if it is one.
+unsafe fn opened(fd: c_int, path: *const c_char) -> c_int {
+    if fd < 0 || path.is_null() {
+        return fd;
+    }
+    // SAFETY: the real function took it for a path.
+    let path = unsafe { CStr::from_ptr(path) };
+    if path == c"/dev/urandom" || path == c"/dev/random" {
+        let free =
+            |entry: &&AtomicI32| entry.compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let known = RANDOM.iter().any(|entry| entry.load(Ordering::Acquire) == fd);
+        if known || RANDOM.iter().find(free).is_some() {
+            ANY_RANDOM.store(true, Ordering::Release);
+        }
+    }
+    fd
+}
+
+fn is_random(fd: c_int) -> bool {
+    if !ANY_RANDOM.load(Ordering::Acquire) || fd < 0 {
+        return false;
+    }
+    let Some(entry) = RANDOM.iter().find(|entry| entry.load(Ordering::Acquire) == fd) else { return false };
+    let is = sys::is_random_device(fd);
+    if !is {
+        entry.store(-1, Ordering::Release);
+    }
+    is
+}
+
+#[cfg_attr(annals_preload, unsafe(no_mangle))]
+pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, length: usize) -> isize {
+    let real = |to: *mut c_void, length: usize| {
+        // SAFETY: the caller's.
+        unsafe {
+            match real!(c"read", fn(c_int, *mut c_void, usize) -> isize) {
+                Some(real) => real(fd, to, length),
+                None => sys::with_errno(sys::call(number::READ, [fd as usize, to.addr(), length, 0, 0, 0])),
+            }
+        }
+    };
+    if !is_random(fd) || to.is_null() || length > isize::MAX.cast_unsigned() {
+        return real(to, length);
+    }
+    // SAFETY: as in `getrandom`.
+    let buffer = unsafe { slice::from_raw_parts_mut(to.cast::<u8>(), length) };
+    lane::entropy(buffer, |to| real(to.as_mut_ptr().cast(), to.len()))
+}
+
+#[cfg_attr(annals_preload, unsafe(no_mangle))]
+pub unsafe extern "C" fn __read_chk(fd: c_int, to: *mut c_void, length: usize, room: usize) -> isize {
+    // SAFETY: the caller's.
+    unsafe {
+        match real!(c"__read_chk", fn(c_int, *mut c_void, usize, usize) -> isize) {
+            // It ends the program where there is no room.
+            Some(real) if length > room => real(fd, to, length, room),
+            _ => read(fd, to, length),
+        }
+    }
+}
+
+/// Functions that open a file of this name.
+macro_rules! opens {
+    ($($name:ident $text:literal $path:ident ($($argument:ident: $type:ty),*) $fallback:expr;)*) => {$(
+        #[cfg_attr(annals_preload, unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            // SAFETY: the caller's.
+            unsafe {
+                let fd = match real!($text, fn($($type),*) -> c_int) {
+                    Some(real) => real($($argument),*),
+                    None => sys::with_errno(sys::call(number::OPENAT, $fallback)) as c_int,
+                };
+                opened(fd, $path)
+            }
+        }
+    )*};
+}
+
+/// The directory that paths begin at: AT_FDCWD.
+const HERE: usize = -100_isize as usize;
+
+opens! {
+    open c"open" path (path: *const c_char, flags: c_int, mode: c_uint)
+        [HERE, path.addr(), flags as usize, mode as usize, 0, 0];
+    open64 c"open64" path (path: *const c_char, flags: c_int, mode: c_uint)
+        [HERE, path.addr(), flags as usize, mode as usize, 0, 0];
+    openat c"openat" path (at: c_int, path: *const c_char, flags: c_int, mode: c_uint)
+        [at as usize, path.addr(), flags as usize, mode as usize, 0, 0];
+    openat64 c"openat64" path (at: c_int, path: *const c_char, flags: c_int, mode: c_uint)
+        [at as usize, path.addr(), flags as usize, mode as usize, 0, 0];
+    __open_2 c"__open_2" path (path: *const c_char, flags: c_int) [HERE, path.addr(), flags as usize, 0, 0, 0];
+    __open64_2 c"__open64_2" path (path: *const c_char, flags: c_int) [HERE, path.addr(), flags as usize, 0, 0, 0];
+}
+
+/// What a thread that is started by `pthread_create` does.
+type Start = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
+
+struct Starting {
+    start: Start,
+    argument: *mut c_void,
+    name: Name,
+}
+
+/// Ends in a call that leaves nothing of this function behind, so that whatever ends the thread early finds the stack it knows.
+unsafe extern "C" fn thread_begins(starting: *mut c_void) -> *mut c_void {
+    // SAFETY: `pthread_create` below made it, for this thread alone.
+    let (start, argument) = unsafe {
+        let Starting { start, argument, name } = starting.cast::<Starting>().read();
+        sys::free(starting);
+        lane::with(|lane| lane.name = name);
+        (start, argument)
+    };
+    // SAFETY: as the program asked.
+    unsafe { start(argument) }
+}
+
+#[cfg_attr(annals_preload, unsafe(no_mangle))]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut c_void,
+    attributes: *const c_void,
+    start: Start,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: its type.
+    let real =
+        unsafe { real!(c"pthread_create", fn(*mut c_void, *const c_void, Start, *mut c_void) -> c_int) };
+    let Some(real) = real else {
+        // EAGAIN
+        return 11;
+    };
+    let name = if process::is_on() {
+        lane::with(|lane| {
+            lane.threads = lane.threads.wrapping_add(1);
+            lane.name.child(b't', lane.threads)
+        })
+    } else {
+        None
+    };
+    // SAFETY: the caller's; the block is large enough, and is freed here where no thread takes it over.
+    unsafe {
+        let block = match name {
+            Some(_) => sys::malloc(size_of::<Starting>()).cast::<Starting>(),
+            None => ptr::null_mut(),
+        };
+        let Some(name) = name.filter(|_| !block.is_null()) else {
+            return real(thread, attributes, start, argument);
+        };
+        block.write(Starting { start, argument, name });
+        let done = real(thread, attributes, thread_begins, block.cast());
+        if done != 0 {
+            sys::free(block.cast());
+        }
+        done
+    }
+}
+
+type List = *const *const c_char;
+
+const NOT_POSSIBLE: c_int = -1;
+
+#[cfg_attr(annals_preload, unsafe(no_mangle))]
+pub unsafe extern "C" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
+    // SAFETY: its type.
+    let real = unsafe { real!(c"execve", fn(*const c_char, List, List) -> c_int) };
+    let start = |list: List| {
+        // SAFETY: the caller's.
+        real.map_or(NOT_POSSIBLE, |real| unsafe { real(path, arguments, list) })
+    };
+    // SAFETY: the caller's.
+    unsafe { exec::starting(path, environment, start, |_| true) }
+}
+
+#[cfg_attr(annals_preload, unsafe(no_mangle))]
+pub unsafe extern "C" fn execv(path: *const c_char, arguments: List) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { execve(path, arguments, sys::environ) }
+}
+
+#[cfg_attr(annals_preload, unsafe(no_mangle))]
+pub unsafe extern "C" fn execvpe(file: *const c_char, arguments: List, environment: List) -> c_int {
+    // SAFETY: its type.
+    let real = unsafe { real!(c"execvpe", fn(*const c_char, List, List) -> c_int) };
+    let start = |list: List| {
+        // SAFETY: the caller's.
+        real.map_or(NOT_POSSIBLE, |real| unsafe { real(file, arguments, list) })
+    };
+    // SAFETY: the caller's.
+    unsafe { exec::starting(file, environment, start, |_| true) }
+}
+
+#[cfg_attr(annals_preload, unsafe(no_mangle))]
+pub unsafe extern "C" fn execvp(file: *const c_char, arguments: List) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { execvpe(file, arguments, sys::environ) }
+}
+
+/// Both forms of `posix_spawn`.
+macro_rules! spawns {
+    ($($name:ident $text:literal;)*) => {$(
+        #[cfg_attr(annals_preload, unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name(
+            process: *mut c_int,
+            path: *const c_char,
+            actions: *const c_void,
+            attributes: *const c_void,
+            arguments: List,
+            environment: List,
+        ) -> c_int {
+            // SAFETY: its type.
+            let real = unsafe {
+                real!($text, fn(*mut c_int, *const c_char, *const c_void, *const c_void, List, List) -> c_int)
+            };
+            let start = |list: List| {
+                // SAFETY: the caller's. ENOSYS is 38.
+                real.map_or(38, |real| unsafe { real(process, path, actions, attributes, arguments, list) })
+            };
+            // SAFETY: the caller's.
+            unsafe { exec::starting(path, environment, start, |done| done != 0) }
+        }
+    )*};
+}
+
+spawns! {
+    posix_spawn c"posix_spawn";
+    posix_spawnp c"posix_spawnp";
+}

@@ -1,0 +1,212 @@
+//! System calls without the C library: they enter no hook, touch no `errno` and work before anything is set up.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+
+/// What a system call gives where there is none for this machine.
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+const NO_SUCH_CALL: isize = -38;
+pub(crate) const EXISTS: isize = -17;
+
+const AT_FDCWD: usize = -100_isize as usize;
+const O_RDWR: usize = 2;
+const O_CREAT: usize = 0o100;
+const O_EXCL: usize = 0o200;
+const O_TRUNC: usize = 0o1000;
+const O_CLOEXEC: usize = 0o2_000_000;
+const MADV_WIPEONFORK: usize = 18;
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod number {
+    pub(crate) const OPENAT: usize = 56;
+    pub(crate) const CLOSE: usize = 57;
+    pub(crate) const READ: usize = 63;
+    pub(crate) const WRITE: usize = 64;
+    pub(crate) const PWRITE: usize = 68;
+    pub(crate) const FSTAT: usize = 80;
+    pub(crate) const UNLINKAT: usize = 35;
+    pub(crate) const MMAP: usize = 222;
+    pub(crate) const MUNMAP: usize = 215;
+    pub(crate) const MADVISE: usize = 233;
+    pub(crate) const CLOCK_GETTIME: usize = 113;
+    pub(crate) const GETRANDOM: usize = 278;
+}
+
+/// Those of x86-64; on yet other machines nothing is called.
+#[cfg(not(target_arch = "aarch64"))]
+pub(crate) mod number {
+    pub(crate) const OPENAT: usize = 257;
+    pub(crate) const CLOSE: usize = 3;
+    pub(crate) const READ: usize = 0;
+    pub(crate) const WRITE: usize = 1;
+    pub(crate) const PWRITE: usize = 18;
+    pub(crate) const FSTAT: usize = 5;
+    pub(crate) const UNLINKAT: usize = 263;
+    pub(crate) const MMAP: usize = 9;
+    pub(crate) const MUNMAP: usize = 11;
+    pub(crate) const MADVISE: usize = 28;
+    pub(crate) const CLOCK_GETTIME: usize = 228;
+    pub(crate) const GETRANDOM: usize = 318;
+}
+
+/// Where `struct stat` has the mode and the device; the size is at 48 on both.
+const STAT_MODE: usize = if cfg!(target_arch = "aarch64") { 16 } else { 24 };
+const STAT_DEVICE: usize = if cfg!(target_arch = "aarch64") { 32 } else { 40 };
+const STAT_SIZE: usize = 48;
+
+/// A system call: its result, or its error below zero.
+///
+/// # Safety
+/// As the call says of its arguments.
+pub(crate) unsafe fn call(number: usize, a: [usize; 6]) -> isize {
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    {
+        let result;
+        // SAFETY: the registers are those of the system call interface; the caller answers for the arguments.
+        unsafe {
+            core::arch::asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a[0], in("rsi") a[1],
+                in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _,
+                options(nostack));
+        }
+        result
+    }
+    #[cfg(all(target_os = "linux", target_arch = "aarch64"))]
+    {
+        let result;
+        // SAFETY: as above.
+        unsafe {
+            core::arch::asm!("svc 0", in("x8") number, inlateout("x0") a[0] as isize => result, in("x1") a[1],
+                in("x2") a[2], in("x3") a[3], in("x4") a[4], in("x5") a[5], options(nostack));
+        }
+        result
+    }
+    #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    {
+        let _ = (number, a);
+        NO_SUCH_CALL
+    }
+}
+
+/// A new file; [`EXISTS`] where there is one.
+pub(crate) fn create(path: &CStr) -> isize {
+    open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC)
+}
+
+/// A file that is there.
+pub(crate) fn open_again(path: &CStr) -> isize {
+    open(path, O_RDWR | O_CLOEXEC)
+}
+
+/// A file, emptied where it is there.
+pub(crate) fn replace(path: &CStr) -> isize {
+    open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC)
+}
+
+fn open(path: &CStr, flags: usize) -> isize {
+    // SAFETY: the path ends with a zero.
+    unsafe { call(number::OPENAT, [AT_FDCWD, path.as_ptr().addr(), flags, 0o600, 0, 0]) }
+}
+
+pub(crate) fn unlink(path: &CStr) {
+    // SAFETY: as above.
+    unsafe { call(number::UNLINKAT, [AT_FDCWD, path.as_ptr().addr(), 0, 0, 0, 0]) };
+}
+
+pub(crate) fn close(fd: isize) {
+    // SAFETY: of plain numbers; the file is ours.
+    unsafe { call(number::CLOSE, [fd.cast_unsigned(), 0, 0, 0, 0, 0]) };
+}
+
+pub(crate) fn write(fd: isize, bytes: &[u8]) -> isize {
+    // SAFETY: the bytes are there to be read.
+    unsafe { call(number::WRITE, [fd.cast_unsigned(), bytes.as_ptr().addr(), bytes.len(), 0, 0, 0]) }
+}
+
+pub(crate) fn write_at(fd: isize, bytes: &[u8], at: usize) -> isize {
+    // SAFETY: as above.
+    unsafe { call(number::PWRITE, [fd.cast_unsigned(), bytes.as_ptr().addr(), bytes.len(), at, 0, 0]) }
+}
+
+/// Maps the beginning of a file: shared for writing, or private for reading.
+pub(crate) fn map(fd: isize, bytes: usize, shared: bool) -> Option<*mut u8> {
+    let (protection, flags) = if shared { (3, 1) } else { (1, 2) };
+    // SAFETY: a mapping where the system chooses replaces no other.
+    checked(unsafe { call(number::MMAP, [0, bytes, protection, flags, fd.cast_unsigned(), 0]) })
+}
+
+/// A page that is zero in every process that is forked off.
+pub(crate) fn page_wiped_by_fork() -> Option<*mut u8> {
+    // SAFETY: as above; 0x22 is private and anonymous.
+    let page = checked(unsafe { call(number::MMAP, [0, 4096, 3, 0x22, usize::MAX, 0]) })?;
+    // SAFETY: of the page that was just mapped.
+    let wiped = unsafe { call(number::MADVISE, [page.addr(), 4096, MADV_WIPEONFORK, 0, 0, 0]) };
+    (wiped == 0).then_some(page)
+}
+
+fn checked(address: isize) -> Option<*mut u8> {
+    (!(-4095..=0).contains(&address)).then(|| core::ptr::with_exposed_provenance_mut(address.cast_unsigned()))
+}
+
+pub(crate) fn unmap(at: *const u8, bytes: usize) {
+    // SAFETY: the mapping is ours, and nothing points into it any more.
+    unsafe { call(number::MUNMAP, [at.addr(), bytes, 0, 0, 0, 0]) };
+}
+
+#[repr(C, align(8))]
+struct Stat([u8; 256]);
+
+fn stat(fd: isize) -> Option<Stat> {
+    let mut stat = Stat([0; 256]);
+    // SAFETY: the buffer is larger than the structure on any machine.
+    let done = unsafe { call(number::FSTAT, [fd.cast_unsigned(), (&raw mut stat).addr(), 0, 0, 0, 0]) };
+    (done == 0).then_some(stat)
+}
+
+impl Stat {
+    fn u64_at(&self, at: usize) -> u64 {
+        self.0.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+    }
+}
+
+pub(crate) fn size(fd: isize) -> usize {
+    stat(fd).map_or(0, |stat| stat.u64_at(STAT_SIZE) as usize)
+}
+
+/// It is `/dev/random` or `/dev/urandom`: character device 1:8 or 1:9.
+pub(crate) fn is_random_device(fd: c_int) -> bool {
+    stat(fd as isize).is_some_and(|stat| {
+        stat.u64_at(STAT_MODE) as u32 & 0o170_000 == 0o020_000
+            && matches!(stat.u64_at(STAT_DEVICE), 0x108 | 0x109)
+    })
+}
+
+unsafe extern "C" {
+    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn __errno_location() -> *mut c_int;
+    pub(crate) fn getenv(name: *const c_char) -> *const c_char;
+    pub(crate) fn malloc(bytes: usize) -> *mut c_void;
+    pub(crate) fn free(block: *mut c_void);
+    pub(crate) fn pthread_key_create(key: *mut u32, end: Option<unsafe extern "C" fn(*mut c_void)>) -> c_int;
+    pub(crate) fn pthread_setspecific(key: u32, value: *const c_void) -> c_int;
+    pub(crate) fn pthread_atfork(
+        prepare: Option<unsafe extern "C" fn()>,
+        parent: Option<unsafe extern "C" fn()>,
+        child: Option<unsafe extern "C" fn()>,
+    ) -> c_int;
+    pub(crate) static environ: *const *const c_char;
+}
+
+/// The function of this name that the program would have had without us; null where there is none.
+pub(crate) fn next(name: &CStr) -> *mut c_void {
+    // SAFETY: -1 is RTLD_NEXT, the name ends with a zero.
+    unsafe { dlsym(core::ptr::without_provenance_mut(usize::MAX), name.as_ptr()) }
+}
+
+/// A system call's result as the C library gives it.
+pub(crate) fn with_errno(result: isize) -> isize {
+    if !(-4095..0).contains(&result) {
+        return result;
+    }
+    // SAFETY: the place is this thread's own.
+    unsafe { *__errno_location() = (-result) as c_int };
+    -1
+}
