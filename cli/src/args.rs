@@ -57,6 +57,9 @@ pub(crate) enum Verb {
     /// Checkpoints and proofs: what shows later, and to others, that nothing was rewritten
     #[command(subcommand)]
     Ledger(LedgerVerb),
+    /// Runs as files that stand alone: for git, for mail, for another machine
+    #[command(subcommand)]
+    Tape(TapeVerb),
     /// Compare two runs frame by frame; ends with 3 where they differ
     Diff(DiffArgs),
     /// Run a recorded program on from one of its frames, with something changed, into a new run
@@ -256,6 +259,37 @@ pub(crate) struct VerifyArgs {
     /// The public key (PEM) that must have signed the checkpoint
     #[arg(long, value_name = "PUBLIC.pem", requires = "against")]
     pub(crate) key: Option<PathBuf>,
+}
+
+/// What to do with tapes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TapeVerb {
+    /// Write a run as a tape: one file, the same run always to the same bytes
+    Export(TapeExportArgs),
+    /// Record the runs of tapes, each checked whole before anything is recorded
+    Import(TapeImportArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TapeExportArgs {
+    /// The run
+    pub(crate) run: String,
+    /// Where the tape goes; replaces a file that is there [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TapeImportArgs {
+    /// The tapes, of annals or of tracefork; - is standard input
+    #[arg(required = true)]
+    pub(crate) tapes: Vec<PathBuf>,
+    /// The name of the run [default: the tape's own]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) run: Option<String>,
+    /// Replace runs that exist
+    #[arg(long)]
+    pub(crate) replace: bool,
 }
 
 /// What to do with the ledger.

@@ -7,7 +7,7 @@ use annals::import::ImportedRun;
 use annals::{
     BackupReport, Checkpoint, Comparison, Diagnosis, Durability, Error, ErrorKind, Frame, Gap, History,
     Keyspace, Namespace, Options, Proof, RecordedFrame, RepairReport, Run, RunInfo, RunReader, RunSpec,
-    ScanRange, Seqno, Sharing, Status, Store,
+    ScanRange, Seqno, Sharing, Status, Store, Tape,
 };
 
 use annals_server::providers::NewPart;
@@ -373,6 +373,22 @@ impl Door {
         })
     }
 
+    /// Writes a run as a tape; gives its length.
+    pub(crate) fn export_tape(&self, reader: &RunReader, to: &mut dyn std::io::Write) -> Result<u64> {
+        reader.write_tape(to).map_err(|error| match error.kind() {
+            ErrorKind::Conflict => Failure::new(Code::Failed, error, "wait until it has ended"),
+            _ => engine(error),
+        })
+    }
+
+    /// Records the run of a tape.
+    pub(crate) fn import_tape(&self, tape: &Tape, name: Option<&str>, replace: bool) -> Result<RunInfo> {
+        self.namespace()?.import_tape(tape, name, replace).map_err(|error| match error.kind() {
+            ErrorKind::Conflict => Failure::new(Code::Failed, error, "--run names it otherwise; --replace replaces it"),
+            _ => engine(error),
+        })
+    }
+
     /// The ledger's head now.
     pub(crate) fn checkpoint(&self) -> Result<Checkpoint> {
         self.store.checkpoint().map_err(engine)
@@ -590,6 +606,16 @@ fn no_run(error: Error) -> Failure {
         return Failure::new(Code::NoSuchThing, error, "`annals runs` lists the runs of the namespace");
     }
     engine(error)
+}
+
+/// A tape from its bytes.
+pub(crate) fn tape(bytes: Vec<u8>) -> Result<Tape> {
+    Tape::read(bytes).map_err(|error| match error.kind() {
+        ErrorKind::Damaged => {
+            Failure::new(Code::Damage, error, "fetch the tape again; `annals tape export` writes it anew")
+        }
+        _ => Failure::new(Code::Failed, error, "name a tape, as `annals tape export` or tracefork wrote it"),
+    })
 }
 
 /// A checkpoint from its JSON.

@@ -60,6 +60,12 @@ pub(crate) fn small(path: &Path, bytes_max: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// A tape, checked whole.
+pub(crate) fn tape(path: &Path) -> Result<annals::Tape> {
+    let limit = usize::try_from(annals::TAPE_BYTES_MAX).unwrap_or(usize::MAX);
+    crate::door::tape(small(path, limit)?).map_err(|failure| failure.at(path.display()))
+}
+
 #[expect(clippy::disallowed_methods, reason = "the user's own file, which is no part of a store")]
 fn open_file(path: &Path) -> io::Result<(std::fs::File, Option<u64>)> {
     let file = std::fs::File::open(path)?;

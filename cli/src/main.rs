@@ -2,7 +2,7 @@
 //!
 //! Layout: `args` (the command line), `verbs` (a file for each), `door` (the one way into the engine), `out`
 //! (everything printed), `failure` (errors and exit codes), `locate` (which store), `address` (`RUN@SEQ`),
-//! `input` and `progress` (reading what is imported).
+//! `input` and `progress` (reading what is imported), `whole_file` (writing files of the user).
 
 mod address;
 mod args;
@@ -13,6 +13,7 @@ mod locate;
 mod out;
 mod progress;
 mod verbs;
+mod whole_file;
 
 use std::process::ExitCode;
 

@@ -37,6 +37,7 @@ mod log;
 mod replay;
 mod store;
 mod sync;
+mod tape;
 mod trace;
 mod upkeep;
 
@@ -55,6 +56,7 @@ pub use replay::{
     CallError, CallFn, Calls, DriftingNondet, Nondet, Problem, Recorder, RecordingNondet, Replayer,
     ReplayingNondet, Request, SystemNondet, VerifyReport,
 };
+pub use tape::{TAPE_BYTES_MAX, Tape, TapeInfo};
 pub use store::{BytesByKind, Namespace, Stats, Store};
 pub use trace::{
     Component, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, RUN_NAME_BYTES_MAX,

@@ -14,6 +14,7 @@ mod runs;
 mod show;
 mod stats;
 mod tail;
+mod tape;
 mod upkeep;
 mod verify;
 
@@ -37,6 +38,7 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         Verb::Replay(args) => replay::run(global, args, &mut out),
         Verb::Verify(args) => verify::run(global, args, &mut out),
         Verb::Ledger(verb) => ledger::run(global, verb, &mut out),
+        Verb::Tape(verb) => tape::run(global, verb, &mut out),
         Verb::Diff(args) => diff::run(global, args, &mut out),
         Verb::Fork(args) => fork::run(global, args, &mut out),
         Verb::State(args) => show::state(global, args, &mut out),

@@ -10,6 +10,7 @@ mod ledger;
 mod reading;
 mod real_input;
 mod record;
+mod tapes;
 mod upkeep;
 mod upstream;
 

@@ -34,6 +34,7 @@ mod tests;
 mod tree;
 mod types;
 
+pub(crate) use compare::{common_front, common_tail, compare};
 pub(crate) use anchor::{ANCHOR_WINDOW_BYTES, anchors_of};
 pub(crate) use decode::{GroupDecoder, decode_group};
 pub(crate) use delta::DeltaStack;
