@@ -57,6 +57,8 @@ pub(crate) enum Verb {
     /// Checkpoints and proofs: what shows later, and to others, that nothing was rewritten
     #[command(subcommand)]
     Ledger(LedgerVerb),
+    /// Check that runs, or a folder of tapes, still are what was recorded, and that programs still do it
+    Check(DriftArgs),
     /// Runs as files that stand alone: for git, for mail, for another machine
     #[command(subcommand)]
     Tape(TapeVerb),
@@ -259,6 +261,41 @@ pub(crate) struct VerifyArgs {
     /// The public key (PEM) that must have signed the checkpoint
     #[arg(long, value_name = "PUBLIC.pem", requires = "against")]
     pub(crate) key: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "An argument that is a folder stands for the *.tape in it; one that ends in .tape is a tape; any other is a run. Without one, a
+sample of the store's runs is checked. It ends with 3 where anything drifted or is damaged, with 1 where something could not be checked."
+)]
+pub(crate) struct DriftArgs {
+    /// Runs, tapes, or folders of tapes [default: a sample of the store's runs]
+    #[arg(value_name = "RUN|TAPE|DIR", conflicts_with_all = ["sample", "seed"])]
+    pub(crate) targets: Vec<String>,
+    /// So many runs, chosen by a seed [default: 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) sample: Option<u64>,
+    /// The seed of the sample [default: a new one, which is printed]
+    #[arg(long, value_name = "SEED")]
+    pub(crate) seed: Option<u64>,
+    /// Also run each recorded program again, its model calls answered from the recording
+    #[arg(long)]
+    pub(crate) programs: bool,
+    /// Also write the results as JUnit XML
+    #[arg(long, value_name = "FILE")]
+    pub(crate) junit: Option<PathBuf>,
+    /// What of a request may differ, as for `replay`; may be given again
+    #[arg(long, value_name = "RULE")]
+    pub(crate) rule: Vec<String>,
+    /// Leave out the value at this place of requests
+    #[arg(long, value_name = "JSONPATH")]
+    pub(crate) ignore: Vec<String>,
+    /// A set of rules: none, gemini, bedrock or redacting
+    #[arg(long, value_name = "PRESET")]
+    pub(crate) matcher: Vec<String>,
+    /// Run this program in place of each recorded one
+    #[arg(last = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
 }
 
 /// What to do with tapes.

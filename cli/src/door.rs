@@ -14,6 +14,7 @@ use annals_server::providers::NewPart;
 use annals_server::{Alignment, Failing, ForkReport, Forking, Origin, Recording, Report, SessionError};
 
 use crate::failure::{Code, Failure, Result, before};
+use crate::tracefork::Recording as Foreign;
 
 /// Raw bytes of frames that are committed together. One run is one commit up to this size, so that an import
 /// leaves whole runs only; a larger one goes in parts and is open, then abandoned, if it is stopped between them.
@@ -381,12 +382,44 @@ impl Door {
         })
     }
 
+    /// Reads a run back, every byte checked; gives how many frames it has.
+    pub(crate) fn check_frames(&self, reader: &RunReader) -> Result<u64> {
+        reader.verify().map(|verified| verified.frames).map_err(engine)
+    }
+
+    /// What the program of a run ended with, if it is recorded: its own frames are the last ones.
+    pub(crate) fn exit_code(&self, reader: &RunReader) -> Result<Option<u8>> {
+        for seq in (1..=reader.info().frames).rev().take(2) {
+            let frame = reader.frame_info(seq).map_err(engine)?;
+            if frame.component.name() == "program" {
+                let metadata: serde_json::Value = serde_json::from_slice(&frame.metadata).unwrap_or_default();
+                return Ok(metadata["exit"]["code"].as_u64().and_then(|code| u8::try_from(code).ok()));
+            }
+        }
+        Ok(None)
+    }
+
     /// Records the run of a tape.
     pub(crate) fn import_tape(&self, tape: &Tape, name: Option<&str>, replace: bool) -> Result<RunInfo> {
         self.namespace()?.import_tape(tape, name, replace).map_err(|error| match error.kind() {
-            ErrorKind::Conflict => Failure::new(Code::Failed, error, "--run names it otherwise; --replace replaces it"),
+            ErrorKind::Conflict => {
+                Failure::new(Code::Failed, error, "--run names it otherwise; --replace replaces it")
+            }
             _ => engine(error),
         })
+    }
+
+    /// Records a tape of tracefork as a run of this name.
+    pub(crate) fn import_foreign(&self, recording: Foreign, name: &str, replace: bool) -> Result<RunInfo> {
+        let spec = RunSpec::new(name).replace(replace).metadata(recording.metadata);
+        let run = self.namespace()?.prepare_run(spec).map_err(engine)?;
+        let mut batch = run.batch().map_err(engine)?;
+        for frame in recording.frames {
+            batch.frame(frame).map_err(engine)?;
+        }
+        batch.end(Status::Ok).map_err(engine)?;
+        batch.commit().map_err(engine)?;
+        Ok(self.reader(name)?.info().clone())
     }
 
     /// The ledger's head now.

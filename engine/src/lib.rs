@@ -56,8 +56,8 @@ pub use replay::{
     CallError, CallFn, Calls, DriftingNondet, Nondet, Problem, Recorder, RecordingNondet, Replayer,
     ReplayingNondet, Request, SystemNondet, VerifyReport,
 };
-pub use tape::{TAPE_BYTES_MAX, Tape, TapeInfo};
 pub use store::{BytesByKind, Namespace, Stats, Store};
+pub use tape::{TAPE_BYTES_MAX, Tape, TapeInfo};
 pub use trace::{
     Component, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, RUN_NAME_BYTES_MAX,
     RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame,

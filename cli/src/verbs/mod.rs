@@ -1,5 +1,6 @@
 //! The verbs, a file for each or for a few that belong together.
 
+mod check;
 mod demo;
 mod diff;
 mod fork;
@@ -38,6 +39,7 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         Verb::Replay(args) => replay::run(global, args, &mut out),
         Verb::Verify(args) => verify::run(global, args, &mut out),
         Verb::Ledger(verb) => ledger::run(global, verb, &mut out),
+        Verb::Check(args) => check::run(global, args, &mut out),
         Verb::Tape(verb) => tape::run(global, verb, &mut out),
         Verb::Diff(args) => diff::run(global, args, &mut out),
         Verb::Fork(args) => fork::run(global, args, &mut out),

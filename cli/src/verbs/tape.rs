@@ -3,15 +3,16 @@
 use std::io::Write;
 use std::path::Path;
 
-use annals::TapeInfo;
+use annals::RunInfo;
 use serde_json::json;
 
 use super::runs::short;
 use crate::args::{Global, TapeExportArgs, TapeImportArgs, TapeVerb};
 use crate::door::Door;
 use crate::failure::{Code, Failure, Result};
-use crate::input;
-use crate::out::{Out, bytes, count, many, printable};
+use crate::input::{self, AnyTape};
+use crate::out::{Out, bytes, many, printable};
+use crate::tracefork::Recording;
 use crate::whole_file;
 
 pub(super) fn run(global: &Global, verb: &TapeVerb, out: &mut Out) -> Result<()> {
@@ -66,28 +67,43 @@ fn import(global: &Global, args: &TapeImportArgs, out: &mut Out) -> Result<()> {
             none => none.insert(super::writing(global)?),
         };
         let name = args.run.as_deref();
-        let info = door.import_tape(&tape, name, args.replace).map_err(|f| f.at(path.display()))?;
-        tell(path, tape.info(), &info.name, out)
+        match tape {
+            AnyTape::Ours(tape) => {
+                let info = door.import_tape(&tape, name, args.replace).map_err(|f| f.at(path.display()))?;
+                tell(path, &info, None, out)
+            }
+            AnyTape::Foreign(tape) => {
+                let recording = Recording::of(&tape)
+                    .map_err(|why| Failure::new(Code::Failed, why, "please report it").at(path.display()))?;
+                let own =
+                    Some(tape.agent_name.as_str()).filter(|name| !name.is_empty()).unwrap_or("tracefork");
+                let digest = recording.digest.clone();
+                let info = door.import_foreign(recording, name.unwrap_or(own), args.replace);
+                tell(path, &info.map_err(|f| f.at(path.display()))?, Some(&digest), out)
+            }
+        }
     });
     imported.and(door.map_or(Ok(()), Door::close))
 }
 
-fn tell(path: &Path, tape: &TapeInfo, name: &str, out: &mut Out) -> Result<()> {
-    let fingerprint = tape.fingerprint.to_string();
+/// What was imported; of a tape of tracefork also its digest there.
+fn tell(path: &Path, info: &RunInfo, digest: Option<&str>, out: &mut Out) -> Result<()> {
+    let fingerprint = info.fingerprint.map(|link| link.to_string()).unwrap_or_default();
     if out.json {
         return out.object(&json!({
-            "run": name, "frames": tape.frames, "raw_bytes": tape.raw_bytes, "fingerprint": fingerprint,
-            "tape": path.to_string_lossy(),
+            "run": info.name, "frames": info.frames, "raw_bytes": info.raw_bytes, "fingerprint": fingerprint,
+            "tape": path.to_string_lossy(), "tracefork_digest": digest,
         }));
     }
+    let (frames, raw) = (many(u64::from(info.frames), "frame"), bytes(info.raw_bytes));
+    let fingerprint = short(&fingerprint);
     out.line(format_args!(
-        "imported {}: {}, {} frames, {}, fingerprint {}",
-        printable(name),
-        tape.status,
-        count(u64::from(tape.frames)),
-        bytes(tape.raw_bytes),
-        short(&fingerprint)
-    ))
+        "imported {}: {}, {frames}, {raw}, fingerprint {fingerprint}",
+        printable(&info.name),
+        info.status
+    ))?;
+    digest
+        .map_or(Ok(()), |digest| out.line(format_args!("  tracefork's digest {digest}, every blob checked")))
 }
 
 /// A file of ours that cannot be written.

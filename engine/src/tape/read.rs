@@ -177,9 +177,9 @@ impl<'a> Decoder<'a> {
         if frames as usize > tape_bytes {
             return Err(self.wrong(&format!("{frames} frames do not fit into it")));
         }
-        let spec = tags.iter().fold(RunSpec::new(&name).agent(&agent).model(&model), |spec, (key, value)| {
-            spec.tag(key, value)
-        });
+        let spec = tags
+            .iter()
+            .fold(RunSpec::new(&name).agent(&agent).model(&model), |spec, (key, value)| spec.tag(key, value));
         spec.check().map_err(|e| self.wrong(&e.to_string()))?;
         let metadata = self.body()?.bytes.to_vec();
         let (raw_bytes, fingerprint) = (0, Link([0; 32]));
@@ -280,7 +280,8 @@ impl<'a> Decoder<'a> {
         let same = self.get(Reader::varint)?;
         if let Some(back) = same.checked_sub(1) {
             let found = self.window.again(back);
-            let (id, bytes) = found.ok_or_else(|| self.wrong("a body is the same as one that is not kept"))?;
+            let (id, bytes) =
+                found.ok_or_else(|| self.wrong("a body is the same as one that is not kept"))?;
             return Ok(Body { bytes, id });
         }
         let len = self.get(Reader::varint)?;
@@ -346,7 +347,10 @@ impl<'a> Decoder<'a> {
         self.get(|r| r.text(TEXT_BYTES_MAX)).map(str::to_owned)
     }
 
-    fn get<T>(&mut self, take: impl FnOnce(&mut Reader<'a>) -> std::result::Result<T, CodecError>) -> Read<T> {
+    fn get<T>(
+        &mut self,
+        take: impl FnOnce(&mut Reader<'a>) -> std::result::Result<T, CodecError>,
+    ) -> Read<T> {
         let offset = self.reader.taken() as u64;
         let site = self.site;
         take(&mut self.reader).map_err(|source| TapeError::Coding { site, offset, source })
@@ -356,4 +360,3 @@ impl<'a> Decoder<'a> {
         TapeError::Wrong { site: self.site, offset: self.reader.taken() as u64, what: what.to_owned() }
     }
 }
-

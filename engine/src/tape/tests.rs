@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use super::{Tape, fuzz};
 use crate::io::sim::SimIo;
-use crate::{
-    Component, ErrorKind, Frame, Namespace, Options, RunReader, RunSpec, Severity, Status, Store,
-};
+use crate::{Component, ErrorKind, Frame, Namespace, Options, RunReader, RunSpec, Severity, Status, Store};
 
 const BEGAN: u64 = 1_700_000_000_000_000_000;
 

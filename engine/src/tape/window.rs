@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::blob::{common_front, common_tail};
+use super::layout::COPY_BYTES_MIN;
+use crate::blob::{Same, common_front, common_tail, compare};
 use crate::ids::BlobId;
 use crate::trace::lanes::LaneKey;
 
@@ -59,23 +60,30 @@ impl Window {
         self.kept.iter().position(|kept| kept.id == id).map(|at| at as u64)
     }
 
-    /// The body to code another against: the one that has most of its beginning and end. What the last of its own lane has
-    /// counts twice, for that one may be the same in its middle, too.
-    pub(super) fn nearest(&self, bytes: &[u8], lane: &LaneKey) -> Option<u64> {
+    /// The body to code another against, and what is the same in both: the last one of its lane, or the one that has most of
+    /// its beginning and end, whichever has more of it.
+    pub(super) fn nearest(&self, bytes: &[u8], lane: &LaneKey) -> Option<(u64, Vec<Same>)> {
         let own = self.kept.iter().position(|kept| kept.lane.as_ref() == Some(lane));
+        let ends = |kept: &Kept| {
+            let front = common_front(bytes, &kept.bytes);
+            front + common_tail(&bytes[front..], &kept.bytes[front..])
+        };
         let mut best: Option<(usize, usize)> = None;
         for (at, kept) in self.kept.iter().enumerate() {
-            let front = common_front(bytes, &kept.bytes);
-            let rest = |of: &'_ [u8]| of.len() - front;
-            let tail = match rest(bytes).min(rest(&kept.bytes)) {
-                0 => 0,
-                _ => common_tail(&bytes[front..], &kept.bytes[front..]),
-            };
-            let score = (front + tail) * if own == Some(at) { 2 } else { 1 } + usize::from(own == Some(at));
-            if score > 0 && best.is_none_or(|(most, _)| score > most) {
-                best = Some((score, at));
+            let ends = ends(kept);
+            if ends > 0 && best.is_none_or(|(most, _)| ends > most) {
+                best = Some((ends, at));
             }
         }
-        best.map(|(_, at)| at as u64)
+        let other = best.map(|(_, at)| at).filter(|at| Some(*at) != own);
+        let mut found: Option<(usize, usize, Vec<Same>)> = None;
+        for at in own.into_iter().chain(other) {
+            let same = compare(bytes, &self.kept[at].bytes, COPY_BYTES_MIN);
+            let total = same.iter().map(|same| same.len).sum();
+            if found.as_ref().is_none_or(|(most, ..)| total > *most) {
+                found = Some((total, at, same));
+            }
+        }
+        found.map(|(_, at, same)| (at as u64, same))
     }
 }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::layout::{
-    BODY_BYTES_MAX, COPY_BYTES_MIN, ERROR, FORKED_FROM, FORMAT, INCOMPLETE, INLINE_BYTES_MAX, MAGIC, PARENT,
-    SNAPSHOT, TAPE_BYTES_MAX, put_head, raw_bytes_max,
+    BODY_BYTES_MAX, ERROR, FORKED_FROM, FORMAT, INCOMPLETE, INLINE_BYTES_MAX, MAGIC, PARENT, SNAPSHOT,
+    TAPE_BYTES_MAX, put_head, raw_bytes_max,
 };
 use super::window::Window;
-use crate::blob::compare;
 use crate::codec::{put_bytes, put_signed, put_varint};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::BlobId;
@@ -103,12 +102,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn frame(
-        &mut self,
-        frame: RecordedFrame,
-        snapshot: Option<Snapshot>,
-        run_started_ns: u64,
-    ) -> Result<()> {
+    fn frame(&mut self, frame: RecordedFrame, snapshot: Option<Snapshot>, run_started_ns: u64) -> Result<()> {
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let flags = flag(frame.incomplete, INCOMPLETE)
             | flag(frame.error, ERROR)
@@ -162,11 +156,9 @@ impl Writer<'_> {
         put_varint(&mut self.pending, 0);
         put_varint(&mut self.pending, len);
         self.pending.extend(id.0);
-        let base = self.window.nearest(&bytes, lane);
-        let base = base.and_then(|back| Some((back, self.window.get(back)?)));
         let mut at = 0;
-        if let Some((back, base)) = base {
-            for same in compare(&bytes, base, COPY_BYTES_MIN) {
+        if let Some((back, same)) = self.window.nearest(&bytes, lane) {
+            for same in same {
                 literal(&mut self.pending, &bytes[at..same.new]);
                 put_varint(&mut self.pending, (same.len as u64) << 1 | 1);
                 put_varint(&mut self.pending, back);
