@@ -18,15 +18,19 @@ const VERSION_MAX: u16 = 4;
 /// Raw bytes of all blobs together.
 const RAW_BYTES_MAX: u64 = 1 << 30;
 
+type Body = Arc<Vec<u8>>;
+/// Request and answer.
+type Pair = (Body, Body);
+
 /// An event, in the tape's order.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Event {
     /// Kind and value of something that was drawn.
     Draw(String, String),
     /// Request and answer of a model call.
-    Exchange(Arc<Vec<u8>>, Arc<Vec<u8>>),
+    Exchange(Body, Body),
     /// The same of a tool's.
-    Tool(Arc<Vec<u8>>, Arc<Vec<u8>>),
+    Tool(Body, Body),
 }
 
 /// A tape of tracefork.
@@ -65,7 +69,7 @@ struct Header {
 /// Bodies by the SHA-256 that they are named by.
 #[derive(Default)]
 struct Blobs {
-    by_hash: HashMap<String, Arc<Vec<u8>>>,
+    by_hash: HashMap<String, Body>,
     raw: u64,
 }
 
@@ -88,7 +92,7 @@ impl Blobs {
         Ok(())
     }
 
-    fn pair(&self, (request, answer): (&str, &str)) -> Result<(Arc<Vec<u8>>, Arc<Vec<u8>>), Refusal> {
+    fn pair(&self, (request, answer): (&str, &str)) -> Result<Pair, Refusal> {
         let of =
             |hash: &str| self.by_hash.get(hash).cloned().ok_or_else(|| format!("blob {hash} is missing"));
         Ok((of(request)?, of(answer)?))
@@ -138,7 +142,7 @@ impl Foreign {
 
     fn of_header(
         header: Header,
-        pair: impl Fn((&str, &str)) -> Result<(Arc<Vec<u8>>, Arc<Vec<u8>>), Refusal>,
+        pair: impl Fn((&str, &str)) -> Result<Pair, Refusal>,
     ) -> Result<Self, Refusal> {
         let Header { boundary, agent_name, content_redacted, async_batches, .. } = header;
         let mut events: Vec<_> =
@@ -213,8 +217,6 @@ impl Foreign {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
     use super::*;
 
     /// See tests/data/PROVENANCE.md.

@@ -103,6 +103,13 @@ fn lines(done: &Done) -> Vec<serde_json::Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// The rest of the line of docs/tapes.md that begins so.
+fn documented(begins: &str) -> String {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tapes.md");
+    let docs = std::fs::read_to_string(docs).unwrap();
+    docs.lines().find_map(|line| line.strip_prefix(begins)).unwrap().to_owned()
+}
+
 /// What Python's own parser makes of a JUnit file: counts, then a line for each case.
 fn junit(bench: &Bench, file: &str) -> String {
     let script = "import sys, xml.etree.ElementTree as E
@@ -174,7 +181,9 @@ fn a_folder_of_tapes_is_a_regression_suite() {
     let middle = bytes.len() / 3;
     bytes[middle] ^= 0x40;
     bench.write("tapes/bad.tape", bytes);
-    let checked = bench.check(&["tapes", "--programs", "--junit", "out.xml"]);
+    // The job of docs/tapes.md, word for word.
+    let job = documented("      - run: annals check ");
+    let checked = bench.check(&job.split(' ').collect::<Vec<_>>());
     assert_eq!((checked.code, checked.stderr.as_str()), (3, ""), "{checked:?}");
     let told = lines(&checked);
     let summary = told.last().unwrap();
@@ -186,7 +195,7 @@ fn a_folder_of_tapes_is_a_regression_suite() {
     assert_eq!(drifted["name"], "tapes/more/drifts.tape");
     let text = drifted["text"].as_str().unwrap();
     assert!(text.contains("step 2") && text.contains("$.messages[1].content"), "{text}");
-    let xml = junit(&bench, "out.xml");
+    let xml = junit(&bench, "tapes.xml");
     assert!(xml.starts_with("5 2 1 0\n"), "{xml}");
     for line in [
         "annals.tapes tapes/good.tape True",

@@ -1,4 +1,4 @@
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! What a tape keeps, what it costs, and what is refused.
 
 use std::sync::Arc;
 
@@ -149,7 +149,6 @@ fn what_a_body_repeats_is_a_reference() {
     record(&a, 100);
     let reader = a.run("loan-42").unwrap();
     let (tape, raw) = (tape_of(&reader).len() as u64, reader.info().raw_bytes);
-    println!("{tape} bytes for {raw}");
     // A step has 25 words of answer, which stand in the next request again, and its state.
     assert!(tape < 100 * 800, "{tape} bytes for {raw}");
     assert!(raw > 10 * tape, "{tape} bytes for {raw}");

@@ -1,10 +1,6 @@
 //! Tapes that were made of the kept store of format 1: they must read for ever, and be made of it as the same bytes for as
 //! long as the way in which bodies are cut is the same. Whoever changes that keeps these and adds new ones.
-#![expect(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "fixtures are read past the engine, and a helper of a test may fail like the test"
-)]
+#![expect(clippy::disallowed_methods, reason = "fixtures are read past the engine")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
