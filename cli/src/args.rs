@@ -59,6 +59,11 @@ pub(crate) enum Verb {
     /// Checkpoints and proofs: what shows later, and to others, that nothing was rewritten
     #[command(subcommand)]
     Ledger(LedgerVerb),
+    /// Check that runs, or a folder of tapes, still are what was recorded, and that programs still do it
+    Check(DriftArgs),
+    /// Runs as files that stand alone: for git, for mail, for another machine
+    #[command(subcommand)]
+    Tape(TapeVerb),
     /// Compare two runs frame by frame; ends with 3 where they differ
     Diff(DiffArgs),
     /// Run a recorded program on from one of its frames, with something changed, into a new run
@@ -323,6 +328,72 @@ pub(crate) struct VerifyArgs {
     /// The public key (PEM) that must have signed the checkpoint
     #[arg(long, value_name = "PUBLIC.pem", requires = "against")]
     pub(crate) key: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "An argument that is a folder stands for the *.tape in it; one that ends in .tape is a tape; any other is a run. Without one, a
+sample of the store's runs is checked. It ends with 3 where anything drifted or is damaged, with 1 where something could not be checked."
+)]
+pub(crate) struct DriftArgs {
+    /// Runs, tapes, or folders of tapes [default: a sample of the store's runs]
+    #[arg(value_name = "RUN|TAPE|DIR", conflicts_with_all = ["sample", "seed"])]
+    pub(crate) targets: Vec<String>,
+    /// So many runs, chosen by a seed [default: 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) sample: Option<u64>,
+    /// The seed of the sample [default: a new one, which is printed]
+    #[arg(long, value_name = "SEED")]
+    pub(crate) seed: Option<u64>,
+    /// Also run each recorded program again, its model calls answered from the recording
+    #[arg(long)]
+    pub(crate) programs: bool,
+    /// Also write the results as JUnit XML
+    #[arg(long, value_name = "FILE")]
+    pub(crate) junit: Option<PathBuf>,
+    /// What of a request may differ, as for `replay`; may be given again
+    #[arg(long, value_name = "RULE")]
+    pub(crate) rule: Vec<String>,
+    /// Leave out the value at this place of requests
+    #[arg(long, value_name = "JSONPATH")]
+    pub(crate) ignore: Vec<String>,
+    /// A set of rules: none, gemini, bedrock or redacting
+    #[arg(long, value_name = "PRESET")]
+    pub(crate) matcher: Vec<String>,
+    /// Run this program in place of each recorded one
+    #[arg(last = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What to do with tapes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TapeVerb {
+    /// Write a run as a tape: one file, the same run always to the same bytes
+    Export(TapeExportArgs),
+    /// Record the runs of tapes, each checked whole before anything is recorded
+    Import(TapeImportArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TapeExportArgs {
+    /// The run
+    pub(crate) run: String,
+    /// Where the tape goes; replaces a file that is there [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TapeImportArgs {
+    /// The tapes, of annals or of tracefork; - is standard input
+    #[arg(required = true)]
+    pub(crate) tapes: Vec<PathBuf>,
+    /// The name of the run [default: the tape's own]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) run: Option<String>,
+    /// Replace runs that exist
+    #[arg(long)]
+    pub(crate) replace: bool,
 }
 
 /// What to do with the ledger.

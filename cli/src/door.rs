@@ -7,7 +7,7 @@ use annals::import::ImportedRun;
 use annals::{
     BackupReport, Checkpoint, Comparison, Diagnosis, Durability, Error, ErrorKind, Frame, Gap, History,
     Keyspace, Namespace, Options, Proof, RecordedFrame, RepairReport, Run, RunInfo, RunReader, RunSpec,
-    ScanRange, Seqno, Sharing, Status, Store,
+    ScanRange, Seqno, Sharing, Status, Store, Tape,
 };
 
 use annals_server::providers::NewPart;
@@ -17,6 +17,7 @@ use annals_server::{
 };
 
 use crate::failure::{Code, Failure, Result, before};
+use crate::tracefork::Recording as Foreign;
 
 /// Raw bytes of frames that are committed together. One run is one commit up to this size, so that an import
 /// leaves whole runs only; a larger one goes in parts and is open, then abandoned, if it is stopped between them.
@@ -387,6 +388,54 @@ impl Door {
         })
     }
 
+    /// Writes a run as a tape; gives its length.
+    pub(crate) fn export_tape(&self, reader: &RunReader, to: &mut dyn std::io::Write) -> Result<u64> {
+        reader.write_tape(to).map_err(|error| match error.kind() {
+            ErrorKind::Conflict => Failure::new(Code::Failed, error, "wait until it has ended"),
+            _ => engine(error),
+        })
+    }
+
+    /// Reads a run back, every byte checked; gives how many frames it has.
+    pub(crate) fn check_frames(&self, reader: &RunReader) -> Result<u64> {
+        reader.verify().map(|verified| verified.frames).map_err(engine)
+    }
+
+    /// What the program of a run ended with, if it is recorded: its own frames are the last ones.
+    pub(crate) fn exit_code(&self, reader: &RunReader) -> Result<Option<u8>> {
+        for seq in (1..=reader.info().frames).rev().take(2) {
+            let frame = reader.frame_info(seq).map_err(engine)?;
+            if frame.component.name() == "program" {
+                let metadata: serde_json::Value = serde_json::from_slice(&frame.metadata).unwrap_or_default();
+                return Ok(metadata["exit"]["code"].as_u64().and_then(|code| u8::try_from(code).ok()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Records the run of a tape.
+    pub(crate) fn import_tape(&self, tape: &Tape, name: Option<&str>, replace: bool) -> Result<RunInfo> {
+        self.namespace()?.import_tape(tape, name, replace).map_err(|error| match error.kind() {
+            ErrorKind::Conflict => {
+                Failure::new(Code::Failed, error, "--run names it otherwise; --replace replaces it")
+            }
+            _ => engine(error),
+        })
+    }
+
+    /// Records a tape of tracefork as a run of this name.
+    pub(crate) fn import_foreign(&self, recording: Foreign, name: &str, replace: bool) -> Result<RunInfo> {
+        let spec = RunSpec::new(name).replace(replace).metadata(recording.metadata);
+        let run = self.namespace()?.prepare_run(spec).map_err(engine)?;
+        let mut batch = run.batch().map_err(engine)?;
+        for frame in recording.frames {
+            batch.frame(frame).map_err(engine)?;
+        }
+        batch.end(Status::Ok).map_err(engine)?;
+        batch.commit().map_err(engine)?;
+        Ok(self.reader(name)?.info().clone())
+    }
+
     /// The ledger's head now.
     pub(crate) fn checkpoint(&self) -> Result<Checkpoint> {
         self.store.checkpoint().map_err(engine)
@@ -604,6 +653,16 @@ fn no_run(error: Error) -> Failure {
         return Failure::new(Code::NoSuchThing, error, "`annals runs` lists the runs of the namespace");
     }
     engine(error)
+}
+
+/// A tape from its bytes.
+pub(crate) fn tape(bytes: Vec<u8>) -> Result<Tape> {
+    Tape::read(bytes).map_err(|error| match error.kind() {
+        ErrorKind::Damaged => {
+            Failure::new(Code::Damage, error, "fetch the tape again; `annals tape export` writes it anew")
+        }
+        _ => Failure::new(Code::Failed, error, "name a tape, as `annals tape export` or tracefork wrote it"),
+    })
 }
 
 /// A checkpoint from its JSON.

@@ -12,6 +12,7 @@ use crate::failure::{Code, Failure, Result};
 struct Draft(PathBuf);
 
 impl Drop for Draft {
+    #[expect(clippy::disallowed_methods, reason = "a draft is no file of a store")]
     fn drop(&mut self) {
         // Nothing is left to do where it cannot be removed.
         let _ = fs::remove_file(&self.0);
@@ -19,6 +20,7 @@ impl Drop for Draft {
 }
 
 /// What `$VISUAL`, else `$EDITOR`, else vi makes of these bytes.
+#[expect(clippy::disallowed_methods, reason = "a draft is no file of a store")]
 pub(crate) fn edit(bytes: &[u8]) -> Result<Vec<u8>> {
     let failed =
         |what: String| Failure::new(Code::Failed, what, "--response FILE takes an answer from a file");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::failure::{Code, Failure, Result};
+use crate::tracefork::{self, Foreign};
 
 const XZ_MAGIC: &[u8] = &[0xfd, b'7', b'z', b'X', b'Z', 0];
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
@@ -58,6 +59,42 @@ pub(crate) fn small(path: &Path, bytes_max: usize) -> Result<Vec<u8>> {
         return Err(Failure::new(Code::Failed, message, "this is not the file that is meant here"));
     }
     Ok(bytes)
+}
+
+/// A tape of ours, checked whole, or one of tracefork.
+pub(crate) enum AnyTape {
+    Ours(Box<annals::Tape>),
+    Foreign(Foreign),
+}
+
+/// Reads a tape; what it is its first bytes say.
+pub(crate) fn tape(path: &Path) -> Result<AnyTape> {
+    let limit = usize::try_from(annals::TAPE_BYTES_MAX).unwrap_or(usize::MAX);
+    let bytes = small(path, limit)?;
+    if !tracefork::is_one(&bytes) {
+        let tape = crate::door::tape(bytes).map_err(|failure| failure.at(path.display()))?;
+        return Ok(AnyTape::Ours(Box::new(tape)));
+    }
+    if pending_log(path) {
+        let message =
+            format!("{} has a write-ahead log beside it that SQLite has not taken in yet", path.display());
+        return Err(Failure::new(Code::Failed, message, "open and close it with tracefork or sqlite3 first"));
+    }
+    let refused = |why| {
+        let message = format!("{}: no tape of annals, nor a sound one of tracefork: {why}", path.display());
+        // Any text that begins with a brace might be meant as one.
+        let code = if bytes.first() == Some(&b'{') { Code::Failed } else { Code::Damage };
+        Failure::new(code, message, "name a tape as it was written; a replaced blob is refused")
+    };
+    Foreign::read(&bytes).map(AnyTape::Foreign).map_err(refused)
+}
+
+/// Whether what SQLite wrote last stands beside the file, not in it.
+#[expect(clippy::disallowed_methods, reason = "the user's own file, which is no part of a store")]
+fn pending_log(path: &Path) -> bool {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    std::fs::metadata(Path::new(&log)).is_ok_and(|facts| facts.len() > 0)
 }
 
 #[expect(clippy::disallowed_methods, reason = "the user's own file, which is no part of a store")]

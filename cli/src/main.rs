@@ -2,7 +2,7 @@
 //!
 //! Layout: `args` (the command line), `verbs` (a file for each), `door` (the one way into the engine), `out`
 //! (everything printed), `failure` (errors and exit codes), `locate` (which store), `address` (`RUN@SEQ`),
-//! `input` and `progress` (reading what is imported).
+//! `input` and `progress` (reading what is imported), `whole_file` and `junit` (files for the user), `tracefork` (its tapes).
 
 mod address;
 mod args;
@@ -10,10 +10,13 @@ mod door;
 mod editor;
 mod failure;
 mod input;
+mod junit;
 mod locate;
 mod out;
 mod progress;
+mod tracefork;
 mod verbs;
+mod whole_file;
 
 use std::process::ExitCode;
 

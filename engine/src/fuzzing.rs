@@ -18,12 +18,13 @@ pub use crate::import::fuzz::{chat, frames};
 pub use crate::kv::table::fuzz::table;
 pub use crate::log::fuzz::{manifest, record, segment};
 pub use crate::replay::matching::fuzz::request;
+pub use crate::tape::fuzz::tape;
 
 /// A door: its name, and what it does with any bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All doors.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     ("chat", chat),
     ("frames", frames),
     ("group", group),
@@ -33,6 +34,7 @@ pub const TARGETS: [Target; 9] = [
     ("request", request),
     ("segment", segment),
     ("table", table),
+    ("tape", tape),
 ];
 
 /// Where the sample store stands.

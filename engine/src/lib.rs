@@ -37,6 +37,7 @@ mod log;
 mod replay;
 mod store;
 mod sync;
+mod tape;
 mod trace;
 mod upkeep;
 
@@ -56,6 +57,7 @@ pub use replay::{
     ReplayingNondet, Request, SystemNondet, VerifyReport,
 };
 pub use store::{BytesByKind, Namespace, Stats, Store};
+pub use tape::{TAPE_BYTES_MAX, Tape, TapeInfo};
 pub use trace::{
     Component, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, RUN_NAME_BYTES_MAX,
     RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame,

@@ -1,7 +1,6 @@
 //! `annals ledger`: checkpoints, proofs, gaps. What they are is done by the engine; proofs are checked by `annals-proof`,
 //! which shares no code with it.
 
-use std::io::Write as _;
 use std::path::Path;
 
 use annals::{Checkpoint, Signature};
@@ -11,9 +10,10 @@ use serde_json::{Map, Value, json};
 use crate::address::Address;
 use crate::args::{CheckArgs, CheckpointArgs, Global, LedgerVerb, ProveArgs};
 use crate::door;
-use crate::failure::{Code, Failure, Result};
+use crate::failure::{Code, Failure, Result, output};
 use crate::input;
 use crate::out::{Out, count, printable, time};
+use crate::whole_file;
 
 /// The greatest checkpoint or key that is read: both are small.
 const SMALL_BYTES_MAX: usize = 1 << 20;
@@ -51,7 +51,9 @@ fn prove(global: &Global, args: &ProveArgs, out: &mut Out) -> Result<()> {
     let Some(path) = args.output.as_deref().filter(|path| path.as_os_str() != "-") else {
         return out.line(json);
     };
-    write(path, &json).map_err(|error| {
+    let line = format!("{json}\n");
+    let written = whole_file::write(path, |file| file.write_all(line.as_bytes()).map_err(output));
+    written?.map_err(|error| {
         let message = format!("cannot write {}: {error}", path.display());
         Failure::new(Code::Failed, message, "name a file that can be written, or leave -o out")
     })?;
@@ -60,26 +62,6 @@ fn prove(global: &Global, args: &ProveArgs, out: &mut Out) -> Result<()> {
     }
     out.line(format_args!("wrote the proof of {} to {}", of(&verdict), path.display()))?;
     head(&verdict, out)
-}
-
-/// A file that is whole or not there: it is written beside and renamed. What is no plain file (a pipe, a device) is
-/// written to as it is.
-#[expect(clippy::disallowed_methods, reason = "the user's own file, which is no part of a store")]
-fn write(path: &Path, json: &str) -> std::io::Result<()> {
-    let line = format!("{json}\n");
-    if std::fs::metadata(path).is_ok_and(|facts| !facts.is_file()) {
-        return std::fs::OpenOptions::new().write(true).open(path)?.write_all(line.as_bytes());
-    }
-    // Where the name is a link, what it leads to is replaced, not the link.
-    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
-    let mut file = builder.tempfile_in(folder)?;
-    file.write_all(line.as_bytes())?;
-    file.as_file().sync_all()?;
-    file.persist(&path).map(drop).map_err(|error| error.error)
 }
 
 fn check(args: &CheckArgs, out: &mut Out) -> Result<()> {

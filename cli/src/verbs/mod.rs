@@ -1,6 +1,7 @@
 //! The verbs, a file for each or for a few that belong together.
 
 mod attach;
+mod check;
 mod demo;
 mod diff;
 mod fork;
@@ -15,6 +16,7 @@ mod runs;
 mod show;
 mod stats;
 mod tail;
+mod tape;
 mod upkeep;
 mod verify;
 
@@ -39,6 +41,8 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         Verb::Replay(args) => replay::run(global, args, &mut out),
         Verb::Verify(args) => verify::run(global, args, &mut out),
         Verb::Ledger(verb) => ledger::run(global, verb, &mut out),
+        Verb::Check(args) => check::run(global, args, &mut out),
+        Verb::Tape(verb) => tape::run(global, verb, &mut out),
         Verb::Diff(args) => diff::run(global, args, &mut out),
         Verb::Fork(args) => fork::run(global, args, &mut out),
         Verb::State(args) => show::state(global, args, &mut out),

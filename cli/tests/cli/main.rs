@@ -14,6 +14,7 @@ mod reading;
 mod real_input;
 mod record;
 mod rough;
+mod tapes;
 mod upkeep;
 mod upstream;
 

@@ -9,9 +9,9 @@ use memchr::memmem;
 /// The same `len` bytes at `new` and at `old`, counted from each body's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Same {
-    pub(super) new: usize,
-    pub(super) old: usize,
-    pub(super) len: usize,
+    pub(crate) new: usize,
+    pub(crate) old: usize,
+    pub(crate) len: usize,
 }
 
 /// Bytes of a probe.
@@ -24,7 +24,7 @@ const RESYNC_BYTES_MIN: usize = 1024;
 const PROBE_AT: [usize; 10] = [0, 8, 24, 56, 120, 248, 504, 1016, 2040, 4088];
 
 /// Length of the common front.
-pub(super) fn common_front(a: &[u8], b: &[u8]) -> usize {
+pub(crate) fn common_front(a: &[u8], b: &[u8]) -> usize {
     const STRIDE: usize = 1024;
     let most = a.len().min(b.len());
     let mut at = 0;
@@ -37,7 +37,7 @@ pub(super) fn common_front(a: &[u8], b: &[u8]) -> usize {
 }
 
 /// Length of the common tail.
-pub(super) fn common_tail(a: &[u8], b: &[u8]) -> usize {
+pub(crate) fn common_tail(a: &[u8], b: &[u8]) -> usize {
     const STRIDE: usize = 1024;
     let most = a.len().min(b.len());
     let (a, b) = (&a[a.len() - most..], &b[b.len() - most..]);
@@ -52,7 +52,7 @@ pub(super) fn common_tail(a: &[u8], b: &[u8]) -> usize {
 }
 
 /// The same ranges of both bodies, each at least `least` long, in ascending order in both.
-pub(super) fn compare(new: &[u8], old: &[u8], least: usize) -> Vec<Same> {
+pub(crate) fn compare(new: &[u8], old: &[u8], least: usize) -> Vec<Same> {
     let mut out = Vec::new();
     let front = common_front(new, old);
     let tail = common_tail(&new[front..], &old[front..]);

@@ -35,6 +35,7 @@ mod tree;
 mod types;
 
 pub(crate) use anchor::{ANCHOR_WINDOW_BYTES, anchors_of};
+pub(crate) use compare::{Same, common_front, common_tail, compare};
 pub(crate) use decode::{GroupDecoder, decode_group};
 pub(crate) use delta::DeltaStack;
 pub(crate) use error::BlobError;

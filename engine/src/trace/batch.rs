@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use crate::blob::{Body, Compared, Extent};
 use crate::error::{Error, Result};
-use crate::ids::{BlobId, Seqno};
+use crate::ids::{BlobId, Link, Seqno};
 use crate::kv::Content;
 use crate::kv::write::{BatchWriter, Packed};
 use crate::log::queue::Durability;
 use crate::log::record::{
-    BodyRef, EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX, FrameHead, INLINE_BYTES_MAX, Kind, RunFields, RunHead,
-    SnapshotHead,
+    BodyRef, EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX, FrameHead, INLINE_BYTES_MAX, Kind, PartHead, RunFields,
+    RunHead, SnapshotHead,
 };
 use crate::log::ticket::Ticket;
 use crate::sync::MutexGuard;
 use crate::trace::chain;
 use crate::trace::lanes::{Lane, LaneKey, Slot};
-use crate::trace::model::{Component, Frame, Status, check_text};
+use crate::trace::model::{Component, Frame, Severity, Status, check_text};
 use crate::trace::reader::{RunReader, run_record};
 use crate::trace::recorder::{Run, RunState, encode_run};
 use crate::trace::stream::Ending;
@@ -390,6 +390,44 @@ impl<'a> RunBatch<'a> {
         fields.ended_ns = self.run.core.io.now_ns().max(fields.started_ns);
         fields.frames = self.staged.last_seq;
         fields.fingerprint = self.staged.linked.1;
+        self.changed = true;
+        Ok(())
+    }
+
+    /// Adds a frame that was begun and never finished, with what had arrived of its output.
+    pub(crate) fn incomplete(&mut self, frame: &Frame) -> Result<u32> {
+        let begun = self.start(frame, false)?;
+        self.put_begun(&begun)?;
+        if !frame.output.is_empty() {
+            let packed = self.writer.content(&frame.output, 0)?;
+            let (run, seq) = (self.run.uid, begun.head.seq);
+            let head = PartHead { run, seq, part: 1, after_ns: 0, body: packed.reference.clone() };
+            let mut tail = Vec::new();
+            packed.put_recipe(None, &mut tail);
+            self.writer.record(Kind::FramePart, &head.encode(), &tail)?;
+        }
+        Ok(begun.head.seq)
+    }
+
+    /// Ends the run as another recorder of it did: with the fingerprint that its frames, finished or not, must come to, and
+    /// with its own severity (that of a fork may be less than that of frames which it shares).
+    pub(crate) fn end_as(
+        &mut self,
+        (status, severity): (Status, Severity),
+        ended_ns: u64,
+        fingerprint: Link,
+    ) -> Result<()> {
+        let staged = &self.staged;
+        if staged.linked.0 == staged.last_seq && staged.linked.1 != fingerprint {
+            return Err(Error::bug("frames that were checked came to another fingerprint"));
+        }
+        self.staged.ended = true;
+        self.staged.severity = severity.code();
+        let fields = Arc::make_mut(&mut self.staged.fields);
+        fields.status = status.code();
+        fields.ended_ns = ended_ns;
+        fields.frames = self.staged.last_seq;
+        fields.fingerprint = fingerprint;
         self.changed = true;
         Ok(())
     }

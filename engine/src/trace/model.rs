@@ -13,7 +13,7 @@ pub const RUN_NAME_BYTES_MAX: usize = 512;
 /// Greatest length of an agent's or model's name, and of a tag's key or value, in bytes.
 const FIELD_BYTES_MAX: usize = 4 << 10;
 /// Greatest number of a run's tags.
-const TAGS_MAX: usize = 256;
+pub(crate) const TAGS_MAX: usize = 256;
 
 /// Where a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

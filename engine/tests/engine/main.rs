@@ -33,4 +33,5 @@ mod scale;
 mod snapshots;
 mod streaming;
 mod support;
+mod tapes;
 mod tickets;

@@ -1,0 +1,96 @@
+//! JUnit XML, as CI servers read it: one suite, a case for each thing that was checked.
+//!
+//! There is no standard; this is the part that they agree on: `testsuites`, `testsuite`, `testcase` with `failure` or `error`.
+
+use std::fmt::Write as _;
+
+/// A case.
+#[derive(Debug)]
+pub(crate) struct Case<'a> {
+    pub(crate) class: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) seconds: f64,
+    /// What went wrong, if anything did.
+    pub(crate) wrong: Option<Wrong<'a>>,
+}
+
+/// What went wrong.
+#[derive(Debug)]
+pub(crate) struct Wrong<'a> {
+    /// The check found something; else the check itself failed.
+    pub(crate) found: bool,
+    /// One word.
+    pub(crate) kind: &'a str,
+    pub(crate) text: &'a str,
+}
+
+/// The document.
+pub(crate) fn document(suite: &str, cases: &[Case<'_>]) -> String {
+    let count = |found| {
+        cases.iter().filter(|case| case.wrong.as_ref().is_some_and(|wrong| wrong.found == found)).count()
+    };
+    let (tests, failures, errors) = (cases.len(), count(true), count(false));
+    let seconds: f64 = cases.iter().map(|case| case.seconds).sum();
+    let suite = escaped(suite);
+    let counts = format!(r#"tests="{tests}" failures="{failures}" errors="{errors}""#);
+    let mut xml = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"{suite}\" {counts} time=\"{seconds:.3}\">\n  \
+         <testsuite name=\"{suite}\" {counts} skipped=\"0\" time=\"{seconds:.3}\">\n"
+    );
+    for case in cases {
+        let (class, name) = (escaped(case.class), escaped(case.name));
+        let head =
+            format!("    <testcase classname=\"{class}\" name=\"{name}\" time=\"{:.3}\"", case.seconds);
+        // Writing to a text does not fail.
+        let _ = match &case.wrong {
+            None => writeln!(xml, "{head}/>"),
+            Some(Wrong { found, kind, text }) => {
+                let element = if *found { "failure" } else { "error" };
+                let message = escaped(text.lines().next().unwrap_or_default());
+                let (kind, text) = (escaped(kind), escaped(text));
+                writeln!(
+                    xml,
+                    "{head}>\n      <{element} type=\"{kind}\" message=\"{message}\">{text}</{element}>\n    </testcase>"
+                )
+            }
+        };
+    }
+    xml.push_str("  </testsuite>\n</testsuites>\n");
+    xml
+}
+
+/// Text for an element or an attribute. XML 1.0 has no way to write most control characters: they become what a Rust
+/// literal would have.
+fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\n' => safe.push_str("&#10;"),
+            '\t' => safe.push_str("&#9;"),
+            '\u{fffe}' | '\u{ffff}' => safe.extend(char.escape_unicode()),
+            char if char.is_control() => safe.extend(char.escape_default()),
+            char => safe.push(char),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_in_a_text_ends_it_or_is_no_xml() {
+        let wrong = Wrong { found: true, kind: "drift", text: "a]]><b>&\"\u{1b}[31m\u{0}\u{ffff}\nc" };
+        let xml = document("s", &[Case { class: "c", name: "<n>", seconds: 0.5, wrong: Some(wrong) }]);
+        assert!(xml.contains(r#"tests="1" failures="1" errors="0" skipped="0" time="0.500""#), "{xml}");
+        assert!(xml.contains("name=\"&lt;n&gt;\""), "{xml}");
+        assert!(xml.contains(r#"message="a]]&gt;&lt;b&gt;&amp;&quot;\u{1b}[31m\u{0}\u{ffff}">"#), "{xml}");
+        assert!(xml.contains("\\u{ffff}&#10;c</failure>"), "{xml}");
+        assert!(!xml.chars().any(|c| c.is_control() && c != '\n'));
+    }
+}

@@ -1,0 +1,112 @@
+//! A tape of tracefork as frames of ours.
+//!
+//! An exchange becomes an `llm` frame as `annals record` writes it, so that a program can be replayed from it: the
+//! path is the one that bodies of that shape are asked at, the status 200, as tracefork itself answers. A draw is a
+//! `nondet` frame, a tool's exchange a `tool` frame.
+
+use annals::matching::CallHash;
+use annals::{Component, Content, Frame};
+use annals_server::{Exchange, Headers, Http, Mounts, Origin, Variable, Volatile};
+use serde_json::{Map, Value, json};
+
+use super::Refusal;
+use super::parse::{Event, Foreign};
+
+/// What is recorded of a tape.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    pub(crate) digest: String,
+    pub(crate) metadata: Vec<u8>,
+    pub(crate) frames: Vec<Frame>,
+}
+
+impl Recording {
+    pub(crate) fn of(tape: &Foreign) -> Result<Self, Refusal> {
+        // No secret: a tape of tracefork holds the requests themselves. The same tape gives the same run.
+        let key = tape.digest();
+        let digest: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mounts = Mounts::new(&Variable::known(), &[], |_| None).map_err(|error| error.to_string())?;
+        let origin = Origin {
+            argv: Vec::new(),
+            directory: String::new(),
+            revision: None,
+            environment: std::collections::BTreeMap::new(),
+            mounts,
+            key: digest.clone(),
+            captured: false,
+        };
+        let metadata = json!({
+            "program": origin,
+            "tracefork": {
+                "digest": digest, "agent_name": tape.agent_name, "boundary": tape.boundary,
+                "content_redacted": tape.content_redacted, "async_batches": tape.async_batches,
+            },
+        });
+        let frames = tape.events.iter().map(|event| frame(event, &key)).collect();
+        Ok(Self { digest, metadata: metadata.to_string().into_bytes(), frames })
+    }
+}
+
+fn frame(event: &Event, key: &[u8; 32]) -> Frame {
+    match event {
+        Event::Draw(kind, value) => {
+            let metadata = json!({ "draws": 1, "tracefork": kind });
+            let line = format!("{kind} {value}\n");
+            Frame::new(Component::Nondet, "", line).metadata(metadata.to_string())
+        }
+        Event::Tool(request, answer) => {
+            Frame::new(Component::Tool, Content::Bytes(request.clone()), Content::Bytes(answer.clone()))
+        }
+        Event::Exchange(request, answer) => {
+            let exchange = exchange(request, answer, key);
+            let metadata = serde_json::to_vec(&exchange).unwrap_or_default();
+            let (request, answer) = (Content::Bytes(request.clone()), Content::Bytes(answer.clone()));
+            Frame::new(Component::Llm, request, answer).metadata(metadata)
+        }
+    }
+}
+
+fn exchange(request: &[u8], answer: &[u8], key: &[u8; 32]) -> Exchange {
+    let (mount, path) = asked_at(request);
+    let streamed =
+        [&b"data:"[..], b"event:", b":", b"id:", b"retry:"].iter().any(|head| answer.starts_with(head));
+    let kind = if streamed { "text/event-stream" } else { "application/json" };
+    let (mount, path) = (mount.to_owned(), path.to_owned());
+    let method = "POST".to_owned();
+    let http = Http { mount, method, path, query: None, status: Some(200), broken: None };
+    let asked = CallHash::of(key, &http.call(), request).0.iter().map(|byte| format!("{byte:02x}")).collect();
+    let volatile = Volatile {
+        asked,
+        response_headers: Headers(vec![("content-type".to_owned(), kind.to_owned())]),
+        part_bytes: vec![answer.len() as u64],
+        part_ms: vec![0],
+        ..Volatile::default()
+    };
+    let mut summary = Map::new();
+    if let Some(model) =
+        serde_json::from_slice::<Value>(request).ok().and_then(|body| body.get("model").cloned())
+    {
+        summary.insert("model".to_owned(), model);
+    }
+    Exchange { http, summary, volatile }
+}
+
+/// Where a request of this shape is asked. tracefork began with Anthropic's interface: what is unclear is that.
+fn asked_at(request: &[u8]) -> (&'static str, &'static str) {
+    let body: Value = serde_json::from_slice(request).unwrap_or_default();
+    let has = |key: &str| body.get(key).is_some();
+    if has("contents") {
+        return ("gemini", "/v1beta/models");
+    }
+    if has("input") && !has("messages") {
+        return ("openai", "/v1/responses");
+    }
+    let openai = body.get("model").and_then(Value::as_str).is_some_and(|model| !model.contains("claude"));
+    let roles = body.get("messages").and_then(Value::as_array);
+    let system = roles.is_some_and(|all| all.iter().any(|message| message["role"] == "system"));
+    if has("messages") && (system || openai) {
+        ("openai", "/v1/chat/completions")
+    } else {
+        ("anthropic", "/v1/messages")
+    }
+}

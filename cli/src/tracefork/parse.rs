@@ -1,0 +1,293 @@
+//! What a tape says, in whatever of its forms.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::sync::Arc;
+
+use annals::import::base64;
+use serde::Deserialize;
+use serde_json::Value as Json;
+use sha2::{Digest, Sha256};
+
+use super::Refusal;
+use super::sqlite::{self, Database, Value};
+
+const MAGIC: &[u8] = b"TFTAPE\0";
+/// The last version of the bytes form that is read.
+const VERSION_MAX: u16 = 4;
+/// Raw bytes of all blobs together.
+const RAW_BYTES_MAX: u64 = 1 << 30;
+
+type Body = Arc<Vec<u8>>;
+/// Request and answer.
+type Pair = (Body, Body);
+
+/// An event, in the tape's order.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Event {
+    /// Kind and value of something that was drawn.
+    Draw(String, String),
+    /// Request and answer of a model call.
+    Exchange(Body, Body),
+    /// The same of a tool's.
+    Tool(Body, Body),
+}
+
+/// A tape of tracefork.
+#[derive(Debug, Default)]
+pub(crate) struct Foreign {
+    pub(crate) agent_name: String,
+    pub(crate) boundary: String,
+    pub(crate) content_redacted: bool,
+    /// As tracefork wrote it, if it did.
+    pub(crate) async_batches: Option<Json>,
+    pub(crate) events: Vec<Event>,
+}
+
+/// Whether bytes begin as one of its forms does. The first form is any JSON object.
+pub(crate) fn is_one(bytes: &[u8]) -> bool {
+    bytes.starts_with(sqlite::MAGIC) || bytes.starts_with(MAGIC) || bytes.first() == Some(&b'{')
+}
+
+/// The header of the bytes form; of version 1 all of it.
+#[derive(Deserialize)]
+struct Header {
+    boundary: String,
+    agent_name: String,
+    #[serde(default)]
+    content_redacted: bool,
+    draws: Vec<(String, String)>,
+    exchanges: Vec<(String, String)>,
+    #[serde(default)]
+    tool_exchanges: Vec<(String, String)>,
+    #[serde(default)]
+    async_batches: Option<Json>,
+    #[serde(default)]
+    blob_hashes: Vec<String>,
+}
+
+/// Bodies by the SHA-256 that they are named by.
+#[derive(Default)]
+struct Blobs {
+    by_hash: HashMap<String, Body>,
+    raw: u64,
+}
+
+impl Blobs {
+    /// Adds a blob, and refuses one that is not what its name says.
+    fn add(&mut self, hash: &str, compressed: &[u8]) -> Result<(), Refusal> {
+        let left = RAW_BYTES_MAX - self.raw;
+        let mut bytes = Vec::new();
+        let decoder = zstd::Decoder::with_buffer(compressed);
+        let read = decoder.and_then(|decoder| decoder.take(left + 1).read_to_end(&mut bytes));
+        read.map_err(|error| format!("blob {hash} does not decompress: {error}"))?;
+        if bytes.len() as u64 > left {
+            return Err(format!("its blobs have more than {RAW_BYTES_MAX} bytes"));
+        }
+        self.raw += bytes.len() as u64;
+        if hex(&bytes) != hash {
+            return Err(format!("blob {hash} is not what its name says: it was replaced or damaged"));
+        }
+        self.by_hash.insert(hash.to_owned(), Arc::new(bytes));
+        Ok(())
+    }
+
+    fn pair(&self, (request, answer): (&str, &str)) -> Result<Pair, Refusal> {
+        let of =
+            |hash: &str| self.by_hash.get(hash).cloned().ok_or_else(|| format!("blob {hash} is missing"));
+        Ok((of(request)?, of(answer)?))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Foreign {
+    /// Reads a tape; every blob of it is hashed.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, Refusal> {
+        if bytes.starts_with(sqlite::MAGIC) {
+            return Self::of_database(bytes);
+        }
+        let Some(rest) = bytes.strip_prefix(MAGIC) else { return Self::of_json(bytes) };
+        let (version, rest) = rest.split_first_chunk().ok_or("it ends in its head")?;
+        let version = u16::from_be_bytes(*version);
+        if !(2..=VERSION_MAX).contains(&version) {
+            return Err(format!("it is of version {version}; 1 to {VERSION_MAX} are read"));
+        }
+        let (len, rest) = rest.split_first_chunk().ok_or("it ends in its head")?;
+        let len = u32::from_be_bytes(*len) as usize;
+        let (header, mut rest) = rest.split_at_checked(len).ok_or("it ends in its head")?;
+        let header: Header = serde_json::from_slice(header).map_err(|e| format!("its head: {e}"))?;
+        let mut blobs = Blobs::default();
+        for hash in &header.blob_hashes {
+            let (len, after) = rest.split_first_chunk().ok_or("it ends before its last blob")?;
+            let len = u32::from_be_bytes(*len) as usize;
+            let (blob, after) = after.split_at_checked(len).ok_or("it ends in a blob")?;
+            blobs.add(hash, blob)?;
+            rest = after;
+        }
+        if !rest.is_empty() {
+            return Err(format!("{} bytes follow its last blob", rest.len()));
+        }
+        Self::of_header(header, |pair| blobs.pair(pair))
+    }
+
+    /// Version 1: bodies in base64.
+    fn of_json(bytes: &[u8]) -> Result<Self, Refusal> {
+        let header: Header = serde_json::from_slice(bytes).map_err(|e| format!("it is no tape: {e}"))?;
+        let body = |text: &str| base64::decode(text).map(Arc::new).ok_or("a body is not base64".to_owned());
+        Self::of_header(header, |(request, answer)| Ok((body(request)?, body(answer)?)))
+    }
+
+    fn of_header(
+        header: Header,
+        pair: impl Fn((&str, &str)) -> Result<Pair, Refusal>,
+    ) -> Result<Self, Refusal> {
+        let Header { boundary, agent_name, content_redacted, async_batches, .. } = header;
+        let mut events: Vec<_> =
+            header.draws.into_iter().map(|(kind, value)| Event::Draw(kind, value)).collect();
+        for (request, answer) in &header.exchanges {
+            let (request, answer) = pair((request, answer))?;
+            events.push(Event::Exchange(request, answer));
+        }
+        for (request, answer) in &header.tool_exchanges {
+            let (request, answer) = pair((request, answer))?;
+            events.push(Event::Tool(request, answer));
+        }
+        Ok(Self { agent_name, boundary, content_redacted, async_batches, events })
+    }
+
+    fn of_database(bytes: &[u8]) -> Result<Self, Refusal> {
+        let mut database = Database::open(bytes)?;
+        let mut blobs = Blobs::default();
+        for row in database.table("blobs")? {
+            let [Value::Text(hash), Value::Blob(data)] = row.as_slice() else {
+                return Err("a row of its blobs is not as tracefork writes it".to_owned());
+            };
+            blobs.add(hash, data)?;
+        }
+        let mut tape = Self::default();
+        for row in database.table("meta")? {
+            let [key, value] = row.as_slice() else { return Err("its metadata is not pairs".to_owned()) };
+            let value = value.text()?;
+            match key.text()? {
+                "boundary" => value.clone_into(&mut tape.boundary),
+                "agent_name" => value.clone_into(&mut tape.agent_name),
+                "content_redacted" => tape.content_redacted = value != "0",
+                "async_batches" => tape.async_batches = serde_json::from_str(value).ok(),
+                "schema_version" if !matches!(value, "1" | "2") => {
+                    return Err(format!("its schema is of version {value}; 1 and 2 are read"));
+                }
+                _ => {}
+            }
+        }
+        for row in database.table("events")? {
+            let [_, kind, a, b] = row.as_slice() else {
+                return Err("its events are not as written".to_owned());
+            };
+            let (kind, a, b) = (kind.text()?, a.text()?, b.text()?);
+            tape.events.push(match kind {
+                "draw" => Event::Draw(a.to_owned(), b.to_owned()),
+                "exchange" => blobs.pair((a, b)).map(|(a, b)| Event::Exchange(a, b))?,
+                "tool_exchange" => blobs.pair((a, b)).map(|(a, b)| Event::Tool(a, b))?,
+                kind => return Err(format!("an event of the kind {kind:?} is not known")),
+            });
+        }
+        Ok(tape)
+    }
+
+    /// tracefork's own fingerprint of what is on the tape: SHA-256 over the draws, then the exchanges, then the tools'.
+    pub(crate) fn digest(&self) -> [u8; 32] {
+        let mut hasher = Sha256::new();
+        let pair = |letter: char, a: &[u8], b: &[u8]| format!("{letter}:{}:{}\n", hex(a), hex(b));
+        for turn in 0..3 {
+            for event in &self.events {
+                match (turn, event) {
+                    (0, Event::Draw(kind, value)) => hasher.update(format!("D:{kind}:{value}\n")),
+                    (1, Event::Exchange(a, b)) => hasher.update(pair('X', a, b)),
+                    (2, Event::Tool(a, b)) => hasher.update(pair('T', a, b)),
+                    _ => {}
+                }
+            }
+        }
+        hasher.finalize().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// See tests/data/PROVENANCE.md.
+    const SINGLE_TURN: &[u8] = include_bytes!("../../tests/data/tracefork_single_turn.tape.sqlite");
+    const DIGEST: &str = "5020d10d6829cfd079f71dc0aa88c36e973302a8861eed9284f2eb70792139d1";
+
+    fn text(digest: [u8; 32]) -> String {
+        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn container(version: u16, header: &Json, blobs: &[&[u8]]) -> Vec<u8> {
+        let header = header.to_string();
+        let mut bytes = [MAGIC, &version.to_be_bytes(), &(header.len() as u32).to_be_bytes()].concat();
+        bytes.extend(header.as_bytes());
+        for blob in blobs {
+            let blob = zstd::encode_all(*blob, 3).unwrap();
+            bytes.extend((blob.len() as u32).to_be_bytes());
+            bytes.extend(blob);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_tape_of_its_own_has_the_digest_that_it_says() {
+        let tape = Foreign::read(SINGLE_TURN).unwrap();
+        assert_eq!(text(tape.digest()), DIGEST);
+        assert_eq!((tape.agent_name.as_str(), tape.events.len()), ("single_turn", 1));
+    }
+
+    #[test]
+    fn all_forms_of_one_tape_have_one_digest() {
+        let draws = serde_json::json!([["clock", "1.5"], ["uuid", "u"]]);
+        let (q, a) = (&b"{\"q\":1}"[..], &b"\xff answer"[..]);
+        let header = |exchanges: Json, tools: Json| {
+            serde_json::json!({ "boundary": "b", "agent_name": "n", "draws": draws, "exchanges": exchanges,
+                "tool_exchanges": tools, "blob_hashes": [hex(q), hex(a)] })
+        };
+        let hashes = || serde_json::json!([[hex(q), hex(a)]]);
+        let mut first =
+            header(serde_json::json!([[base64::encode(q), base64::encode(a)]]), Json::Array(vec![]));
+        first.as_object_mut().unwrap().remove("tool_exchanges");
+        let one = Foreign::read(first.to_string().as_bytes()).unwrap();
+        let four = Foreign::read(&container(4, &header(hashes(), Json::Array(vec![])), &[q, a])).unwrap();
+        assert_eq!(one.events, four.events);
+        assert_eq!(text(one.digest()), text(four.digest()));
+        let tool = Foreign::read(&container(3, &header(hashes(), hashes()), &[q, a])).unwrap();
+        assert_ne!(text(tool.digest()), text(four.digest()));
+        // What tracefork takes: another blob under the old name.
+        let swapped = container(4, &header(hashes(), hashes()), &[q, b"another answer"]);
+        assert!(Foreign::read(&swapped).unwrap_err().contains("is not what its name says"));
+        assert!(
+            Foreign::read(&container(6, &header(hashes(), hashes()), &[q, a]))
+                .unwrap_err()
+                .contains("version 6")
+        );
+    }
+
+    #[test]
+    fn a_database_with_any_byte_changed_or_cut_is_refused_or_says_the_same() {
+        let mut refused = 0;
+        for at in 0..SINGLE_TURN.len() {
+            let mut bytes = SINGLE_TURN.to_vec();
+            bytes[at] ^= 0x55;
+            match Foreign::read(&bytes) {
+                Ok(tape) => drop(tape.digest()),
+                Err(_) => refused += 1,
+            }
+        }
+        for at in (0..SINGLE_TURN.len()).step_by(97) {
+            let _ = Foreign::read(&SINGLE_TURN[..at]).map(|tape| tape.digest());
+        }
+        assert!(refused > 300, "{refused}");
+    }
+}

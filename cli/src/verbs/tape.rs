@@ -1,0 +1,113 @@
+//! `annals tape`: runs as files that stand alone, and tapes of others.
+
+use std::io::Write;
+use std::path::Path;
+
+use annals::RunInfo;
+use serde_json::json;
+
+use super::runs::short;
+use crate::args::{Global, TapeExportArgs, TapeImportArgs, TapeVerb};
+use crate::door::Door;
+use crate::failure::{Code, Failure, Result};
+use crate::input::{self, AnyTape};
+use crate::out::{Out, bytes, many, printable};
+use crate::tracefork::Recording;
+use crate::whole_file;
+
+pub(super) fn run(global: &Global, verb: &TapeVerb, out: &mut Out) -> Result<()> {
+    match verb {
+        TapeVerb::Export(args) => export(global, args, out),
+        TapeVerb::Import(args) => import(global, args, out),
+    }
+}
+
+fn export(global: &Global, args: &TapeExportArgs, out: &mut Out) -> Result<()> {
+    let door = super::reading(global)?;
+    let reader = door.reader(&args.run)?;
+    let Some(path) = args.output.as_deref().filter(|path| path.as_os_str() != "-") else {
+        let mut tape = Vec::new();
+        door.export_tape(&reader, &mut tape)?;
+        return out.bytes(&tape);
+    };
+    let mut len = 0;
+    let written = whole_file::write(path, |file: &mut dyn Write| {
+        door.export_tape(&reader, file).map(|written| len = written)
+    });
+    written?.map_err(|error| unwritten(path, &error))?;
+    let info = reader.info();
+    let fingerprint = info.fingerprint.map(|link| link.to_string()).unwrap_or_default();
+    if out.json {
+        return out.object(&json!({
+            "run": info.name, "frames": info.frames, "bytes": len, "fingerprint": fingerprint,
+            "tape": path.to_string_lossy(),
+        }));
+    }
+    let frames = many(u64::from(info.frames), "frame");
+    out.line(format_args!(
+        "wrote {} to {}: {frames}, {}, fingerprint {}",
+        printable(&info.name),
+        path.display(),
+        bytes(len),
+        short(&fingerprint)
+    ))
+}
+
+fn import(global: &Global, args: &TapeImportArgs, out: &mut Out) -> Result<()> {
+    if args.run.is_some() && args.tapes.len() > 1 {
+        let hint = "leave out --run, or import one tape";
+        return Err(Failure::new(Code::Usage, "--run names the run of one tape", hint));
+    }
+    // A bad tape opens no store; the runs of those before it stay.
+    let mut door = None;
+    let imported = args.tapes.iter().try_for_each(|path| {
+        let tape = input::tape(path)?;
+        let door = match &mut door {
+            Some(door) => door,
+            none => none.insert(super::writing(global)?),
+        };
+        let name = args.run.as_deref();
+        match tape {
+            AnyTape::Ours(tape) => {
+                let info = door.import_tape(&tape, name, args.replace).map_err(|f| f.at(path.display()))?;
+                tell(path, &info, None, out)
+            }
+            AnyTape::Foreign(tape) => {
+                let recording = Recording::of(&tape)
+                    .map_err(|why| Failure::new(Code::Failed, why, "please report it").at(path.display()))?;
+                let own =
+                    Some(tape.agent_name.as_str()).filter(|name| !name.is_empty()).unwrap_or("tracefork");
+                let digest = recording.digest.clone();
+                let info = door.import_foreign(recording, name.unwrap_or(own), args.replace);
+                tell(path, &info.map_err(|f| f.at(path.display()))?, Some(&digest), out)
+            }
+        }
+    });
+    imported.and(door.map_or(Ok(()), Door::close))
+}
+
+/// What was imported; of a tape of tracefork also its digest there.
+fn tell(path: &Path, info: &RunInfo, digest: Option<&str>, out: &mut Out) -> Result<()> {
+    let fingerprint = info.fingerprint.map(|link| link.to_string()).unwrap_or_default();
+    if out.json {
+        return out.object(&json!({
+            "run": info.name, "frames": info.frames, "raw_bytes": info.raw_bytes, "fingerprint": fingerprint,
+            "tape": path.to_string_lossy(), "tracefork_digest": digest,
+        }));
+    }
+    let (frames, raw) = (many(u64::from(info.frames), "frame"), bytes(info.raw_bytes));
+    let fingerprint = short(&fingerprint);
+    out.line(format_args!(
+        "imported {}: {}, {frames}, {raw}, fingerprint {fingerprint}",
+        printable(&info.name),
+        info.status
+    ))?;
+    digest
+        .map_or(Ok(()), |digest| out.line(format_args!("  tracefork's digest {digest}, every blob checked")))
+}
+
+/// A file of ours that cannot be written.
+pub(super) fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
+    let message = format!("cannot write {}: {error}", path.display());
+    Failure::new(Code::Failed, message, "name a file that can be written")
+}

@@ -1,0 +1,294 @@
+//! `annals tape` and `annals check`: runs as files, and files as a regression suite.
+
+#![expect(clippy::disallowed_methods, reason = "files that a user would have, changed as a user would")]
+
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::upstream::Upstream;
+use crate::{Bench, Done};
+
+fn agent() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents/agent.py").to_str().unwrap().to_owned()
+}
+
+impl Bench {
+    fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap()
+    }
+
+    /// Records the agent doing this into a store of this bench, and takes it onto a tape.
+    fn taped(&self, store: &str, upstream: &Upstream, run: &str, doing: &[&str]) -> String {
+        let agent = agent();
+        let mut args = vec!["--store", store, "record", "--run", run, "--upstream", &upstream.url, "--"];
+        args.extend(["python3", "-B", &agent]);
+        args.extend(doing);
+        let mut command = self.command(args);
+        command.env("OPENAI_API_KEY", "sk-a-real-secret").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
+        let done = Done::of(command.output().unwrap());
+        assert_eq!(done.code, 0, "{done:?}");
+        let tape = format!("{run}.tape");
+        self.run(&format!("--store {store} tape export {run} -o {tape}")).ok();
+        tape
+    }
+}
+
+#[test]
+fn a_tape_replays_in_another_store_without_an_upstream() {
+    let bench = Bench::new();
+    let tape = {
+        let upstream = Upstream::start();
+        bench.taped("a", &upstream, "r", &["every"])
+    };
+    let recorded = bench.run("--store a replay r --json").text();
+    let told = bench.run(&format!("--store b tape import {tape}")).text();
+    assert!(told.starts_with("imported r: ok, 11 frames, "), "{told}");
+    assert_eq!(bench.run("--store b replay r --json").text(), recorded);
+    assert_eq!(
+        bench.run("--store b show r --metadata").text(),
+        bench.run("--store a show r --metadata").text()
+    );
+    let mut command = bench.command(["--store", "b", "replay"]);
+    command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
+    let replayed = Done::of(command.output().unwrap());
+    assert_eq!(replayed.code, 0, "{replayed:?}");
+    assert!(replayed.stderr.contains("exact 9 of 9, served 9, unused 0"), "{}", replayed.stderr);
+    // The same run, the same bytes; a tape that is there is replaced, or piped.
+    bench.run("--store b tape export r -o again.tape").ok();
+    assert_eq!(bench.read("again.tape"), bench.read(&tape));
+    bench.run("--store b tape export r -o again.tape").ok();
+    let piped = bench.run("--store b tape export r").ok();
+    assert_eq!(piped, bench.read(&tape));
+    assert!(bench.run("--store b tape import r.tape").failed(1).contains("exists already"));
+    bench.run("--store b tape import r.tape --run other").ok();
+    assert_eq!(bench.pipe("--store b tape import - --replace --json", &piped).json()[0]["frames"], 11);
+    assert_eq!(bench.run("--store b runs --json").json().len(), 2);
+    assert!(!String::from_utf8_lossy(&piped).contains("sk-a-real-secret"));
+}
+
+#[test]
+fn a_damaged_tape_records_nothing_and_makes_no_store() {
+    let bench = Bench::new();
+    let upstream = Upstream::start();
+    let tape = bench.taped("a", &upstream, "r", &["swapped", "a,b"]);
+    let mut bytes = bench.read(&tape);
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    bench.write("bad.tape", &bytes);
+    let error = bench.run("--store b tape import bad.tape").failed(3);
+    assert!(error.starts_with("bad.tape: the tape is damaged in frame "), "{error}");
+    assert!(!bench.path("b").exists());
+    bench.write("none.tape", "{}");
+    assert!(bench.run("--store b tape import none.tape").failed(1).contains("no tape"));
+    bench.run("--store b tape import missing.tape").failed(4);
+    let told = bench.run("--store b tape import r.tape bad.tape");
+    assert_eq!(told.code, 3, "{told:?}");
+    assert_eq!(bench.run("--store b runs --json").json().len(), 1);
+    assert!(bench.run("--store a tape export none -o x.tape").failed(4).contains("none"));
+    assert!(bench.run("--store a tape export r -o no/such/folder").failed(1).contains("cannot write"));
+    assert!(!bench.path("x.tape").exists());
+}
+
+impl Bench {
+    /// Checks with no key of a provider.
+    fn check(&self, args: &[&str]) -> Done {
+        let mut command = self.command(["--json", "check"].iter().chain(args));
+        command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
+        Done::of(command.output().unwrap())
+    }
+}
+
+fn lines(done: &Done) -> Vec<serde_json::Value> {
+    let text = String::from_utf8(done.stdout.clone()).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The rest of the line of docs/tapes.md that begins so.
+fn documented(begins: &str) -> String {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tapes.md");
+    let docs = std::fs::read_to_string(docs).unwrap();
+    docs.lines().find_map(|line| line.strip_prefix(begins)).unwrap().to_owned()
+}
+
+/// What Python's own parser makes of a JUnit file: counts, then a line for each case.
+fn junit(bench: &Bench, file: &str) -> String {
+    let script = "import sys, xml.etree.ElementTree as E
+root = E.parse(sys.argv[1]).getroot()
+assert root.tag == 'testsuites' and len(root) == 1 and root[0].tag == 'testsuite'
+print(*(root[0].get(name) for name in ('tests', 'failures', 'errors', 'skipped')))
+for case in root[0]:
+    wrong = list(case)
+    print(case.get('classname'), case.get('name'), *(f'{w.tag} {w.get(\"type\")}' for w in wrong), float(case.get('time')) >= 0)
+    for w in wrong: print(w.text)
+";
+    let mut command = std::process::Command::new("python3");
+    let command = command.args(["-c", script, file]).current_dir(bench.directory.path());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// One good, one whose program has changed, one damaged, one whose program is gone: each is told apart, none hides another.
+#[test]
+fn a_folder_of_tapes_is_a_regression_suite() {
+    let bench = Bench::new();
+    {
+        let upstream = Upstream::start();
+        // The program of this one reads what it asks from a file, which changes afterwards.
+        let script = format!(
+            "exec python3 -B {} changed \"$(cat {}/word)\"\n",
+            agent(),
+            bench.directory.path().display()
+        );
+        let script = bench.write("drifts.sh", script);
+        bench.write("word", "two");
+        let record = |run: &str, command: &[&str]| {
+            let mut args = vec!["--store", "a", "record", "--run", run, "--upstream", &upstream.url, "--"];
+            args.extend(command);
+            let mut command = bench.command(args);
+            command.env("OPENAI_API_KEY", "sk-x").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
+            let done = Done::of(command.output().unwrap());
+            assert!(matches!(done.code, 0 | 7), "{done:?}");
+        };
+        let agent = agent();
+        record("drifts", &["sh", &script]);
+        record("good", &["python3", "-B", &agent, "every"]);
+        record("fails", &["python3", "-B", &agent, "fails", "7"]);
+        let gone = bench.write("gone.sh", "#!/bin/sh\nexit 0\n");
+        let gone = bench.path(&gone).to_str().unwrap().to_owned();
+        std::fs::set_permissions(&gone, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        record("gone", &[&gone]);
+        std::fs::remove_file(gone).unwrap();
+    }
+    std::fs::create_dir_all(bench.path("tapes/more")).unwrap();
+    for (run, file) in [("good", "good"), ("fails", "fails"), ("drifts", "more/drifts"), ("gone", "gone")] {
+        bench.run(&format!("--store a tape export {run} -o tapes/{file}.tape")).ok();
+    }
+    std::fs::copy(bench.path("tapes/good.tape"), bench.path("kept")).unwrap();
+    // The bytes of all are sound; nothing is run unless it is asked for.
+    bench.write("word", "twp");
+    let sound = bench.check(&["tapes"]);
+    assert_eq!(sound.code, 0, "{sound:?}");
+    assert_eq!(lines(&sound).last().unwrap()["ok"], 4);
+    // What could not be checked is no success, and is not drift.
+    let gone = bench.check(&["tapes/good.tape", "tapes/fails.tape", "tapes/gone.tape", "--programs"]);
+    assert_eq!(gone.code, 1, "{gone:?}");
+    let verdicts: Vec<_> =
+        lines(&gone).iter().filter_map(|line| line["verdict"].as_str().map(str::to_owned)).collect();
+    assert_eq!(verdicts, ["ok", "ok", "failed"]);
+
+    let mut bytes = bench.read("tapes/good.tape");
+    let middle = bytes.len() / 3;
+    bytes[middle] ^= 0x40;
+    bench.write("tapes/bad.tape", bytes);
+    // The job of docs/tapes.md, word for word.
+    let job = documented("      - run: annals check ");
+    let checked = bench.check(&job.split(' ').collect::<Vec<_>>());
+    assert_eq!((checked.code, checked.stderr.as_str()), (3, ""), "{checked:?}");
+    let told = lines(&checked);
+    let summary = told.last().unwrap();
+    assert_eq!(
+        [&summary["checked"], &summary["ok"], &summary["drift"], &summary["damaged"], &summary["failed"]],
+        [5, 2, 1, 1, 1]
+    );
+    let drifted = told.iter().find(|line| line["verdict"] == "drift").unwrap();
+    assert_eq!(drifted["name"], "tapes/more/drifts.tape");
+    let text = drifted["text"].as_str().unwrap();
+    assert!(text.contains("step 2") && text.contains("$.messages[1].content"), "{text}");
+    let xml = junit(&bench, "tapes.xml");
+    assert!(xml.starts_with("5 2 1 0\n"), "{xml}");
+    for line in [
+        "annals.tapes tapes/good.tape True",
+        "annals.tapes tapes/bad.tape failure damaged True",
+        "annals.tapes tapes/gone.tape error failed True",
+        "annals.tapes tapes/more/drifts.tape failure drift True",
+    ] {
+        assert!(xml.contains(line), "{line:?} is not in {xml}");
+    }
+    assert!(xml.contains("the tape is damaged in frame"), "{xml}");
+    // Another program for one of them; a rule that covers what has changed.
+    let agent = agent();
+    let other = ["tapes/more/drifts.tape", "--", "python3", "-B", &agent, "changed", "two"];
+    assert_eq!(bench.check(&other).code, 0);
+    assert!(!bench.path(".annals").exists(), "a check of tapes makes no store");
+}
+
+#[test]
+fn a_sample_of_a_store_is_repeated_by_its_seed() {
+    let bench = Bench::new();
+    let frame = |run: u32| {
+        format!("{{\"run\":\"run-{run}\",\"component\":\"llm\",\"input\":\"{run}\",\"output\":\"a\"}}\n")
+    };
+    let frames: String = (0..30).map(frame).collect();
+    bench.pipe("import --format frames -", frames.as_bytes()).ok();
+    let names = |done: &Done| -> Vec<String> {
+        lines(done).iter().filter_map(|line| line["name"].as_str().map(str::to_owned)).collect()
+    };
+    let first = bench.check(&["--sample", "5"]);
+    assert_eq!((first.code, names(&first).len()), (0, 5), "{first:?}");
+    let summary = lines(&first).pop().unwrap();
+    let repeat = summary["repeat"].as_str().unwrap().to_owned();
+    let words: Vec<_> = repeat.split(' ').skip(2).collect();
+    assert_eq!(names(&bench.check(&words)), names(&first));
+    assert_ne!(
+        names(&bench.check(&["--sample", "5", "--seed", "1"])),
+        names(&bench.check(&["--sample", "5", "--seed", "2"]))
+    );
+    assert_eq!(names(&bench.check(&[])).len(), 30);
+    let some = bench.check(&["run-3", "none", "run-7"]);
+    assert_eq!((some.code, lines(&some)[1]["verdict"].as_str()), (1, Some("failed")));
+    let text = bench.run("check run-3 run-7").text();
+    assert!(text.ends_with("as recorded: 2 runs checked, 0 drifted, 0 damaged, 0 not checked\n"), "{text}");
+    std::fs::create_dir_all(bench.path("empty")).unwrap();
+    assert!(bench.run("check empty").failed(4).contains("nothing to check"));
+    assert_eq!(bench.run("check run-3 --seed 4").code, 2);
+    let ended = bench.run("check run-3 --junit no/such/x.xml");
+    assert_eq!(ended.code, 1, "{ended:?}");
+}
+
+/// See cli/tests/data/PROVENANCE.md.
+#[test]
+fn a_tape_of_tracefork_comes_in_with_its_digest_and_replays() {
+    let bench = Bench::new();
+    let tape = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tracefork_single_turn.tape.sqlite");
+    let digest = "5020d10d6829cfd079f71dc0aa88c36e973302a8861eed9284f2eb70792139d1";
+    let told = bench.run(&format!("tape import {}", tape.display())).text();
+    assert!(
+        told.starts_with("imported single_turn: ok, 1 frame, 281 B, ") || told.contains(digest),
+        "{told}"
+    );
+    assert!(told.contains(digest), "{told}");
+    let metadata = bench.run("show single_turn --metadata").text();
+    assert!(metadata.contains(digest), "{metadata}");
+    // A program that asks the recorded request is answered from it.
+    let frame = &bench.run("replay single_turn --json").json()[0];
+    assert_eq!(frame["component"], "llm");
+    bench.write("request", frame["input"].as_str().unwrap());
+    let script = "import os, urllib.request, sys
+body = open('request', 'rb').read()
+path = '/v1/messages'
+asked = urllib.request.Request(os.environ['ANTHROPIC_BASE_URL'] + path, body, {'content-type': 'application/json'})
+answer = urllib.request.urlopen(asked)
+sys.stdout.write(answer.headers['content-type'] + ' ' + answer.read().decode())
+";
+    let script = bench.write("ask.py", script);
+    let done = bench.run_args(["replay", "single_turn", "--", "python3", "-B", &script]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let expected = format!("application/json {}", frame["output"].as_str().unwrap());
+    assert_eq!(String::from_utf8(done.stdout).unwrap(), expected);
+    // It goes onto a tape of ours, and is checked as it is.
+    bench.run("tape export single_turn -o x.tape").ok();
+    assert_eq!(bench.check(&[tape.to_str().unwrap(), "x.tape"]).code, 0);
+    // A blob that was replaced under its old name is refused.
+    let mut bytes = std::fs::read(&tape).unwrap();
+    let at = bytes
+        .windows(12)
+        .position(|window| window == b"\"role\": \"user")
+        .or_else(|| bytes.windows(4).position(|window| window == [0x28, 0xb5, 0x2f, 0xfd]).map(|at| at + 20));
+    bytes[at.unwrap()] ^= 1;
+    bench.write("forged.tape.sqlite", bytes);
+    bench.run("tape import forged.tape.sqlite").failed(3);
+    bench.write("other.tape.sqlite-wal", "x");
+    bench.write("other.tape.sqlite", std::fs::read(&tape).unwrap());
+    assert!(bench.run("tape import other.tape.sqlite").failed(1).contains("write-ahead log"));
+}

@@ -1,0 +1,362 @@
+//! Reading a tape. Two passes read the same bytes in the same way: one checks all of it, the other hands it out.
+
+use std::sync::Arc;
+
+use super::layout::{
+    BODY_BYTES_MAX, ERROR, FORMAT, INCOMPLETE, INLINE_BYTES_MAX, MAGIC, PARENT, SNAPSHOT, Site,
+    TAPE_BYTES_MAX, TEXT_BYTES_MAX, TapeError, TapeInfo, raw_bytes_max,
+};
+use super::window::Window;
+use crate::codec::{CodecError, Reader};
+use crate::error::{Error, Result};
+use crate::ids::{BlobId, Link};
+use crate::log::record::{COMPONENT_BYTES_MAX, COMPONENT_OTHER, EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX};
+use crate::trace::model::{TAGS_MAX, check_text};
+use crate::trace::{Component, RunSpec, Severity, Snapshot, Status, chain};
+
+/// A tape that was read whole: every body hashes to its id, the chain of its frames ends in its fingerprint, and all of it
+/// adds up to the digest at its end.
+#[derive(Debug)]
+pub struct Tape {
+    bytes: Vec<u8>,
+    info: TapeInfo,
+}
+
+/// A frame of a tape.
+#[derive(Debug)]
+pub(super) struct TapeFrame {
+    pub(super) seq: u32,
+    pub(super) component: Component,
+    pub(super) parent: Option<u32>,
+    pub(super) severity: Severity,
+    pub(super) incomplete: bool,
+    pub(super) error: bool,
+    pub(super) started_ns: u64,
+    pub(super) duration_ns: u64,
+    pub(super) input: Body,
+    pub(super) output: Body,
+    pub(super) metadata: Body,
+    pub(super) snapshot: Option<Snapshot>,
+}
+
+/// A body and the hash of its bytes.
+#[derive(Debug, Clone)]
+pub(super) struct Body {
+    pub(super) bytes: Arc<Vec<u8>>,
+    id: BlobId,
+}
+
+type Read<T> = std::result::Result<T, TapeError>;
+
+impl Tape {
+    /// Whether bytes begin as a tape does.
+    #[must_use]
+    pub fn is_one(bytes: &[u8]) -> bool {
+        bytes.starts_with(MAGIC)
+    }
+
+    /// Reads and checks a tape.
+    ///
+    /// # Errors
+    /// `Invalid` for what is no tape, one of another format, or one larger than [`TAPE_BYTES_MAX`]; `Damaged`, naming what
+    /// and where, for one that is not as it was written.
+    pub fn read(bytes: Vec<u8>) -> Result<Self> {
+        if bytes.len() as u64 > TAPE_BYTES_MAX {
+            return Err(Error::invalid(format!("a tape has at most {TAPE_BYTES_MAX} bytes")));
+        }
+        let info = check(&bytes)?;
+        Ok(Self { bytes, info })
+    }
+
+    /// What it says of its run.
+    #[must_use]
+    pub fn info(&self) -> &TapeInfo {
+        &self.info
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Never: a tape has a head.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Its frames in order.
+    pub(super) fn frames(&self) -> Result<impl Iterator<Item = Result<TapeFrame>> + '_> {
+        let (mut decoder, head) = Decoder::begin(&self.bytes)?;
+        Ok((1..=head.frames).map(move |seq| Ok(decoder.frame(seq, head.started_ns)?)))
+    }
+}
+
+fn check(bytes: &[u8]) -> Read<TapeInfo> {
+    let (mut decoder, mut info) = Decoder::begin(bytes)?;
+    let mut link = chain::genesis();
+    let raw = |body: &Body| body.bytes.len() as u64;
+    for seq in 1..=info.frames {
+        let frame = decoder.frame(seq, info.started_ns)?;
+        if frame.incomplete && info.status != Status::Abandoned {
+            return Err(decoder.wrong("it was never finished, in a run that was ended"));
+        }
+        let digest = chain::digest(
+            &frame.component,
+            frame.parent.unwrap_or(0),
+            frame.incomplete,
+            frame.error,
+            frame.input.id,
+            frame.output.id,
+            &frame.metadata.bytes,
+        );
+        link = chain::next(&link, &digest);
+        info.raw_bytes += raw(&frame.input) + raw(&frame.output) + raw(&frame.metadata);
+    }
+    decoder.site = Site::End;
+    info.fingerprint = Link(decoder.get(|r| r.array())?);
+    if info.fingerprint != link {
+        return Err(decoder.wrong("its frames do not add up to its fingerprint"));
+    }
+    let covered = blake3::hash(&bytes[..decoder.reader.taken()]);
+    let digest: [u8; 32] = decoder.get(|r| r.array())?;
+    if covered != blake3::Hash::from_bytes(digest) {
+        return Err(decoder.wrong("its bytes do not add up to its digest"));
+    }
+    if !decoder.reader.is_done() {
+        return Err(decoder.wrong("more follows after it"));
+    }
+    Ok(info)
+}
+
+/// A tape as far as it has been read.
+struct Decoder<'a> {
+    reader: Reader<'a>,
+    site: Site,
+    window: Window,
+    /// Bytes that bodies may still have.
+    raw_left: u64,
+}
+
+impl<'a> Decoder<'a> {
+    /// Reads the head. The fingerprint stands at the tape's end.
+    fn begin(bytes: &'a [u8]) -> Read<(Self, TapeInfo)> {
+        if !bytes.starts_with(MAGIC) {
+            return Err(TapeError::Magic);
+        }
+        let reader = Reader::new(bytes, "tape");
+        let raw_left = raw_bytes_max(bytes.len() as u64);
+        let mut decoder = Self { reader, site: Site::Head, window: Window::default(), raw_left };
+        decoder.get(|r| r.take(MAGIC.len()))?;
+        let found = decoder.get(Reader::u16)?;
+        if found != FORMAT {
+            return Err(TapeError::Format { found });
+        }
+        let info = decoder.head(bytes.len())?;
+        Ok((decoder, info))
+    }
+
+    fn head(&mut self, tape_bytes: usize) -> Read<TapeInfo> {
+        let name = self.text()?;
+        let (agent, model) = (self.text()?, self.text()?);
+        let count = self.get(Reader::varint)?;
+        if count > TAGS_MAX as u64 {
+            return Err(self.wrong(&format!("it has {count} tags; at most {TAGS_MAX} are allowed")));
+        }
+        let tags = (0..count).map(|_| Ok((self.text()?, self.text()?))).collect::<Read<Vec<_>>>()?;
+        let status = self.get(Reader::u8)?;
+        let status = Status::from_code(status).map_err(|e| self.wrong(&e.to_string()))?;
+        if status == Status::Open {
+            return Err(self.wrong("its run has not ended"));
+        }
+        let severity = self.severity()?;
+        let (started_ns, ended_ns) = (self.time()?, self.time()?);
+        let frames = self.get(Reader::varint32)?;
+        // Each has a byte at least.
+        if frames as usize > tape_bytes {
+            return Err(self.wrong(&format!("{frames} frames do not fit into it")));
+        }
+        let spec = tags
+            .iter()
+            .fold(RunSpec::new(&name).agent(&agent).model(&model), |spec, (key, value)| spec.tag(key, value));
+        spec.check().map_err(|e| self.wrong(&e.to_string()))?;
+        let metadata = self.body()?.bytes.to_vec();
+        let (raw_bytes, fingerprint) = (0, Link([0; 32]));
+        Ok(TapeInfo {
+            name,
+            agent,
+            model,
+            tags,
+            status,
+            severity,
+            started_ns,
+            ended_ns,
+            metadata,
+            frames,
+            raw_bytes,
+            fingerprint,
+        })
+    }
+
+    fn frame(&mut self, seq: u32, run_started_ns: u64) -> Read<TapeFrame> {
+        self.site = Site::Frame(seq);
+        let flags = self.get(Reader::u8)?;
+        if flags & !(INCOMPLETE | ERROR | PARENT | SNAPSHOT) != 0 {
+            return Err(self.wrong(&format!("its flags are {flags:#04x}, which are not known")));
+        }
+        let has = |flag: u8| flags & flag != 0;
+        let component = self.component()?;
+        let severity = self.severity()?;
+        let parent = if has(PARENT) { Some(self.get(Reader::varint32)?) } else { None };
+        if parent.is_some_and(|parent| parent == 0 || parent >= seq) {
+            return Err(self.wrong("its parent is no earlier frame"));
+        }
+        let after = self.get(Reader::signed)?;
+        let started_ns = run_started_ns.checked_add_signed(after).filter(|ns| *ns <= i64::MAX as u64);
+        let started_ns = started_ns.ok_or_else(|| self.wrong("its time is out of range"))?;
+        let duration_ns = self.get(Reader::varint)?;
+        if has(INCOMPLETE) && (has(ERROR) || duration_ns != 0) {
+            return Err(self.wrong("it was never finished, and has an end"));
+        }
+        let (input, output, metadata) = (self.body()?, self.body()?, self.body()?);
+        let snapshot = if has(SNAPSHOT) { Some(self.snapshot(seq)?) } else { None };
+        Ok(TapeFrame {
+            seq,
+            component,
+            parent,
+            severity,
+            incomplete: has(INCOMPLETE),
+            error: has(ERROR),
+            started_ns,
+            duration_ns,
+            input,
+            output,
+            metadata,
+            snapshot,
+        })
+    }
+
+    fn component(&mut self) -> Read<Component> {
+        let code = self.get(Reader::u8)?;
+        let other = match code {
+            COMPONENT_OTHER => {
+                let name = self.get(|r| r.text(COMPONENT_BYTES_MAX))?.to_owned();
+                match name.parse::<Component>() {
+                    Ok(Component::Other(name)) => Some(name),
+                    Ok(_) => return Err(self.wrong("its component is named as one of the engine's own")),
+                    Err(error) => return Err(self.wrong(&error.to_string())),
+                }
+            }
+            _ => None,
+        };
+        Component::from_code(code, other).map_err(|e| self.wrong(&e.to_string()))
+    }
+
+    fn snapshot(&mut self, seq: u32) -> Read<Snapshot> {
+        let state = self.body()?.bytes.to_vec();
+        let count = self.get(Reader::varint)?;
+        if count > EMBEDDINGS_MAX as u64 {
+            return Err(self.wrong(&format!("its snapshot has {count} embeddings")));
+        }
+        let mut embeddings = Vec::new();
+        for _ in 0..count {
+            let embedder = self.get(|r| r.text(EMBEDDER_BYTES_MAX))?.to_owned();
+            check_text("an embedder's id", &embedder, 1, EMBEDDER_BYTES_MAX)
+                .map_err(|e| self.wrong(&e.to_string()))?;
+            let bytes = self.body()?.bytes;
+            let (floats, rest) = bytes.as_chunks::<4>();
+            let vector: Vec<f32> = floats.iter().map(|b| f32::from_le_bytes(*b)).collect();
+            if vector.is_empty() || !rest.is_empty() || vector.iter().any(|x| !x.is_finite()) {
+                return Err(self.wrong("an embedding of its snapshot is no vector of finite numbers"));
+            }
+            embeddings.push((embedder, vector));
+        }
+        Ok(Snapshot { seq, state, embeddings })
+    }
+
+    /// A body, its bytes compared with its id.
+    fn body(&mut self) -> Read<Body> {
+        let same = self.get(Reader::varint)?;
+        if let Some(back) = same.checked_sub(1) {
+            let found = self.window.again(back);
+            let (id, bytes) =
+                found.ok_or_else(|| self.wrong("a body is the same as one that is not kept"))?;
+            return Ok(Body { bytes, id });
+        }
+        let len = self.get(Reader::varint)?;
+        if len <= INLINE_BYTES_MAX {
+            let bytes = self.get(|r| r.take(len as usize))?.to_vec();
+            return Ok(Body { id: BlobId::of(&bytes), bytes: Arc::new(bytes) });
+        }
+        if len > BODY_BYTES_MAX.min(self.raw_left) {
+            return Err(self.wrong(&format!("a body of {len} bytes is over the limit")));
+        }
+        self.raw_left -= len;
+        let id = BlobId(self.get(|r| r.array())?);
+        let mut bytes = Vec::new();
+        while (bytes.len() as u64) < len {
+            self.piece(&mut bytes, len)?;
+        }
+        if BlobId::of(&bytes) != id {
+            return Err(self.wrong(&format!("a body of {len} bytes does not hash to its id {id}")));
+        }
+        let bytes = Arc::new(bytes);
+        self.window.put(id, &bytes, None);
+        Ok(Body { bytes, id })
+    }
+
+    /// The next piece of a body: bytes that stand here, or a range of an earlier body.
+    fn piece(&mut self, body: &mut Vec<u8>, len: u64) -> Read<()> {
+        let head = self.get(Reader::varint)?;
+        let count = head >> 1;
+        if count == 0 || count > len - body.len() as u64 {
+            return Err(self.wrong("a piece of a body has a wrong length"));
+        }
+        let count = count as usize;
+        if head & 1 == 0 {
+            let bytes = self.get(|r| r.take(count))?;
+            body.extend_from_slice(bytes);
+            return Ok(());
+        }
+        let (back, offset) = (self.get(Reader::varint)?, self.get(Reader::varint)?);
+        let end = offset.checked_add(count as u64);
+        let range = self.window.get(back).and_then(|base| base.get(offset as usize..end? as usize));
+        match range {
+            Some(range) => body.extend_from_slice(range),
+            None => return Err(self.wrong("a piece of a body is of one that is not kept")),
+        }
+        Ok(())
+    }
+
+    fn severity(&mut self) -> Read<Severity> {
+        let code = self.get(Reader::u8)?;
+        Severity::from_code(code).map_err(|e| self.wrong(&e.to_string()))
+    }
+
+    /// A time since 1970 that has room for a difference to any other.
+    fn time(&mut self) -> Read<u64> {
+        let ns = self.get(Reader::varint)?;
+        if ns > i64::MAX as u64 {
+            return Err(self.wrong("a time is out of range"));
+        }
+        Ok(ns)
+    }
+
+    fn text(&mut self) -> Read<String> {
+        self.get(|r| r.text(TEXT_BYTES_MAX)).map(str::to_owned)
+    }
+
+    fn get<T>(
+        &mut self,
+        take: impl FnOnce(&mut Reader<'a>) -> std::result::Result<T, CodecError>,
+    ) -> Read<T> {
+        let offset = self.reader.taken() as u64;
+        let site = self.site;
+        take(&mut self.reader).map_err(|source| TapeError::Coding { site, offset, source })
+    }
+
+    fn wrong(&self, what: &str) -> TapeError {
+        TapeError::Wrong { site: self.site, offset: self.reader.taken() as u64, what: what.to_owned() }
+    }
+}

@@ -1,0 +1,187 @@
+//! A run onto a tape.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::layout::{
+    BODY_BYTES_MAX, ERROR, FORKED_FROM, FORMAT, INCOMPLETE, INLINE_BYTES_MAX, MAGIC, PARENT, SNAPSHOT,
+    TAPE_BYTES_MAX, put_head, raw_bytes_max,
+};
+use super::window::Window;
+use crate::codec::{put_bytes, put_signed, put_varint};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::BlobId;
+use crate::log::record::COMPONENT_OTHER;
+use crate::trace::lanes::{LaneKey, Slot};
+use crate::trace::model::TAGS_MAX;
+use crate::trace::reader::run_record;
+use crate::trace::{Component, RecordedFrame, RunReader, Snapshot, Status};
+
+/// The tape so far.
+struct Writer<'a> {
+    to: &'a mut dyn Write,
+    hasher: blake3::Hasher,
+    written: u64,
+    raw: u64,
+    window: Window,
+    /// What is not written yet: a frame at most.
+    pending: Vec<u8>,
+}
+
+impl RunReader {
+    /// Writes the run as a tape: every frame read and checked, those that a fork shares included. The same run gives the same
+    /// bytes, whatever store it is read from. Gives the tape's length in bytes.
+    ///
+    /// # Errors
+    /// `Conflict` for a run that has not ended; `Invalid` for one whose tape would be larger than
+    /// [`crate::TAPE_BYTES_MAX`]; `Damaged` at the first frame that is not what was recorded; `Unavailable` where the tape
+    /// cannot be written. What was written before an error is no tape.
+    pub fn write_tape(&self, to: &mut dyn Write) -> Result<u64> {
+        let info = self.info();
+        let (Some(fingerprint), Some(ended_ns)) = (info.fingerprint, info.ended_ns) else {
+            return Err(Error::conflict(format!(
+                "run {:?} has not ended: it is still being recorded, or its recorder was killed and the store was \
+                 not opened for writing since",
+                info.name
+            )));
+        };
+        let hasher = blake3::Hasher::new();
+        let mut tape =
+            Writer { to, hasher, written: 0, raw: 0, window: Window::default(), pending: Vec::new() };
+        tape.pending.extend(MAGIC);
+        tape.pending.extend(FORMAT.to_le_bytes());
+        put_head(&mut tape.pending, info, &self.tape_tags()?, ended_ns);
+        tape.body(self.metadata()?, &(Component::Other(String::new()), Slot::Metadata))?;
+        tape.flush()?;
+        for frame in self.frames() {
+            let frame = frame?;
+            let snapshot = self.snapshot_at(frame.seq)?.filter(|snapshot| snapshot.seq == frame.seq);
+            if frame.incomplete && info.status != Status::Abandoned {
+                return Err(Error::new(ErrorKind::Damaged, "a run that has ended has a frame that has not"));
+            }
+            tape.frame(frame, snapshot, info.started_ns)?;
+            tape.flush()?;
+        }
+        tape.pending.extend(fingerprint.0);
+        tape.flush()?;
+        let digest = tape.hasher.finalize();
+        tape.pending.extend(digest.as_bytes());
+        tape.flush()?;
+        tape.to.flush().map_err(unwritten)?;
+        Ok(tape.written)
+    }
+
+    /// The run's tags, and where it was forked.
+    fn tape_tags(&self) -> Result<Vec<(String, String)>> {
+        let info = self.info();
+        let mut tags = info.tags.clone();
+        if let Some(point) = &info.parent {
+            // Its name stays known when it is replaced.
+            let name = run_record(&self.core, self.namespace, point.uid)?.map(|(head, _)| head.fields.name);
+            let value = json!({ "run": name, "at": point.at, "shared": point.shared }).to_string();
+            tags.retain(|(key, _)| key != FORKED_FROM);
+            if tags.len() < TAGS_MAX {
+                tags.push((FORKED_FROM.to_owned(), value));
+            }
+        }
+        Ok(tags)
+    }
+}
+
+impl Writer<'_> {
+    fn flush(&mut self) -> Result<()> {
+        self.written += self.pending.len() as u64;
+        if self.written > TAPE_BYTES_MAX {
+            return Err(Error::invalid(format!("the tape would be larger than {TAPE_BYTES_MAX} bytes")));
+        }
+        self.hasher.update(&self.pending);
+        self.to.write_all(&self.pending).map_err(unwritten)?;
+        self.pending.clear();
+        Ok(())
+    }
+
+    fn frame(&mut self, frame: RecordedFrame, snapshot: Option<Snapshot>, run_started_ns: u64) -> Result<()> {
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        let flags = flag(frame.incomplete, INCOMPLETE)
+            | flag(frame.error, ERROR)
+            | flag(frame.parent.is_some(), PARENT)
+            | flag(snapshot.is_some(), SNAPSHOT);
+        let out = &mut self.pending;
+        out.extend([flags, frame.component.code()]);
+        if frame.component.code() == COMPONENT_OTHER {
+            put_bytes(out, frame.component.name().as_bytes());
+        }
+        out.push(frame.severity.code());
+        if let Some(parent) = frame.parent {
+            put_varint(out, u64::from(parent));
+        }
+        put_signed(out, frame.started_ns.wrapping_sub(run_started_ns) as i64);
+        put_varint(out, frame.duration_ns);
+        let lane = |slot| (frame.component.clone(), slot);
+        self.body(frame.input, &lane(Slot::Input))?;
+        self.body(frame.output, &lane(Slot::Output))?;
+        self.body(frame.metadata, &lane(Slot::Metadata))?;
+        let Some(snapshot) = snapshot else { return Ok(()) };
+        self.body(snapshot.state, &(Component::Merge, Slot::State))?;
+        put_varint(&mut self.pending, snapshot.embeddings.len() as u64);
+        for (embedder, vector) in snapshot.embeddings {
+            put_bytes(&mut self.pending, embedder.as_bytes());
+            let bytes = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+            self.body(bytes, &(Component::Other(embedder), Slot::State))?;
+        }
+        Ok(())
+    }
+
+    /// A body: the same as one in the window, or what it adds to the nearest there.
+    fn body(&mut self, bytes: Vec<u8>, lane: &LaneKey) -> Result<()> {
+        let len = bytes.len() as u64;
+        if len > BODY_BYTES_MAX {
+            return Err(Error::invalid(format!("a body of {len} bytes does not go onto a tape")));
+        }
+        if len <= INLINE_BYTES_MAX {
+            put_varint(&mut self.pending, 0);
+            put_bytes(&mut self.pending, &bytes);
+            return Ok(());
+        }
+        let id = BlobId::of(&bytes);
+        if let Some(back) = self.window.find(id) {
+            put_varint(&mut self.pending, back + 1);
+            let _ = self.window.again(back);
+            return Ok(());
+        }
+        self.raw += len;
+        let bytes = Arc::new(bytes);
+        put_varint(&mut self.pending, 0);
+        put_varint(&mut self.pending, len);
+        self.pending.extend(id.0);
+        let mut at = 0;
+        if let Some((back, same)) = self.window.nearest(&bytes, lane) {
+            for same in same {
+                literal(&mut self.pending, &bytes[at..same.new]);
+                put_varint(&mut self.pending, (same.len as u64) << 1 | 1);
+                put_varint(&mut self.pending, back);
+                put_varint(&mut self.pending, same.old as u64);
+                at = same.new + same.len;
+            }
+        }
+        literal(&mut self.pending, &bytes[at..]);
+        self.window.put(id, &bytes, Some(lane.clone()));
+        if self.raw > raw_bytes_max(self.written + self.pending.len() as u64) {
+            return Err(Error::invalid("the run repeats itself more than a tape may"));
+        }
+        Ok(())
+    }
+}
+
+fn literal(out: &mut Vec<u8>, bytes: &[u8]) {
+    if !bytes.is_empty() {
+        put_varint(out, (bytes.len() as u64) << 1);
+        out.extend(bytes);
+    }
+}
+
+fn unwritten(error: std::io::Error) -> Error {
+    Error::with_source(ErrorKind::Unavailable, format!("the tape cannot be written: {error}"), error)
+}

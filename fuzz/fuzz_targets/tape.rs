@@ -1,0 +1,4 @@
+//! annals::fuzzing::tape on any bytes.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| annals::fuzzing::tape(data));
