@@ -47,7 +47,7 @@ async fn ask(base: &str, count: usize, connections: usize) -> Outcome<serde_json
             let mut wire = Wire::connect(&base).await?;
             let mut times = Vec::new();
             for number in (connection..count).step_by(connections) {
-                let text = format!("{number} ").repeat(REQUEST_BYTES / 5);
+                let text = format!("{number} ").repeat(REQUEST_BYTES / 2);
                 let body = json!({ "model": "gpt-4o", "messages": [{ "role": "user", "content": &text[..REQUEST_BYTES] }] });
                 let body = body.to_string();
                 let asked = Instant::now();

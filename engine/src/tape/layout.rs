@@ -1,6 +1,8 @@
 //! What a tape is: docs/tapes.md has it byte by byte.
 //!
-//!     tape = magic [12] | format u16 | head | frame* | fingerprint [32] | digest [32]
+//! ```text
+//! tape = magic [12] | format u16 | head | frame* | fingerprint [32] | digest [32]
+//! ```
 
 use crate::codec::{CodecError, put_bytes, put_varint};
 use crate::error::{Error, ErrorKind};
