@@ -149,13 +149,13 @@ impl Recorder {
     /// Begins the recording of an exchange that somebody else carries.
     #[cfg(feature = "middleware")]
     pub(crate) fn begin(&self, asked: &Asked) -> Taping {
-        Taping::begin(&self.0, asked, None)
+        Taping::begin(&self.0, asked, None, self.0.comes())
     }
 
     /// Records an exchange whose answer no upstream gave.
     pub(crate) fn invented(&self, asked: &Asked, status: StatusCode, headers: &HeaderMap, body: &[u8]) {
         self.0.keep_draws();
-        let mut taping = Taping::begin(&self.0, asked, None);
+        let mut taping = Taping::begin(&self.0, asked, None, self.0.comes());
         taping.head(status, Headers::of(headers));
         taping.part(body);
         taping.end(None);
@@ -164,23 +164,30 @@ impl Recorder {
 
 impl Inner {
     async fn exchange(self: &Arc<Self>, asked: Asked, sent: Option<Bytes>) -> Response<Outgoing> {
-        self.keep_draws();
-        let mut taping = Taping::begin(self, &asked, sent.clone());
-        if let Some(cached) = taping.cached() {
-            return taping.repeat(cached);
-        }
-        let answered = match (&asked.refusal, self.mounts.get(&asked.mount)) {
-            (Some((status, why)), _) => Err((*status, why.clone())),
-            (None, None) => {
-                Err((StatusCode::NOT_FOUND, format!("this run has no upstream {:?}", asked.mount)))
+        let (asked, came) = (Arc::new(asked), self.comes());
+        let begin = tokio::task::spawn_blocking({
+            let (recorder, asked, sent) = (self.clone(), asked.clone(), sent.clone());
+            move || {
+                recorder.keep_draws();
+                Taping::begin(&recorder, &asked, sent, came)
             }
-            (None, Some(mount)) if self.is_own(&mount.origin) => {
-                Err((StatusCode::LOOP_DETECTED, "this upstream is the proxy itself".to_owned()))
+        });
+        let lost = |_| refused(StatusCode::BAD_GATEWAY, "the recorder has broken off");
+        // The upstream need not wait for the store, unless the store is to answer in its place.
+        let (taping, answered) = if self.cache.is_some() {
+            let mut taping = match begin.await.map_err(lost) {
+                Ok(taping) => taping,
+                Err(refused) => return refused,
+            };
+            if let Some(cached) = taping.cached() {
+                return taping.repeat(cached);
             }
-            (None, Some(mount)) => {
-                let body = sent.unwrap_or_else(|| asked.body.clone());
-                let sent = self.upstream.send(mount, &asked, body).await;
-                sent.map_err(|why| (StatusCode::BAD_GATEWAY, why))
+            (taping, self.ask(&asked, sent).await)
+        } else {
+            let (begun, answered) = tokio::join!(begin, self.ask(&asked, sent));
+            match begun.map_err(lost) {
+                Ok(taping) => (taping, answered),
+                Err(refused) => return refused,
             }
         };
         match answered {
@@ -196,6 +203,42 @@ impl Inner {
             Err((status, why)) => taping.refused(status, why).await,
         }
     }
+
+    /// What the upstream answers; else why it cannot be asked.
+    async fn ask(
+        &self,
+        asked: &Asked,
+        sent: Option<Bytes>,
+    ) -> Result<reqwest::Response, (StatusCode, String)> {
+        match (&asked.refusal, self.mounts.get(&asked.mount)) {
+            (Some((status, why)), _) => Err((*status, why.clone())),
+            (None, None) => {
+                Err((StatusCode::NOT_FOUND, format!("this run has no upstream {:?}", asked.mount)))
+            }
+            (None, Some(mount)) if self.is_own(&mount.origin) => {
+                Err((StatusCode::LOOP_DETECTED, "this upstream is the proxy itself".to_owned()))
+            }
+            (None, Some(mount)) => {
+                let body = sent.unwrap_or_else(|| asked.body.clone());
+                let sent = self.upstream.send(mount, asked, body).await;
+                sent.map_err(|why| (StatusCode::BAD_GATEWAY, why))
+            }
+        }
+    }
+
+    /// A request has come, and its end is to be waited for.
+    fn comes(&self) -> Came {
+        self.writing.send_modify(|left| *left += 1);
+        // Taken here and at the last part, so that what waits for the store changes no order.
+        Came { started_ns: RealIo::default().now_ns(), began: Instant::now() }
+    }
+}
+
+/// When a request came.
+#[derive(Clone, Copy)]
+struct Came {
+    started_ns: u64,
+    began: Instant,
 }
 
 impl Inner {
@@ -328,7 +371,7 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 impl Taping {
     /// `sent` is what goes to the upstream where that is not what was asked: it is what is recorded, and the hash stays that of
     /// what was asked.
-    fn begin(recorder: &Arc<Inner>, asked: &Asked, sent: Option<Bytes>) -> Self {
+    fn begin(recorder: &Arc<Inner>, asked: &Asked, sent: Option<Bytes>, came: Came) -> Self {
         let (http, mut removed) = http_of(asked);
         let hash = CallHash::of(&recorder.key, &http.call(), &asked.body);
         let asked_as = hash.0.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -347,16 +390,13 @@ impl Taping {
             counts.calls += u64::from(llm);
             counts.secrets_removed += removed as u64;
         }
-        recorder.writing.send_modify(|left| *left += 1);
         let component = if llm { Component::Llm } else { Component::Other("http".to_owned()) };
         if sent.is_some() {
             exchange.summary.insert("edited".to_owned(), true.into());
         }
         let request = sent.unwrap_or_else(|| asked.body.clone());
         let mut frame = Frame::new(component, request.to_vec(), "").metadata(bytes_of(&exchange));
-        // Taken here and at the last part, so that what waits for the store changes no order.
-        let started_ns = RealIo::default().now_ns();
-        frame.started_ns = Some(started_ns);
+        frame.started_ns = Some(came.started_ns);
         let frame = match recorder.is_failed() {
             true => None,
             false => OpenFrame::begin(recorder.run.clone(), &frame).inspect_err(|e| recorder.fail(e)).ok(),
@@ -369,8 +409,8 @@ impl Taping {
             request,
             answer: Some(Vec::new()),
             known_by: None,
-            started_ns,
-            began: Instant::now(),
+            started_ns: came.started_ns,
+            began: came.began,
             over: false,
         }
     }
