@@ -150,18 +150,21 @@ impl Bench {
         Ok(())
     }
 
-    /// Recorded requests of 20 KB asked again over eight connections.
+    /// Recorded requests of 20 KB asked again: one after the other, and by eight at once, whose answers end in the recorded order.
     fn replay(&self) -> Outcome<()> {
-        let recorded = self.recorded("asked", &["ask", "5000", "8"])?;
-        let mut rates = Vec::new();
-        for _ in 0..ROUNDS {
-            rates.push(number(&self.replayed("asked")?, "per_second"));
+        for (connections, requests) in [("1", "3000"), ("8", "400")] {
+            let run = format!("asked-{connections}");
+            let recorded = self.recorded(&run, &["ask", requests, connections])?;
+            let mut rates = Vec::new();
+            for _ in 0..ROUNDS {
+                rates.push(number(&self.replayed(&run)?, "per_second"));
+            }
+            println!(
+                "requests of 20 KB a second, {connections} at once: {:.0} recorded, {:.0} replayed (median of {ROUNDS})",
+                number(&recorded, "per_second"),
+                median(rates)
+            );
         }
-        println!(
-            "requests of 20 KB a second: {:.0} recorded, {:.0} replayed (median of {ROUNDS})",
-            number(&recorded, "per_second"),
-            median(rates)
-        );
         Ok(())
     }
 }

@@ -147,6 +147,11 @@ impl Branch {
         &self.0.child
     }
 
+    /// As [`Replayer::settle`].
+    pub(crate) async fn settle(&self) {
+        self.0.parent.settle().await;
+    }
+
     /// How many calls were answered from the parent, and what they had cost.
     pub(crate) fn served(&self) -> (u32, f64) {
         let receipt = self.0.parent.finish().receipt;

@@ -51,6 +51,7 @@ impl Onward {
 
     /// What the replay came to, and who recorded what came after it.
     pub(crate) async fn finish(&self) -> (Replayed, Option<Arc<Recorder>>) {
+        self.0.parent.settle().await;
         (self.0.parent.finish(), self.0.child.read().await.clone())
     }
 }

@@ -4,8 +4,10 @@
 //! recorded, and the recording's end says why.
 
 use std::pin::Pin;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
+use std::thread::ThreadId;
 
 use annals::io::{Io, RealIo};
 use annals::matching::CallHash;
@@ -16,6 +18,7 @@ use hyper::body::{Body, Frame as Part, SizeHint};
 use hyper::header::HeaderMap;
 use hyper::{Method, Response, StatusCode};
 use serde_json::{Map, Value, json};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::cache::{Cache, Cached};
@@ -53,6 +56,12 @@ pub struct Recorded {
     pub failed: Option<String>,
 }
 
+/// What is written to the store away from whoever carries the traffic, in order.
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Jobs that may wait; whoever has one more waits for the store.
+const JOBS_MAX: usize = 4096;
+
 /// Records one run.
 pub(crate) struct Recorder(Arc<Inner>);
 
@@ -69,6 +78,9 @@ struct Inner {
     counts: Mutex<Recorded>,
     /// What the program draws, recorded before each exchange.
     capture: OnceLock<Arc<Capture>>,
+    /// To the thread that writes, and that thread.
+    jobs: SyncSender<Job>,
+    writer: ThreadId,
     /// Exchanges whose end is still to be written.
     writing: tokio::sync::watch::Sender<usize>,
 }
@@ -91,6 +103,13 @@ impl Recorder {
         mounts: Mounts,
         cache: Option<Cache>,
     ) -> Result<Self, ProxyError> {
+        let (jobs, coming) = sync_channel::<Job>(JOBS_MAX);
+        let writer = std::thread::Builder::new().name("annals-tape".to_owned());
+        // It ends with the recorder, whose last job it does.
+        let writer = writer
+            .spawn(move || coming.into_iter().for_each(|job| job()))
+            .map_err(|error| ProxyError(format!("no thread can be started: {error}")))?;
+        let writer = writer.thread().id();
         Ok(Self(Arc::new(Inner {
             run,
             key,
@@ -102,6 +121,8 @@ impl Recorder {
             cache,
             counts: Mutex::default(),
             capture: OnceLock::new(),
+            jobs,
+            writer,
             writing: tokio::sync::watch::Sender::new(0),
         })))
     }
@@ -153,11 +174,11 @@ impl Recorder {
     }
 
     /// Records an exchange whose answer no upstream gave.
-    pub(crate) fn invented(&self, asked: &Asked, status: StatusCode, headers: &HeaderMap, body: &[u8]) {
+    pub(crate) fn invented(&self, asked: &Asked, status: StatusCode, headers: &HeaderMap, body: &Bytes) {
         self.0.keep_draws();
         let mut taping = Taping::begin(&self.0, asked, None, self.0.comes());
         taping.head(status, Headers::of(headers));
-        taping.part(body);
+        taping.part(body.clone());
         taping.end(None);
     }
 }
@@ -165,11 +186,14 @@ impl Recorder {
 impl Inner {
     async fn exchange(self: &Arc<Self>, asked: Asked, sent: Option<Bytes>) -> Response<Outgoing> {
         let (asked, came) = (Arc::new(asked), self.comes());
-        let begin = tokio::task::spawn_blocking({
+        let (tell, begin) = oneshot::channel();
+        // Behind the ends of the exchanges before: once this one is answered, all that its program had been told is stored.
+        self.later({
             let (recorder, asked, sent) = (self.clone(), asked.clone(), sent.clone());
             move || {
                 recorder.keep_draws();
-                Taping::begin(&recorder, &asked, sent, came)
+                // Nobody takes it where the client has hung up, which ends it.
+                let _ = tell.send(Taping::begin(&recorder, &asked, sent, came));
             }
         });
         let lost = |_| refused(StatusCode::BAD_GATEWAY, "the recorder has broken off");
@@ -245,6 +269,24 @@ impl Inner {
     fn keep_draws(&self) {
         if let Some(capture) = self.capture.get() {
             capture.keep(&self.run);
+        }
+    }
+
+    /// Has something written after all that was given before.
+    fn later(&self, job: impl FnOnce() + Send + 'static) {
+        use tokio::runtime::{Handle, RuntimeFlavor};
+        if std::thread::current().id() == self.writer {
+            return job();
+        }
+        match self.jobs.try_send(Box::new(job)) {
+            Ok(()) => {}
+            Err(TrySendError::Full(job)) => {
+                let many = Handle::try_current()
+                    .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread);
+                let wait = || self.jobs.send(job);
+                let _ = if many { tokio::task::block_in_place(wait) } else { wait() };
+            }
+            Err(TrySendError::Disconnected(job)) => job(),
         }
     }
 
@@ -349,7 +391,7 @@ pub(crate) fn http_of(asked: &Asked) -> (Http, usize) {
 /// An exchange being recorded. Dropped before its end, it is one whose client has hung up.
 pub(crate) struct Taping {
     recorder: Arc<Inner>,
-    frame: Option<OpenFrame<Arc<Run>>>,
+    frame: Option<Arc<OpenFrame<Arc<Run>>>>,
     exchange: Exchange,
     api: Api,
     request: Bytes,
@@ -401,6 +443,7 @@ impl Taping {
             true => None,
             false => OpenFrame::begin(recorder.run.clone(), &frame).inspect_err(|e| recorder.fail(e)).ok(),
         };
+        let frame = frame.map(Arc::new);
         Self {
             recorder: recorder.clone(),
             frame,
@@ -424,7 +467,7 @@ impl Taping {
         let recorder = self.recorder.clone();
         let cache = recorder.cache.as_ref().filter(|_| self.api.shape.is_model_call())?;
         self.known_by = cache.known_by(self.origin(), &self.exchange.http, &self.request);
-        let seq = self.frame.as_ref().map(OpenFrame::seq);
+        let seq = self.frame.as_ref().map(|frame| frame.seq());
         // It may be long, and waits for the disk.
         tokio::task::block_in_place(|| cache.find(self.known_by?, self.origin(), seq))
     }
@@ -439,7 +482,7 @@ impl Taping {
         self.exchange.summary.insert(CACHED.to_owned(), json!(from));
         self.known_by = None;
         self.head(response.status(), exchange.volatile.response_headers);
-        self.part(&body);
+        self.part(body);
         self.end(None);
         response
     }
@@ -465,7 +508,7 @@ impl Taping {
         let (parts, body) = refused(status, &why).into_parts();
         self.head(status, Headers::of(&parts.headers));
         let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-        self.part(&bytes);
+        self.part(bytes.clone());
         self.end(Some(why));
         Response::from_parts(parts, super::listen::whole(bytes))
     }
@@ -477,19 +520,26 @@ impl Taping {
         self.recorder.counts().secrets_removed += removed as u64;
     }
 
-    fn part(&mut self, bytes: &[u8]) {
-        let Some(frame) = &self.frame else { return };
+    fn part(&mut self, bytes: Bytes) {
+        let Some(frame) = self.frame.clone() else { return };
         let ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.exchange.volatile.part_bytes.push(bytes.len() as u64);
         self.exchange.volatile.part_ms.push(ms);
         match &mut self.answer {
-            Some(answer) if answer.len() + bytes.len() <= ANSWER_BYTES_MAX => answer.extend_from_slice(bytes),
+            Some(answer) if answer.len() + bytes.len() <= ANSWER_BYTES_MAX => {
+                answer.extend_from_slice(&bytes)
+            }
             _ => self.answer = None,
         }
-        if let Err(error) = frame.append(bytes) {
-            self.recorder.fail(&error);
-            self.frame = None;
-        }
+        let recorder = self.recorder.clone();
+        // The program has its part by the time that the store has it.
+        self.recorder.later(move || {
+            if !recorder.is_failed()
+                && let Err(error) = frame.append(&bytes)
+            {
+                recorder.fail(&error);
+            }
+        });
     }
 
     /// Writes the frame's end, away from whoever carries the traffic.
@@ -510,6 +560,8 @@ impl Taping {
             let (mut ending, counted) = recorder.look_at(exchange, &api, &request, answer.as_deref());
             ending.duration_ns = Some(duration_ns);
             recorder.count(&counted);
+            // All its parts are written; one that is not whole is not ended.
+            let frame = frame.and_then(Arc::into_inner).filter(|_| !recorder.is_failed());
             let finished = frame.map(|frame| frame.finish_with(ending)).transpose();
             let noted = finished.and_then(|seq| match (seq, known_by, &recorder.cache) {
                 (Some(seq), Some(known_by), Some(cache)) => {
@@ -522,10 +574,7 @@ impl Taping {
             }
             recorder.writing.send_modify(|left| *left -= 1);
         };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(write)),
-            Err(_) => write(),
-        }
+        self.recorder.later(write);
     }
 }
 
@@ -557,7 +606,7 @@ impl Body for Tee {
         match &polled {
             Poll::Ready(Some(Ok(part))) => {
                 if let (Some(bytes), Some(taping)) = (part.data_ref(), &mut self.taping) {
-                    taping.part(bytes);
+                    taping.part(bytes.clone());
                 }
                 // hyper asks no further once the announced length is there.
                 if self.body.is_end_stream()

@@ -31,6 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// What a broken answer is given to reach its client before the connection is cut.
 const FLUSH: Duration = Duration::from_millis(50);
 
+/// How long answers on their way out are waited for once the program has ended.
+const SETTLE: Duration = Duration::from_secs(2);
+
 /// The longest time after its request at which a part goes out with `Timing::Recorded`: a day.
 const PART_MS_MAX: u64 = 86_400_000;
 
@@ -227,6 +230,23 @@ impl Replayer {
         let Some(exchange) = self.0.exchanges.get(&seq) else { return (StatusCode::OK, HeaderMap::new()) };
         let status = exchange.http.status.and_then(|status| StatusCode::from_u16(status).ok());
         (status.unwrap_or(StatusCode::OK), exchange.volatile.response_headers.to_map())
+    }
+
+    /// Waits for answers that were asked for and are still on their way out, for a while: a program may end with the last byte of
+    /// one.
+    pub(crate) async fn settle(&self) {
+        let mut moved = self.0.moved.subscribe();
+        let settled = async {
+            loop {
+                moved.mark_unchanged();
+                let receipt = lock(&self.0.matching).receipt();
+                if receipt.served + receipt.given_up >= receipt.exact + receipt.matched {
+                    return;
+                }
+                let _ = moved.changed().await;
+            }
+        };
+        let _ = timeout(SETTLE, settled).await;
     }
 
     /// What it has come to.

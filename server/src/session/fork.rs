@@ -114,6 +114,7 @@ async fn session(
     {
         recorded.failed = Some(error.to_string());
     }
+    branch.settle().await;
     let (replayed, saved) = branch.served();
     let (left, diverged) = (branch.left(), branch.diverged());
     let differs_at = None;

@@ -44,6 +44,7 @@ pub fn replay(
         let played = play(proxy, program, &origin.mounts, more, hash).await?;
         let same_output = recorded_output(reader)?.map(|recorded| recorded == played.ended.stdout);
         let (code, seconds) = (played.ended.code, played.seconds);
+        replayer.settle().await;
         let captured = capture.map(|capture| capture.compare());
         Ok(ReplayReport { replayed: replayer.finish(), code, same_output, seconds, captured })
     })
