@@ -43,6 +43,20 @@ pub enum SessionError {
     Store(annals::Error),
 }
 
+impl std::fmt::Display for SessionError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Program(error) => f.write_str(&error.message),
+            Self::Proxy(error) => error.fmt(f),
+            Self::Mount(error) => error.fmt(f),
+            Self::Nondet(error) => f.write_str(&error.0),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for SessionError {}
+
 impl From<NondetError> for SessionError {
     fn from(error: NondetError) -> Self {
         Self::Nondet(error)
