@@ -123,7 +123,7 @@ pub(crate) struct AttachArgs {
 /// The run that calls are recorded into, and where they go.
 #[derive(Debug, Args)]
 pub(crate) struct NewRunArgs {
-    /// The run's name [default: the command's, with the time]
+    /// The run's name [default: the program's (without one: attach), with the time]
     #[arg(long, value_name = "NAME")]
     pub(crate) run: Option<String>,
     /// A tag of the run; may be given again
