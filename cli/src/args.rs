@@ -262,15 +262,8 @@ pub(crate) struct ReplayArgs {
     /// Write the outputs' exact bytes and nothing else; no program is started
     #[arg(long, conflicts_with = "json")]
     pub(crate) raw: bool,
-    /// What of a request may differ: 'ignore PATH', 'mask SHAPE PATH' (a uuid, a time, ... in a text) or 'query KEY'; may be given again
-    #[arg(long, value_name = "RULE")]
-    pub(crate) rule: Vec<String>,
-    /// Leave out the value at this place of requests, as --rule 'ignore PATH' does
-    #[arg(long, value_name = "JSONPATH")]
-    pub(crate) ignore: Vec<String>,
-    /// A set of rules: none, gemini, bedrock or redacting
-    #[arg(long, value_name = "PRESET")]
-    pub(crate) matcher: Vec<String>,
+    #[command(flatten)]
+    pub(crate) rules: RuleArgs,
     /// Answers come as fast as they are taken, or as slowly as they were recorded
     #[arg(long, value_enum, default_value_t)]
     pub(crate) timing: TimingArg,
@@ -288,6 +281,20 @@ pub(crate) struct ReplayArgs {
     /// Another program than the recorded one
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// What of a request may differ from the recorded one.
+#[derive(Debug, Args)]
+pub(crate) struct RuleArgs {
+    /// What of a request may differ: 'ignore PATH', 'mask SHAPE PATH' (a uuid, a time, ... in a text) or 'query KEY'; may be given again
+    #[arg(long, value_name = "RULE")]
+    pub(crate) rule: Vec<String>,
+    /// Leave out the value at this place of requests, as --rule 'ignore PATH' does
+    #[arg(long, value_name = "JSONPATH")]
+    pub(crate) ignore: Vec<String>,
+    /// A set of rules: none, gemini, bedrock or redacting
+    #[arg(long, value_name = "PRESET")]
+    pub(crate) matcher: Vec<String>,
 }
 
 /// What becomes of a request that is not in the recording.
@@ -351,15 +358,8 @@ pub(crate) struct DriftArgs {
     /// Also write the results as JUnit XML
     #[arg(long, value_name = "FILE")]
     pub(crate) junit: Option<PathBuf>,
-    /// What of a request may differ, as for `replay`; may be given again
-    #[arg(long, value_name = "RULE")]
-    pub(crate) rule: Vec<String>,
-    /// Leave out the value at this place of requests
-    #[arg(long, value_name = "JSONPATH")]
-    pub(crate) ignore: Vec<String>,
-    /// A set of rules: none, gemini, bedrock or redacting
-    #[arg(long, value_name = "PRESET")]
-    pub(crate) matcher: Vec<String>,
+    #[command(flatten)]
+    pub(crate) rules: RuleArgs,
     /// Run this program in place of each recorded one
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

@@ -275,7 +275,8 @@ fn replayed(
     let mut words: Vec<OsString> =
         vec!["--store".into(), root.into(), "--namespace".into(), namespace.into()];
     words.extend(["replay".into(), run.into()]);
-    for (option, values) in [("--rule", &args.rule), ("--ignore", &args.ignore), ("--matcher", &args.matcher)]
+    for (option, values) in
+        [("--rule", &args.rules.rule), ("--ignore", &args.rules.ignore), ("--matcher", &args.rules.matcher)]
     {
         words.extend(values.iter().flat_map(|value| [option.into(), value.into()]));
     }

@@ -81,13 +81,13 @@ fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &
     let refused =
         |error| before(Failure::new(Code::Usage, error, "`annals replay --help` has the forms of rules"));
     let mut rules = Rules::none();
-    for preset in &args.matcher {
+    for preset in &args.rules.matcher {
         rules = rules.preset(preset).map_err(refused)?;
     }
-    for path in &args.ignore {
+    for path in &args.rules.ignore {
         rules = rules.ignore(path).map_err(refused)?;
     }
-    for rule in &args.rule {
+    for rule in &args.rules.rule {
         rules = rules.rule(rule).map_err(refused)?;
     }
     let program = program(&run.id, origin, &args.command)?;

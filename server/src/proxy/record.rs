@@ -3,6 +3,7 @@
 //! The program always gets what the upstream said, also where the store refuses a frame: from then on nothing is
 //! recorded, and the recording's end says why.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -105,9 +106,9 @@ impl Recorder {
     ) -> Result<Self, ProxyError> {
         let (jobs, coming) = sync_channel::<Job>(JOBS_MAX);
         let writer = std::thread::Builder::new().name("annals-tape".to_owned());
-        // It ends with the recorder, whose last job it does.
+        // It ends with the recorder, whose last job it does. One that fails as none may takes no other with it.
         let writer = writer
-            .spawn(move || coming.into_iter().for_each(|job| job()))
+            .spawn(move || coming.into_iter().for_each(|job| drop(catch_unwind(AssertUnwindSafe(job)))))
             .map_err(|error| ProxyError(format!("no thread can be started: {error}")))?;
         let writer = writer.thread().id();
         Ok(Self(Arc::new(Inner {
@@ -196,23 +197,31 @@ impl Inner {
                 let _ = tell.send(Taping::begin(&recorder, &asked, sent, came));
             }
         });
-        let lost = |_| refused(StatusCode::BAD_GATEWAY, "the recorder has broken off");
         // The upstream need not wait for the store, unless the store is to answer in its place.
         let (taping, answered) = if self.cache.is_some() {
-            let mut taping = match begin.await.map_err(lost) {
-                Ok(taping) => taping,
-                Err(refused) => return refused,
-            };
-            if let Some(cached) = taping.cached() {
-                return taping.repeat(cached);
+            let mut begun = begin.await.ok();
+            let cached = begun.as_mut().and_then(Taping::cached);
+            match (begun, cached) {
+                (Some(taping), Some(cached)) => return taping.repeat(cached),
+                (begun, _) => (begun, self.ask(&asked, sent).await),
             }
-            (taping, self.ask(&asked, sent).await)
         } else {
             let (begun, answered) = tokio::join!(begin, self.ask(&asked, sent));
-            match begun.map_err(lost) {
-                Ok(taping) => (taping, answered),
-                Err(refused) => return refused,
-            }
+            (begun.ok(), answered)
+        };
+        let Some(taping) = taping else {
+            // The program has its answer all the same.
+            self.fail(&annals::Error::new(annals::ErrorKind::Unavailable, "the recorder has broken off"));
+            return match answered {
+                Ok(response) => {
+                    let (status, headers) = (response.status(), Headers::of(response.headers()).to_map());
+                    let mut passed = Response::new(Tee { body: response.into(), taping: None }.boxed());
+                    *passed.status_mut() = status;
+                    *passed.headers_mut() = headers;
+                    passed
+                }
+                Err((status, why)) => refused(status, &why),
+            };
         };
         match answered {
             Ok(response) => {
@@ -251,18 +260,31 @@ impl Inner {
     }
 
     /// A request has come, and its end is to be waited for.
-    fn comes(&self) -> Came {
+    fn comes(self: &Arc<Self>) -> Came {
         self.writing.send_modify(|left| *left += 1);
         // Taken here and at the last part, so that what waits for the store changes no order.
-        Came { started_ns: RealIo::default().now_ns(), began: Instant::now() }
+        Came {
+            started_ns: RealIo::default().now_ns(),
+            began: Instant::now(),
+            waited_for: WaitedFor(self.clone()),
+        }
     }
 }
 
 /// When a request came.
-#[derive(Clone, Copy)]
 struct Came {
     started_ns: u64,
     began: Instant,
+    waited_for: WaitedFor,
+}
+
+/// An exchange whose end is still to be written; over when it is dropped, however that comes about.
+struct WaitedFor(Arc<Inner>);
+
+impl Drop for WaitedFor {
+    fn drop(&mut self) {
+        self.0.writing.send_modify(|left| *left -= 1);
+    }
 }
 
 impl Inner {
@@ -401,7 +423,8 @@ pub(crate) struct Taping {
     known_by: Option<CallHash>,
     started_ns: u64,
     began: Instant,
-    over: bool,
+    /// Until it is closed.
+    waited_for: Option<WaitedFor>,
 }
 
 /// What an exchange says of the run and the frame whose answer it got.
@@ -454,7 +477,7 @@ impl Taping {
             known_by: None,
             started_ns: came.started_ns,
             began: came.began,
-            over: false,
+            waited_for: Some(came.waited_for),
         }
     }
 
@@ -548,9 +571,7 @@ impl Taping {
     }
 
     fn close(&mut self, broken: Option<String>) {
-        if std::mem::replace(&mut self.over, true) {
-            return;
-        }
+        let Some(waited_for) = self.waited_for.take() else { return };
         self.exchange.http.broken = broken;
         let (recorder, frame, exchange) = (self.recorder.clone(), self.frame.take(), self.exchange.clone());
         let (api, request, answer) = (self.api.clone(), self.request.clone(), self.answer.take());
@@ -572,7 +593,7 @@ impl Taping {
             if let Err(error) = noted {
                 recorder.fail(&error);
             }
-            recorder.writing.send_modify(|left| *left -= 1);
+            drop(waited_for);
         };
         self.recorder.later(write);
     }
