@@ -198,6 +198,7 @@ async fn asked(request: &mut Request) -> Result<Asked> {
         query: url.query().map(str::to_owned),
         headers: request.headers().clone(),
         body,
+        coming: None,
         refusal: None,
         wire: None,
     })

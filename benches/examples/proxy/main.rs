@@ -7,6 +7,7 @@
 
 mod agent;
 mod http;
+mod pace;
 mod upstream;
 
 use std::path::{Path, PathBuf};

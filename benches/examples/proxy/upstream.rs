@@ -1,14 +1,15 @@
 //! A model provider that answers at once, after 20 ms, or with a stream whose chunks say when they were sent.
 
-use std::time::Duration;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
-use tokio::time::Instant;
 
 use crate::Outcome;
 use crate::http::{Wire, now_ns};
+use crate::pace::{self, Paced};
 
 /// How far apart the chunks of a stream are.
 const CHUNK_EVERY: Duration = Duration::from_millis(20);
@@ -18,14 +19,16 @@ pub(crate) fn start() -> Outcome<String> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
     let url = format!("http://{}", listener.local_addr()?);
+    let pace = pace::start()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("upstream".to_owned()).spawn(move || {
         runtime.block_on(async {
             let Ok(listener) = TcpListener::from_std(listener) else { return };
             while let Ok((stream, _)) = listener.accept().await {
+                let pace = pace.clone();
                 tokio::spawn(async {
                     if let Ok(wire) = Wire::new(stream) {
-                        _ = serve(wire).await
+                        _ = serve(wire, pace).await
                     }
                 });
             }
@@ -34,7 +37,7 @@ pub(crate) fn start() -> Outcome<String> {
     Ok(url)
 }
 
-async fn serve(mut wire: Wire) -> Outcome<()> {
+async fn serve(mut wire: Wire, pace: Sender<Paced>) -> Outcome<()> {
     let answer = json!({
         "id": "x", "object": "chat.completion", "created": 1, "model": "gpt-4o",
         "choices": [{ "index": 0, "message": { "role": "assistant", "content": "word ".repeat(300) }, "finish_reason": "stop" }],
@@ -50,9 +53,8 @@ async fn serve(mut wire: Wire) -> Outcome<()> {
         let path = head.split_whitespace().nth(1).unwrap_or_default();
         if path.ends_with("/stream") {
             let asked: Value = serde_json::from_slice(&body)?;
-            stream(&mut wire, asked["number"].as_u64().unwrap_or(0), asked["chunks"].as_u64().unwrap_or(0))
-                .await?;
-            continue;
+            let (number, chunks) = (asked["number"].as_u64(), asked["chunks"].as_u64());
+            return stream(wire, number.unwrap_or(0), chunks.unwrap_or(0), &pace).await;
         }
         if path.ends_with("/chat/completions") {
             tokio::time::sleep(CHUNK_EVERY).await;
@@ -62,19 +64,22 @@ async fn serve(mut wire: Wire) -> Outcome<()> {
     Ok(())
 }
 
-async fn stream(wire: &mut Wire, number: u64, chunks: u64) -> Outcome<()> {
+/// The rest is sent by the thread that keeps time.
+async fn stream(wire: Wire, number: u64, chunks: u64, pace: &Sender<Paced>) -> Outcome<()> {
+    let mut stream = wire.stream;
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
-    wire.stream.write_all(head.as_bytes()).await?;
+    stream.write_all(head.as_bytes()).await?;
+    let to = stream.into_std()?;
+    to.set_nonblocking(false)?;
     // Streams do not send in step with each other.
-    let mut at = Instant::now() + Duration::from_micros(number * 7919 % 20_000);
-    for chunk in 0..chunks {
-        tokio::time::sleep_until(at).await;
-        at += CHUNK_EVERY;
-        let delta = json!({ "id": "s", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4o", "n": chunk,
-            "choices": [{ "index": 0, "delta": { "content": format!("{} ", now_ns()) }, "finish_reason": null }] });
-        let event = format!("data: {delta}\n\n");
-        wire.stream.write_all(format!("{:x}\r\n{event}\r\n", event.len()).as_bytes()).await?;
-    }
-    wire.stream.write_all(b"0\r\n\r\n").await?;
+    let first = Instant::now() + Duration::from_micros(number * 7919 % 20_000);
+    pace.send(Paced { to, first, every: CHUNK_EVERY, chunks, chunk, last: b"0\r\n\r\n" })?;
     Ok(())
+}
+
+fn chunk(number: u64) -> Vec<u8> {
+    let delta = json!({ "id": "s", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4o", "n": number,
+        "choices": [{ "index": 0, "delta": { "content": format!("{} ", now_ns()) }, "finish_reason": null }] });
+    let event = format!("data: {delta}\n\n");
+    format!("{:x}\r\n{event}\r\n", event.len()).into_bytes()
 }

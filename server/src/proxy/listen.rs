@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::BoxBody};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, UPGRADE};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,10 +21,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::upload::Coming;
 use super::wire::{Counted, Wire};
 
 /// Greatest length of a request's body, in bytes.
 const REQUEST_BYTES_MAX: usize = 256 << 20;
+
+/// Lengths of bodies that are worth passing on before they are whole.
+const COMING: std::ops::RangeInclusive<u64> = (32 << 10)..=(REQUEST_BYTES_MAX as u64);
 
 /// The header of an answer that no upstream gave.
 pub(crate) const OURS: &str = "x-annals";
@@ -43,6 +47,8 @@ pub(crate) struct Asked {
     pub(crate) query: Option<String>,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+    /// The body in place of `body`, where it is long and whoever answers does so before it is here.
+    pub(crate) coming: Option<Coming>,
     /// Why it is not to be passed on.
     pub(crate) refusal: Option<(StatusCode, String)>,
     /// The connection it came by, if there is one.
@@ -51,6 +57,11 @@ pub(crate) struct Asked {
 
 /// Whoever answers requests.
 pub(crate) trait Handler: Send + Sync + 'static {
+    /// Whether it takes long bodies as they come.
+    fn takes_coming(&self) -> bool {
+        false
+    }
+
     fn answer(self: Arc<Self>, asked: Asked) -> Answer;
 }
 
@@ -173,11 +184,15 @@ async fn one(
         query: parts.uri.query().map(str::to_owned),
         headers: parts.headers,
         body: Bytes::new(),
+        coming: None,
         refusal: None,
         wire: Some(wire),
     };
     asked.refusal = refusal(&asked.method, &asked.headers);
-    if asked.refusal.is_none() {
+    let len = announced(&asked.headers).filter(|len| COMING.contains(len) && handler.takes_coming());
+    if let (None, Some(len)) = (&asked.refusal, len) {
+        asked.coming = Some(Coming { from: body, len });
+    } else if asked.refusal.is_none() {
         match Limited::new(body, REQUEST_BYTES_MAX).collect().await {
             Ok(body) => asked.body = body.to_bytes(),
             Err(error) if error.is::<LengthLimitError>() => {
@@ -190,6 +205,13 @@ async fn one(
         }
     }
     handler.answer(asked).await
+}
+
+/// The length that a body has by its head, if it is not in chunks.
+fn announced(headers: &HeaderMap) -> Option<u64> {
+    let chunked = headers.contains_key(TRANSFER_ENCODING);
+    let len = headers.get(CONTENT_LENGTH).filter(|_| !chunked)?;
+    len.to_str().ok()?.parse().ok()
 }
 
 /// The mount, and the path below it. Some clients join a path to a base that ends in a slash and get two.

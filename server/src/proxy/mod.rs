@@ -1,7 +1,9 @@
 //! The loopback proxy: `listen` takes connections and reads requests, `mounts` says which upstream an address stands for,
 //! `upstream` calls it, `record` records what goes through, `replay` answers
-//! from a recording, `branch` and `onward` do both, one after the other, `cache` has answers of earlier runs, `exchange` is the form in which a frame keeps it.
+//! from a recording, `branch` and `onward` do both, one after the other, `cache` has answers of earlier runs, `upload` passes
+//! a long body on while it comes, `backlog` writes while traffic goes on, `exchange` is the form in which a frame keeps it.
 
+mod backlog;
 mod branch;
 mod cache;
 mod exchange;
@@ -10,6 +12,8 @@ mod mounts;
 mod onward;
 mod record;
 mod replay;
+mod unread;
+mod upload;
 mod upstream;
 mod wire;
 

@@ -3,12 +3,9 @@
 //! The program always gets what the upstream said, also where the store refuses a frame: from then on nothing is
 //! recorded, and the recording's end says why.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
-use std::thread::ThreadId;
 
 use annals::io::{Io, RealIo};
 use annals::matching::CallHash;
@@ -22,10 +19,12 @@ use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::backlog::Backlog;
 use super::cache::{Cache, Cached};
 use super::exchange::{Exchange, Headers, Http, Volatile};
 use super::listen::{Answer, Asked, BoxError, Handler, Outgoing, Proxy, ProxyError, refused};
 use super::mounts::Mounts;
+use super::upload::{Coming, Going};
 use super::upstream::{Upstream, chain};
 use crate::nondet::Capture;
 use crate::providers::{self, Api, Evidence, Prices, Rules};
@@ -57,12 +56,6 @@ pub struct Recorded {
     pub failed: Option<String>,
 }
 
-/// What is written to the store away from whoever carries the traffic, in order.
-type Job = Box<dyn FnOnce() + Send>;
-
-/// Jobs that may wait; whoever has one more waits for the store.
-const JOBS_MAX: usize = 4096;
-
 /// Records one run.
 pub(crate) struct Recorder(Arc<Inner>);
 
@@ -79,9 +72,8 @@ struct Inner {
     counts: Mutex<Recorded>,
     /// What the program draws, recorded before each exchange.
     capture: OnceLock<Arc<Capture>>,
-    /// To the thread that writes, and that thread.
-    jobs: SyncSender<Job>,
-    writer: ThreadId,
+    /// Writes to the store.
+    tape: Backlog,
     /// Exchanges whose end is still to be written.
     writing: tokio::sync::watch::Sender<usize>,
 }
@@ -104,26 +96,20 @@ impl Recorder {
         mounts: Mounts,
         cache: Option<Cache>,
     ) -> Result<Self, ProxyError> {
-        let (jobs, coming) = sync_channel::<Job>(JOBS_MAX);
-        let writer = std::thread::Builder::new().name("annals-tape".to_owned());
-        // It ends with the recorder, whose last job it does. One that fails as none may takes no other with it.
-        let writer = writer
-            .spawn(move || coming.into_iter().for_each(|job| drop(catch_unwind(AssertUnwindSafe(job)))))
-            .map_err(|error| ProxyError(format!("no thread can be started: {error}")))?;
-        let writer = writer.thread().id();
+        let tape = Backlog::new("annals-tape");
+        let tape = tape.map_err(|error| ProxyError(format!("no thread can be started: {error}")))?;
         Ok(Self(Arc::new(Inner {
             run,
             key,
             mounts,
-            upstream: Upstream::new()?,
+            upstream: Upstream::default(),
             port: OnceLock::new(),
             prices: Prices::built_in(),
             rules: Rules::default(),
             cache,
             counts: Mutex::default(),
             capture: OnceLock::new(),
-            jobs,
-            writer,
+            tape,
             writing: tokio::sync::watch::Sender::new(0),
         })))
     }
@@ -145,6 +131,7 @@ impl Recorder {
 
     /// Waits until all that went through is written, and says what it was.
     pub(crate) async fn finish(&self) -> Recorded {
+        self.0.tape.hurry();
         let mut writing = self.0.writing.subscribe();
         let _ = writing.wait_for(|left| *left == 0).await;
         self.0.counts().clone()
@@ -152,6 +139,11 @@ impl Recorder {
 }
 
 impl Handler for Inner {
+    fn takes_coming(&self) -> bool {
+        // What is looked up is looked up whole.
+        self.cache.is_none()
+    }
+
     fn answer(self: Arc<Self>, asked: Asked) -> Answer {
         Box::pin(async move { self.exchange(asked, None).await })
     }
@@ -171,13 +163,13 @@ impl Recorder {
     /// Begins the recording of an exchange that somebody else carries.
     #[cfg(feature = "middleware")]
     pub(crate) fn begin(&self, asked: &Asked) -> Taping {
-        Taping::begin(&self.0, asked, None, self.0.comes())
+        Taping::begin(&self.0, asked, asked.body.clone(), None, self.0.comes())
     }
 
     /// Records an exchange whose answer no upstream gave.
     pub(crate) fn invented(&self, asked: &Asked, status: StatusCode, headers: &HeaderMap, body: &Bytes) {
         self.0.keep_draws();
-        let mut taping = Taping::begin(&self.0, asked, None, self.0.comes());
+        let mut taping = Taping::begin(&self.0, asked, asked.body.clone(), None, self.0.comes());
         taping.head(status, Headers::of(headers));
         taping.part(body.clone());
         taping.end(None);
@@ -185,30 +177,44 @@ impl Recorder {
 }
 
 impl Inner {
-    async fn exchange(self: &Arc<Self>, asked: Asked, sent: Option<Bytes>) -> Response<Outgoing> {
-        let (asked, came) = (Arc::new(asked), self.comes());
-        let (tell, begin) = oneshot::channel();
-        // Behind the ends of the exchanges before: once this one is answered, all that its program had been told is stored.
-        self.later({
-            let (recorder, asked, sent) = (self.clone(), asked.clone(), sent.clone());
-            move || {
-                recorder.keep_draws();
-                // Nobody takes it where the client has hung up, which ends it.
-                let _ = tell.send(Taping::begin(&recorder, &asked, sent, came));
-            }
-        });
-        // The upstream need not wait for the store, unless the store is to answer in its place.
-        let (taping, answered) = if self.cache.is_some() {
-            let mut begun = begin.await.ok();
-            let cached = begun.as_mut().and_then(Taping::cached);
-            match (begun, cached) {
-                (Some(taping), Some(cached)) => return taping.repeat(cached),
-                (begun, _) => (begun, self.ask(&asked, sent).await),
-            }
-        } else {
-            let (begun, answered) = tokio::join!(begin, self.ask(&asked, sent));
-            (begun.ok(), answered)
+    async fn exchange(self: &Arc<Self>, mut asked: Asked, sent: Option<Bytes>) -> Response<Outgoing> {
+        let came = self.comes();
+        let (going, mut gone) = asked.coming.take().map(Coming::fork).unzip();
+        let asked = Arc::new(asked);
+        let ask = self.ask(&asked, going, sent.clone());
+        let mut ask = std::pin::pin!(ask);
+        // What is still on its way goes first: the recording has all the time that the upstream takes for its answer.
+        let early = match &mut gone {
+            None => None,
+            Some(gone) => tokio::select! {
+                biased;
+                () = gone.sent() => None,
+                answered = &mut ask => Some(answered),
+            },
         };
+        let begin = async {
+            let body = match gone {
+                Some(gone) => gone.whole().await,
+                None => Ok(asked.body.clone()),
+            };
+            let (body, cut) = body.map_or_else(|why| (Bytes::new(), Some(why)), |body| (body, None));
+            (self.begin(asked.clone(), body, sent.clone(), came).await, cut)
+        };
+        let ((taping, cut), answered) = match early {
+            Some(answered) => (begin.await, answered),
+            // Unless the store is to answer in the upstream's place, the upstream need not wait for it.
+            None if self.cache.is_none() => tokio::join!(begin, ask),
+            None => {
+                let (mut begun, cut) = begin.await;
+                let cached = begun.as_mut().and_then(Taping::cached);
+                match (begun, cached) {
+                    (Some(taping), Some(cached)) => return taping.repeat(cached),
+                    (begun, _) => ((begun, cut), ask.await),
+                }
+            }
+        };
+        // Of a request that broke off no answer is worth anything.
+        let answered = cut.map_or(answered, |why| Err((StatusCode::BAD_REQUEST, why)));
         let Some(taping) = taping else {
             // The program has its answer all the same.
             self.fail(&annals::Error::new(annals::ErrorKind::Unavailable, "the recorder has broken off"));
@@ -237,10 +243,29 @@ impl Inner {
         }
     }
 
+    /// Begins an exchange behind the ends of those before: once it is answered, all that its program had been told is stored.
+    async fn begin(
+        self: &Arc<Self>,
+        asked: Arc<Asked>,
+        body: Bytes,
+        sent: Option<Bytes>,
+        came: Came,
+    ) -> Option<Taping> {
+        let (tell, begun) = oneshot::channel();
+        let recorder = self.clone();
+        self.tape.push(true, move || {
+            recorder.keep_draws();
+            // Nobody takes it where the client has hung up, which ends it.
+            let _ = tell.send(Taping::begin(&recorder, &asked, body, sent, came));
+        });
+        begun.await.ok()
+    }
+
     /// What the upstream answers; else why it cannot be asked.
     async fn ask(
         &self,
         asked: &Asked,
+        going: Option<Going>,
         sent: Option<Bytes>,
     ) -> Result<reqwest::Response, (StatusCode, String)> {
         match (&asked.refusal, self.mounts.get(&asked.mount)) {
@@ -252,7 +277,11 @@ impl Inner {
                 Err((StatusCode::LOOP_DETECTED, "this upstream is the proxy itself".to_owned()))
             }
             (None, Some(mount)) => {
-                let body = sent.unwrap_or_else(|| asked.body.clone());
+                let bytes = sent.unwrap_or_else(|| asked.body.clone());
+                let body = match going {
+                    Some(going) => Some(reqwest::Body::wrap(going)),
+                    None => (!bytes.is_empty()).then(|| bytes.into()),
+                };
                 let sent = self.upstream.send(mount, asked, body).await;
                 sent.map_err(|why| (StatusCode::BAD_GATEWAY, why))
             }
@@ -291,24 +320,6 @@ impl Inner {
     fn keep_draws(&self) {
         if let Some(capture) = self.capture.get() {
             capture.keep(&self.run);
-        }
-    }
-
-    /// Has something written after all that was given before.
-    fn later(&self, job: impl FnOnce() + Send + 'static) {
-        use tokio::runtime::{Handle, RuntimeFlavor};
-        if std::thread::current().id() == self.writer {
-            return job();
-        }
-        match self.jobs.try_send(Box::new(job)) {
-            Ok(()) => {}
-            Err(TrySendError::Full(job)) => {
-                let many = Handle::try_current()
-                    .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread);
-                let wait = || self.jobs.send(job);
-                let _ = if many { tokio::task::block_in_place(wait) } else { wait() };
-            }
-            Err(TrySendError::Disconnected(job)) => job(),
         }
     }
 
@@ -417,6 +428,8 @@ pub(crate) struct Taping {
     exchange: Exchange,
     api: Api,
     request: Bytes,
+    /// What of the answer is not in the store yet.
+    unwritten: Arc<Mutex<Vec<u8>>>,
     /// A copy of the answer to look at, as long as it is not too long.
     answer: Option<Vec<u8>>,
     /// What the request is known by in the cache.
@@ -430,15 +443,18 @@ pub(crate) struct Taping {
 /// What an exchange says of the run and the frame whose answer it got.
 const CACHED: &str = "cached";
 
+/// An answer with so much that is not in the store yet waits for the store.
+const UNWRITTEN_BYTES_MAX: usize = 16 << 20;
+
 /// An answer longer than this is not looked into.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 impl Taping {
     /// `sent` is what goes to the upstream where that is not what was asked: it is what is recorded, and the hash stays that of
     /// what was asked.
-    fn begin(recorder: &Arc<Inner>, asked: &Asked, sent: Option<Bytes>, came: Came) -> Self {
+    fn begin(recorder: &Arc<Inner>, asked: &Asked, body: Bytes, sent: Option<Bytes>, came: Came) -> Self {
         let (http, mut removed) = http_of(asked);
-        let hash = CallHash::of(&recorder.key, &http.call(), &asked.body);
+        let hash = CallHash::of(&recorder.key, &http.call(), &body);
         let asked_as = hash.0.iter().map(|byte| format!("{byte:02x}")).collect();
         let volatile = Volatile { asked: asked_as, ..Volatile::default() };
         let mut exchange = Exchange { http, summary: Map::new(), volatile };
@@ -459,7 +475,7 @@ impl Taping {
         if sent.is_some() {
             exchange.summary.insert("edited".to_owned(), true.into());
         }
-        let request = sent.unwrap_or_else(|| asked.body.clone());
+        let request = sent.unwrap_or(body);
         let mut frame = Frame::new(component, request.to_vec(), "").metadata(bytes_of(&exchange));
         frame.started_ns = Some(came.started_ns);
         let frame = match recorder.is_failed() {
@@ -473,6 +489,7 @@ impl Taping {
             exchange,
             api,
             request,
+            unwritten: Arc::default(),
             answer: Some(Vec::new()),
             known_by: None,
             started_ns: came.started_ns,
@@ -554,9 +571,21 @@ impl Taping {
             }
             _ => self.answer = None,
         }
-        let recorder = self.recorder.clone();
+        let mut unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
+        unwritten.extend_from_slice(&bytes);
+        let len = unwritten.len();
+        drop(unwritten);
+        if len >= UNWRITTEN_BYTES_MAX {
+            self.recorder.tape.flush();
+        }
+        // The first one's job takes what has come until then.
+        if len > bytes.len() || bytes.is_empty() {
+            return;
+        }
+        let (recorder, unwritten) = (self.recorder.clone(), self.unwritten.clone());
         // The program has its part by the time that the store has it.
-        self.recorder.later(move || {
+        self.recorder.tape.push(false, move || {
+            let bytes = std::mem::take(&mut *unwritten.lock().unwrap_or_else(PoisonError::into_inner));
             if !recorder.is_failed()
                 && let Err(error) = frame.append(&bytes)
             {
@@ -595,7 +624,7 @@ impl Taping {
             }
             drop(waited_for);
         };
-        self.recorder.later(write);
+        self.recorder.tape.push(false, write);
     }
 }
 

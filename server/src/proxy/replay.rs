@@ -5,6 +5,7 @@
 //! recorded order. Whoever would wait for ever is let go after a while, and that counts as a divergence.
 
 use std::collections::{HashMap, HashSet};
+use std::io::Read;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -332,8 +333,13 @@ impl Inner {
         let Some(exchange) = self.exchanges.get(&seq) else {
             return refused(StatusCode::BAD_GATEWAY, "the recording has lost this exchange");
         };
-        let output = match self.reader.frame(seq) {
-            Ok(frame) => Bytes::from(frame.output),
+        let mut output = Vec::new();
+        let read = self.reader.output_reader(seq).and_then(|mut from| {
+            let damaged = |e: std::io::Error| annals::Error::new(annals::ErrorKind::Damaged, e.to_string());
+            from.read_to_end(&mut output).map_err(damaged)
+        });
+        let output = match read {
+            Ok(_) => Bytes::from(output),
             Err(error) => {
                 lock(&self.matching).give_up(seq);
                 return self.unreadable(&error);

@@ -4,16 +4,17 @@
 //! of the link itself, where clouds serve their machines' credentials, are never called, by whatever name.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::header::{HOST, HeaderMap};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Response, Url};
+use reqwest::{Body, Client, Response, Url};
 
 use super::exchange::Headers;
-use super::listen::{Asked, ProxyError};
+use super::listen::Asked;
 use super::mounts::{Mount, MountError, Mounts};
 
 /// How long a connection may take to be made.
@@ -81,51 +82,69 @@ impl Resolve for Resolver {
     }
 }
 
-/// The way to all upstreams of a run.
-#[derive(Debug)]
+/// The way to all upstreams of a run. Each client is made when it is first needed: reading the system's certificates takes longer
+/// than all else that happens before a program starts.
+#[derive(Debug, Default)]
 pub(crate) struct Upstream {
     /// By way of the proxy that the environment names, if it does.
-    far: Client,
-    /// This machine.
-    near: Client,
+    far: OnceLock<Result<Client, String>>,
+    /// This machine, with encryption.
+    near: OnceLock<Result<Client, String>>,
+    /// This machine, without.
+    plain: OnceLock<Result<Client, String>>,
 }
 
 impl Upstream {
-    pub(crate) fn new() -> Result<Self, ProxyError> {
-        // Whoever came first has chosen: that is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let builder = || {
-            Client::builder()
-                .redirect(Policy::none())
-                .connect_timeout(CONNECT_TIMEOUT)
-                .tcp_nodelay(true)
-                .dns_resolver(Resolver)
-                .http1_only()
-        };
-        let failed = |e: reqwest::Error| ProxyError(format!("no HTTP client can be made: {}", chain(&e)));
-        let far = builder().build().map_err(failed)?;
-        let near = builder().no_proxy().build().map_err(failed)?;
-        Ok(Self { far, near })
-    }
-
-    /// Sends a request; says in words why there is no answer.
-    pub(crate) async fn send(&self, mount: &Mount, asked: &Asked, body: Bytes) -> Result<Response, String> {
-        let query = asked.query.as_ref().map(|query| format!("?{query}")).unwrap_or_default();
-        let text = format!("{}{}{query}", mount.origin, asked.path);
-        let url = Url::parse(&text).map_err(|e| format!("{text} is no address: {e}"))?;
+    /// The client for this address.
+    fn client(&self, url: &Url) -> Result<&Client, String> {
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
         let near =
             host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.to_canonical().is_loopback());
-        let client = if near { &self.near } else { &self.far };
+        let plain = near && url.scheme() == "http";
+        let made = match (near, plain) {
+            (_, true) => &self.plain,
+            (true, false) => &self.near,
+            (false, false) => &self.far,
+        };
+        made.get_or_init(|| client(near, plain)).as_ref().map_err(Clone::clone)
+    }
+
+    /// Sends a request; says in words why there is no answer.
+    pub(crate) async fn send(
+        &self,
+        mount: &Mount,
+        asked: &Asked,
+        body: Option<Body>,
+    ) -> Result<Response, String> {
+        let query = asked.query.as_ref().map(|query| format!("?{query}")).unwrap_or_default();
+        let text = format!("{}{}{query}", mount.origin, asked.path);
+        let url = Url::parse(&text).map_err(|e| format!("{text} is no address: {e}"))?;
+        let client = self.client(&url)?;
         let mut headers: HeaderMap = Headers::of(&asked.headers).to_map();
         headers.remove(HOST);
         headers.remove(hyper::header::CONTENT_LENGTH);
         let mut request = client.request(asked.method.clone(), url).headers(headers);
-        if !body.is_empty() || asked.headers.contains_key(hyper::header::CONTENT_LENGTH) {
+        if let Some(body) = body {
             request = request.body(body);
+        } else if asked.headers.contains_key(hyper::header::CONTENT_LENGTH) {
+            request = request.body(Bytes::new());
         }
         request.send().await.map_err(|e| format!("{} cannot be asked: {}", mount.origin, chain(&e)))
     }
+}
+
+fn client(near: bool, plain: bool) -> Result<Client, String> {
+    // Whoever came first has chosen: that is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let builder = Client::builder()
+        .redirect(Policy::none())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .dns_resolver(Resolver)
+        .http1_only();
+    let builder = if near { builder.no_proxy() } else { builder };
+    let builder = if plain { builder.tls_certs_only([]) } else { builder };
+    builder.build().map_err(|e| format!("no HTTP client can be made: {}", chain(&e)))
 }
 
 /// An error with its causes.

@@ -134,14 +134,34 @@ pub(crate) fn random_key() -> Result<[u8; 32], ProxyError> {
 
 /// The revision that a directory is at, if git knows it.
 fn revision(directory: &Path) -> Option<String> {
-    let git = |arguments: &[&str]| {
-        let mut command = std::process::Command::new("git");
-        command.arg("-C").arg(directory).args(arguments).stdin(std::process::Stdio::null());
-        let output = command.output().ok().filter(|output| output.status.success())?;
-        String::from_utf8(output.stdout).ok().map(|text| text.trim().to_owned())
-    };
-    let head = git(&["rev-parse", "HEAD"])?;
-    let changed =
-        git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|text| !text.is_empty());
-    Some(if changed { format!("{head}-dirty") } else { head })
+    let mut command = std::process::Command::new("git");
+    command.arg("-C").arg(directory).args(["status", "--porcelain=v2", "--branch", "--untracked-files=no"]);
+    let output = command.stdin(std::process::Stdio::null()).output().ok()?;
+    output.status.success().then(|| revision_in(&String::from_utf8_lossy(&output.stdout))).flatten()
+}
+
+/// Of git's second format of a status: a header line has the revision, other lines are changed files.
+fn revision_in(status: &str) -> Option<String> {
+    let head = status.lines().find_map(|line| line.strip_prefix("# branch.oid "))?;
+    let changed = status.lines().any(|line| !line.starts_with('#'));
+    match head {
+        "(initial)" => None,
+        head if changed => Some(format!("{head}-dirty")),
+        head => Some(head.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_revision_says_whether_files_were_changed() {
+        let clean = "# branch.oid 0221f89\n# branch.head main\n";
+        assert_eq!(revision_in(clean).as_deref(), Some("0221f89"));
+        let changed = format!("{clean}1 .M N... 100644 100644 100644 a b c.rs\n");
+        assert_eq!(revision_in(&changed).as_deref(), Some("0221f89-dirty"));
+        assert_eq!(revision_in("# branch.oid (initial)\n# branch.head main\n"), None);
+        assert_eq!(revision_in(""), None);
+    }
 }

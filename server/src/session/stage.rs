@@ -104,7 +104,7 @@ pub(super) fn end(
 
 /// Drives a session to its end on threads of its own.
 pub(super) fn block_on<T>(session: impl Future<Output = Result<T, SessionError>>) -> Result<T, SessionError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(|e| ProxyError(format!("no threads can be started: {e}")))?;
     let done = runtime.block_on(session);
     runtime.shutdown_timeout(Duration::from_secs(1));

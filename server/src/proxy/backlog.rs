@@ -1,0 +1,189 @@
+//! Work for the store that nobody who carries traffic waits for: done in order, by a thread of its own.
+//!
+//! What may wait lies until something that somebody waits for comes behind it, or for a moment: a thread that woke for each chunk
+//! of each stream would cost the streams more than its work, and the moment after an answer belongs to the program.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+/// One piece of work.
+type Job = Box<dyn FnOnce() + Send>;
+
+/// How long a job lies at most, if the thread has nothing else to do.
+const MOMENT: Duration = Duration::from_millis(50);
+
+/// Jobs that may wait; whoever has one more waits for all of them.
+const JOBS_MAX: usize = 4096;
+
+/// The queue and its thread, which ends with the queue, after the last job.
+pub(crate) struct Backlog {
+    shared: Arc<Shared>,
+    thread: ThreadId,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// For the thread: there is something to do at once, or there is something again.
+    work: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// Somebody waits for what is in the queue.
+    urgent: bool,
+    /// The thread sleeps until it is woken.
+    asleep: bool,
+    closed: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Backlog {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// Where the system gives none.
+    pub(crate) fn new(name: &str) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let own = shared.clone();
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || work(&own))?;
+        Ok(Self { shared, thread: thread.thread().id() })
+    }
+
+    /// Has this done after all that was given before; within a moment, or at once where somebody waits for it.
+    pub(crate) fn push(&self, urgent: bool, job: impl FnOnce() + Send + 'static) {
+        // A job of a job comes before those that wait: nobody else could do it.
+        if std::thread::current().id() == self.thread {
+            return job();
+        }
+        let mut queue = self.shared.lock();
+        while queue.jobs.len() >= JOBS_MAX {
+            drop(queue);
+            self.flush();
+            queue = self.shared.lock();
+        }
+        queue.jobs.push_back(Box::new(job));
+        if queue.asleep || urgent && !queue.urgent {
+            self.shared.work.notify_one();
+        }
+        queue.urgent |= urgent;
+    }
+
+    /// Has all that is in the queue done at once.
+    pub(crate) fn hurry(&self) {
+        let mut queue = self.shared.lock();
+        queue.urgent = true;
+        self.shared.work.notify_one();
+    }
+
+    /// Waits until all that is in the queue is done.
+    pub(crate) fn flush(&self) {
+        use tokio::runtime::{Handle, RuntimeFlavor};
+        let (last, all) = sync_channel::<()>(0);
+        let mut queue = self.shared.lock();
+        if std::thread::current().id() == self.thread || queue.jobs.is_empty() {
+            return;
+        }
+        queue.jobs.push_back(Box::new(move || drop(last)));
+        queue.urgent = true;
+        self.shared.work.notify_one();
+        drop(queue);
+        let many = Handle::try_current().is_ok_and(|at| at.runtime_flavor() == RuntimeFlavor::MultiThread);
+        // Over when the other end is dropped.
+        let _ = if many { tokio::task::block_in_place(|| all.recv()) } else { all.recv() };
+    }
+}
+
+impl Drop for Backlog {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.work.notify_one();
+    }
+}
+
+fn work(shared: &Shared) {
+    let mut queue = shared.lock();
+    loop {
+        let waited = shared.work.wait_timeout_while(queue, MOMENT, |queue| !queue.urgent && !queue.closed);
+        queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if queue.jobs.is_empty() {
+            if queue.closed {
+                return;
+            }
+            queue.urgent = false;
+            queue.asleep = true;
+            let waited = shared.work.wait_while(queue, |queue| queue.jobs.is_empty() && !queue.closed);
+            queue = waited.unwrap_or_else(PoisonError::into_inner);
+            queue.asleep = false;
+            continue;
+        }
+        queue.urgent = false;
+        let jobs = std::mem::take(&mut queue.jobs);
+        drop(queue);
+        // A job that fails as none may takes no other with it.
+        jobs.into_iter().for_each(|job| drop(catch_unwind(AssertUnwindSafe(job))));
+        queue = shared.lock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn jobs_are_done_in_order_urgent_or_not_and_the_last_before_the_end() {
+        let (done, all) = channel();
+        let backlog = Backlog::new("test").unwrap();
+        for number in 0..10_000 {
+            let done = done.clone();
+            backlog.push(number % 1000 == 999, move || done.send(number).unwrap());
+        }
+        drop((backlog, done));
+        assert_eq!(all.iter().collect::<Vec<_>>(), (0..10_000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_job_that_panics_takes_no_other_with_it() {
+        let (done, all) = channel();
+        let backlog = Backlog::new("test").unwrap();
+        backlog.push(false, || panic!("planted"));
+        backlog.push(true, move || done.send(()).unwrap());
+        assert_eq!(all.iter().count(), 1);
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_done_all_the_same() {
+        let (done, all) = channel();
+        let backlog = Backlog::new("test").unwrap();
+        for _ in 0..3 {
+            let done = done.clone();
+            backlog.push(false, move || done.send(()).unwrap());
+            // Also after the thread has gone to sleep.
+            all.recv().unwrap();
+            std::thread::sleep(MOMENT * 3);
+        }
+    }
+
+    #[test]
+    fn a_job_may_give_another() {
+        let (done, all) = channel();
+        let backlog = Arc::new(Backlog::new("test").unwrap());
+        let inner = backlog.clone();
+        backlog.push(true, move || {
+            let own = inner.clone();
+            inner.push(true, move || done.send(own.shared.lock().closed).unwrap());
+        });
+        assert_eq!(all.recv(), Ok(false));
+    }
+}

@@ -1,0 +1,105 @@
+//! A long request's body on its way: to the upstream part by part as it comes, and kept whole for the recording.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::listen::BoxError;
+
+/// Memory that is taken before the body has come, whatever its announced length.
+const RESERVED_BYTES_MAX: u64 = 4 << 20;
+
+/// A body that is still coming, and its announced length in bytes.
+#[derive(Debug)]
+pub(crate) struct Coming {
+    pub(crate) from: Incoming,
+    pub(crate) len: u64,
+}
+
+impl Coming {
+    /// The body for the upstream, and all of it once it is here. It is read to its end whatever the upstream takes of it and when:
+    /// one that answers before it has read all keeps nobody waiting.
+    pub(crate) fn fork(self) -> (Going, Gone) {
+        let Self { mut from, len } = self;
+        let (parts, coming) = unbounded_channel();
+        let (on_its_way, sent) = oneshot::channel();
+        let whole = tokio::spawn(async move {
+            let mut kept = Vec::with_capacity(usize::try_from(len.min(RESERVED_BYTES_MAX)).unwrap_or(0));
+            while let Some(part) = from.frame().await {
+                match part {
+                    Ok(part) => {
+                        let Ok(bytes) = part.into_data() else { continue };
+                        kept.extend_from_slice(&bytes);
+                        // Nobody takes it where the upstream has gone.
+                        let _ = parts.send(Ok(bytes));
+                    }
+                    Err(error) => {
+                        let why = format!("the body broke off: {error}");
+                        let _ = parts.send(Err(why.clone()));
+                        return Err(why);
+                    }
+                }
+            }
+            Ok(Bytes::from(kept))
+        });
+        (Going { parts: coming, left: len, _on_its_way: on_its_way }, Gone { sent, whole })
+    }
+}
+
+/// What is kept of a body that has gone on.
+#[derive(Debug)]
+pub(crate) struct Gone {
+    sent: oneshot::Receiver<()>,
+    whole: JoinHandle<Result<Bytes, String>>,
+}
+
+impl Gone {
+    /// Waits until the upstream has been sent all of it, or takes no more.
+    pub(crate) async fn sent(&mut self) {
+        // Nothing is ever said: it ends with the body.
+        let _ = (&mut self.sent).await;
+    }
+
+    /// All of it; else why it broke off.
+    pub(crate) async fn whole(self) -> Result<Bytes, String> {
+        self.whole.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+}
+
+/// A body of a known length on its way to an upstream: no two readers can differ on where it ends.
+#[derive(Debug)]
+pub(crate) struct Going {
+    parts: UnboundedReceiver<Result<Bytes, String>>,
+    left: u64,
+    _on_its_way: oneshot::Sender<()>,
+}
+
+impl Body for Going {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let part = ready!(self.parts.poll_recv(context));
+        if let Some(Ok(bytes)) = &part {
+            self.left = self.left.saturating_sub(bytes.len() as u64);
+        }
+        Poll::Ready(part.map(|part| part.map(Frame::data).map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
