@@ -300,9 +300,13 @@ mod tests {
             self.store.namespace("n").unwrap()
         }
 
-        fn until(&self, run: &str, status: Status) {
-            while self.space().run(run).unwrap().info().status != status {
-                std::thread::yield_now();
+        /// Waits until a run has ended; says how.
+        fn ended(&self, run: &str) -> Status {
+            loop {
+                match self.space().run(run).unwrap().info().status {
+                    Status::Open => std::thread::yield_now(),
+                    status => return status,
+                }
             }
         }
     }
@@ -366,9 +370,10 @@ mod tests {
             ("BLOB.APPEND b def", "+OK"),
             ("BLOB.END b", ":6"),
             ("BLOB.APPEND b ghi", "-INVALID this blob has ended"),
-            ("FRAME.ADD r tool in out BLOB b", "-NOTFOUND"),
+            ("FRAME.ADD r tool in  BLOB b", ":2"),
+            ("FRAME.ADD r tool in  BLOB b", "-NOTFOUND no blob"),
             ("BLOB.END c", ":0"),
-            ("FRAME.ADD r tool in  BLOB c", ":2"),
+            ("FRAME.ADD r tool in  BLOB c", ":3"),
             ("RUN.END r open", "-INVALID"),
             ("RUN.END r ok", "+OK"),
             ("RUN.END r ok", "-NOTFOUND"),
@@ -394,7 +399,7 @@ mod tests {
         let open = run.begin_frame(&Frame::new(Component::Llm, "in", "")).unwrap();
         open.append(&[b'y'; 40_000]).unwrap();
         drop((open, run, remote));
-        bench.until("r", Status::Abandoned);
+        assert_eq!(bench.ended("r"), Status::Abandoned);
         let reader = bench.space().run("r").unwrap();
         assert_eq!((reader.info().frames, reader.frame(2).unwrap().incomplete), (2, true));
         assert!(reader.verify().is_ok());
@@ -418,7 +423,7 @@ mod tests {
         assert_eq!(refused.kind(), annals::ErrorKind::NotFound, "{refused}");
         assert!(run.submit(&Frame::new(Component::Tool, "", ""), None).is_err());
         drop((run, remote));
-        bench.until("r", Status::Abandoned);
+        assert_eq!(bench.ended("r"), Status::Abandoned);
         let reader = bench.space().run("r").unwrap();
         assert_eq!(reader.info().frames, 1001);
         assert_eq!(reader.frame(1001).unwrap().output, vec![7; 3_000_000]);

@@ -12,6 +12,7 @@
 //! An error names its kind: `-CONFLICT run "r" exists already`.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -161,14 +162,11 @@ impl Member {
         let run = self.run(arguments)?;
         let (mut frame, blob) = arguments.frame(false)?;
         if let Some(name) = blob {
-            frame.output = match self.blobs.remove(&name) {
-                Some(Blob::There(stored)) => stored.into(),
-                _ => {
-                    let name = String::from_utf8_lossy(&name).into_owned();
-                    return Err(annals::Error::new(
-                        ErrorKind::NotFound,
-                        format!("no blob {name:?} has ended"),
-                    ));
+            frame.output = match self.blobs.entry(name) {
+                Entry::Occupied(blob) if matches!(blob.get(), Blob::There(_)) => blob.remove().end()?.into(),
+                other => {
+                    let message = format!("no blob {:?} has ended", String::from_utf8_lossy(other.key()));
+                    return Err(annals::Error::new(ErrorKind::NotFound, message));
                 }
             };
         }
