@@ -1,6 +1,6 @@
 //! Several recorders of one store at once.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, ChildStderr, ChildStdout, Stdio};
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Bench {
     /// Status of a run, as it is listed now.
     fn status(&self, run: &str) -> String {
         let listed = self.run("runs --json").json();
-        let row = listed.iter().find(|row| row["id"] == run).unwrap_or_else(|| panic!("{run}: {listed:?}"));
+        let row = listed.iter().find(|row| row["id"] == run).expect("a run that is listed");
         row["status"].as_str().unwrap().to_owned()
     }
 
@@ -101,7 +101,7 @@ fn shapes(bench: &Bench, run: &str) -> Vec<serde_json::Value> {
         let frame = frame.as_object_mut().unwrap();
         let metadata = frame["metadata"].as_object_mut().unwrap();
         // The upstream numbers its answers.
-        ["volatile", "text", "text_bytes"].map(|key| metadata.remove(key));
+        metadata.retain(|key, _| !["volatile", "text", "text_bytes"].contains(&key.as_str()));
         frame.retain(|key, _| {
             ["component", "parent", "severity", "error", "incomplete", "input", "metadata"]
                 .contains(&key.as_str())
@@ -246,6 +246,26 @@ fn where_another_is_killed_its_run_is_abandoned_and_the_first_goes_on() {
     assert_eq!(bench.run("verify").code, 0);
     assert!(bench.run("replay second --json").json().len() >= 2);
     bench.write("go2", "");
+}
+
+#[test]
+fn a_writer_that_does_not_share_is_waited_for() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let mut import = bench.command(["import", "--format", "chat", "-"]);
+    let mut import =
+        import.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = import.stdin.take().unwrap();
+    lines.write_all(crate::LINES.as_bytes()).unwrap();
+    while bench.run("runs --json").stdout.is_empty() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let recorder = bench.recorder(&upstream, &["--run", "r"], &["swapped", "c"]);
+    std::thread::sleep(Duration::from_millis(200));
+    drop(lines);
+    let done = recorder.done();
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(import.wait().unwrap().success());
+    assert_eq!(bench.status("r"), "ok");
 }
 
 #[test]

@@ -163,7 +163,7 @@ impl NewRun {
     /// As [`OpenFrame::begin`].
     pub(crate) fn begin_frame(&self, frame: &Frame) -> annals::Result<NewFrame> {
         Ok(match self {
-            Self::Here(run) => NewFrame::Here(OpenFrame::begin(run.clone(), frame)?),
+            Self::Here(run) => NewFrame::Here(Box::new(OpenFrame::begin(run.clone(), frame)?)),
             Self::There(run) => NewFrame::There(run.begin_frame(frame)?),
         })
     }
@@ -209,7 +209,7 @@ impl NewRun {
 /// A frame whose output is still to come.
 #[derive(Debug)]
 pub(crate) enum NewFrame {
-    Here(OpenFrame<Arc<Run>>),
+    Here(Box<OpenFrame<Arc<Run>>>),
     There(RemoteFrame),
 }
 

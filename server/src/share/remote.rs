@@ -87,7 +87,8 @@ impl Remote {
         let asked = remote.call(&Words::new("STORE.USE").word(namespace.as_bytes()));
         match asked {
             Ok(_) => Ok(Joined::Yes(remote)),
-            Err(_) if remote.link().lost.is_some() => Ok(Joined::NotNow),
+            // It closes; one that is only silent has the store for longer than anybody should wait.
+            Err(_) if remote.link().is_gone() => Ok(Joined::NotNow),
             Err(error) => Err(error),
         }
     }
@@ -163,7 +164,7 @@ impl Link {
             )));
         }
         let sent = write_command(&mut self.stream, &words);
-        sent.map_err(|error| self.lose(ErrorKind::Unavailable, &error.to_string()))
+        sent.map_err(|error| self.lose_to(&error))
     }
 
     /// Reads the replies to all that was sent ahead.
@@ -195,9 +196,24 @@ impl Link {
                 Ok(0) => return Err(self.lose(ErrorKind::Unavailable, "it has closed the connection")),
                 Ok(read) => self.read.extend_from_slice(&buffer[..read]),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.lose(ErrorKind::Unavailable, &error.to_string())),
+                Err(error) => return Err(self.lose_to(&error)),
             }
         }
+    }
+
+    fn lose_to(&mut self, error: &std::io::Error) -> annals::Error {
+        match error.kind() {
+            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+                let why = format!("it has not answered for {} s", SILENCE.as_secs());
+                self.lose(ErrorKind::Locked, &why)
+            }
+            _ => self.lose(ErrorKind::Unavailable, &error.to_string()),
+        }
+    }
+
+    /// The other process has ended, or closes the store.
+    fn is_gone(&self) -> bool {
+        matches!(self.lost, Some((ErrorKind::Unavailable, _)))
     }
 
     /// The other process is gone, or not to be understood.
