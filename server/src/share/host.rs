@@ -248,8 +248,6 @@ fn serve(mut stream: UnixStream, mut member: Member) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
     use std::io::{Read, Write};
     use std::net::Shutdown;
     use std::os::unix::net::UnixStream;

@@ -243,8 +243,6 @@ pub(crate) fn put_reply(out: &mut Vec<u8>, reply: &Value) {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
     use super::{
         BULK_BYTES_MAX, Decoder, ITEMS_MAX, LINE_BYTES_MAX, Malformed, Value, put_reply, write_command,
     };

@@ -66,8 +66,6 @@ fn at<T>(path: &Path, with: impl FnOnce(PathBuf) -> io::Result<T>) -> io::Result
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
     use std::io::{Read, Write};
     use std::os::unix::fs::PermissionsExt;
 

@@ -220,8 +220,6 @@ fn unknown(option: &str) -> annals::Error {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
     use annals::{Component, Ending, Frame, RunSpec, Severity};
 
     use super::{Arguments, Words};
