@@ -12,8 +12,8 @@ use annals::{
 
 use annals_server::providers::NewPart;
 use annals_server::{
-    Alignment, Failing, ForkReport, Forking, Onward, OnwardReport, Origin, Program, ReplayOptions,
-    SessionError,
+    Alignment, Destination, Failing, ForkReport, Forking, Onward, OnwardReport, Origin, Program,
+    ReplayOptions, SessionError, Shared,
 };
 
 use crate::failure::{Code, Failure, Result, before};
@@ -106,6 +106,43 @@ pub(crate) struct Door {
 /// A run being recorded, a commit a frame.
 pub(crate) struct Live(Run);
 
+/// A store that programs are recorded into, together with other recorders.
+pub(crate) struct Recorder(Shared);
+
+impl Recorder {
+    /// Opens a store, or joins whoever records into it. A frame counts as recorded once the system has it, so that no program
+    /// waits for the disk; the run's end waits for it.
+    pub(crate) fn open(root: &Path, namespace: &str) -> Result<Self> {
+        let options = Options { durability: Durability::Process, ..Options::default() };
+        Shared::open(root, namespace, &options).map(Self).map_err(engine)
+    }
+
+    /// Records into a run of this name, or where that is only a wish into one of a name like it.
+    pub(crate) fn record_as<T>(
+        &self,
+        name: &str,
+        wish: bool,
+        record: impl Fn(&Destination, &str) -> std::result::Result<T, SessionError>,
+    ) -> Result<(String, T)> {
+        let mut number = 1;
+        loop {
+            let name = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
+            match record(self.0.destination(), &name) {
+                Ok(report) => return Ok((name, report)),
+                Err(SessionError::Store(error)) if wish && error.kind() == ErrorKind::Conflict => {
+                    number += 1;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Closes it, once nobody records into it through this process any more; `waiting` is told how many do.
+    pub(crate) fn close(self, waiting: impl FnOnce(usize)) -> Result<()> {
+        self.0.close(waiting).map_err(engine)
+    }
+}
+
 impl Door {
     /// Creates a store with the namespace; says whether there was none.
     pub(crate) fn create(root: &Path, namespace: &str) -> Result<bool> {
@@ -121,42 +158,12 @@ impl Door {
         Ok(Self { store, namespace: namespace.to_owned() })
     }
 
-    /// Opens a store to record a program into. A frame counts as recorded once the system has it, so that no program
-    /// waits for the disk; the run's end waits for it.
-    pub(crate) fn recording(root: &Path, namespace: &str) -> Result<Self> {
-        let options = Options { durability: Durability::Process, ..Options::default() };
-        let store = Store::open_with(root, options).map_err(engine)?;
-        store.namespace(namespace).map_err(engine)?;
-        Ok(Self { store, namespace: namespace.to_owned() })
-    }
-
-    /// Records into a run of this name, or where that is only a wish into one of a name like it.
-    pub(crate) fn record_as<T>(
-        &self,
-        name: &str,
-        wish: bool,
-        record: impl Fn(&Namespace, &str) -> std::result::Result<T, SessionError>,
-    ) -> Result<(String, T)> {
-        let space = self.namespace().map_err(before)?;
-        let mut number = 1;
-        loop {
-            let name = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
-            match record(&space, &name) {
-                Ok(report) => return Ok((name, report)),
-                Err(SessionError::Store(error)) if wish && error.kind() == ErrorKind::Conflict => {
-                    number += 1;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
     /// Opens a store for writing, where it and the namespace are there.
     pub(crate) fn write_existing(root: &Path, namespace: &str) -> Result<Self> {
         Self::existing(root, namespace, Options::default())
     }
 
-    /// Opens a store to record a program into, as [`Door::recording`], where it and the namespace are there.
+    /// Opens a store to record a program into, as [`Recorder::open`], where it and the namespace are there.
     pub(crate) fn recording_existing(root: &Path, namespace: &str) -> Result<Self> {
         Self::existing(root, namespace, Options { durability: Durability::Process, ..Options::default() })
     }

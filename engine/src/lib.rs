@@ -50,7 +50,7 @@ pub use kv::{
     BlobReader, Content, History, KEY_BYTES_MAX, Keyspace, KvBatch, ScanRange, StoredBlob, Version, View,
 };
 pub use ledger::{Checkpoint, Comparison, Difference, Gap, GapKind, Mark, Part, Proof, Signature};
-pub use log::{Damage, Durability, Ticket};
+pub use log::{Damage, Durability, Ticket, socket_paths};
 pub use replay::matching;
 pub use replay::{
     CallError, CallFn, Calls, DriftingNondet, Nondet, Problem, Recorder, RecordingNondet, Replayer,

@@ -4,7 +4,7 @@
 //! the variables that clients read their base address from ([`Mounts`]). The address carries a secret of the run.
 //!
 //! Layout: `proxy` (listening, exchanges, recording, replaying), `program` (the child process: its
-//! environment, its output, its end), `nondet` (what it reads of clocks and randomness), `session` (both together, as a run), `look`
+//! environment, its output, its end), `nondet` (what it reads of clocks and randomness), `session` (both together, as a run), `share` (several recorders of one store), `look`
 //! (recorded exchanges as a person wants to see them), `align` (two runs side by side). With the feature `middleware` a program of one's own records and replays itself ([`middleware`]). Without a socket, functions of bytes alone:
 //! [`providers`] (what is known of model providers) and [`redact`] (what must not reach the disk).
 
@@ -19,6 +19,7 @@ pub mod providers;
 mod proxy;
 pub mod redact;
 mod session;
+mod share;
 
 pub use align::{Alignment, Pair, align};
 pub use look::{Failing, failing, new_part, new_tool_results, plain_answer};
@@ -32,3 +33,4 @@ pub use session::{
     Attached, Attaching, ForkReport, Forking, Onward, OnwardReport, Origin, Recording, ReplayReport, Report,
     SessionError, attach, fork, record, replay, replay_onward,
 };
+pub use share::{Destination, Shared};

@@ -2,12 +2,11 @@
 
 use std::io::Write;
 
-use annals::Namespace;
-use annals_server::{Attaching, interrupted};
+use annals_server::{Attaching, Destination, interrupted};
 
-use super::record::{cache, guard, mounts, spec, tags, tell};
+use super::record::{cache, guard, mounts, spec, tags, tell, wait_for};
 use crate::args::{AttachArgs, Global};
-use crate::door::Door;
+use crate::door::Recorder;
 use crate::failure::{Result, before};
 use crate::locate;
 use crate::out::Out;
@@ -15,12 +14,12 @@ use crate::out::Out;
 pub(super) fn run(global: &Global, args: &AttachArgs, out: &mut Out) -> Result<()> {
     let (run, tags) = (&args.run, tags(&args.run)?);
     let attaching = Attaching { mounts: mounts(run)?, guard: guard(&run.live), cache: cache(&run.live) };
-    let door = Door::recording(&locate::store(global.store.as_deref()), &global.namespace).map_err(before)?;
+    let door = Recorder::open(&locate::store(global.store.as_deref()), &global.namespace).map_err(before)?;
     let default = format!("attach-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S"));
     let wish = run.run.is_none();
     let name = run.run.clone().unwrap_or(default);
     let exports = std::cell::RefCell::new(out);
-    let attach = |space: &Namespace, name: &str| {
+    let attach = |into: &Destination, name: &str| {
         let ready = |variables: &[(String, String)]| {
             let mut out = exports.borrow_mut();
             // Where they cannot be told, nobody comes; the recording ends as it is told to.
@@ -34,10 +33,12 @@ pub(super) fn run(global: &Global, args: &AttachArgs, out: &mut Out) -> Result<(
                 "annals: recording into {name} until Ctrl-C; put the lines above into the other terminal (eval), or into a container that shares this network"
             );
         };
-        annals_server::attach(space, spec(name, &tags), &attaching, ready, interrupted)
+        annals_server::attach(into, spec(name, &tags), &attaching, ready, interrupted)
     };
-    let (name, attached) = door.record_as(&name, wish, attach)?;
-    let closed = door.close();
-    tell(&name, &attached.recorded, None, attached.seconds, &format!("annals replay {name} -- CMD"));
-    closed
+    let recorded = door.record_as(&name, wish, attach);
+    if let Ok((name, attached)) = &recorded {
+        tell(name, &attached.recorded, None, attached.seconds, &format!("annals replay {name} -- CMD"));
+    }
+    let closed = door.close(wait_for);
+    recorded.and(closed)
 }

@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::path::Path;
 
-use annals::{Namespace, RunSpec};
-use annals_server::{CacheUse, Captured, Guard, Mounts, Program, Recorded, Recording, Variable};
+use annals::RunSpec;
+use annals_server::{CacheUse, Captured, Destination, Guard, Mounts, Program, Recorded, Recording, Variable};
 
 use crate::args::{CacheArg, Global, LiveArgs, NewRunArgs, RecordArgs};
-use crate::door::Door;
+use crate::door::Recorder;
 use crate::failure::{Code, Failure, Result, before};
 use crate::locate;
 use crate::out::{count, dollars, many, printable};
@@ -23,18 +23,34 @@ pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
         capture_nondet: args.capture_nondet,
     };
     let store = locate::store(global.store.as_deref());
-    let door = Door::recording(&store, &global.namespace).map_err(before)?;
+    let door = Recorder::open(&store, &global.namespace).map_err(before)?;
     let name = args.run.run.clone().unwrap_or_else(|| default_name(args));
     let spec = |name: &str| spec(name, &tags);
-    let record = |space: &Namespace, name: &str| annals_server::record(space, spec(name), &recording);
-    let (name, report) = door.record_as(&name, args.run.run.is_none(), record)?;
-    let closed = door.close();
-    tell(&name, &report.recorded, report.captured.as_ref(), report.seconds, "annals replay");
+    let record = |into: &Destination, name: &str| annals_server::record(into, spec(name), &recording);
+    let recorded = door.record_as(&name, args.run.run.is_none(), record);
+    if let Ok((name, report)) = &recorded {
+        tell(name, &report.recorded, report.captured.as_ref(), report.seconds, "annals replay");
+    }
+    let closed = door.close(wait_for);
+    let (_, report) = recorded?;
     closed?;
     match report.code {
         0 => Ok(()),
         code => Err(Failure::Exit(code)),
     }
+}
+
+/// Says that the store stays open for others.
+pub(super) fn wait_for(others: usize) {
+    let (recordings, go, them) = match others {
+        1 => ("1 other recording", "goes", "it"),
+        _ => (&*format!("{} other recordings", count(others as u64)), "go", "them"),
+    };
+    // Nothing is left to do where even this cannot be written.
+    let _ = writeln!(
+        anstream::stderr().lock(),
+        "annals: {recordings} {go} on into this store through this process; waiting for {them} (Ctrl-C ends {them})"
+    );
 }
 
 pub(super) fn tags(args: &NewRunArgs) -> Result<Vec<(String, String)>> {

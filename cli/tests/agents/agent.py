@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import threading
+import time
 import urllib.parse
 
 BASE = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
@@ -101,6 +102,14 @@ def noted(note, words):
     for word in words.split(","):
         answer = ask("/chat/completions", chat(word, note=note))
         print(word, answer.status, answer.read().decode(), flush=True)
+
+
+def held(before, file, after):
+    """Goes on once there is such a file."""
+    noted("held", before)
+    while not os.path.exists(file):
+        time.sleep(0.01)
+    noted("held", after)
 
 
 def tools():

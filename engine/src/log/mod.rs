@@ -25,5 +25,6 @@ pub(crate) mod totals;
 pub(crate) mod writer;
 
 pub use open::Damage;
+pub use paths::socket_paths;
 pub use queue::Durability;
 pub use ticket::Ticket;

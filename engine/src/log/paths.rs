@@ -4,6 +4,18 @@ use std::path::{Path, PathBuf};
 
 use crate::ids::SegmentId;
 
+/// The socket of whoever writes a store.
+pub(crate) const SOCKET: &str = "SOCKET";
+/// Where that socket is made.
+pub(crate) const SOCKET_NEXT: &str = "SOCKET.next";
+
+/// Where the process that writes a store in this directory may listen for others that want to write to it, too, and the
+/// directory in which it makes that socket. The engine itself opens no socket.
+#[must_use]
+pub fn socket_paths(root: &Path) -> (PathBuf, PathBuf) {
+    (root.join(SOCKET), root.join(SOCKET_NEXT))
+}
+
 /// Where the files of a store stand.
 #[derive(Debug, Clone)]
 pub(crate) struct Paths {

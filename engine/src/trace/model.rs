@@ -238,14 +238,22 @@ impl Frame {
 /// What a run is begun with.
 #[derive(Debug, Clone, Default)]
 pub struct RunSpec {
-    pub(crate) name: String,
-    pub(crate) agent: String,
-    pub(crate) model: String,
-    pub(crate) tags: Vec<(String, String)>,
-    pub(crate) severity: Severity,
-    pub(crate) metadata: Content,
-    pub(crate) started_ns: Option<u64>,
-    pub(crate) replace: bool,
+    /// See [`RunSpec::new`].
+    pub name: String,
+    /// The agent's name.
+    pub agent: String,
+    /// The model's name and version.
+    pub model: String,
+    /// Tags: a key and a value each.
+    pub tags: Vec<(String, String)>,
+    /// How much it matters.
+    pub severity: Severity,
+    /// Whatever else is known of it, as JSON.
+    pub metadata: Content,
+    /// When it began, nanoseconds since 1970-01-01 UTC; the store's clock where not given.
+    pub started_ns: Option<u64>,
+    /// It takes the place of a run of the same name.
+    pub replace: bool,
 }
 
 impl RunSpec {

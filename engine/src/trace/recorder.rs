@@ -231,6 +231,23 @@ impl Run {
         Ok(RunReader::open(&self.core, self.namespace, self.uid)?.info().clone())
     }
 
+    /// Ends the run for a recorder that has gone away: abandoned, with what there is. Frames that are not finished stay
+    /// incomplete. Does nothing where it has ended already.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Poisoned`.
+    pub fn abandon(&self) -> Result<()> {
+        let mut state = lock(&self.state);
+        if state.begun && !state.ended {
+            // What was submitted may still be on its way to the index, from which the end is made.
+            self.core.log()?.queue.barrier(self.core.index.visible())?;
+            abandon(&self.core, self.namespace, self.uid)?;
+        }
+        state.ended = true;
+        self.release(&mut state);
+        Ok(())
+    }
+
     /// The run is over, here at least: its name is for the index to guard, its bodies need not be remembered.
     pub(super) fn release(&self, state: &mut RunState) {
         self.recording.previous.forget(&std::mem::take(&mut state.lanes));

@@ -6,7 +6,7 @@ use crate::error::{ErrorKind, Result};
 use crate::ids::{Seqno, StoreId};
 use crate::kv::core::Options;
 use crate::log::open::{Damage, find, scan};
-use crate::log::paths::{Paths, parse_manifest, parse_segment, parse_table};
+use crate::log::paths::{Paths, SOCKET, SOCKET_NEXT, parse_manifest, parse_segment, parse_table};
 use crate::replay::VerifyReport;
 use crate::store::Store;
 use crate::upkeep::salvage::salvage;
@@ -176,10 +176,10 @@ fn files(
     let root = paths.root();
     for name in io.list(root)? {
         let stale = parse_manifest(&name).is_some_and(|at| loaded.is_some_and(|l| l.generation != at));
-        if stale || name == "CURRENT.next" {
+        if stale || name == "CURRENT.next" || name == SOCKET_NEXT {
             all.leftovers.push(root.join(&name));
         } else if parse_manifest(&name).is_none()
-            && !["LOCK", "CURRENT", "segments", "tables"].contains(&name.as_str())
+            && !["LOCK", "CURRENT", "segments", "tables", SOCKET].contains(&name.as_str())
         {
             all.foreign.push(root.join(&name));
         }

@@ -11,13 +11,14 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use annals::{Component, Frame, Run};
+use annals::{Component, Frame};
 use annals_preload::format::{self, HEADER_BYTES, LANE_BYTES_MAX, MAGIC};
 use serde_json::json;
 
 use super::lanes::{LANES_MAX, Lanes, is_name, put_part};
 use super::reach::{self, Beyond};
 use crate::program::Program;
+use crate::share::NewRun;
 
 /// The library, as `build.rs` made it; empty where there is none for this system.
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/preload.so"));
@@ -145,7 +146,7 @@ impl Capture {
 
     /// Records what was drawn since the last time, if anything. Hands it to the writer and does not wait: what is recorded after it
     /// stands after it.
-    pub(crate) fn keep(&self, run: &Run) {
+    pub(crate) fn keep(&self, run: &NewRun) {
         let mut noted = self.noted();
         if noted.failed.is_some() {
             return;
@@ -161,7 +162,7 @@ impl Capture {
             Ok(()) => {
                 let metadata = json!({ "captured": { "lanes": lanes } }).to_string();
                 let frame = Frame::new(Component::Nondet, Vec::new(), parts).metadata(metadata);
-                run.submit(frame).map(drop).map_err(|error| error.to_string())
+                run.submit(frame).map_err(|error| error.to_string())
             }
             Err(error) => Err(error.to_string()),
         };
@@ -208,7 +209,7 @@ impl Capture {
     }
 
     /// What a recorded program came to; records the rest.
-    pub(crate) fn finish(&self, run: &Run) -> Captured {
+    pub(crate) fn finish(&self, run: &NewRun) -> Captured {
         self.keep(run);
         let mut captured = self.captured(&self.drawn());
         if let Some(why) = &self.noted().failed {

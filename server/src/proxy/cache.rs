@@ -10,6 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::exchange::{Exchange, Http};
+use crate::share::Destination;
 
 /// The keyspace of entries. A name that begins so is annals' own.
 const KEYSPACE: &str = "annals.answers";
@@ -71,6 +72,17 @@ impl Cache {
             }
         };
         Ok(Some(Self { space: space.clone(), answers, key, how: how.clone() }))
+    }
+
+    /// As [`Cache::open`].
+    ///
+    /// # Errors
+    /// `Locked` too, where another process holds the store.
+    pub(crate) fn open_in(into: &Destination, how: &CacheUse) -> annals::Result<Option<Self>> {
+        match how.read || how.write {
+            true => Self::open(into.here("answers of earlier runs")?, how),
+            false => Ok(None),
+        }
     }
 
     /// What this request to this origin is known by; `None` where it has no canonical form.

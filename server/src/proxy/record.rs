@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use annals::io::{Io, RealIo};
 use annals::matching::CallHash;
-use annals::{Component, Ending, Frame, OpenFrame, Run, Severity};
+use annals::{Component, Ending, Frame, Severity};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame as Part, SizeHint};
@@ -29,6 +29,7 @@ use super::upstream::{Upstream, chain};
 use crate::nondet::Capture;
 use crate::providers::{self, Api, Evidence, Prices, Rules};
 use crate::redact::redact_target;
+use crate::share::{NewFrame, NewRun};
 
 /// Why an answer is not whole whose client went away.
 pub(crate) const HUNG_UP: &str = "the client hung up";
@@ -60,7 +61,7 @@ pub struct Recorded {
 pub(crate) struct Recorder(Arc<Inner>);
 
 struct Inner {
-    run: Arc<Run>,
+    run: NewRun,
     key: [u8; 32],
     mounts: Mounts,
     upstream: Upstream,
@@ -91,7 +92,7 @@ impl Recorder {
     /// # Errors
     /// Where the system gives no HTTP client.
     pub(crate) fn new(
-        run: Arc<Run>,
+        run: impl Into<NewRun>,
         key: [u8; 32],
         mounts: Mounts,
         cache: Option<Cache>,
@@ -99,7 +100,7 @@ impl Recorder {
         let tape = Backlog::new("annals-tape");
         let tape = tape.map_err(|error| ProxyError(format!("no thread can be started: {error}")))?;
         Ok(Self(Arc::new(Inner {
-            run,
+            run: run.into(),
             key,
             mounts,
             upstream: Upstream::default(),
@@ -424,7 +425,7 @@ pub(crate) fn http_of(asked: &Asked) -> (Http, usize) {
 /// An exchange being recorded. Dropped before its end, it is one whose client has hung up.
 pub(crate) struct Taping {
     recorder: Arc<Inner>,
-    frame: Option<Arc<OpenFrame<Arc<Run>>>>,
+    frame: Option<Arc<NewFrame>>,
     exchange: Exchange,
     api: Api,
     request: Bytes,
@@ -480,7 +481,7 @@ impl Taping {
         frame.started_ns = Some(came.started_ns);
         let frame = match recorder.is_failed() {
             true => None,
-            false => OpenFrame::begin(recorder.run.clone(), &frame).inspect_err(|e| recorder.fail(e)).ok(),
+            false => recorder.run.begin_frame(&frame).inspect_err(|e| recorder.fail(e)).ok(),
         };
         let frame = frame.map(Arc::new);
         Self {

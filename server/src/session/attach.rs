@@ -1,9 +1,8 @@
 //! Programs that are started elsewhere, recorded while the proxy is held open for them.
 
 use std::future::Future;
-use std::sync::Arc;
 
-use annals::{Namespace, Run, RunSpec, Status};
+use annals::{RunSpec, Status};
 use tokio::time::Instant;
 
 use super::SessionError;
@@ -11,6 +10,7 @@ use super::origin::{Origin, random_key};
 use super::stage::block_on;
 use crate::program::Program;
 use crate::proxy::{Cache, CacheUse, Guard, Mounts, Recorded, Recorder};
+use crate::share::Destination;
 
 /// How programs elsewhere are recorded.
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ pub struct Attached {
 /// # Errors
 /// Where nothing was recorded: the store, the proxy.
 pub fn attach<F: Future<Output = ()>>(
-    space: &Namespace,
+    into: &Destination,
     spec: RunSpec,
     attaching: &Attaching,
     ready: impl FnOnce(&[(String, String)]),
@@ -48,8 +48,8 @@ pub fn attach<F: Future<Output = ()>>(
     // Whoever asks is not known here: the run has no program.
     let nobody = Program { argv: Vec::new(), directory: None, environment: Vec::new() };
     let origin = Origin::new(&nobody, &attaching.mounts, &[], &key);
-    let cache = Cache::open(space, &attaching.cache)?;
-    let run = Arc::new(space.begin_run(spec.metadata(origin.metadata()))?);
+    let cache = Cache::open_in(into, &attaching.cache)?;
+    let run = into.begin_run(spec.metadata(origin.metadata()))?;
     let recorder = Recorder::new(run.clone(), key, attaching.mounts.clone(), cache);
     let done = recorder
         .map_err(SessionError::from)
@@ -57,7 +57,8 @@ pub fn attach<F: Future<Output = ()>>(
     match done {
         Ok(mut attached) => {
             if attached.recorded.failed.is_none()
-                && let Err(error) = end(&run)
+                // How those programs ended is not known; that the recording is whole is.
+                && let Err(error) = run.end_with(Vec::new(), Status::Ok)
             {
                 attached.recorded.failed = Some(error.to_string());
             }
@@ -83,12 +84,4 @@ async fn session<F: Future<Output = ()>>(
     over.await;
     proxy.stop().await;
     Ok(Attached { recorded: recorder.finish().await, seconds: began.elapsed().as_secs_f64() })
-}
-
-/// How those programs ended is not known; that the recording is whole is.
-fn end(run: &Run) -> annals::Result<()> {
-    let mut batch = run.batch()?;
-    batch.durability(annals::Durability::Disk);
-    batch.end(Status::Ok)?;
-    batch.commit().map(drop)
 }

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::sync::Arc;
 
-use annals::{Component, Namespace, Run, RunReader, RunSpec, Status};
+use annals::{Component, Namespace, RunReader, RunSpec, Status};
 
 use super::origin::Origin;
 use super::stage::{KEYS, block_on, end, play};
@@ -14,6 +14,7 @@ use crate::proxy::{
     Branch, Cache, CacheUse, Diverged, Edits, Exchange, Guard, Recorded, Recorder, ReplayOptions, Replayer,
 };
 use crate::redact::is_secret_header;
+use crate::share::{Kept, NewRun};
 
 /// What a fork that was run came to.
 #[derive(Debug)]
@@ -78,7 +79,7 @@ pub fn fork(
     let parent = Replayer::new(reader.clone(), key, ReplayOptions::default())?;
     let cache = Cache::open(space, &forking.cache)?;
     let spec = spec.metadata(origin.metadata());
-    let run = Arc::new(space.fork(&reader.info().name, forking.at, edit, spec)?);
+    let run = NewRun::from(Arc::new(space.fork(&reader.info().name, forking.at, edit, spec)?));
     let from = if edit { forking.at } else { forking.at + 1 };
     let done = Recorder::new(run.clone(), key, origin.mounts.clone(), cache)
         .map_err(SessionError::from)
@@ -94,7 +95,7 @@ pub fn fork(
 
 async fn session(
     space: &Namespace,
-    run: &Run,
+    run: &NewRun,
     branch: &Branch,
     forking: &Forking,
     origin: &Origin,
@@ -104,7 +105,7 @@ async fn session(
     let proxy = branch.listen().await?;
     let more = origin.environment_of(capture.as_deref());
     let keeper = space.clone();
-    let keep = move |from: &mut dyn Read| keeper.store_blob(from);
+    let keep = move |from: &mut dyn Read| keeper.store_blob(from).map(Kept::from);
     let played = play(proxy, &forking.program, &origin.mounts, more, keep).await?;
     let mut recorded = branch.child().finish().await;
     let captured = capture.map(|capture| capture.finish(run));

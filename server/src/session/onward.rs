@@ -17,6 +17,7 @@ use crate::proxy::{
     Asked, Cache, CacheUse, Exchange, Guard, Headers, Recorded, Recorder, ReplayOptions, Replayer, Served,
     http_of,
 };
+use crate::share::{Kept, NewRun};
 
 /// How a replay goes on where its recording ends.
 #[derive(Debug, Clone)]
@@ -83,9 +84,10 @@ pub fn replay_onward(
         let (captured, child);
         match (run, recorder) {
             (Some(run), Some(recorder)) => {
+                let run = NewRun::from(run);
                 let mut recorded = recorder.finish().await;
                 captured = capture.map(|capture| capture.finish(&run));
-                let played = played.map(|(stored, _)| stored);
+                let played = played.map(|(stored, _)| stored.map(Kept::from));
                 if recorded.failed.is_none()
                     && let Err(error) = end(&run, played, &origin)
                 {

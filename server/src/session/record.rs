@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use annals::{Namespace, Run, RunSpec, Status};
+use annals::{RunSpec, Status};
 
 use super::SessionError;
 use super::origin::{Origin, random_key};
@@ -10,6 +10,7 @@ use super::stage::{block_on, end, play};
 use crate::nondet::{Capture, Captured, Lanes};
 use crate::program::Program;
 use crate::proxy::{Cache, CacheUse, Guard, Mounts, Recorded, Recorder};
+use crate::share::{Destination, NewRun};
 
 /// What is to be recorded.
 #[derive(Debug, Clone)]
@@ -47,7 +48,7 @@ pub struct Report {
 ///
 /// # Errors
 /// Where nothing was started: the store, the proxy, the program.
-pub fn record(space: &Namespace, spec: RunSpec, recording: &Recording) -> Result<Report, SessionError> {
+pub fn record(into: &Destination, spec: RunSpec, recording: &Recording) -> Result<Report, SessionError> {
     recording.guard.check(&recording.mounts)?;
     let key = random_key()?;
     let mut origin = Origin::new(&recording.program, &recording.mounts, &recording.keep, &key);
@@ -55,12 +56,12 @@ pub fn record(space: &Namespace, spec: RunSpec, recording: &Recording) -> Result
         origin = origin.capturing();
     }
     let capture = origin.capture(&recording.program, || Ok::<_, SessionError>(Lanes::default()))?;
-    let cache = Cache::open(space, &recording.cache)?;
-    let run = Arc::new(space.begin_run(spec.metadata(origin.metadata()))?);
+    let cache = Cache::open_in(into, &recording.cache)?;
+    let run = into.begin_run(spec.metadata(origin.metadata()))?;
     let recorder = Recorder::new(run.clone(), key, recording.mounts.clone(), cache);
     let done = recorder
         .map_err(SessionError::from)
-        .and_then(|recorder| block_on(session(space, &run, &recorder, recording, &origin, capture)));
+        .and_then(|recorder| block_on(session(into, &run, &recorder, recording, &origin, capture)));
     if done.is_err() {
         // What was begun and never ran says so.
         let _ = run.end(Status::Failed);
@@ -69,8 +70,8 @@ pub fn record(space: &Namespace, spec: RunSpec, recording: &Recording) -> Result
 }
 
 async fn session(
-    space: &Namespace,
-    run: &Run,
+    into: &Destination,
+    run: &NewRun,
     recorder: &Recorder,
     recording: &Recording,
     origin: &Origin,
@@ -79,8 +80,8 @@ async fn session(
     capture.iter().for_each(|capture| recorder.draws_of(capture.clone()));
     let proxy = recorder.listen().await?;
     let more = origin.environment_of(capture.as_deref());
-    let keeper = space.clone();
-    let keep = move |from: &mut dyn std::io::Read| keeper.store_blob(from);
+    let keeper = into.clone();
+    let keep = move |from: &mut dyn std::io::Read| keeper.keep(from);
     let played = play(proxy, &recording.program, &recording.mounts, more, keep).await?;
     let mut recorded = recorder.finish().await;
     let captured = capture.map(|capture| capture.finish(run));

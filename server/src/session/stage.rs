@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use annals::{Component, Content, Durability, Frame, Run, Severity, Status, StoredBlob};
+use annals::{Component, Frame, Severity, Status};
 use serde_json::json;
 use std::io::Read;
 use tokio::time::Instant;
@@ -11,6 +11,7 @@ use super::SessionError;
 use super::origin::Origin;
 use crate::program::{Ended, Program};
 use crate::proxy::{Mounts, Proxy, ProxyError};
+use crate::share::{Kept, NewRun};
 
 /// The component of the frame that a program itself is.
 pub(super) const PROGRAM: &str = "program";
@@ -74,32 +75,23 @@ pub(super) fn dummy_keys() -> Vec<(String, String)> {
 }
 
 /// The program's own frames, and the run's end, on disk when this returns.
-pub(super) fn end(
-    run: &Run,
-    played: Played<annals::Result<StoredBlob>>,
-    origin: &Origin,
-) -> annals::Result<()> {
+pub(super) fn end(run: &NewRun, played: Played<annals::Result<Kept>>, origin: &Origin) -> annals::Result<()> {
     let status = played.status();
     let Played { ended, seconds } = played;
-    let content = |kept: annals::Result<StoredBlob>| kept.map(Content::from);
-    let (stdout, stderr) = (content(ended.stdout)?, content(ended.stderr)?);
-    let mut batch = run.batch()?;
-    batch.durability(Durability::Disk);
+    let (stdout, stderr) = (ended.stdout?, ended.stderr?);
     let metadata = json!({
         "exit": { "code": ended.code, "signal": ended.signal },
         "volatile": { "seconds": seconds },
     });
     let started = serde_json::to_vec(&origin.argv).unwrap_or_default();
-    let mut frame = Frame::new(Component::Other(PROGRAM.to_owned()), started, stdout);
+    let mut frame = Frame::new(Component::Other(PROGRAM.to_owned()), started, "");
     frame.error = status == Status::Failed;
     frame.severity = if frame.error { Severity::Flagged } else { Severity::Normal };
-    batch.frame(frame.metadata(metadata.to_string()))?;
+    let mut frames = vec![(frame.metadata(metadata.to_string()), stdout)];
     if !stderr.is_empty() {
-        batch.frame(Frame::new(Component::Other("stderr".to_owned()), "", stderr))?;
+        frames.push((Frame::new(Component::Other("stderr".to_owned()), "", ""), stderr));
     }
-    batch.end(status)?;
-    batch.commit()?;
-    Ok(())
+    run.end_with(frames, status)
 }
 
 /// Drives a session to its end on threads of its own.

@@ -1,0 +1,329 @@
+//! Several recorders of one store at once.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, ChildStderr, ChildStdout, Stdio};
+use std::time::Duration;
+
+use crate::record::{agent, says};
+use crate::upstream::Upstream;
+use crate::{Bench, Done};
+
+/// A recorder under way.
+struct Recorder {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    stderr: BufReader<ChildStderr>,
+    /// What its program has printed.
+    told: Vec<u8>,
+}
+
+impl Bench {
+    fn recorder(&self, upstream: &Upstream, options: &[&str], doing: &[&str]) -> Recorder {
+        let agent = agent();
+        let mut args = vec!["record", "--upstream", &upstream.url];
+        args.extend(options);
+        args.extend(["--", "python3", "-B", &agent]);
+        args.extend(doing);
+        let mut command = self.command(args);
+        command.env("OPENAI_API_KEY", "sk-a-real-secret").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        Recorder { child, stdout, stderr, told: Vec::new() }
+    }
+
+    /// Status of a run, as it is listed now.
+    fn status(&self, run: &str) -> String {
+        let listed = self.run("runs --json").json();
+        let row = listed.iter().find(|row| row["id"] == run).expect("a run that is listed");
+        row["status"].as_str().unwrap().to_owned()
+    }
+
+    /// Waits until a run has ended; says how.
+    fn ended(&self, run: &str) -> String {
+        loop {
+            match self.status(run) {
+                status if status != "open" => return status,
+                _ => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+
+    #[track_caller]
+    fn replays(&self, run: &str, recorded: &Done) {
+        let replayed = self.replay(&[run], &[]);
+        let stdout = String::from_utf8_lossy(&recorded.stdout);
+        assert_eq!(
+            (replayed.code, &*String::from_utf8_lossy(&replayed.stdout)),
+            (0, &*stdout),
+            "{replayed:?}"
+        );
+        says(&replayed, &["unused 0"]);
+        assert!(!replayed.stdout.is_empty());
+    }
+}
+
+impl Recorder {
+    /// Waits for a line of the program.
+    fn line(&mut self) {
+        assert!(self.stdout.read_until(b'\n', &mut self.told).unwrap() > 0, "its program has ended");
+    }
+
+    /// Waits for a line of annals' own.
+    fn says(&mut self, what: &str) {
+        let (mut all, mut line) = (String::new(), String::new());
+        while !line.contains(what) {
+            line.clear();
+            assert!(self.stderr.read_line(&mut line).unwrap() > 0, "{what:?} is not in {all}");
+            all += &line;
+        }
+    }
+
+    fn done(mut self) -> Done {
+        let mut stderr = String::new();
+        self.stdout.read_to_end(&mut self.told).unwrap();
+        self.stderr.read_to_string(&mut stderr).unwrap();
+        let code = self.child.wait().unwrap().code().unwrap();
+        Done { code, stdout: self.told, stderr }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// What of frames does not depend on when they were recorded.
+fn shapes(bench: &Bench, run: &str) -> Vec<serde_json::Value> {
+    let mut frames = bench.run(&format!("replay {run} --json")).json();
+    for frame in &mut frames {
+        let frame = frame.as_object_mut().unwrap();
+        let metadata = frame["metadata"].as_object_mut().unwrap();
+        // The upstream numbers its answers.
+        metadata.retain(|key, _| !["volatile", "text", "text_bytes"].contains(&key.as_str()));
+        frame.retain(|key, _| {
+            ["component", "parent", "severity", "error", "incomplete", "input", "metadata"]
+                .contains(&key.as_str())
+        });
+    }
+    frames
+}
+
+#[test]
+fn a_second_recorder_outlives_the_first_which_waits_for_it() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let mut first = bench.recorder(&upstream, &["--run", "first"], &["held", "a", "go1", "b"]);
+    first.line();
+    let socket = bench.path(".annals/SOCKET");
+    #[expect(clippy::disallowed_methods, reason = "what the socket is like is to be seen")]
+    let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let of_second = ["held", "c", "go2", "d,e"];
+    let mut second = bench.recorder(&upstream, &["--run", "second"], &of_second);
+    second.line();
+    // Both are there for whoever reads, and so is what was recorded of them.
+    assert_eq!((bench.status("first"), bench.status("second")), ("open".to_owned(), "open".to_owned()));
+    assert!(bench.run("show second@1 --input --raw").text().contains("\"c\""));
+    let mut tail = bench.command(["tail", "second"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut tailed = BufReader::new(tail.stdout.take().unwrap());
+    let mut line = String::new();
+    tailed.read_line(&mut line).unwrap();
+    assert!(line.contains("llm"), "{line}");
+
+    bench.write("go1", "");
+    first.says("recorded 2 requests into first");
+    first.says("1 other recording goes on into this store through this process");
+    assert_eq!((bench.status("first"), bench.status("second")), ("ok".to_owned(), "open".to_owned()));
+    // Whoever comes now is let in, too.
+    let third = bench.record(&upstream.url, "third", &["fails", "7"]);
+    assert_eq!(third.code, 7, "{third:?}");
+
+    bench.write("go2", "");
+    let (second, first) = (second.done(), first.done());
+    assert_eq!((second.code, first.code), (0, 0), "{second:?} {first:?}");
+    says(&second, &["recorded 3 requests into second"]);
+    let mut rest = String::new();
+    tailed.read_to_string(&mut rest).unwrap();
+    assert!(tail.wait().unwrap().success() && rest.contains("program"), "{rest}");
+    assert!(!socket.exists());
+    bench.replays("first", &first);
+    bench.replays("second", &second);
+    assert_eq!(bench.replay(&["third"], &[]).code, 7);
+    assert_eq!(bench.run("verify").code, 0);
+    // What came through the socket is what its recorder would have written itself.
+    let alone = bench.record(&upstream.url, "alone", &of_second);
+    assert_eq!(alone.code, 0, "{alone:?}");
+    assert_eq!(shapes(&bench, "second"), shapes(&bench, "alone"));
+}
+
+#[test]
+fn five_recorders_that_start_at_once_all_record() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    // There is no store yet, and nobody who says who serves it. One writes more than a socket holds, one more than one command's worth.
+    let doing: [&[&str]; 5] = [
+        &["every"],
+        &["swapped", "a,b,c,d,e,f,g,h"],
+        &["threads"],
+        &["large", "20000000"],
+        &["pictures", "3", "300000", "4"],
+    ];
+    let names = ["r0", "r1", "r2", "r3", "r4"];
+    let recorders: Vec<_> = names
+        .iter()
+        .zip(doing)
+        .map(|(name, doing)| bench.recorder(&upstream, &["--run", name], doing))
+        .collect();
+    let done: Vec<_> = recorders.into_iter().map(Recorder::done).collect();
+    for (name, done) in names.iter().zip(&done) {
+        assert_eq!(done.code, 0, "{name}: {done:?}");
+        assert!(!done.stderr.contains("STOPPED"), "{name}: {}", done.stderr);
+        if *name == "r2" {
+            says(&bench.replay(&[name], &[]), &["exact 8 of 8"]);
+        } else {
+            bench.replays(name, done);
+        }
+    }
+    assert_eq!(bench.run("verify").code, 0);
+    // Two that only wish for a name get one each.
+    let recorders =
+        [bench.recorder(&upstream, &[], &["nothing"]), bench.recorder(&upstream, &[], &["nothing"])];
+    for done in recorders.map(Recorder::done) {
+        assert_eq!(done.code, 0, "{done:?}");
+    }
+    assert_eq!(bench.run("runs --json").json().len(), 7);
+}
+
+#[test]
+fn where_the_first_is_killed_the_programs_of_the_others_go_on() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let mut first = bench.recorder(&upstream, &["--run", "first"], &["held", "a", "go1", "b"]);
+    first.line();
+    let mut second = bench.recorder(&upstream, &["--run", "second"], &["held", "c", "go2", "d,e"]);
+    second.line();
+    first.kill();
+    bench.write("go2", "");
+    let second = second.done();
+    assert_eq!(second.code, 0, "{second:?}");
+    says(
+        &second,
+        &["RECORDING STOPPED, the program went on without it", "the process that holds the store is lost"],
+    );
+    let told = String::from_utf8(second.stdout).unwrap();
+    assert_eq!(told.matches("you said").count(), 3, "{told}");
+    // What the dead one left at the socket's place is in nobody's way.
+    assert!(bench.path(".annals/SOCKET").exists());
+    let mut third = bench.recorder(&upstream, &["--run", "third"], &["held", "f", "go3", "g"]);
+    third.line();
+    let fourth = bench.record(&upstream.url, "fourth", &["swapped", "x"]);
+    assert_eq!(fourth.code, 0, "{fourth:?}");
+    bench.write("go3", "");
+    assert_eq!(third.done().code, 0);
+    for (run, status) in [("first", "abandoned"), ("second", "abandoned"), ("third", "ok"), ("fourth", "ok")]
+    {
+        assert_eq!(bench.status(run), status, "{run}");
+    }
+    assert_eq!(bench.run("verify").code, 0);
+    // The first one's program still waits.
+    bench.write("go1", "");
+}
+
+#[test]
+fn where_another_is_killed_its_run_is_abandoned_and_the_first_goes_on() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let mut first = bench.recorder(&upstream, &["--run", "first"], &["held", "a", "go1", "b"]);
+    first.line();
+    let mut second = bench.recorder(&upstream, &["--run", "second"], &["held", "c,d", "go2", "e"]);
+    second.line();
+    second.line();
+    second.kill();
+    assert_eq!(bench.ended("second"), "abandoned");
+    bench.write("go1", "");
+    let first = first.done();
+    assert_eq!(first.code, 0, "{first:?}");
+    assert!(!first.stderr.contains("goes on"), "{}", first.stderr);
+    bench.replays("first", &first);
+    assert_eq!(bench.run("verify").code, 0);
+    assert!(bench.run("replay second --json").json().len() >= 2);
+    bench.write("go2", "");
+}
+
+#[test]
+fn a_writer_that_does_not_share_is_waited_for() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let mut import = bench.command(["import", "--format", "chat", "-"]);
+    let mut import =
+        import.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = import.stdin.take().unwrap();
+    lines.write_all(crate::LINES.as_bytes()).unwrap();
+    while bench.run("runs --json").stdout.is_empty() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let recorder = bench.recorder(&upstream, &["--run", "r"], &["swapped", "c"]);
+    std::thread::sleep(Duration::from_millis(200));
+    drop(lines);
+    let done = recorder.done();
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(import.wait().unwrap().success());
+    assert_eq!(bench.status("r"), "ok");
+}
+
+#[test]
+fn waiting_for_others_can_be_ended() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let mut first = bench.recorder(&upstream, &["--run", "first"], &["held", "a", "go1", "b"]);
+    first.line();
+    let mut second = bench.recorder(&upstream, &["--run", "second"], &["held", "c", "go2", "d"]);
+    second.line();
+    bench.write("go1", "");
+    first.says("goes on into this store");
+    let pid = first.child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let first = first.done();
+    assert_eq!(first.code, 0, "{first:?}");
+    assert_eq!((bench.status("first"), bench.status("second")), ("ok".to_owned(), "abandoned".to_owned()));
+    bench.write("go2", "");
+    let second = second.done();
+    assert_eq!(second.code, 0, "{second:?}");
+    says(&second, &["RECORDING STOPPED"]);
+    bench.replays("first", &first);
+}
+
+#[test]
+fn a_store_whose_path_is_too_long_for_a_socket_is_shared_all_the_same() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let deep = format!("{}/{}/store", "d".repeat(120), "e".repeat(120));
+    #[expect(clippy::disallowed_methods, reason = "a directory that a user would have")]
+    std::fs::create_dir_all(bench.path(&deep)).unwrap();
+    let of = |run: &'static str| ["--store", &deep, "--run", run].map(str::to_owned);
+    let first = of("first");
+    let mut first =
+        bench.recorder(&upstream, &first.each_ref().map(String::as_str), &["held", "a", "go", "b"]);
+    first.line();
+    let second = of("second");
+    let second = bench.recorder(&upstream, &second.each_ref().map(String::as_str), &["swapped", "c"]).done();
+    assert_eq!(second.code, 0, "{second:?}");
+    bench.write("go", "");
+    assert_eq!(first.done().code, 0);
+    assert_eq!(bench.run(&format!("runs --store {deep} --json")).json().len(), 2);
+}
+
+#[test]
+fn each_recorder_has_its_own_namespace_and_what_cannot_be_had_is_said() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let mut first = bench.recorder(&upstream, &["--run", "r"], &["held", "a", "go", "b"]);
+    first.line();
+    let second = bench.recorder(&upstream, &["--run", "r", "--namespace", "other"], &["swapped", "c"]).done();
+    assert_eq!(second.code, 0, "{second:?}");
+    let taken = bench.recorder(&upstream, &["--run", "r"], &["swapped", "c"]).done();
+    assert_eq!(taken.code, 125, "{taken:?}");
+    says(&taken, &["run \"r\" exists already"]);
+    let cached = bench.recorder(&upstream, &["--run", "s", "--cache", "both"], &["swapped", "c"]).done();
+    assert_eq!(cached.code, 125, "{cached:?}");
+    says(&cached, &["answers of earlier runs are not to be had through it", "hint: "]);
+    bench.write("go", "");
+    assert_eq!(first.done().code, 0);
+    assert_eq!(bench.run("runs --json").json().len(), 1);
+    assert_eq!(bench.run("runs --namespace other --json").json().len(), 1);
+    assert_eq!(bench.run("doctor").code, 0);
+}

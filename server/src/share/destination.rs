@@ -1,0 +1,288 @@
+//! Where runs are recorded: in a store that this process holds, or through the socket of one who does.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use annals::{
+    Durability, Ending, ErrorKind, Frame, Namespace, OpenFrame, Options, Run, RunSpec, Status, Store,
+    StoredBlob,
+};
+
+use super::host::Host;
+use super::remote::{Joined, Remote, RemoteBlob, RemoteFrame, RemoteRun};
+
+/// How often, and how long apart, a store is tried whose holder serves nobody: one that has just begun will, one that is about to end is
+/// waited for.
+const TRIES: u32 = 200;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A namespace that runs are recorded into.
+#[derive(Debug, Clone)]
+pub struct Destination(Place);
+
+#[derive(Debug, Clone)]
+enum Place {
+    Here(Namespace),
+    There(Remote),
+}
+
+impl From<Namespace> for Destination {
+    fn from(space: Namespace) -> Self {
+        Self(Place::Here(space))
+    }
+}
+
+impl Destination {
+    /// The namespace, where this process holds its store.
+    ///
+    /// # Errors
+    /// `Locked` where another does.
+    pub(crate) fn here(&self, what: &str) -> annals::Result<&Namespace> {
+        match &self.0 {
+            Place::Here(space) => Ok(space),
+            Place::There(_) => {
+                let message = format!(
+                    "another process is writing to this store, and {what} are not to be had through it"
+                );
+                Err(annals::Error::new(ErrorKind::Locked, message))
+            }
+        }
+    }
+
+    pub(crate) fn begin_run(&self, spec: RunSpec) -> annals::Result<NewRun> {
+        Ok(match &self.0 {
+            Place::Here(space) => NewRun::Here(Arc::new(space.begin_run(spec)?)),
+            Place::There(remote) => NewRun::There(remote.begin_run(&spec)?),
+        })
+    }
+
+    /// Streams a body into the store.
+    pub(crate) fn keep(&self, from: &mut dyn Read) -> annals::Result<Kept> {
+        match &self.0 {
+            Place::Here(space) => space.store_blob(from).map(Kept::from),
+            Place::There(remote) => remote.store_blob(from).map(|blob| Kept(Body::There(blob))),
+        }
+    }
+}
+
+/// A store that this process records into.
+#[derive(Debug)]
+pub struct Shared {
+    into: Destination,
+    /// Where this process holds it.
+    held: Option<(Option<Host>, Store)>,
+}
+
+impl Shared {
+    /// Opens a store, and serves it to others; where another process does that, joins it. A namespace that is not there is made.
+    ///
+    /// # Errors
+    /// As [`Store::open_with`]: `Locked` where a process writes it that serves nobody.
+    pub fn open(root: &Path, namespace: &str, options: &Options) -> annals::Result<Self> {
+        let mut tries = 0;
+        loop {
+            match Store::open_with(root, options.clone()) {
+                Ok(store) => {
+                    let into = store.namespace(namespace)?.into();
+                    // Where the file system holds no sockets, others wait as they would for anybody.
+                    let host = Host::start(&store, root).ok();
+                    return Ok(Self { into, held: Some((host, store)) });
+                }
+                Err(error) if error.kind() == ErrorKind::Locked => {
+                    if let Joined::Yes(remote) = Remote::join(root, namespace)? {
+                        return Ok(Self { into: Destination(Place::There(remote)), held: None });
+                    }
+                    tries += 1;
+                    if tries == TRIES {
+                        return Err(error);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Where runs go.
+    #[must_use]
+    pub fn destination(&self) -> &Destination {
+        &self.into
+    }
+
+    /// Closes it. Waits for those who joined until they have ended, or until this process is sent to end (Ctrl-C): their runs are
+    /// abandoned then. `waiting` is told how many those are, if there are any.
+    ///
+    /// # Errors
+    /// As [`Store::close`].
+    pub fn close(self, waiting: impl FnOnce(usize)) -> annals::Result<()> {
+        let Some((host, store)) = self.held else { return Ok(()) };
+        if let Some(host) = host {
+            host.finish(waiting);
+        }
+        store.close()
+    }
+}
+
+/// A run being recorded.
+#[derive(Debug, Clone)]
+pub(crate) enum NewRun {
+    Here(Arc<Run>),
+    There(RemoteRun),
+}
+
+impl From<Arc<Run>> for NewRun {
+    fn from(run: Arc<Run>) -> Self {
+        Self::Here(run)
+    }
+}
+
+impl NewRun {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Here(run) => run.name(),
+            Self::There(run) => &run.name,
+        }
+    }
+
+    /// Hands a frame to the writer without waiting.
+    ///
+    /// # Errors
+    /// As [`Run::record`].
+    pub(crate) fn submit(&self, frame: Frame) -> annals::Result<()> {
+        match self {
+            Self::Here(run) => run.submit(frame).map(drop),
+            Self::There(run) => run.submit(&frame, None),
+        }
+    }
+
+    /// Begins a frame whose output is still to come.
+    ///
+    /// # Errors
+    /// As [`OpenFrame::begin`].
+    pub(crate) fn begin_frame(&self, frame: &Frame) -> annals::Result<NewFrame> {
+        Ok(match self {
+            Self::Here(run) => NewFrame::Here(Box::new(OpenFrame::begin(run.clone(), frame)?)),
+            Self::There(run) => NewFrame::There(run.begin_frame(frame)?),
+        })
+    }
+
+    /// Ends a run that nothing more is to be said of.
+    ///
+    /// # Errors
+    /// As [`Run::end`].
+    pub(crate) fn end(&self, status: Status) -> annals::Result<()> {
+        match self {
+            Self::Here(run) => run.end(status).map(drop),
+            Self::There(run) => run.end(status),
+        }
+    }
+
+    /// Ends a run with its last frames, each with its output: on disk when this returns. In a store of our own all of it is there or
+    /// nothing.
+    ///
+    /// # Errors
+    /// As [`Run::end`].
+    pub(crate) fn end_with(&self, frames: Vec<(Frame, Kept)>, status: Status) -> annals::Result<()> {
+        match self {
+            Self::Here(run) => {
+                let mut batch = run.batch()?;
+                batch.durability(Durability::Disk);
+                for (mut frame, output) in frames {
+                    frame.output = output.here()?.into();
+                    batch.frame(frame)?;
+                }
+                batch.end(status)?;
+                batch.commit().map(drop)
+            }
+            Self::There(run) => {
+                for (frame, output) in frames {
+                    run.submit(&frame, Some(output.there()?))?;
+                }
+                run.end(status)
+            }
+        }
+    }
+}
+
+/// A frame whose output is still to come.
+#[derive(Debug)]
+pub(crate) enum NewFrame {
+    Here(Box<OpenFrame<Arc<Run>>>),
+    There(RemoteFrame),
+}
+
+impl NewFrame {
+    pub(crate) fn seq(&self) -> u32 {
+        match self {
+            Self::Here(frame) => frame.seq(),
+            Self::There(frame) => frame.seq,
+        }
+    }
+
+    /// Adds to the output.
+    ///
+    /// # Errors
+    /// As [`OpenFrame::append`].
+    pub(crate) fn append(&self, bytes: &[u8]) -> annals::Result<()> {
+        match self {
+            Self::Here(frame) => frame.append(bytes),
+            Self::There(frame) => frame.append(bytes),
+        }
+    }
+
+    /// Ends the frame; gives its number.
+    ///
+    /// # Errors
+    /// As [`OpenFrame::finish_with`].
+    pub(crate) fn finish_with(self, ending: Ending) -> annals::Result<u32> {
+        match self {
+            Self::Here(frame) => frame.finish_with(ending),
+            Self::There(frame) => frame.finish_with(&ending),
+        }
+    }
+}
+
+/// A body that is in the store, until a frame holds it.
+#[derive(Debug)]
+pub(crate) struct Kept(Body);
+
+#[derive(Debug)]
+enum Body {
+    Here(StoredBlob),
+    There(RemoteBlob),
+}
+
+impl From<StoredBlob> for Kept {
+    fn from(stored: StoredBlob) -> Self {
+        Self(Body::Here(stored))
+    }
+}
+
+impl Kept {
+    pub(crate) fn is_empty(&self) -> bool {
+        match &self.0 {
+            Body::Here(stored) => stored.is_empty(),
+            Body::There(blob) => blob.len == 0,
+        }
+    }
+
+    fn here(self) -> annals::Result<StoredBlob> {
+        match self.0 {
+            Body::Here(stored) => Ok(stored),
+            Body::There(_) => Err(elsewhere()),
+        }
+    }
+
+    fn there(&self) -> annals::Result<&RemoteBlob> {
+        match &self.0 {
+            Body::There(blob) => Ok(blob),
+            Body::Here(_) => Err(elsewhere()),
+        }
+    }
+}
+
+fn elsewhere() -> annals::Error {
+    annals::Error::new(ErrorKind::Bug, "a body was stored elsewhere than the frame that is to hold it")
+}

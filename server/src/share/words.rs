@@ -1,0 +1,275 @@
+//! Runs and frames as words of a command, and back: what has to be there stands first, what may be there follows, each behind its name.
+//!
+//! ```text
+//! RUN.BEGIN name [AGENT a] [MODEL m] [SEVERITY s] [META json] [STARTED ns] [TAG key value]... [REPLACE]
+//! FRAME.BEGIN run component input [OPTIONS]             an output is still to come
+//! FRAME.ADD run component input output [BLOB name] [OPTIONS]    with BLOB the output is what was streamed under that name
+//! FRAME.END run seq [ERROR] [SEVERITY s] [META json] [DURATION ns]
+//! OPTIONS: [PARENT seq] [STARTED ns] [DURATION ns] [META json] [SEVERITY s] [ERROR]
+//! ```
+
+use std::borrow::Cow;
+use std::str::FromStr;
+
+use annals::{Component, Content, Ending, ErrorKind, Frame, RunSpec, Severity};
+
+/// The words of a command that is to be sent.
+pub(super) struct Words<'a>(Vec<Cow<'a, [u8]>>);
+
+impl<'a> Words<'a> {
+    pub(super) fn new(command: &'a str) -> Self {
+        Self(vec![command.as_bytes().into()])
+    }
+
+    pub(super) fn word(mut self, word: impl Into<Cow<'a, [u8]>>) -> Self {
+        self.0.push(word.into());
+        self
+    }
+
+    fn option<T: ToString>(self, name: &'a str, value: Option<T>) -> Self {
+        match value {
+            Some(value) => self.word(name.as_bytes()).word(value.to_string().into_bytes()),
+            None => self,
+        }
+    }
+
+    fn flag(self, name: &'a str, set: bool) -> Self {
+        if set { self.word(name.as_bytes()) } else { self }
+    }
+
+    fn severity(self, severity: Severity) -> Self {
+        self.option("SEVERITY", Some(severity).filter(|severity| *severity != Severity::Normal))
+    }
+
+    fn metadata(self, metadata: Option<&'a [u8]>) -> Self {
+        match metadata {
+            Some(metadata) => self.word(b"META".as_slice()).word(metadata),
+            None => self,
+        }
+    }
+
+    /// What a run is begun with.
+    ///
+    /// # Errors
+    /// Where its metadata is in a store already.
+    pub(super) fn run(self, spec: &'a RunSpec) -> annals::Result<Self> {
+        let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let words = self.word(spec.name.as_bytes()).option("AGENT", given(&spec.agent));
+        let words = words.option("MODEL", given(&spec.model)).option("STARTED", spec.started_ns);
+        let words = words.severity(spec.severity).metadata(Some(bytes(&spec.metadata)?));
+        let tag = |words: Self, (key, value): &'a (String, String)| {
+            words.word(b"TAG".as_slice()).word(key.as_bytes()).word(value.as_bytes())
+        };
+        Ok(spec.tags.iter().fold(words, tag).flag("REPLACE", spec.replace))
+    }
+
+    /// What a frame is besides its bodies.
+    pub(super) fn frame(self, frame: &'a Frame) -> Self {
+        let duration = Some(frame.duration_ns).filter(|ns| *ns != 0);
+        let words = self.option("PARENT", frame.parent).option("STARTED", frame.started_ns);
+        let words = words.option("DURATION", duration).severity(frame.severity);
+        words.metadata(Some(frame.metadata.as_slice())).flag("ERROR", frame.error)
+    }
+
+    /// What is known of a frame at its end.
+    pub(super) fn ending(self, ending: &'a Ending) -> Self {
+        let words = self.option("DURATION", ending.duration_ns).severity(ending.severity);
+        words.metadata(ending.metadata.as_deref()).flag("ERROR", ending.error)
+    }
+
+    /// As they are sent.
+    pub(super) fn as_slices(&self) -> Vec<&[u8]> {
+        self.0.iter().map(AsRef::as_ref).collect()
+    }
+}
+
+/// The bytes of a body that is not in a store yet.
+///
+/// # Errors
+/// `Invalid` for one that is.
+pub(super) fn bytes(content: &Content) -> annals::Result<&[u8]> {
+    match content {
+        Content::Bytes(bytes) => Ok(bytes),
+        Content::Stored(_) => Err(wrong("a blob of another store cannot be sent".to_owned())),
+    }
+}
+
+pub(super) fn wrong(what: String) -> annals::Error {
+    annals::Error::new(ErrorKind::Invalid, what)
+}
+
+/// The words of a command that has come, behind its name.
+#[derive(Debug)]
+pub(super) struct Arguments(std::vec::IntoIter<Vec<u8>>);
+
+impl Arguments {
+    /// The command's name in capitals, and the rest.
+    pub(super) fn of(command: Vec<Vec<u8>>) -> (String, Self) {
+        let mut words = command.into_iter();
+        let name = words.next().unwrap_or_default().to_ascii_uppercase();
+        (String::from_utf8_lossy(&name).into_owned(), Self(words))
+    }
+
+    /// The next word.
+    ///
+    /// # Errors
+    /// `Invalid` where there is none.
+    pub(super) fn bytes(&mut self, what: &str) -> annals::Result<Vec<u8>> {
+        self.0.next().ok_or_else(|| wrong(format!("{what} is missing")))
+    }
+
+    /// The next word, as a text.
+    ///
+    /// # Errors
+    /// `Invalid` where there is none, or it is not UTF-8.
+    pub(super) fn text(&mut self, what: &str) -> annals::Result<String> {
+        String::from_utf8(self.bytes(what)?).map_err(|_| wrong(format!("{what} is not UTF-8")))
+    }
+
+    /// The next word, as what can be read from one.
+    ///
+    /// # Errors
+    /// `Invalid` where there is none, or it is something else.
+    pub(super) fn parsed<T: FromStr>(&mut self, what: &str) -> annals::Result<T> {
+        let text = self.text(what)?;
+        text.parse().map_err(|_| wrong(format!("{what} is none: {text:?}")))
+    }
+
+    /// # Errors
+    /// `Invalid` where there are more words.
+    pub(super) fn end(&mut self) -> annals::Result<()> {
+        match self.0.next() {
+            None => Ok(()),
+            Some(word) => Err(wrong(format!("there is no option {:?} here", String::from_utf8_lossy(&word)))),
+        }
+    }
+
+    /// The name of the next option, in capitals.
+    fn option(&mut self) -> Option<String> {
+        let word = self.0.next()?.to_ascii_uppercase();
+        Some(String::from_utf8_lossy(&word).into_owned())
+    }
+
+    /// What a run is to be begun with.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub(super) fn run(&mut self) -> annals::Result<RunSpec> {
+        let mut spec = RunSpec::new(self.text("a run's name")?);
+        while let Some(option) = self.option() {
+            match option.as_str() {
+                "AGENT" => spec.agent = self.text(&option)?,
+                "MODEL" => spec.model = self.text(&option)?,
+                "SEVERITY" => spec.severity = self.parsed(&option)?,
+                "META" => spec.metadata = self.bytes(&option)?.into(),
+                "STARTED" => spec.started_ns = Some(self.parsed(&option)?),
+                "TAG" => spec.tags.push((self.text("a tag's key")?, self.text("a tag's value")?)),
+                "REPLACE" => spec.replace = true,
+                _ => return Err(unknown(&option)),
+            }
+        }
+        Ok(spec)
+    }
+
+    /// What a frame is, and the name of the blob that its output is. Frames that only begin have no output.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub(super) fn frame(&mut self, begins: bool) -> annals::Result<(Frame, Option<Vec<u8>>)> {
+        let component: Component = self.text("a component's name")?.parse()?;
+        let input = self.bytes("an input")?;
+        let output = if begins { Vec::new() } else { self.bytes("an output")? };
+        let (mut frame, mut blob) = (Frame::new(component, input, output), None);
+        while let Some(option) = self.option() {
+            match option.as_str() {
+                "PARENT" => frame.parent = Some(self.parsed(&option)?),
+                "STARTED" => frame.started_ns = Some(self.parsed(&option)?),
+                "DURATION" => frame.duration_ns = self.parsed(&option)?,
+                "META" => frame.metadata = self.bytes(&option)?,
+                "SEVERITY" => frame.severity = self.parsed(&option)?,
+                "ERROR" => frame.error = true,
+                "BLOB" if !begins => blob = Some(self.bytes(&option)?),
+                _ => return Err(unknown(&option)),
+            }
+        }
+        Ok((frame, blob))
+    }
+
+    /// What is known of a frame at its end.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub(super) fn ending(&mut self) -> annals::Result<Ending> {
+        let mut ending = Ending::default();
+        while let Some(option) = self.option() {
+            match option.as_str() {
+                "DURATION" => ending.duration_ns = Some(self.parsed(&option)?),
+                "META" => ending.metadata = Some(self.bytes(&option)?),
+                "SEVERITY" => ending.severity = self.parsed(&option)?,
+                "ERROR" => ending.error = true,
+                _ => return Err(unknown(&option)),
+            }
+        }
+        Ok(ending)
+    }
+}
+
+fn unknown(option: &str) -> annals::Error {
+    wrong(format!("there is no option {option:?} here"))
+}
+
+#[cfg(test)]
+mod tests {
+    use annals::{Component, Ending, Frame, RunSpec, Severity};
+
+    use super::{Arguments, Words};
+
+    fn there(words: &Words<'_>) -> Arguments {
+        Arguments::of(words.as_slices().into_iter().map(<[u8]>::to_vec).collect()).1
+    }
+
+    #[test]
+    fn runs_frames_and_endings_come_back_as_they_were() {
+        let plain = RunSpec::new("r");
+        let full = RunSpec::new("r").agent("a").model("m").severity(Severity::Flagged).started_ns(7);
+        let full = full.tag("TAG", "REPLACE").tag("k", "").metadata(b"{\"a\":1}").replace(true);
+        for spec in [plain, full] {
+            let back = there(&Words::new("RUN.BEGIN").run(&spec).unwrap()).run().unwrap();
+            assert_eq!(format!("{back:?}"), format!("{spec:?}"));
+        }
+        let plain = Frame::new(Component::Llm, "in", "out");
+        let mut full = Frame::new(Component::Other("http".to_owned()), vec![0, 255, 13, 10], "").parent(3);
+        full = full.metadata("ERROR");
+        (full.started_ns, full.duration_ns, full.severity, full.error) = (Some(1), 2, Severity::Debug, true);
+        for frame in [plain, full] {
+            let words = Words::new("FRAME.ADD").word(frame.component.name().as_bytes());
+            let words =
+                words.word(super::bytes(&frame.input).unwrap()).word(super::bytes(&frame.output).unwrap());
+            let (back, blob) = there(&words.frame(&frame)).frame(false).unwrap();
+            assert_eq!((format!("{back:?}"), blob), (format!("{frame:?}"), None));
+        }
+        let full = Ending {
+            error: true,
+            severity: Severity::Escalated,
+            metadata: Some(Vec::new()),
+            duration_ns: Some(9),
+        };
+        for ending in [Ending::default(), full] {
+            let back = there(&Words::new("FRAME.END").ending(&ending)).ending().unwrap();
+            assert_eq!(format!("{back:?}"), format!("{ending:?}"));
+        }
+    }
+
+    #[test]
+    fn words_that_make_no_sense_are_refused() {
+        let of = |words: &[&[u8]]| Arguments::of(words.iter().map(|word| word.to_vec()).collect()).1;
+        assert!(of(&[b"RUN.BEGIN"]).run().is_err());
+        assert!(of(&[b"RUN.BEGIN", b"\xff"]).run().is_err());
+        assert!(of(&[b"RUN.BEGIN", b"r", b"STARTED"]).run().is_err());
+        assert!(of(&[b"RUN.BEGIN", b"r", b"STARTED", b"-1"]).run().is_err());
+        assert!(of(&[b"RUN.BEGIN", b"r", b"COLOUR", b"red"]).run().is_err());
+        assert!(of(&[b"FRAME.BEGIN", b"llm", b"in", b"BLOB", b"b"]).frame(true).is_err());
+        assert!(of(&[b"FRAME.ADD", b"llm", b"in"]).frame(false).is_err());
+        assert!(of(&[b"FRAME.END", b"DURATION", b"99999999999999999999999"]).ending().is_err());
+    }
+}
