@@ -24,11 +24,15 @@ def installed(work):
     python = work / "venv" / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", work / "venv"], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "openai", "anthropic"], check=False)
-    for package in ("openai", "anthropic"):
-        version = subprocess.run([python, "-c", f"import {package}; print({package}.__version__)"], capture_output=True, text=True)
+    packages = {"openai": ["openai"], "anthropic": ["anthropic"], "langgraph": ["langgraph", "langchain-openai"]}
+    for package, needed in packages.items():
+        asked = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
+        version = subprocess.run([python, "-c", asked, *needed], capture_output=True, text=True)
+        if version.returncode != 0:
+            subprocess.run([python, "-m", "pip", "install", "-q", *needed], check=False)
+            version = subprocess.run([python, "-c", asked, *needed], capture_output=True, text=True)
         if version.returncode == 0:
-            clients[f"Python {package} {version.stdout.strip()}"] = [str(python), "-B", str(HERE / f"python_{package}.py")]
+            clients[f"Python {package} {version.stdout.split()[0]}"] = [str(python), "-B", str(HERE / f"python_{package}.py")]
         else:
             print(f"skipped: Python {package} is not installed", file=sys.stderr)
     node = shutil.which("node")
