@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use crate::io::sim::{Crash, SimIo};
 use crate::io::{Io, Open};
-use crate::sync::OnceLock;
 use crate::{Component, Frame, History, Options, RunSpec, ScanRange, Store};
 
 pub use crate::blob::fuzz::{group, recipe};
@@ -69,28 +68,29 @@ fn options(io: &SimIo) -> Options {
     }
 }
 
-/// A small store that was not closed: its files.
-pub(crate) fn sample() -> &'static [(std::path::PathBuf, Vec<u8>)] {
-    static FILES: OnceLock<Vec<(std::path::PathBuf, Vec<u8>)>> = OnceLock::new();
-    FILES.get_or_init(|| {
-        let io = SimIo::new(7);
-        let made: crate::Result<SimIo> = (|| {
-            let store = Store::open_with(STORE, options(&io))?;
-            let space = store.namespace("default")?;
-            space.keyspace("all", History::All)?.put(b"key", "value")?;
-            let run = space.begin_run(RunSpec::new("run"))?;
-            run.record(Frame::new(
-                Component::Llm,
-                "a question that is long enough not to be inline",
-                "answer",
-            ))?;
-            Ok(io.crash(Crash::Everything))
-        })();
-        let files = |io: SimIo| {
-            io.files().into_iter().map(|path| (path.clone(), io.read(&path).unwrap_or_default())).collect()
-        };
-        made.map(files).unwrap_or_default()
-    })
+/// Files with their bytes.
+type Files = Vec<(std::path::PathBuf, Vec<u8>)>;
+
+/// A small store that was not closed: its files, made once in each thread.
+pub(crate) fn sample() -> &'static Files {
+    thread_local!(static FILES: &'static Files = Box::leak(Box::new(sample_files())));
+    FILES.with(|files| *files)
+}
+
+fn sample_files() -> Files {
+    let io = SimIo::new(7);
+    let made: crate::Result<SimIo> = (|| {
+        let store = Store::open_with(STORE, options(&io))?;
+        let space = store.namespace("default")?;
+        space.keyspace("all", History::All)?.put(b"key", "value")?;
+        let run = space.begin_run(RunSpec::new("run"))?;
+        run.record(Frame::new(Component::Llm, "a question that is long enough not to be inline", "answer"))?;
+        Ok(io.crash(Crash::Everything))
+    })();
+    let files = |io: SimIo| {
+        io.files().into_iter().map(|path| (path.clone(), io.read(&path).unwrap_or_default())).collect()
+    };
+    made.map(files).unwrap_or_default()
 }
 
 /// A disk with the sample store's files, some of them replaced.
