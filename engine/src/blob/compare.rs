@@ -114,3 +114,49 @@ fn look(from: &[u8], at: usize, within: &[u8], budget: &mut usize) -> Option<usi
     *budget -= within.len();
     memmem::find(within, probe)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that repeat nowhere.
+    fn bytes(len: usize, seed: u64) -> Vec<u8> {
+        let mut state = seed;
+        let next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        std::iter::repeat_with(next).take(len).collect()
+    }
+
+    /// What stood at the front is now at the end. Both probes find something; what is nearer to the mismatch is taken.
+    #[test]
+    fn of_two_ways_to_go_on_the_nearer_is_taken() {
+        let (moved, rest) = (bytes(200, 1), bytes(5000, 2));
+        let (old, new) = ([&moved[..], &rest].concat(), [&rest[..], &moved].concat());
+        let mut budget = usize::MAX;
+        let found = resync(&new, &old, 64, &mut budget);
+        assert_eq!(found, Some(Same { new: 0, old: 200, len: 5000 }));
+        let back = resync(&old, &new, 64, &mut budget);
+        assert_eq!(back, Some(Same { new: 200, old: 0, len: 5000 }));
+    }
+
+    #[test]
+    fn what_is_found_is_the_same_and_ascends() {
+        for seed in 0..50 {
+            let old = bytes(6000, seed);
+            let at = (seed as usize * 97) % 5000;
+            // A piece is put in and one is taken out.
+            let new = [&old[..at], &bytes(seed as usize, 99), &old[at + 40..]].concat();
+            let same = compare(&new, &old, 16);
+            let mut upto = (0, 0);
+            for range in &same {
+                assert!(range.new >= upto.0 && range.old >= upto.1, "{same:?}");
+                assert_eq!(new[range.new..range.new + range.len], old[range.old..range.old + range.len]);
+                upto = (range.new + range.len, range.old + range.len);
+            }
+            let kept: usize = same.iter().map(|range| range.len).sum();
+            assert!(kept >= 6000 - 40 - 16, "seed {seed}: {kept} of 6000");
+        }
+    }
+}

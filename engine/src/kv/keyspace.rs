@@ -441,3 +441,26 @@ impl Iterator for Scan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::sim::SimIo;
+    use crate::{Options, Store};
+
+    /// An index may be wrong, by a bug or by design: what it leads to has to be the key that was asked for, of this keyspace.
+    #[test]
+    fn an_index_that_leads_to_another_key_or_keyspace_is_damage() {
+        let options = Options { io: Arc::new(SimIo::new(1)), ..Options::default() };
+        let store = Store::open_with("s", options).unwrap();
+        let space = store.namespace("n").unwrap();
+        let (one, other) =
+            (space.keyspace("one", History::All).unwrap(), space.keyspace("other", History::All).unwrap());
+        one.put(b"key", "value").unwrap();
+        let at = View::new(&one.core).seqno();
+        let (seqno, value) = one.core.index.get(&keys::user(one.id, b"key"), at).unwrap().unwrap();
+        assert_eq!(one.read(b"key", seqno, value).unwrap().value.as_deref(), Some(&b"value"[..]));
+        assert_eq!(one.read(b"kez", seqno, value).unwrap_err().kind(), ErrorKind::Damaged);
+        assert_eq!(other.read(b"key", seqno, value).unwrap_err().kind(), ErrorKind::Damaged);
+    }
+}

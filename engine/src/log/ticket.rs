@@ -134,3 +134,25 @@ impl Drop for Completer {
         }));
     }
 }
+
+#[cfg(all(test, not(annals_shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_that_goes_away_without_an_answer_leaves_nobody_waiting() {
+        let (completer, ticket) = ticket(&Arc::default());
+        assert!(!ticket.is_done());
+        drop(completer);
+        assert!(ticket.is_done());
+        assert_eq!(ticket.wait().unwrap_err().kind(), ErrorKind::Poisoned);
+    }
+
+    #[test]
+    fn the_first_answer_stands() {
+        let (completer, ticket) = ticket(&Arc::default());
+        completer.complete(Ok(Seqno(7)));
+        assert!(ticket.is_done());
+        assert_eq!(ticket.wait().unwrap(), Seqno(7));
+    }
+}
