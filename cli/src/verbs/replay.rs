@@ -92,7 +92,7 @@ fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &
     }
     let program = program(&run.id, origin, &args.command)?;
     let timing = if args.timing == TimingArg::Recorded { Timing::Recorded } else { Timing::None };
-    let options = ReplayOptions { rules, timing, chaos: args.chaos };
+    let options = ReplayOptions { rules, timing, chaos: args.chaos, ..ReplayOptions::default() };
     let (report, child) = if args.on_divergence == DivergenceArg::Live {
         let onward = Onward {
             name: args.into.clone().unwrap_or_else(|| format!("{}-live", run.id)),

@@ -136,7 +136,9 @@ fn stream(to: &mut TcpStream, body: &serde_json::Value, number: u64) -> std::io:
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
     )?;
     let mut events = ": ping\n\n".to_owned();
-    for word in ["h\u{e9}", "llo", &format!(" {number}")] {
+    let number = format!(" {number}");
+    let said: Option<Vec<&str>> = body["say"].as_array().map(|say| say.iter().filter_map(|w| w.as_str()).collect());
+    for word in said.unwrap_or_else(|| vec!["h\u{e9}", "llo", &number]) {
         let delta = serde_json::json!({ "id": "s", "object": "chat.completion.chunk", "created": 1, "model": body["model"],
             "choices": [{ "index": 0, "delta": { "content": word }, "finish_reason": null }] });
         events += &format!("data: {delta}\n\n");

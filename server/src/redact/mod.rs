@@ -11,12 +11,14 @@ mod forms;
 mod headers;
 mod names;
 mod secrets;
+mod stream;
 #[cfg(test)]
 mod tests;
 
 pub use address::{redact_target, redact_url};
 pub use headers::{is_secret_header, redact_headers};
 pub use names::is_secret_key;
+pub use stream::Cleared;
 pub use secrets::{Redacted, Refused, SECRET_BYTES_MIN, SECRETS_MAX, Secrets};
 
 /// What stands where a secret stood: plain in a header, an address, JSON and base64 alike.
