@@ -146,6 +146,12 @@ pub(super) fn money(recorded: &Recorded) -> Vec<String> {
     asides
 }
 
+/// How many secrets did not reach the store, as an aside of a closing line.
+pub(super) fn removed(recorded: &Recorded) -> Option<String> {
+    let secrets = recorded.secrets_removed;
+    (secrets > 0).then(|| format!("{} removed", many(secrets, "secret")))
+}
+
 /// The command without its directory, and the time.
 fn default_name(args: &RecordArgs) -> String {
     // `python agent.py`: what tells runs apart is the script.
@@ -180,9 +186,7 @@ pub(super) fn tell(name: &str, recorded: &Recorded, captured: Option<&Captured>,
     if recorded.broken > 0 {
         asides.push(format!("{} without a whole answer", count(recorded.broken)));
     }
-    if recorded.secrets_removed > 0 {
-        asides.push(format!("{} removed", many(recorded.secrets_removed, "secret")));
-    }
+    asides.extend(removed(recorded));
     let asides = asides.join(", ");
     let requests = many(recorded.requests, "request");
     let tools =

@@ -119,11 +119,8 @@ mod tests {
             ("x-mine", format!("caf\u{e9} {SECRET}")),
         ];
         let headers = Headers(pairs.map(|(name, value)| (name.to_owned(), value)).to_vec());
-        let volatile = Volatile {
-            request_headers: headers.clone(),
-            response_headers: headers,
-            ..Volatile::default()
-        };
+        let volatile =
+            Volatile { request_headers: headers.clone(), response_headers: headers, ..Volatile::default() };
         Exchange { http, summary: Map::new(), volatile }
     }
 

@@ -18,8 +18,8 @@ mod tests;
 pub use address::{redact_target, redact_url};
 pub use headers::{is_secret_header, redact_headers};
 pub use names::is_secret_key;
-pub use stream::Cleared;
 pub use secrets::{Redacted, Refused, SECRET_BYTES_MIN, SECRETS_MAX, Secrets};
+pub use stream::Cleared;
 
 /// What stands where a secret stood: plain in a header, an address, JSON and base64 alike.
 pub const PLACEHOLDER: &str = "annals-redacted";

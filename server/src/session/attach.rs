@@ -51,8 +51,7 @@ pub fn attach<F: Future<Output = ()>>(
     let key = random_key()?;
     // Whoever asks is not known here: the run has no program.
     let nobody = Program { argv: Vec::new(), directory: None, environment: Vec::new() };
-    let origin =
-        Origin::new(&nobody, &attaching.mounts, &[], &key).hiding(&attaching.secrets, &secrets)?;
+    let origin = Origin::new(&nobody, &attaching.mounts, &[], &key).hiding(&attaching.secrets, &secrets)?;
     let cache = Cache::open_in(into, &attaching.cache)?;
     let run = into.begin_run(spec.metadata(origin.metadata()))?;
     let recorder = Recorder::new(run.clone(), key, attaching.mounts.clone(), cache);

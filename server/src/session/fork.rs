@@ -91,7 +91,9 @@ pub fn fork(
         .map_err(SessionError::from)
         .inspect(|child| child.hides(&secrets))
         .map(|child| Branch::new(parent, child, from, forking.edits.clone()))
-        .and_then(|branch| block_on(session(space, &run, &branch, forking, &origin, capture, Output::of(&secrets))));
+        .and_then(|branch| {
+            block_on(session(space, &run, &branch, forking, &origin, capture, Output::of(&secrets)))
+        });
     if done.is_err() {
         let _ = run.end(Status::Failed);
     }

@@ -65,13 +65,12 @@ pub fn record(into: &Destination, spec: RunSpec, recording: &Recording) -> Resul
     let cache = Cache::open_in(into, &recording.cache)?;
     let run = into.begin_run(spec.metadata(origin.metadata()))?;
     let recorder = Recorder::new(run.clone(), key, recording.mounts.clone(), cache);
-    let done = recorder
-        .map_err(SessionError::from)
-        .inspect(|recorder| recorder.hides(&secrets))
-        .and_then(|recorder| {
+    let done = recorder.map_err(SessionError::from).inspect(|recorder| recorder.hides(&secrets)).and_then(
+        |recorder| {
             let output = Output::of(&secrets);
             block_on(session(into, &run, &recorder, recording, &origin, capture, output))
-        });
+        },
+    );
     if done.is_err() {
         // What was begun and never ran says so.
         let _ = run.end(Status::Failed);
