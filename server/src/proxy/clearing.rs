@@ -37,7 +37,9 @@ pub(crate) fn clear_request(secrets: &Secrets, exchange: &mut Exchange, body: By
 pub(crate) fn clear_answer(secrets: &Secrets, exchange: &mut Exchange, body: Vec<u8>) -> (Vec<u8>, usize) {
     let volatile = &mut exchange.volatile;
     let headers = &mut volatile.response_headers;
-    let removed = headers.remove_named(secrets);
+    let mut removed = headers.remove_named(secrets);
+    // It may name the address that could not be asked.
+    removed += exchange.http.broken.as_mut().map_or(0, |broken| clear_text(secrets, broken));
     let cleared = match secrets.redact_encoded(headers.get("content-encoding"), &body) {
         Ok(cleared) if cleared.removed == 0 => return (body, removed),
         Ok(cleared) => cleared,
@@ -52,7 +54,8 @@ pub(crate) fn clear_answer(secrets: &Secrets, exchange: &mut Exchange, body: Vec
     fit(headers, &cleared);
     let came = volatile.part_bytes.iter().zip(&volatile.part_ms);
     let parts: Vec<(u64, u64)> = if cleared.decoded {
-        came.last().map(|(_, ms)| (cleared.bytes.len() as u64, *ms)).into_iter().collect()
+        let last = volatile.part_ms.last();
+        last.map(|ms| (cleared.bytes.len() as u64, *ms)).into_iter().collect()
     } else {
         let (mut offset, mut from) = (0_usize, 0);
         came.filter_map(|(len, ms)| {
@@ -147,11 +150,13 @@ mod tests {
     fn a_value_over_two_parts_of_an_answer_is_found_and_their_borders_move() {
         let body = format!("one {SECRET} two {SECRET}").into_bytes();
         let mut of = exchange("identity", body.len());
+        of.http.broken = Some(format!("http://h/{SECRET} broke off"));
         of.volatile.part_bytes = vec![7, 6, 3, 2, body.len() as u64 - 18];
         of.volatile.part_ms = vec![1, 2, 3, 4, 5];
         let (stored, removed) = clear_answer(&secrets(), &mut of, body);
         assert_eq!(stored, format!("one {PLACEHOLDER} two {PLACEHOLDER}").into_bytes());
-        assert_eq!(removed, 3);
+        assert_eq!(removed, 4);
+        assert_eq!(of.http.broken.as_deref(), Some("http://h/annals-redacted broke off"));
         // The second part lay within the value, and nothing of it is left.
         assert_eq!(of.volatile.part_bytes.iter().sum::<u64>(), stored.len() as u64);
         assert_eq!((of.volatile.part_bytes[0], of.volatile.part_ms.as_slice()), (19, &[1, 4, 5][..]));

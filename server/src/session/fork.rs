@@ -116,9 +116,7 @@ async fn session(
     let more = origin.environment_of(capture.as_deref());
     let keeper = space.clone();
     let cleared = output.clone();
-    let keep = move |from: &mut dyn Read| {
-        cleared.clear(from, |mut from| keeper.store_blob(&mut from).map(Kept::from))
-    };
+    let keep = move |from: &mut dyn Read| cleared.clear(from, |from| keeper.store_blob(from).map(Kept::from));
     let played = play(proxy, &forking.program, &origin.mounts, more, keep).await?;
     let mut recorded = branch.child().finish().await;
     recorded.secrets_removed += output.removed();
