@@ -126,6 +126,10 @@ pub(crate) struct NewRunArgs {
     /// The run's name [default: the program's (without one: attach), with the time]
     #[arg(long, value_name = "NAME")]
     pub(crate) run: Option<String>,
+    /// Take the value of this variable out of all that is stored: bodies, addresses, headers, output. Only its name is given here; may be
+    /// given again
+    #[arg(long, value_name = "NAME")]
+    pub(crate) secret: Vec<String>,
     /// A tag of the run; may be given again
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) tag: Vec<String>,

@@ -134,6 +134,10 @@ impl From<annals_server::SessionError> for Failure {
                 let hint = "the program was not started; without --capture-nondet its calls are recorded all the same";
                 before(Self::new(Code::Usage, error.0, hint))
             }
+            SessionError::Secret(why) => {
+                let hint = "the program was not started; --secret takes the name of a variable that is set, to 8 bytes or more";
+                before(Self::new(Code::Usage, why, hint))
+            }
             SessionError::Store(error) => before(crate::door::engine(error)),
         }
     }

@@ -34,6 +34,7 @@ impl Recording {
             mounts,
             key: digest.clone(),
             captured: false,
+            secrets: Vec::new(),
         };
         let metadata = json!({
             "program": origin,

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use annals_server::{Attaching, Destination, interrupted};
 
-use super::record::{cache, guard, mounts, spec, tags, tell, wait_for};
+use super::record::{cache, guard, mounts, secrets, spec, tags, tell, wait_for};
 use crate::args::{AttachArgs, Global};
 use crate::door::Recorder;
 use crate::failure::{Result, before};
@@ -13,7 +13,12 @@ use crate::out::Out;
 
 pub(super) fn run(global: &Global, args: &AttachArgs, out: &mut Out) -> Result<()> {
     let (run, tags) = (&args.run, tags(&args.run)?);
-    let attaching = Attaching { mounts: mounts(run)?, guard: guard(&run.live), cache: cache(&run.live) };
+    let attaching = Attaching {
+        mounts: mounts(run)?,
+        guard: guard(&run.live),
+        cache: cache(&run.live),
+        secrets: secrets(run)?,
+    };
     let door = Recorder::open(&locate::store(global.store.as_deref()), &global.namespace).map_err(before)?;
     let default = format!("attach-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S"));
     let wish = run.run.is_none();

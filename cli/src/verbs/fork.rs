@@ -6,7 +6,7 @@ use annals::RunReader;
 use annals_server::{Edits, ForkReport, Forking, Origin, Place, new_tool_results, plain_answer};
 use serde_json::Value;
 
-use super::record::{cache, guard, money, pair, upstreams};
+use super::record::{cache, guard, money, pair, removed, upstreams};
 use super::replay::program;
 use super::runs;
 use crate::address::Address;
@@ -133,7 +133,8 @@ fn tell(name: &str, report: &ForkReport) -> Result<()> {
         Some(seq) => format!("first different at frame {seq}"),
         None => "the same as its parent".to_owned(),
     };
-    let money: String = money(recorded).into_iter().map(|aside| format!(", {aside}")).collect();
+    let money: String =
+        money(recorded).into_iter().chain(removed(recorded)).map(|aside| format!(", {aside}")).collect();
     line(format!(
         "forked into {name}: prefix replayed {}, tail recorded {}, {differs} ({:.1} s, {} not spent on the prefix{money}): annals replay {name}",
         report.replayed,

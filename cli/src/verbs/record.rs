@@ -21,6 +21,7 @@ pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
         cache: cache(&args.run.live),
         keep: args.keep_env.clone(),
         capture_nondet: args.capture_nondet,
+        secrets: secrets(&args.run)?,
     };
     let store = locate::store(global.store.as_deref());
     let door = Recorder::open(&store, &global.namespace).map_err(before)?;
@@ -51,6 +52,25 @@ pub(super) fn wait_for(others: usize) {
         anstream::stderr().lock(),
         "annals: {recordings} {go} on into this store through this process; waiting for {them} (Ctrl-C ends {them})"
     );
+}
+
+/// Names of variables, each once.
+pub(super) fn secrets(args: &NewRunArgs) -> Result<Vec<String>> {
+    let mut names = args.secret.clone();
+    names.sort_unstable();
+    names.dedup();
+    // What is no name may be the secret itself: it is not told again.
+    let is_name = |name: &String| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    match names.iter().all(is_name) {
+        true => Ok(names),
+        false => Err(Failure::new(
+            Code::Usage,
+            "--secret takes the name of a variable, and what was given is none",
+            "put the value into a variable: command lines are seen by others",
+        )),
+    }
 }
 
 pub(super) fn tags(args: &NewRunArgs) -> Result<Vec<(String, String)>> {
@@ -126,6 +146,12 @@ pub(super) fn money(recorded: &Recorded) -> Vec<String> {
     asides
 }
 
+/// How many secrets did not reach the store, as an aside of a closing line.
+pub(super) fn removed(recorded: &Recorded) -> Option<String> {
+    let secrets = recorded.secrets_removed;
+    (secrets > 0).then(|| format!("{} removed", many(secrets, "secret")))
+}
+
 /// The command without its directory, and the time.
 fn default_name(args: &RecordArgs) -> String {
     // `python agent.py`: what tells runs apart is the script.
@@ -160,9 +186,7 @@ pub(super) fn tell(name: &str, recorded: &Recorded, captured: Option<&Captured>,
     if recorded.broken > 0 {
         asides.push(format!("{} without a whole answer", count(recorded.broken)));
     }
-    if recorded.secrets_removed > 0 {
-        asides.push(format!("{} removed", many(recorded.secrets_removed, "secret")));
-    }
+    asides.extend(removed(recorded));
     let asides = asides.join(", ");
     let requests = many(recorded.requests, "request");
     let tools =

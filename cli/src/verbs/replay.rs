@@ -12,7 +12,7 @@ use annals_server::{Onward, Origin, Program, Recorded, ReplayOptions, ReplayRepo
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::record::{cache, guard, money, upstreams};
+use super::record::{cache, guard, money, removed, upstreams};
 use super::runs::short;
 use crate::args::{CacheArg, DivergenceArg, Global, ReplayArgs, TimingArg};
 use crate::door::{Door, FrameRow, RunRow};
@@ -92,7 +92,7 @@ fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &
     }
     let program = program(&run.id, origin, &args.command)?;
     let timing = if args.timing == TimingArg::Recorded { Timing::Recorded } else { Timing::None };
-    let options = ReplayOptions { rules, timing, chaos: args.chaos };
+    let options = ReplayOptions { rules, timing, chaos: args.chaos, ..ReplayOptions::default() };
     let (report, child) = if args.on_divergence == DivergenceArg::Live {
         let onward = Onward {
             name: args.into.clone().unwrap_or_else(|| format!("{}-live", run.id)),
@@ -168,7 +168,8 @@ fn tell(run: &RunRow, report: &ReplayReport, child: Option<&(String, Recorded)>,
             line(format!("RECORDING STOPPED, the program went on without it: {why}"));
         }
         let served = report.replayed.receipt.exact + report.replayed.receipt.matched;
-        let money: String = money(recorded).into_iter().map(|aside| format!(", {aside}")).collect();
+        let money: String =
+            money(recorded).into_iter().chain(removed(recorded)).map(|aside| format!(", {aside}")).collect();
         let tail = many(recorded.requests, "request");
         line(format!(
             "went on live into {name}: {served} answered from {}, then {tail} recorded{money}: annals replay {name}",

@@ -174,6 +174,15 @@ def strange():
     print(told(ask("/chat/completions", chat("still there"))))
 
 
+def secretive():
+    """Tells its secrets to the model, in an address, a header and its output; a stream spells one back in pieces."""
+    token, plain = os.environ.get("TOKEN", "none"), os.environ.get("PLAIN", "none")
+    print(ask("/chat/completions", chat("my token is " + token)).read().decode())
+    print(ask("/chat/completions", chat("mine is " + plain, stream=True, spell=6)).read().decode())
+    print(ask("/nowhere/" + urllib.parse.quote(token, safe="") + "?a=" + plain, b"", headers={"X-Mine": plain}).status)
+    print(f"I know {plain}", file=sys.stderr)
+
+
 def nothing():
     print("no call")
 

@@ -14,6 +14,7 @@ mod reading;
 mod real_input;
 mod record;
 mod rough;
+mod secrets;
 mod sharing;
 mod tapes;
 mod upkeep;

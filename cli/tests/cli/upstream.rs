@@ -136,7 +136,13 @@ fn stream(to: &mut TcpStream, body: &serde_json::Value, number: u64) -> std::io:
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
     )?;
     let mut events = ": ping\n\n".to_owned();
-    for word in ["h\u{e9}", "llo", &format!(" {number}")] {
+    let number = format!(" {number}");
+    // Says what it was told, so many bytes at a time.
+    let told =
+        body["messages"].as_array().and_then(|all| all.last()?["content"].as_str()).unwrap_or_default();
+    let pieces = body["spell"].as_u64().map(|step| told.as_bytes().chunks(step as usize));
+    let spelt: Option<Vec<_>> = pieces.map(|all| all.map(String::from_utf8_lossy).collect());
+    for word in spelt.unwrap_or_else(|| vec!["h\u{e9}".into(), "llo".into(), number.into()]) {
         let delta = serde_json::json!({ "id": "s", "object": "chat.completion.chunk", "created": 1, "model": body["model"],
             "choices": [{ "index": 0, "delta": { "content": word }, "finish_reason": null }] });
         events += &format!("data: {delta}\n\n");

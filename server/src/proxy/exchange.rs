@@ -7,7 +7,7 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::redact::redact_headers;
+use crate::redact::{Secrets, redact_headers};
 
 /// Headers in the order they came. A value's bytes are the characters U+0000 to U+00FF, so that any value comes back.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +64,22 @@ impl Headers {
         let mut pairs: Vec<_> = self.0.drain(..).map(|(name, value)| (name, bytes(&value))).collect();
         let removed = redact_headers(&mut pairs);
         self.0 = pairs.into_iter().map(|(name, value)| (name, latin(&value))).collect();
+        removed
+    }
+}
+
+impl Headers {
+    /// Takes named secrets out of every value; gives how many there were.
+    pub(crate) fn remove_named(&mut self, secrets: &Secrets) -> usize {
+        let mut removed = 0;
+        for (_, value) in &mut self.0 {
+            let of = bytes(value);
+            let cleared = secrets.redact(&of);
+            if cleared.removed > 0 {
+                removed += cleared.removed;
+                *value = latin(&cleared.bytes);
+            }
+        }
         removed
     }
 }

@@ -1,11 +1,12 @@
 //! The loopback proxy: `listen` takes connections and reads requests, `mounts` says which upstream an address stands for,
 //! `upstream` calls it, `record` records what goes through, `replay` answers
 //! from a recording, `branch` and `onward` do both, one after the other, `cache` has answers of earlier runs, `upload` passes
-//! a long body on while it comes, `backlog` writes while traffic goes on, `exchange` is the form in which a frame keeps it.
+//! a long body on while it comes, `backlog` writes while traffic goes on, `exchange` is the form in which a frame keeps it, `clearing` takes named secrets out of it.
 
 mod backlog;
 mod branch;
 mod cache;
+mod clearing;
 mod exchange;
 mod listen;
 mod mounts;
@@ -21,6 +22,7 @@ pub(crate) use branch::Branch;
 pub use branch::{Edits, Place};
 pub(crate) use cache::Cache;
 pub use cache::CacheUse;
+pub(crate) use clearing::clear_request;
 pub use exchange::{Exchange, Headers, Http, Volatile};
 pub use listen::ProxyError;
 pub(crate) use listen::{Asked, Proxy};

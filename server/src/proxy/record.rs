@@ -21,6 +21,7 @@ use tokio::time::Instant;
 
 use super::backlog::Backlog;
 use super::cache::{Cache, Cached};
+use super::clearing::{NOT_KEPT, clear_answer, clear_request};
 use super::exchange::{Exchange, Headers, Http, Volatile};
 use super::listen::{Answer, Asked, BoxError, Handler, Outgoing, Proxy, ProxyError, refused};
 use super::mounts::Mounts;
@@ -28,7 +29,7 @@ use super::upload::{Coming, Going};
 use super::upstream::{Upstream, chain};
 use crate::nondet::Capture;
 use crate::providers::{self, Api, Evidence, Prices, Rules};
-use crate::redact::redact_target;
+use crate::redact::{Secrets, redact_target};
 use crate::share::{NewFrame, NewRun};
 
 /// Why an answer is not whole whose client went away.
@@ -73,6 +74,8 @@ struct Inner {
     counts: Mutex<Recorded>,
     /// What the program draws, recorded before each exchange.
     capture: OnceLock<Arc<Capture>>,
+    /// What is taken out of all that is stored, where that was asked for.
+    secrets: OnceLock<Secrets>,
     /// Writes to the store.
     tape: Backlog,
     /// Exchanges whose end is still to be written.
@@ -110,6 +113,7 @@ impl Recorder {
             cache,
             counts: Mutex::default(),
             capture: OnceLock::new(),
+            secrets: OnceLock::new(),
             tape,
             writing: tokio::sync::watch::Sender::new(0),
         })))
@@ -118,6 +122,13 @@ impl Recorder {
     /// Records what this captures, too.
     pub(crate) fn draws_of(&self, capture: Arc<Capture>) {
         let _ = self.0.capture.set(capture);
+    }
+
+    /// Stores nothing of these.
+    pub(crate) fn hides(&self, secrets: &Secrets) {
+        if !secrets.is_empty() {
+            let _ = self.0.secrets.set(secrets.clone());
+        }
     }
 
     /// Listens.
@@ -433,6 +444,10 @@ pub(crate) struct Taping {
     unwritten: Arc<Mutex<Vec<u8>>>,
     /// A copy of the answer to look at, as long as it is not too long.
     answer: Option<Vec<u8>>,
+    /// It is longer than can be searched for secrets.
+    too_long: bool,
+    /// What is stored of the request is not what was asked.
+    cleared: bool,
     /// What the request is known by in the cache.
     known_by: Option<CallHash>,
     started_ns: u64,
@@ -449,6 +464,12 @@ const UNWRITTEN_BYTES_MAX: usize = 16 << 20;
 
 /// An answer longer than this is not looked into.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Why an answer is stored only in part.
+const TOO_LONG: &str = "what follows is not stored: an answer is searched for secrets up to 64 MiB";
+
+/// So much of an answer that was held back is handed to the store at a time.
+const HELD_PART_BYTES: usize = 4 << 20;
 
 impl Taping {
     /// `sent` is what goes to the upstream where that is not what was asked: it is what is recorded, and the hash stays that of
@@ -476,7 +497,14 @@ impl Taping {
         if sent.is_some() {
             exchange.summary.insert("edited".to_owned(), true.into());
         }
-        let request = sent.unwrap_or(body);
+        let mut request = sent.unwrap_or(body);
+        let mut cleared = false;
+        if let Some(secrets) = recorder.secrets.get() {
+            let (stored, removed) = clear_request(secrets, &mut exchange, request);
+            request = stored;
+            cleared = removed > 0 || exchange.summary.contains_key(NOT_KEPT);
+            recorder.counts().secrets_removed += removed as u64;
+        }
         let mut frame = Frame::new(component, request.to_vec(), "").metadata(bytes_of(&exchange));
         frame.started_ns = Some(came.started_ns);
         let frame = match recorder.is_failed() {
@@ -492,6 +520,8 @@ impl Taping {
             request,
             unwritten: Arc::default(),
             answer: Some(Vec::new()),
+            too_long: false,
+            cleared,
             known_by: None,
             started_ns: came.started_ns,
             began: came.began,
@@ -506,7 +536,8 @@ impl Taping {
     /// The answer that an earlier run got.
     fn cached(&mut self) -> Option<Cached> {
         let recorder = self.recorder.clone();
-        let cache = recorder.cache.as_ref().filter(|_| self.api.shape.is_model_call())?;
+        // Without its secrets it may be the same as another's.
+        let cache = recorder.cache.as_ref().filter(|_| self.api.shape.is_model_call() && !self.cleared)?;
         self.known_by = cache.known_by(self.origin(), &self.exchange.http, &self.request);
         let seq = self.frame.as_ref().map(|frame| frame.seq());
         // It may be long, and waits for the disk.
@@ -564,13 +595,21 @@ impl Taping {
     fn part(&mut self, bytes: Bytes) {
         let Some(frame) = self.frame.clone() else { return };
         let ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let fits = self.answer.as_ref().is_some_and(|kept| kept.len() + bytes.len() <= ANSWER_BYTES_MAX);
+        // What is to be searched for secrets is held back until all of it is here: one may be spread over parts.
+        let held = self.recorder.secrets.get().is_some();
+        if held && (self.too_long || !fits) {
+            self.too_long = true;
+            return;
+        }
         self.exchange.volatile.part_bytes.push(bytes.len() as u64);
         self.exchange.volatile.part_ms.push(ms);
         match &mut self.answer {
-            Some(answer) if answer.len() + bytes.len() <= ANSWER_BYTES_MAX => {
-                answer.extend_from_slice(&bytes)
-            }
+            Some(answer) if fits => answer.extend_from_slice(&bytes),
             _ => self.answer = None,
+        }
+        if held {
+            return;
         }
         let mut unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
         unwritten.extend_from_slice(&bytes);
@@ -602,12 +641,27 @@ impl Taping {
 
     fn close(&mut self, broken: Option<String>) {
         let Some(waited_for) = self.waited_for.take() else { return };
-        self.exchange.http.broken = broken;
-        let (recorder, frame, exchange) = (self.recorder.clone(), self.frame.take(), self.exchange.clone());
-        let (api, request, answer) = (self.api.clone(), self.request.clone(), self.answer.take());
-        let (known_by, http) = (self.known_by.take(), exchange.http.clone());
+        self.exchange.http.broken = broken.or_else(|| self.too_long.then(|| TOO_LONG.to_owned()));
+        let (recorder, frame, mut exchange) =
+            (self.recorder.clone(), self.frame.take(), self.exchange.clone());
+        let (api, request, mut answer) = (self.api.clone(), self.request.clone(), self.answer.take());
+        let (mut known_by, http) = (self.known_by.take(), exchange.http.clone());
         let duration_ns = RealIo::default().now_ns().saturating_sub(self.started_ns);
         let write = move || {
+            if let Some(secrets) = recorder.secrets.get()
+                && let Some(held) = answer.take()
+            {
+                let (kept, removed) = clear_answer(secrets, &mut exchange, held);
+                recorder.counts().secrets_removed += removed as u64;
+                // A later run would get what this one did not.
+                known_by = known_by.filter(|_| removed == 0);
+                if let Some(frame) = frame.as_ref().filter(|_| !recorder.is_failed())
+                    && let Err(error) = kept.chunks(HELD_PART_BYTES).try_for_each(|part| frame.append(part))
+                {
+                    recorder.fail(&error);
+                }
+                answer = Some(kept);
+            }
             let (mut ending, counted) = recorder.look_at(exchange, &api, &request, answer.as_deref());
             ending.duration_ns = Some(duration_ns);
             recorder.count(&counted);

@@ -25,6 +25,7 @@ use super::listen::{Answer, Asked, Handler, OURS, Outgoing, Proxy, ProxyError, r
 use super::record::{HUNG_UP, http_of};
 use super::wire::Wire;
 use crate::providers::{Prices, Usage};
+use crate::redact::Secrets;
 
 /// How long an answer waits for others while nothing at all moves.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -57,6 +58,8 @@ pub struct ReplayOptions {
     pub timing: Timing,
     /// Another order of answers that overlapped, by this seed.
     pub chaos: Option<u64>,
+    /// What was taken out of the recording and is known here: requests are compared without it.
+    pub secrets: Secrets,
 }
 
 /// A request that the recording has no answer for, or an answer that could not wait.
@@ -112,6 +115,8 @@ pub(crate) struct Replayer(Arc<Inner>);
 
 struct Inner {
     reader: RunReader,
+    key: [u8; 32],
+    secrets: Secrets,
     exchanges: HashMap<u32, Exchange>,
     /// Calls that overlapped no other when they were recorded.
     alone: HashSet<u32>,
@@ -160,6 +165,8 @@ impl Replayer {
         }
         Ok(Self(Arc::new(Inner {
             reader,
+            key,
+            secrets: options.secrets,
             exchanges,
             alone,
             matching: Mutex::new(matching),
@@ -179,9 +186,7 @@ impl Replayer {
 
     /// The recorded call that answers a request, or what is different.
     pub(crate) fn ask(&self, call: &str, body: &[u8]) -> annals::Result<Found> {
-        let found = lock(&self.0.matching).ask(call, body);
-        self.0.moved.send_modify(|moved| *moved += 1);
-        found
+        self.0.find(call, body)
     }
 
     /// The recorded answer of a frame.
@@ -306,9 +311,7 @@ impl Handler for Inner {
         Box::pin(async move {
             let began = Instant::now();
             let (http, _) = http_of(&asked);
-            let found = lock(&self.matching).ask(&http.call(), &asked.body);
-            self.moved.send_modify(|moved| *moved += 1);
-            match found {
+            match self.find(&http.call(), &asked.body) {
                 Ok(Found::Exact(seq) | Found::Matched(seq)) => self.serve(seq, began, asked.wire).await,
                 Ok(Found::Diverged(divergence)) => self.diverge(divergence),
                 Err(error) => self.unreadable(&error),
@@ -318,6 +321,18 @@ impl Handler for Inner {
 }
 
 impl Inner {
+    fn find(&self, call: &str, body: &[u8]) -> annals::Result<Found> {
+        let found = if self.secrets.is_empty() {
+            lock(&self.matching).ask(call, body)
+        } else {
+            let exact = CallHash::of(&self.key, call, body);
+            let (line, stored) = (self.secrets.redact(call.as_bytes()), self.secrets.redact(body));
+            lock(&self.matching).ask_as(exact, &String::from_utf8_lossy(&line.bytes), &stored.bytes)
+        };
+        self.moved.send_modify(|moved| *moved += 1);
+        found
+    }
+
     fn diverge(&self, divergence: Box<Divergence>) -> Response<Outgoing> {
         let response = diverged(&divergence);
         lock(&self.diverged).push(Diverged::Request(divergence));

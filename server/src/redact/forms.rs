@@ -1,4 +1,4 @@
-//! The forms in which a value may stand in a body: as it is, escaped in JSON (also JSON within JSON),
+//! The forms in which a value may stand in a body: as it is, escaped in JSON (also JSON within JSON, and as programs print texts),
 //! percent-encoded, in base64 at any of the three alignments.
 //!
 //! Left out on purpose: base64 with line breaks, hexadecimal, and escapes that no encoder in use makes
@@ -21,6 +21,9 @@ pub(super) fn forms(value: &[u8]) -> BTreeSet<Vec<u8>> {
         for style in Style::all() {
             let once = style.escape(text);
             forms.insert(style.escape(&once).into_bytes());
+            // As Python and others print a text for people: quotes stay, within what was JSON too.
+            forms.insert(once.replace("\\\"", "\"").into_bytes());
+            forms.insert(once.replace('\\', "\\\\").into_bytes());
             forms.insert(once.into_bytes());
         }
     }
@@ -156,6 +159,8 @@ mod tests {
         };
         has("pa\"ss\\word\n", "pa\\\"ss\\\\word\\n");
         has("pa\"ssword", "pa\\\\\\\"ssword");
+        has("pa\"ss\nword", "pa\"ss\\nword");
+        has("pa\"ss\nword", "pa\\\\\"ss\\\\nword");
         has("paßwörter", "pa\\u00dfw\\u00f6rter");
         has("key\u{1f600}key", "key\\uD83D\\uDE00key");
         has("a/b/c/d/e", "a\\/b\\/c\\/d\\/e");

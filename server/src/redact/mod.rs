@@ -11,6 +11,7 @@ mod forms;
 mod headers;
 mod names;
 mod secrets;
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +19,7 @@ pub use address::{redact_target, redact_url};
 pub use headers::{is_secret_header, redact_headers};
 pub use names::is_secret_key;
 pub use secrets::{Redacted, Refused, SECRET_BYTES_MIN, SECRETS_MAX, Secrets};
+pub use stream::Cleared;
 
 /// What stands where a secret stood: plain in a header, an address, JSON and base64 alike.
 pub const PLACEHOLDER: &str = "annals-redacted";

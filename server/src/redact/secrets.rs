@@ -39,6 +39,8 @@ pub const SECRETS_MAX: usize = 256;
 pub struct Secrets {
     automaton: Option<AhoCorasick>,
     names: Vec<String>,
+    /// Bytes of the longest form.
+    longest: usize,
 }
 
 /// A secret that is not looked for, and why.
@@ -109,8 +111,9 @@ impl Secrets {
         if patterns.is_empty() {
             return (Self::default(), refused);
         }
+        let longest = patterns.iter().map(Vec::len).max().unwrap_or(0);
         match AhoCorasick::builder().match_kind(MatchKind::Standard).build(&patterns) {
-            Ok(automaton) => (Self { automaton: Some(automaton), names }, refused),
+            Ok(automaton) => (Self { automaton: Some(automaton), names, longest }, refused),
             // Too many states: not with the limits above. Refusing all is the safe side of a mistake here.
             Err(error) => {
                 let reason = format!("the search cannot be built: {error}");
@@ -124,6 +127,17 @@ impl Secrets {
     #[must_use]
     pub fn names(&self) -> &[String] {
         &self.names
+    }
+
+    /// Whether nothing is looked for.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// The length of the longest form, in bytes.
+    pub(super) fn longest(&self) -> usize {
+        self.longest
     }
 
     /// Replaces each value in `body` by the placeholder. `body` is whole: all chunks joined.

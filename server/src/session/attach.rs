@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::SessionError;
 use super::origin::{Origin, random_key};
+use super::secrets;
 use super::stage::block_on;
 use crate::program::Program;
 use crate::proxy::{Cache, CacheUse, Guard, Mounts, Recorded, Recorder};
@@ -21,6 +22,8 @@ pub struct Attaching {
     pub guard: Guard,
     /// What is done with answers of earlier runs.
     pub cache: CacheUse,
+    /// Variables whose values are taken out of all that is stored, by name.
+    pub secrets: Vec<String>,
 }
 
 /// What came of it.
@@ -44,15 +47,17 @@ pub fn attach<F: Future<Output = ()>>(
     over: impl FnOnce() -> F,
 ) -> Result<Attached, SessionError> {
     attaching.guard.check(&attaching.mounts)?;
+    let secrets = secrets::named(&attaching.secrets)?;
     let key = random_key()?;
     // Whoever asks is not known here: the run has no program.
     let nobody = Program { argv: Vec::new(), directory: None, environment: Vec::new() };
-    let origin = Origin::new(&nobody, &attaching.mounts, &[], &key);
+    let origin = Origin::new(&nobody, &attaching.mounts, &[], &key).hiding(&attaching.secrets, &secrets)?;
     let cache = Cache::open_in(into, &attaching.cache)?;
     let run = into.begin_run(spec.metadata(origin.metadata()))?;
     let recorder = Recorder::new(run.clone(), key, attaching.mounts.clone(), cache);
     let done = recorder
         .map_err(SessionError::from)
+        .inspect(|recorder| recorder.hides(&secrets))
         .and_then(|recorder| block_on(session(&recorder, &attaching.mounts, ready, over)));
     match done {
         Ok(mut attached) => {

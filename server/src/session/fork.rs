@@ -6,6 +6,7 @@ use std::sync::Arc;
 use annals::{Component, Namespace, RunReader, RunSpec, Status};
 
 use super::origin::Origin;
+use super::secrets::{self, Output};
 use super::stage::{KEYS, block_on, end, play};
 use super::{SessionError, wrong};
 use crate::nondet::{Capture, Captured, Lanes};
@@ -73,18 +74,26 @@ pub fn fork(
     origin.mounts.redirect(&forking.upstreams)?;
     forking.guard.check(&origin.mounts)?;
     credentials(reader)?;
+    let secrets = secrets::named(&origin.secrets)?;
     let key = origin.key_bytes()?;
     let capture = origin.capture(&forking.program, || Lanes::of(reader))?;
     let edit = !forking.edits.is_empty();
-    let parent = Replayer::new(reader.clone(), key, ReplayOptions::default())?;
+    let parent = Replayer::new(
+        reader.clone(),
+        key,
+        ReplayOptions { secrets: secrets.clone(), ..ReplayOptions::default() },
+    )?;
     let cache = Cache::open(space, &forking.cache)?;
     let spec = spec.metadata(origin.metadata());
     let run = NewRun::from(Arc::new(space.fork(&reader.info().name, forking.at, edit, spec)?));
     let from = if edit { forking.at } else { forking.at + 1 };
     let done = Recorder::new(run.clone(), key, origin.mounts.clone(), cache)
         .map_err(SessionError::from)
+        .inspect(|child| child.hides(&secrets))
         .map(|child| Branch::new(parent, child, from, forking.edits.clone()))
-        .and_then(|branch| block_on(session(space, &run, &branch, forking, &origin, capture)));
+        .and_then(|branch| {
+            block_on(session(space, &run, &branch, forking, &origin, capture, Output::of(&secrets)))
+        });
     if done.is_err() {
         let _ = run.end(Status::Failed);
     }
@@ -100,14 +109,17 @@ async fn session(
     forking: &Forking,
     origin: &Origin,
     capture: Option<Arc<Capture>>,
+    output: Output,
 ) -> Result<ForkReport, SessionError> {
     capture.iter().for_each(|capture| branch.child().draws_of(capture.clone()));
     let proxy = branch.listen().await?;
     let more = origin.environment_of(capture.as_deref());
     let keeper = space.clone();
-    let keep = move |from: &mut dyn Read| keeper.store_blob(from).map(Kept::from);
+    let cleared = output.clone();
+    let keep = move |from: &mut dyn Read| cleared.clear(from, |from| keeper.store_blob(from).map(Kept::from));
     let played = play(proxy, &forking.program, &origin.mounts, more, keep).await?;
     let mut recorded = branch.child().finish().await;
+    recorded.secrets_removed += output.removed();
     let captured = capture.map(|capture| capture.finish(run));
     let (code, seconds) = (played.ended.code, played.seconds);
     if recorded.failed.is_none()

@@ -5,7 +5,7 @@
 //! and, where it wrote any, `stderr`.
 //!
 //! Layout: `origin` (what a run is of), `stage` (a program started behind a proxy, and a run's end), and what is done with both: `record`,
-//! `replay`, `onward` (a replay that goes on live), `fork`.
+//! `replay`, `onward` (a replay that goes on live), `fork`; `secrets` (what a run is recorded without).
 
 mod attach;
 mod fork;
@@ -13,6 +13,7 @@ mod onward;
 mod origin;
 mod record;
 mod replay;
+mod secrets;
 mod stage;
 
 pub use attach::{Attached, Attaching, attach};
@@ -39,6 +40,8 @@ pub enum SessionError {
     Mount(MountError),
     /// Clocks and randomness cannot be captured.
     Nondet(NondetError),
+    /// A secret that cannot be kept out of what is stored.
+    Secret(String),
     /// The store.
     Store(annals::Error),
 }
@@ -50,6 +53,7 @@ impl std::fmt::Display for SessionError {
             Self::Proxy(error) => error.fmt(f),
             Self::Mount(error) => error.fmt(f),
             Self::Nondet(error) => f.write_str(&error.0),
+            Self::Secret(why) => f.write_str(why),
             Self::Store(error) => error.fmt(f),
         }
     }

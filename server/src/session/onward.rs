@@ -10,13 +10,15 @@ use super::SessionError;
 use super::fork::credentials;
 use super::origin::Origin;
 use super::replay::{ReplayReport, recorded_output};
+use super::secrets::{self, Output};
 use super::stage::{PROGRAM, block_on, end, play};
 use crate::nondet::{Capture, Lanes};
 use crate::program::Program;
 use crate::proxy::{
     Asked, Cache, CacheUse, Exchange, Guard, Headers, Recorded, Recorder, ReplayOptions, Replayer, Served,
-    http_of,
+    clear_request, http_of,
 };
+use crate::redact::Secrets;
 use crate::share::{Kept, NewRun};
 
 /// How a replay goes on where its recording ends.
@@ -52,13 +54,15 @@ pub fn replay_onward(
     reader: &RunReader,
     origin: &Origin,
     program: &Program,
-    options: ReplayOptions,
+    mut options: ReplayOptions,
     onward: &Onward,
 ) -> Result<OnwardReport, SessionError> {
     let mut origin = origin.clone();
     origin.mounts.redirect(&onward.upstreams)?;
     onward.guard.check(&origin.mounts)?;
     credentials(reader)?;
+    let secrets = secrets::named(&origin.secrets)?;
+    options.secrets = secrets.clone();
     let replayer = Replayer::new(reader.clone(), origin.key_bytes()?, options)?;
     let capture = origin.capture(program, || Lanes::of(reader))?;
     let begun: Arc<Mutex<Option<Arc<Run>>>> = Arc::default();
@@ -69,12 +73,15 @@ pub fn replay_onward(
         onward: onward.clone(),
         begun: begun.clone(),
         capture: capture.clone(),
+        secrets: secrets.clone(),
     };
+    let output = Output::of(&secrets);
     let going = crate::proxy::Onward::new(replayer, Box::new(move |served| child.begin(served)));
     block_on(async {
         let proxy = going.listen().await?;
         let keeper = space.clone();
-        let keep = move |from: &mut dyn Read| kept(&keeper, from);
+        let cleared = output.clone();
+        let keep = move |from: &mut dyn Read| cleared.clear(from, |from| kept(&keeper, from));
         let more = origin.environment_of(capture.as_deref());
         let played = play(proxy, program, &origin.mounts, more, keep).await?;
         let (replayed, recorder) = going.finish().await;
@@ -86,6 +93,7 @@ pub fn replay_onward(
             (Some(run), Some(recorder)) => {
                 let run = NewRun::from(run);
                 let mut recorded = recorder.finish().await;
+                recorded.secrets_removed += output.removed();
                 captured = capture.map(|capture| capture.finish(&run));
                 let played = played.map(|(stored, _)| stored.map(Kept::from));
                 if recorded.failed.is_none()
@@ -131,6 +139,7 @@ struct Child {
     onward: Onward,
     begun: Arc<Mutex<Option<Arc<Run>>>>,
     capture: Option<Arc<Capture>>,
+    secrets: Secrets,
 }
 
 impl Child {
@@ -147,8 +156,9 @@ impl Child {
         let cache = Cache::open(&self.space, &self.onward.cache).map_err(words)?;
         let key = self.origin.key_bytes().map_err(words)?;
         let recorder = Recorder::new(run.clone(), key, self.origin.mounts.clone(), cache);
-        if let (Ok(recorder), Some(capture)) = (&recorder, &self.capture) {
-            recorder.draws_of(capture.clone());
+        if let Ok(recorder) = &recorder {
+            recorder.hides(&self.secrets);
+            self.capture.iter().for_each(|capture| recorder.draws_of(capture.clone()));
         }
         *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
         recorder.map_err(|error| error.to_string())
@@ -200,7 +210,7 @@ impl Child {
             exchange.volatile.request_headers = Headers::of(&asked.headers);
             exchange.volatile.request_headers.remove_secrets();
             exchange.http.query = http.query;
-            input = asked.body.to_vec();
+            input = clear_request(&self.secrets, &mut exchange, asked.body.clone()).0.to_vec();
             metadata = serde_json::to_vec(&exchange).unwrap_or_default();
         }
         let mut frame = Frame::new(of.component, input, of.output).metadata(metadata);

@@ -13,6 +13,7 @@ use super::{SessionError, wrong};
 use crate::nondet::{Capture, HASH_SEED, Lanes};
 use crate::program::Program;
 use crate::proxy::{Mounts, ProxyError, unhex};
+use crate::redact::Secrets;
 
 /// Variables whose values are kept with a run besides those that are named: they change what programs do, and hold no secret.
 const ENVIRONMENT: [&str; 8] =
@@ -40,6 +41,9 @@ pub struct Origin {
     /// Clock reads and entropy were captured.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub captured: bool,
+    /// Names of the variables whose values were taken out of all that was recorded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
 }
 
 impl Origin {
@@ -112,7 +116,27 @@ impl Origin {
             mounts: mounts.clone(),
             key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
             captured: false,
+            secrets: Vec::new(),
         }
+    }
+
+    /// The same without the values of these variables.
+    ///
+    /// # Errors
+    /// `Secret` where one stands in what a replay needs as it is.
+    pub(super) fn hiding(mut self, names: &[String], secrets: &Secrets) -> Result<Self, SessionError> {
+        if secrets.is_empty() {
+            return Ok(self);
+        }
+        for value in self.environment.values_mut() {
+            *value = String::from_utf8_lossy(&secrets.redact(value.as_bytes()).bytes).into_owned();
+        }
+        self.secrets = names.to_vec();
+        if secrets.redact(&self.metadata()).removed > 0 {
+            let why = "the command, its directory or an upstream's address holds the value of a secret, and a replay needs them as they are";
+            return Err(SessionError::Secret(why.to_owned()));
+        }
+        Ok(self)
     }
 
     /// The same, its clock reads and entropy captured.

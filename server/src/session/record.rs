@@ -1,11 +1,13 @@
 //! A program recorded.
 
+use std::io::Read;
 use std::sync::Arc;
 
 use annals::{RunSpec, Status};
 
 use super::SessionError;
 use super::origin::{Origin, random_key};
+use super::secrets::{self, Output};
 use super::stage::{block_on, end, play};
 use crate::nondet::{Capture, Captured, Lanes};
 use crate::program::Program;
@@ -27,6 +29,8 @@ pub struct Recording {
     pub keep: Vec<String>,
     /// Whether clock reads and entropy are captured.
     pub capture_nondet: bool,
+    /// Variables whose values are taken out of all that is stored, by name.
+    pub secrets: Vec<String>,
 }
 
 /// What came of it.
@@ -50,8 +54,10 @@ pub struct Report {
 /// Where nothing was started: the store, the proxy, the program.
 pub fn record(into: &Destination, spec: RunSpec, recording: &Recording) -> Result<Report, SessionError> {
     recording.guard.check(&recording.mounts)?;
+    let secrets = secrets::named(&recording.secrets)?;
     let key = random_key()?;
-    let mut origin = Origin::new(&recording.program, &recording.mounts, &recording.keep, &key);
+    let mut origin = Origin::new(&recording.program, &recording.mounts, &recording.keep, &key)
+        .hiding(&recording.secrets, &secrets)?;
     if recording.capture_nondet {
         origin = origin.capturing();
     }
@@ -59,9 +65,12 @@ pub fn record(into: &Destination, spec: RunSpec, recording: &Recording) -> Resul
     let cache = Cache::open_in(into, &recording.cache)?;
     let run = into.begin_run(spec.metadata(origin.metadata()))?;
     let recorder = Recorder::new(run.clone(), key, recording.mounts.clone(), cache);
-    let done = recorder
-        .map_err(SessionError::from)
-        .and_then(|recorder| block_on(session(into, &run, &recorder, recording, &origin, capture)));
+    let done = recorder.map_err(SessionError::from).inspect(|recorder| recorder.hides(&secrets)).and_then(
+        |recorder| {
+            let output = Output::of(&secrets);
+            block_on(session(into, &run, &recorder, recording, &origin, capture, output))
+        },
+    );
     if done.is_err() {
         // What was begun and never ran says so.
         let _ = run.end(Status::Failed);
@@ -76,14 +85,17 @@ async fn session(
     recording: &Recording,
     origin: &Origin,
     capture: Option<Arc<Capture>>,
+    output: Output,
 ) -> Result<Report, SessionError> {
     capture.iter().for_each(|capture| recorder.draws_of(capture.clone()));
     let proxy = recorder.listen().await?;
     let more = origin.environment_of(capture.as_deref());
     let keeper = into.clone();
-    let keep = move |from: &mut dyn std::io::Read| keeper.keep(from);
+    let cleared = output.clone();
+    let keep = move |from: &mut dyn Read| cleared.clear(from, |from| keeper.keep(from));
     let played = play(proxy, &recording.program, &recording.mounts, more, keep).await?;
     let mut recorded = recorder.finish().await;
+    recorded.secrets_removed += output.removed();
     let captured = capture.map(|capture| capture.finish(run));
     let (code, status, seconds) = (played.ended.code, played.status(), played.seconds);
     if recorded.failed.is_none()

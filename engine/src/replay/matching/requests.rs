@@ -143,7 +143,15 @@ impl Matching {
     /// # Errors
     /// What `bodies` gives for a recorded body.
     pub fn ask(&mut self, name: &str, body: &[u8]) -> Result<Answer> {
-        let hash = CallHash::of(&self.key, name, body);
+        self.ask_as(CallHash::of(&self.key, name, body), name, body)
+    }
+
+    /// As [`Self::ask`], for a request that is recorded in another form than it was asked in, without its secrets, say:
+    /// `hash` is that of what was asked, `name` and `body` are as the recorder would have stored them.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub fn ask_as(&mut self, hash: CallHash, name: &str, body: &[u8]) -> Result<Answer> {
         let mut times = None;
         if let Some(waiting) = self.exact.get_mut(&hash) {
             if let Some(call) = waiting.take(&self.served) {

@@ -1,0 +1,175 @@
+//! Secrets that were named: nothing of them reaches the store, and replay is exact all the same.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::record::{agent, says};
+use crate::upstream::Upstream;
+use crate::{Bench, Done};
+
+const TOKEN: &str = "pa\"ss\nk3y-of-mine";
+const PLAIN: &str = "s3cr3t-plain-value";
+/// What none of the forms in which the agent tells them is without.
+const TRACES: [&str; 3] = ["k3y-of-mine", "s3cr3t", "3t-pla"];
+
+impl Bench {
+    /// Runs annals with these values of the secrets.
+    fn knowing(&self, args: &[&str], secrets: &[(&str, &str)], doing: &[&str]) -> Done {
+        let agent = agent();
+        let mut all = args.to_vec();
+        if !doing.is_empty() {
+            all.extend(["--", "python3", "-B", &agent]);
+            all.extend(doing);
+        }
+        let mut command = self.command(all);
+        command.env_remove("OPENAI_BASE_URL").env_remove("TOKEN").env_remove("PLAIN").stdin(Stdio::null());
+        command.env("OPENAI_API_KEY", "sk-of-the-tests").envs(secrets.iter().copied());
+        Done::of(command.output().unwrap())
+    }
+
+    fn record_secretive(&self, upstream: &Upstream, more: &[&str]) -> Done {
+        let mut args = vec!["record", "--run", "r", "--upstream", &upstream.url];
+        args.extend(more);
+        self.knowing(&args, &BOTH, &["secretive"])
+    }
+
+    /// All that can be read of the store: its files as they are, and its frames as they are told.
+    fn everything(&self) -> Vec<u8> {
+        let mut all = Vec::new();
+        files(&self.path(".annals"), &mut all);
+        for line in
+            ["replay --all --json", "replay --all --raw", "show r --metadata", "show r@1 --input --raw"]
+        {
+            all.extend(self.run(line).ok());
+        }
+        all
+    }
+}
+
+const BOTH: [(&str, &str); 2] = [("TOKEN", TOKEN), ("PLAIN", PLAIN)];
+
+#[expect(clippy::disallowed_methods, reason = "a store's files as somebody would find them")]
+fn files(under: &Path, all: &mut Vec<u8>) {
+    for entry in std::fs::read_dir(under).unwrap() {
+        let entry = entry.unwrap();
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            files(&entry.path(), all);
+        } else if kind.is_file() {
+            all.extend(std::fs::read(entry.path()).unwrap());
+        }
+    }
+}
+
+fn traces(of: &[u8]) -> Vec<&'static str> {
+    let holds = |trace: &&str| of.windows(trace.len()).any(|window| window == trace.as_bytes());
+    TRACES.into_iter().filter(holds).collect()
+}
+
+#[test]
+fn named_secrets_reach_the_program_and_the_upstream_but_not_the_store() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = bench.record_secretive(&upstream, &["--secret", "TOKEN", "--secret", "PLAIN"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    says(&recorded, &["recorded 3 requests", "secrets removed"]);
+    let told = String::from_utf8(recorded.stdout).unwrap();
+    // The upstream says what it was told, and the program gets that.
+    assert!(told.contains(r#"my token is pa\\\"ss\\nk3y-of-mine"#), "{told}");
+    assert!(told.contains(r#""content":"3t-pla""#), "{told}");
+    assert_eq!(traces(&bench.everything()), [""; 0]);
+    assert_eq!(bench.run("verify r").code, 0);
+    let frames = bench.run("replay r --json").json();
+    assert_eq!(frames[0]["metadata"]["http"]["path"], "/v1/chat/completions");
+    assert!(frames[0]["input"].as_str().unwrap().contains("my token is annals-redacted\""));
+    assert_eq!(frames[2]["metadata"]["http"]["query"], "a=annals-redacted");
+    assert_eq!(frames[4]["output"], "I know annals-redacted\n");
+
+    // Matching goes by the hash of what was asked.
+    let replayed = bench.knowing(&["replay", "r"], &BOTH, &[]);
+    assert_eq!(replayed.code, 0, "{replayed:?}");
+    says(&replayed, &["exact 3 of 3, served 3, unused 0"]);
+    assert!(!replayed.stderr.contains("not what was recorded"), "{}", replayed.stderr);
+    let answers = String::from_utf8(replayed.stdout).unwrap();
+    assert!(answers.contains("my token is annals-redacted"), "{answers}");
+    assert_eq!(upstream.asked(), 3);
+}
+
+#[test]
+fn what_would_be_found_is_there_where_nothing_is_named() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record_secretive(&upstream, &[]).code, 0);
+    assert_eq!(traces(&bench.everything()), TRACES);
+}
+
+#[test]
+fn another_value_of_the_secret_is_the_same_after_it_was_taken_out() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record_secretive(&upstream, &["--secret", "TOKEN", "--secret", "PLAIN"]).code, 0);
+    let others = [("TOKEN", "another \"one\" altogether"), ("PLAIN", PLAIN)];
+    let replayed = bench.knowing(&["replay", "r"], &others, &[]);
+    assert_eq!(replayed.code, 0, "{replayed:?}");
+    says(&replayed, &["exact 1 of 3, same after the matcher 2"]);
+
+    // Where it is not known, the place where it stood is the difference, and no secret is told.
+    let replayed = bench.knowing(&["replay", "r"], &[("PLAIN", PLAIN)], &[]);
+    assert_eq!(replayed.code, 3, "{replayed:?}");
+    says(&replayed, &["at step 1", "$.messages[1].content", "annals-redacted"]);
+    let ours = replayed.stderr.replace("I know s3cr3t-plain-value\n", "");
+    assert_eq!(traces(ours.as_bytes()), [""; 0]);
+}
+
+#[test]
+fn forks_and_live_replays_keep_to_what_their_parent_was_recorded_without() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record_secretive(&upstream, &["--secret", "TOKEN", "--secret", "PLAIN"]).code, 0);
+    let forked = bench.knowing(&["fork", "r@1", "f"], &BOTH, &[]);
+    assert_eq!(forked.code, 0, "{forked:?}");
+    says(&forked, &["prefix replayed 1, tail recorded 2", "secrets removed"]);
+    let others = [("TOKEN", TOKEN), ("PLAIN", "s3cr3t-plain-other-value")];
+    let live = bench.knowing(
+        &["replay", "r", "--on-divergence", "live", "--into", "l"],
+        &others,
+        &["changed", TOKEN],
+    );
+    assert_eq!(live.code, 3, "{live:?}");
+    says(&live, &["went on live into l", "secrets removed"]);
+    assert_eq!(bench.run("runs --json").json().len(), 3);
+    assert_eq!(traces(&bench.everything()), [""; 0]);
+    let refused = bench.knowing(&["fork", "r@1", "g"], &[("PLAIN", PLAIN)], &[]);
+    assert_eq!(refused.code, 125, "{refused:?}");
+    says(&refused, &["TOKEN is to be removed from what is recorded, and it is not set"]);
+}
+
+#[test]
+fn secrets_that_cannot_be_kept_out_are_refused_before_anything_starts() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let record = |secret: &str, value: &str, doing: &[&str]| {
+        let args = ["record", "--run", "r", "--upstream", &upstream.url, "--secret", secret];
+        bench.knowing(&args, &[("TOKEN", value)], doing)
+    };
+    for (secret, value, doing, why) in [
+        (
+            "ABSENT_TOKEN",
+            "x",
+            "nothing",
+            "ABSENT_TOKEN is to be removed from what is recorded, and it is not set",
+        ),
+        ("TOKEN", "", "nothing", "TOKEN is to be removed from what is recorded, and it is not set"),
+        ("TOKEN", "short", "nothing", "TOKEN is not removed from bodies: its value has 5 bytes"),
+        (
+            "TOKEN",
+            "changed-word",
+            "changed changed-word",
+            "the command, its directory or an upstream's address holds",
+        ),
+    ] {
+        let done = record(secret, value, &doing.split(' ').collect::<Vec<_>>());
+        assert_eq!(done.code, 125, "{done:?}");
+        says(&done, &[why, "hint: "]);
+    }
+    let done = record("sk-a=value", "x", &["nothing"]);
+    assert_eq!(done.code, 2, "{done:?}");
+    assert!(!done.stderr.contains("sk-a"), "{}", done.stderr);
+    assert_eq!(upstream.asked(), 0);
+    assert!(!bench.run("runs").stderr.is_empty() || bench.run("runs --json").json().is_empty());
+}
