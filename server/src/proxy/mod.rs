@@ -24,6 +24,7 @@ pub use cache::CacheUse;
 pub use exchange::{Exchange, Headers, Http, Volatile};
 pub use listen::ProxyError;
 pub(crate) use listen::{Asked, Proxy};
+pub(crate) use mounts::origin_of;
 pub use mounts::{Mount, MountError, Mounts, Variable};
 pub(crate) use onward::{Onward, Served};
 pub use record::Recorded;
