@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use memchr::memmem;
 use reqwest::Url;
 
+use super::report::Kind;
 use super::sources::Source;
 use super::text::{EnvRead, Lines, env_reads, is_name};
 use crate::proxy::Variable;
@@ -71,7 +72,8 @@ struct Literal<'a> {
 pub(super) fn addresses(source: &Source) -> (Vec<Found>, Vec<EnvRead>) {
     let code = source.code.as_str();
     let reads = env_reads(code, source.kind);
-    let text = Text { code, lines: Lines::of(code), reads: &reads, known: Variable::known() };
+    let text =
+        Text { kind: source.kind, code, lines: Lines::of(code), reads: &reads, known: Variable::known() };
     let literals = literals(code);
     let mut found = BTreeMap::new();
     text.bases(&literals, &mut found);
@@ -105,6 +107,7 @@ pub(super) fn addresses(source: &Source) -> (Vec<Found>, Vec<EnvRead>) {
 }
 
 struct Text<'a> {
+    kind: Kind,
     code: &'a str,
     lines: Lines,
     reads: &'a [EnvRead],
@@ -177,7 +180,8 @@ impl<'a> Text<'a> {
                 let value = after + gap + 1;
                 let rest = &self.code[value..];
                 let blank = rest.len() - rest.trim_start_matches(' ').len();
-                if rest.starts_with(['=', '>']) {
+                // A comparison; and `${BASE_URL:-...}`, what a variable is otherwise.
+                if rest.starts_with(['=', '>']) || (sep == ':' && self.kind == Kind::Shell) {
                     continue;
                 }
                 // `base_url=`, `"base_url":`, `environ["OPENAI_BASE_URL"] =`; a name of the program's own has blanks there.
@@ -275,7 +279,7 @@ fn literals(code: &str) -> Vec<Literal<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::report::{Kind, Looked};
+    use crate::inspect::report::Looked;
     use crate::inspect::text::without_comments;
 
     fn of(code: &str, kind: Kind) -> Vec<(u64, Address, String)> {

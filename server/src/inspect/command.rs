@@ -39,10 +39,11 @@ pub(super) fn start(program: &Program, chain: &Chain) -> (Kind, Start) {
         let kinds = interpreters.iter().map(|path| kind_of_command(path.as_os_str()));
         let by_name = || kind_of_script(&file.to_string_lossy());
         let kind = kinds.into_iter().find(|kind| *kind != Kind::Other).or_else(by_name);
-        return kind.map_or((Kind::Other, Start::Nowhere), |kind| (kind, Start::File(file.clone())));
+        let named = if command.as_bytes().contains(&b'/') { PathBuf::from(command) } else { file.clone() };
+        return kind.map_or((Kind::Other, Start::Nowhere), |kind| (kind, Start::File(named)));
     }
     // `uv run agent.py`, `timeout 60 python agent.py`, `tsx agent.ts`: the first argument that is a script.
-    let directory = program.directory.as_deref().unwrap_or(Path::new("."));
+    let directory = program.directory.as_deref().unwrap_or(Path::new(""));
     let found = arguments.iter().find_map(|argument| {
         let kind = kind_of_script(&argument.to_string_lossy())?;
         directory.join(argument).is_file().then(|| (kind, Start::File(argument.into())))
@@ -175,8 +176,8 @@ mod tests {
 
     #[test]
     fn a_script_by_itself_is_what_its_interpreter_is() {
-        let program = Program { argv: vec!["./agent".into()], directory: None, environment: Vec::new() };
         let of = |files: &[&str]| {
+            let program = Program { argv: vec![files[0].into()], directory: None, environment: Vec::new() };
             let files = files.iter().map(PathBuf::from).collect();
             start(&program, &Chain { files, end: End::Fine })
         };

@@ -48,7 +48,7 @@ struct Seen {
 pub fn inspect(program: &Program, set: &dyn Fn(&str) -> Option<String>) -> Result<Inspection, CannotStart> {
     let chain = chain(program);
     starts(program, &chain)?;
-    let directory = program.directory.as_deref().unwrap_or(Path::new("."));
+    let directory = program.directory.as_deref().unwrap_or(Path::new(""));
     let (kind, start) = start(program, &chain);
     let sources = Sources::read(kind, &start, directory);
     let mut seen = Seen { findings: sources.findings, ..Seen::default() };

@@ -80,7 +80,8 @@ impl Sources {
                 sources.findings.push(finding(false, text, "a recording says what was captured"));
                 break;
             }
-            let shown = path.strip_prefix(directory).unwrap_or(&path).display().to_string();
+            let shown: PathBuf = path.strip_prefix(directory).unwrap_or(&path).components().collect();
+            let shown = shown.display().to_string();
             // What is imported and cannot be read is the program's own trouble.
             if let Ok((looked, text)) = sources.load(&path, &shown) {
                 sources.take(kind, &path, &root, looked, &text, &mut waiting);
@@ -250,7 +251,7 @@ mod tests {
         let files: [(&str, &[u8]); 2] =
             [("run.sh", b"python3 ./agent.py \"$@\""), ("agent.py", b"import openai")];
         let (looked, _) = read(&files, Kind::Shell, &Start::File("run.sh".into()));
-        assert_eq!(looked, ["run.sh", "./agent.py"]);
+        assert_eq!(looked, ["run.sh", "agent.py"]);
         let (looked, _) = read(&[("m/__main__.py", b"")], Kind::Python, &Start::Module("m".into()));
         assert_eq!(looked, ["m/__main__.py"]);
     }

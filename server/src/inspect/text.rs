@@ -225,7 +225,12 @@ pub(super) fn env_reads(code: &str, kind: Kind) -> Vec<EnvRead> {
         for at in memmem::find_iter(code.as_bytes(), way).take(FOUND_MAX * 4) {
             let rest = head(&code[at + way.len()..]);
             let rest = rest.strip_prefix(".get").unwrap_or(rest);
-            let rest = rest.trim_start_matches([' ', '.', '[', '(', '{', '"', '\'', '`']);
+            let rest = match kind {
+                Kind::Python | Kind::Node => {
+                    rest.trim_start_matches([' ', '.', '[', '(', '{', '"', '\'', '`'])
+                }
+                Kind::Shell | Kind::Other => rest.strip_prefix('{').unwrap_or(rest),
+            };
             let name = &rest[..rest.find(|c| !is_name(c)).unwrap_or(rest.len())];
             if !name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit()) {
                 found.push(EnvRead { name: name.to_owned(), at });

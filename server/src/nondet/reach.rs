@@ -61,7 +61,7 @@ pub(super) fn beyond(program: &Program) -> Option<Beyond> {
 
 /// Follows a command to what is executed.
 pub(crate) fn chain(program: &Program) -> Chain {
-    let directory = program.directory.as_deref().unwrap_or(Path::new("."));
+    let directory = program.directory.as_deref().unwrap_or(Path::new(""));
     let mut command = program.argv.first().cloned().unwrap_or_default();
     let mut files = Vec::new();
     for _ in 0..SCRIPTS_MAX {
