@@ -80,8 +80,8 @@ pub(crate) enum Verb {
     Scan(ScanArgs),
     /// Say what the store holds and what it costs
     Stats,
-    /// Explain what state the store is in, and what to do about it; changes nothing
-    Doctor,
+    /// Explain what state the store is in, and what to do about it; changes nothing. With --agent: say what of a program can be captured
+    Doctor(DoctorArgs),
     /// Save all that is whole of a damaged store into a new one, and list what was lost
     Repair(RepairArgs),
     /// Copy the store as it is now, also while a process records into it
@@ -90,6 +90,21 @@ pub(crate) enum Verb {
     Restore(RestoreArgs),
     /// Record real runs, kill the recorder, reopen, and replay everything bit-exactly
     Demo(DemoArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "With --agent: 0 where it looks fine or nothing can be told, 1 where a problem makes it unlikely that all model calls are captured, or where \
+the program would not start."
+)]
+pub(crate) struct DoctorArgs {
+    /// Look at a program instead of a store: which of its model calls a recording is likely to capture, and what to do about the rest. Reads
+    /// files only, starts nothing, needs no store
+    #[arg(long, requires = "command")]
+    pub(crate) agent: bool,
+    /// The program and its arguments, as for `record`
+    #[arg(last = true, requires = "agent", value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

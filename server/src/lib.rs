@@ -5,10 +5,11 @@
 //!
 //! Layout: `proxy` (listening, exchanges, recording, replaying), `program` (the child process: its
 //! environment, its output, its end), `nondet` (what it reads of clocks and randomness), `session` (both together, as a run), `share` (several recorders of one store), `look`
-//! (recorded exchanges as a person wants to see them), `align` (two runs side by side). With the feature `middleware` a program of one's own records and replays itself ([`middleware`]). Without a socket, functions of bytes alone:
+//! (recorded exchanges as a person wants to see them), `align` (two runs side by side), [`mod@inspect`] (a program before it is recorded). With the feature `middleware` a program of one's own records and replays itself ([`middleware`]). Without a socket, functions of bytes alone:
 //! [`providers`] (what is known of model providers) and [`redact`] (what must not reach the disk).
 
 mod align;
+pub mod inspect;
 mod look;
 #[cfg(feature = "middleware")]
 pub mod middleware;

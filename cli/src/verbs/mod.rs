@@ -7,6 +7,7 @@ mod diff;
 mod fork;
 mod import;
 mod init;
+mod inspect;
 mod kv;
 mod ledger;
 mod open;
@@ -51,7 +52,8 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         Verb::Del(args) => kv::del(global, args, &mut out),
         Verb::Scan(args) => kv::scan(global, args, &mut out),
         Verb::Stats => stats::run(global, &mut out),
-        Verb::Doctor => upkeep::doctor(global, &mut out),
+        Verb::Doctor(args) if args.agent => inspect::run(&args.command, &mut out),
+        Verb::Doctor(_) => upkeep::doctor(global, &mut out),
         Verb::Repair(args) => upkeep::repair(global, args, &mut out),
         Verb::Backup(args) => upkeep::backup(global, args, &mut out),
         Verb::Restore(args) => upkeep::restore(args, &mut out),

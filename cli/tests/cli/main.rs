@@ -1,6 +1,7 @@
 //! The `annals` binary as a user meets it: arguments in; output, errors and exit codes out.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod agent_doctor;
 mod damage;
 mod demo;
 mod errors;

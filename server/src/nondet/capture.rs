@@ -91,10 +91,7 @@ impl Capture {
     /// # Errors
     /// Where there is no library for this system, or no place for it.
     pub(crate) fn begin(program: &Program, served: Lanes) -> Result<Self, NondetError> {
-        if LIBRARY.is_empty() {
-            let what = "clocks and randomness are captured on Linux with glibc only, on x86-64 and AArch64";
-            return Err(NondetError(what.to_owned()));
-        }
+        has_library()?;
         let capture = Self {
             directory: private_directory()?,
             beyond: reach::beyond(program),
@@ -299,9 +296,39 @@ fn write(path: &Path, mode: u32, bytes: &[u8]) -> std::io::Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?.write_all(bytes)
 }
 
-/// A new directory for this user alone, on a file system that programs may be run from: where TMPDIR says; else in memory, where a
-/// file for each process and thread costs least.
+fn has_library() -> Result<(), NondetError> {
+    match LIBRARY.is_empty() {
+        false => Ok(()),
+        true => Err(NondetError(
+            "clocks and randomness are captured on Linux with glibc only, on x86-64 and AArch64".to_owned(),
+        )),
+    }
+}
+
+/// Whether clocks and randomness could be captured on this machine. Makes nothing.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn possible() -> Result<(), NondetError> {
+    has_library()?;
+    place().map(|_| ())
+}
+
+/// A new directory for this user alone.
 fn private_directory() -> Result<PathBuf, NondetError> {
+    let place = place()?;
+    let mut random = [0; 8];
+    getrandom::fill(&mut random)
+        .map_err(|error| NondetError(format!("the system has no randomness: {error}")))?;
+    let directory = place.join(format!("annals-nondet-{:016x}", u64::from_le_bytes(random)));
+    let made = DirBuilder::new().mode(0o700).create(&directory);
+    made.map_err(|error| failed("no private directory can be made", &error))?;
+    Ok(directory)
+}
+
+/// Where that can be, on a file system that programs may be run from: where TMPDIR says; else in memory, where a
+/// file for each process and thread costs least.
+fn place() -> Result<PathBuf, NondetError> {
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let memory = Some(PathBuf::from("/dev/shm"));
     let places = [set("TMPDIR"), memory, Some(std::env::temp_dir()), set("XDG_RUNTIME_DIR")];
@@ -315,19 +342,12 @@ fn private_directory() -> Result<PathBuf, NondetError> {
         has_room && text.len() + 40 <= DIRECTORY_BYTES_MAX && !text.contains([':', ' ', '\u{fffd}'])
     };
     let mut places = places.into_iter().flatten().filter_map(|place| place.canonicalize().ok());
-    let place = places.find(fits).ok_or_else(|| {
+    places.find(fits).ok_or_else(|| {
         NondetError(
             "there is no directory with room from which a library can be loaded (TMPDIR names one)"
                 .to_owned(),
         )
-    })?;
-    let mut random = [0; 8];
-    getrandom::fill(&mut random)
-        .map_err(|error| NondetError(format!("the system has no randomness: {error}")))?;
-    let directory = place.join(format!("annals-nondet-{:016x}", u64::from_le_bytes(random)));
-    let made = DirBuilder::new().mode(0o700).create(&directory);
-    made.map_err(|error| failed("no private directory can be made", &error))?;
-    Ok(directory)
+    })
 }
 
 /// Programs and libraries of this file system may be run.

@@ -8,6 +8,7 @@ mod capture;
 mod lanes;
 mod reach;
 
-pub(crate) use capture::{Capture, HASH_SEED};
+pub(crate) use capture::{Capture, HASH_SEED, possible};
 pub use capture::{Captured, NondetError};
 pub(crate) use lanes::Lanes;
+pub(crate) use reach::{Chain, End, chain, regular};

@@ -1,9 +1,10 @@
-//! What a library can be loaded into: programs that the system's dynamic loader starts, as their files say.
+//! What a command is, as the files say that are executed for it, and what a library can be loaded into: programs that the system's
+//! dynamic loader starts. Nothing is run for it.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::program::Program;
@@ -21,27 +22,79 @@ const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 
 /// Why a program cannot be covered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Beyond {
+pub(crate) struct Beyond {
     /// In words, after the program's name.
-    pub(super) why: String,
+    pub(crate) why: String,
     /// The library must not be offered: the program would not start.
-    pub(super) harmful: bool,
+    pub(crate) harmful: bool,
+}
+
+/// The files that are executed for a command: the one that it names, and where that is a script, its interpreter after it.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    /// Each of them; at least the first is there, unless the command is missing.
+    pub(crate) files: Vec<PathBuf>,
+    /// What the last of them is.
+    pub(crate) end: End,
+}
+
+/// What a command comes to, as far as its files say.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// A program that nothing speaks against.
+    Fine,
+    /// One that the library does not reach.
+    Beyond(Beyond),
+    /// There is no such command, or no such interpreter.
+    Missing(OsString),
+    /// It is there and may not be executed, or is nothing that can be.
+    NotExecutable(&'static str),
 }
 
 /// Why the library cannot be loaded into this program; `None` where nothing speaks against it, also where it cannot be found.
 pub(super) fn beyond(program: &Program) -> Option<Beyond> {
-    let directory = program.directory.as_deref().unwrap_or(Path::new("."));
-    let mut path = find(program.argv.first()?, directory)?;
-    for _ in 0..SCRIPTS_MAX {
-        match look(&path) {
-            Look::Fine => return None,
-            Look::Beyond(beyond) => {
-                return Some(Beyond { why: format!("{} {}", path.display(), beyond.why), ..beyond });
-            }
-            Look::Script(interpreter) => path = find(&interpreter, directory)?,
-        }
+    match chain(program).end {
+        End::Beyond(beyond) => Some(beyond),
+        _ => None,
     }
-    None
+}
+
+/// Follows a command to what is executed.
+pub(crate) fn chain(program: &Program) -> Chain {
+    let directory = program.directory.as_deref().unwrap_or(Path::new(""));
+    let mut command = program.argv.first().cloned().unwrap_or_default();
+    let mut files = Vec::new();
+    for _ in 0..SCRIPTS_MAX {
+        let Some(path) = find(&command, directory) else {
+            return Chain { files, end: End::Missing(command) };
+        };
+        match path.metadata() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Chain { files, end: End::Missing(command) };
+            }
+            Err(_) => {}
+            Ok(file) if file.is_dir() => return Chain { files, end: End::NotExecutable("is a directory") },
+            Ok(file) if !file.is_file() => return Chain { files, end: End::NotExecutable("is no file") },
+            Ok(_) if rustix::fs::access(&path, rustix::fs::Access::EXEC_OK).is_err() => {
+                return Chain { files, end: End::NotExecutable("may not be executed") };
+            }
+            Ok(_) => {}
+        }
+        let look = look(&path);
+        let shown = path.display().to_string();
+        files.push(path);
+        let end = match look {
+            Look::Fine => End::Fine,
+            Look::Text => End::NotExecutable("is text without a #! line"),
+            Look::Beyond(beyond) => End::Beyond(Beyond { why: format!("{shown} {}", beyond.why), ..beyond }),
+            Look::Script(interpreter) => {
+                command = interpreter;
+                continue;
+            }
+        };
+        return Chain { files, end };
+    }
+    Chain { files, end: End::Fine }
 }
 
 /// The file that a command names, as the system looks for it.
@@ -56,15 +109,31 @@ fn find(command: &OsStr, directory: &Path) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| directory.join(folder).join(command)).find(executable)
 }
 
+/// Opens what is a file; never waits for the other end of a pipe.
+///
+/// # Errors
+/// Those of the system, and where it is no regular file.
+pub(crate) fn regular(path: &Path) -> std::io::Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+    #[expect(clippy::disallowed_methods, reason = "the program that is to be run, not a file of a store")]
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    match file.metadata()? {
+        found if found.is_file() => Ok(file),
+        found if found.is_dir() => Err(std::io::ErrorKind::IsADirectory.into()),
+        _ => Err(std::io::Error::other("it is no regular file")),
+    }
+}
+
 enum Look {
     Fine,
+    /// Neither a program nor a script.
+    Text,
     Beyond(Beyond),
     Script(OsString),
 }
 
 fn look(path: &Path) -> Look {
-    #[expect(clippy::disallowed_methods, reason = "the program that is to be run, not a file of a store")]
-    let Ok(file) = File::open(path) else { return Look::Fine };
+    let Ok(file) = regular(path) else { return Look::Fine };
     let mut head = [0; HEAD_BYTES];
     let Ok(length) = file.read_at(&mut head, 0) else { return Look::Fine };
     let head = &head[..length];
@@ -79,7 +148,8 @@ fn look(path: &Path) -> Look {
         return not("runs as another user: nothing is loaded into it", false);
     }
     if !head.starts_with(b"\x7fELF") || length < 64 {
-        return Look::Fine;
+        let text = head.iter().all(|byte| !matches!(byte, 0..=8 | 14..=31));
+        return if text { Look::Text } else { Look::Fine };
     }
     if head[4] != CLASS_64 || u16::from_le_bytes([head[18], head[19]]) != MACHINE {
         return not("is made for another machine than this library", false);
@@ -130,16 +200,24 @@ mod tests {
     use super::*;
 
     #[expect(clippy::disallowed_methods, reason = "files that a user would have")]
-    fn beyond_of(bytes: &[u8]) -> Option<Beyond> {
+    fn chain_of(bytes: &[u8]) -> Chain {
         let directory = std::env::temp_dir().join(format!("annals-reach-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let path = directory.join(format!("program-{}", blake3::hash(bytes)));
         std::fs::write(&path, bytes).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         let program = Program { argv: vec![path.into_os_string()], directory: None, environment: Vec::new() };
-        let found = beyond(&program);
+        let found = chain(&program);
         std::fs::remove_file(&program.argv[0]).unwrap();
         let _ = std::fs::remove_dir(directory);
         found
+    }
+
+    fn beyond_of(bytes: &[u8]) -> Option<Beyond> {
+        match chain_of(bytes).end {
+            End::Beyond(beyond) => Some(beyond),
+            _ => None,
+        }
     }
 
     /// The smallest file with a header: one program header, of this kind, that names this loader.
@@ -174,6 +252,24 @@ mod tests {
         let mut odd = elf(PT_INTERP, b"x");
         odd[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
         assert!(beyond_of(&odd).is_some());
+    }
+
+    #[test]
+    fn a_command_is_followed_to_what_is_executed() {
+        let script = chain_of(b"#!/bin/sh\n");
+        assert!(script.files.len() >= 2 && script.files[1].ends_with("sh"), "{script:?}");
+        assert!(
+            matches!(chain_of(b"#!/no/such/thing\n").end, End::Missing(name) if name == "/no/such/thing")
+        );
+        assert!(matches!(chain_of(b"print(1)\n").end, End::NotExecutable(why) if why.contains("#!")));
+        let of = |name: &str| {
+            let program = Program { argv: vec![name.into()], directory: None, environment: Vec::new() };
+            chain(&program).end
+        };
+        assert!(matches!(of("annals-no-such-command"), End::Missing(_)));
+        assert!(matches!(of("/"), End::NotExecutable("is a directory")));
+        assert!(matches!(of("/dev/null"), End::NotExecutable("is no file")));
+        assert!(matches!(of("src/lib.rs"), End::NotExecutable("may not be executed")));
     }
 
     #[test]

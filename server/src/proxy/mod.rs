@@ -26,6 +26,7 @@ pub(crate) use clearing::clear_request;
 pub use exchange::{Exchange, Headers, Http, Volatile};
 pub use listen::ProxyError;
 pub(crate) use listen::{Asked, Proxy};
+pub(crate) use mounts::origin_of;
 pub use mounts::{Mount, MountError, Mounts, Variable};
 pub(crate) use onward::{Onward, Served};
 pub use record::Recorded;

@@ -87,6 +87,11 @@ impl Variable {
     }
 }
 
+/// Where requests would go on to that a program sends by a variable with this value: scheme, host and port; or why they would not.
+pub(crate) fn origin_of(value: &str) -> Result<String, String> {
+    checked(&with_scheme(value)).map(|url| url.origin().ascii_serialization())
+}
+
 impl Mounts {
     /// The mounts of a program: each variable's own address if it has one, else the upstream given for its provider or
     /// for all, else its default.
@@ -211,15 +216,20 @@ fn wrong(text: &str, why: &str) -> MountError {
 }
 
 fn address(text: &str) -> Result<Url, MountError> {
-    let url = Url::parse(text).map_err(|e| wrong(text, &e.to_string()))?;
+    checked(text).map_err(|why| wrong(text, &why))
+}
+
+/// An address that can be an upstream, or why this one cannot, without the address itself: it may hold a password.
+fn checked(text: &str) -> Result<Url, String> {
+    let url = Url::parse(text).map_err(|e| e.to_string())?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-        return Err(wrong(text, "it has to begin with http:// or https://"));
+        return Err("it has to begin with http:// or https://".to_owned());
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(wrong(text, "a user and a password in it would be recorded"));
+        return Err("a user and a password in it would be recorded".to_owned());
     }
     if url.query().is_some() || url.fragment().is_some() {
-        return Err(wrong(text, "it has a query or a fragment"));
+        return Err("it has a query or a fragment".to_owned());
     }
     Ok(url)
 }

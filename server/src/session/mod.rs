@@ -24,6 +24,7 @@ pub use origin::Origin;
 pub(crate) use origin::random_key;
 pub use record::{Recording, Report, record};
 pub use replay::{ReplayReport, replay};
+pub(crate) use stage::KEYS;
 
 use crate::nondet::NondetError;
 use crate::program::ProgramError;

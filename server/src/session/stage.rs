@@ -17,7 +17,7 @@ use crate::share::{Kept, NewRun};
 pub(super) const PROGRAM: &str = "program";
 
 /// Values for variables without which client libraries refuse to start. They open nothing.
-pub(super) const KEYS: [&str; 7] = [
+pub(crate) const KEYS: [&str; 7] = [
     "OPENAI_API_KEY",
     "ANTHROPIC_API_KEY",
     "GEMINI_API_KEY",

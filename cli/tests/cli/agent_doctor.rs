@@ -1,0 +1,222 @@
+//! `annals doctor --agent`: what is said of programs before anything of them runs.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::{Bench, Done};
+
+/// Variables that would change what is said.
+const CLEARED: [&str; 12] = [
+    "OPENAI_BASE_URL",
+    "OPENAI_API_BASE",
+    "OPENAI_HOST",
+    "ANTHROPIC_BASE_URL",
+    "ANTHROPIC_API_URL",
+    "ANTHROPIC_HOST",
+    "GOOGLE_GEMINI_BASE_URL",
+    "GEMINI_BASE_URL",
+    "OLLAMA_HOST",
+    "MISTRAL_API_ENDPOINT",
+    "OPENROUTER_BASE_URL",
+    "ANTHROPIC_API_KEY",
+];
+
+impl Bench {
+    fn doctor(&self, options: &[&str], variables: &[(&str, &str)], program: &[&str]) -> Done {
+        let mut command = self.command([&["doctor", "--agent"], options, &["--"], program].concat());
+        CLEARED.iter().for_each(|name| _ = command.env_remove(name));
+        command.env("OPENAI_API_KEY", "hunter2").envs(variables.iter().copied());
+        Done::of(command.stdin(Stdio::null()).output().unwrap())
+    }
+
+    /// What is said of a program in both forms, which have to agree: its text, and its object.
+    #[track_caller]
+    fn told(&self, code: i32, program: &[&str]) -> (String, Value) {
+        let (text, json) = (self.doctor(&[], &[], program), self.doctor(&["--json"], &[], program));
+        assert_eq!((text.code, json.code, text.stderr.as_str()), (code, code, ""), "{text:?}");
+        let text = String::from_utf8(text.stdout).unwrap();
+        let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+        for finding in json["findings"].as_array().unwrap() {
+            let place = finding["file"]
+                .as_str()
+                .map_or(String::new(), |file| format!(" {file}:{}:", finding["line"]));
+            let word = if finding["problem"] == true { "problem" } else { "note" };
+            let line = format!(
+                "{word}:{place} {}\n  next: {}\n",
+                finding["text"].as_str().unwrap(),
+                finding["next"].as_str().unwrap()
+            );
+            assert!(text.contains(&line), "{line}{text}");
+        }
+        for client in json["clients"].as_array().unwrap() {
+            let line = format!(
+                "client: {} ({}:{})",
+                client["name"].as_str().unwrap(),
+                client["file"].as_str().unwrap(),
+                client["line"]
+            );
+            assert!(text.contains(&line), "{line}: {text}");
+        }
+        let verdict = &json["verdict"];
+        let last = text.lines().last().unwrap();
+        assert!(last.ends_with(&format!("; try: {}", verdict["try"].as_str().unwrap())), "{last}");
+        for (of, word) in [("likely", "likely captured: "), ("not", "not captured: ")] {
+            let all: Vec<_> =
+                verdict[of].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+            assert!(last.contains(&format!("{word}{}", all.join(", "))), "{last}");
+        }
+        assert_eq!(code == 1, verdict["capture"] == "unlikely");
+        assert!(!self.path(".annals").exists());
+        (text, json)
+    }
+}
+
+#[test]
+fn a_python_program_with_a_client_looks_fine_and_is_not_started() {
+    let bench = Bench::new();
+    bench.write("llm.py", "import os\nfrom langchain_anthropic import ChatAnthropic\n");
+    bench.write("agent.py", "open('started', 'w')\nfrom openai import OpenAI\nimport llm\nOpenAI()\n");
+    let (text, json) = bench.told(0, &["python3", "agent.py"]);
+    assert!(
+        text.contains("looks like: likely captured: openai (OPENAI_BASE_URL), langchain_anthropic ("),
+        "{text}"
+    );
+    assert!(text.contains("looked at: agent.py and 1 file that it imports"), "{text}");
+    assert!(
+        text.contains("nothing was run") && text.ends_with("try: annals record -- python3 agent.py\n"),
+        "{text}"
+    );
+    assert_eq!((&json["kind"], &json["verdict"]["capture"]), (&"python".into(), &"likely".into()));
+    assert_eq!(json["files"][1]["file"], "llm.py");
+    assert!(!bench.path("started").exists());
+}
+
+#[test]
+fn an_address_that_is_fixed_is_named_with_its_line() {
+    let bench = Bench::new();
+    bench.write(
+        "agent.py",
+        "import openai\n\nclient = openai.OpenAI(\n    base_url=\"https://api.openai.com/v1\")\n",
+    );
+    let (text, json) = bench.told(1, &["python3", "agent.py"]);
+    let line = "problem: agent.py:4: the address https://api.openai.com is fixed in the program\n";
+    assert!(
+        text.contains(line) && text.contains("--env NAME=/v1") && text.contains("OPENAI_BASE_URL"),
+        "{text}"
+    );
+    assert_eq!(json["verdict"]["likely"].as_array().unwrap().len(), 0);
+    // Once it is read from a variable, nothing is wrong any more.
+    bench.write("agent.py", "import openai, os\nopenai.OpenAI(base_url=os.environ['MY_LLM'])\n");
+    let (text, _) = bench.told(0, &["python3", "agent.py"]);
+    assert!(text.ends_with("try: annals record --env MY_LLM=/v1 -- python3 agent.py\n"), "{text}");
+}
+
+#[test]
+fn node_and_shell_programs_are_looked_at() {
+    let bench = Bench::new();
+    bench.write(
+        "agent.mjs",
+        "// import '@google/generative-ai'\nimport Anthropic from '@anthropic-ai/sdk';\nnew Anthropic();\n",
+    );
+    // The interpreter need not be there for this: any program of that name is.
+    bench.write("node", "#!/bin/sh\n");
+    let executable = |name: &str| {
+        let file = bench.path(name);
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    executable("node");
+    let (_, json) = bench.told(0, &["./node", "agent.mjs"]);
+    assert_eq!(json["verdict"]["likely"], serde_json::json!(["@anthropic-ai/sdk (ANTHROPIC_BASE_URL)"]));
+
+    bench.write("ask.sh", "#!/bin/bash\nset -e\ncurl -s https://api.mistral.ai/v1/chat/completions -d @-\n");
+    executable("ask.sh");
+    let (text, json) = bench.told(1, &["./ask.sh"]);
+    assert!(text.contains("problem: ./ask.sh:3: the address https://api.mistral.ai is fixed"), "{text}");
+    assert_eq!((&json["kind"], json["programs"].as_array().unwrap().len()), (&"shell".into(), 2));
+    let (text, _) =
+        bench.told(0, &["bash", "-c", "curl \"$OPENAI_BASE_URL/models\" # https://api.openai.com"]);
+    assert!(
+        text.contains("likely captured: the program itself (OPENAI_BASE_URL); not captured: nothing"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_cannot_start_is_an_error() {
+    let bench = Bench::new();
+    bench.write("data", "text");
+    let of = |program: &str| bench.doctor(&[], &[], &[program]).failed(1);
+    assert!(of("annals-no-such-program").contains("there is no such command (exit code 127"));
+    assert!(of("./nowhere").contains("./nowhere: there is no such command"));
+    assert!(of("./data").contains("may not be executed (exit code 126"));
+    assert!(bench.doctor(&["--json"], &[], &["./nowhere"]).stdout.is_empty());
+    // Neither makes sense without the other.
+    assert_eq!(bench.run("doctor --agent").code, 2);
+    assert_eq!(bench.run("doctor -- true").code, 2);
+}
+
+#[test]
+fn files_that_are_no_use_are_said_and_do_not_hold_it_up() {
+    let bench = Bench::new();
+    let (text, _) = bench.told(1, &["python3", "gone.py"]);
+    assert!(text.contains("problem: gone.py cannot be looked at: "), "{text}");
+    bench.write("binary.py", b"\x7fELF\0\0");
+    assert!(bench.told(1, &["python3", "binary.py"]).0.contains("it is no text"));
+    bench.write("closed.py", "import openai");
+    std::fs::set_permissions(bench.path("closed.py"), std::fs::Permissions::from_mode(0)).unwrap();
+    // Who may read everything finds nothing wrong with it.
+    let may =
+        std::process::Command::new("cat").arg(bench.path("closed.py")).output().unwrap().status.success();
+    bench.told(i32::from(!may), &["python3", "closed.py"]);
+    bench.write("huge.py", "import openai\n".repeat(3_000_000));
+    let (text, json) = bench.told(0, &["python3", "huge.py"]);
+    assert!(text.contains("note: only the first 1048576 bytes of huge.py were looked at"), "{text}");
+    assert_eq!(json["files"][0], serde_json::json!({ "file": "huge.py", "bytes": 1_048_576, "cut": true }));
+    bench.write("steer.py", "requests.get('https://api.openai.com\u{1b}[31m')\nimport x\u{1b}]0;y\u{7}\n");
+    assert!(!bench.told(1, &["python3", "steer.py"]).0.contains('\u{1b}'));
+}
+
+#[test]
+fn the_environment_is_told_without_its_secrets() {
+    let bench = Bench::new();
+    bench.write("agent.py", "import openai");
+    let variables = [
+        ("OPENAI_BASE_URL", "http://127.0.0.1:9/v1"),
+        ("ANTHROPIC_BASE_URL", "https://me:hunter2@llm.example"),
+        ("HTTPS_PROXY", "http://me:hunter2@proxy.example"),
+    ];
+    for options in [&[][..], &["--json"]] {
+        let done = bench.doctor(options, &variables, &["python3", "agent.py"]);
+        let text = String::from_utf8(done.stdout).unwrap();
+        assert_eq!(done.code, 1, "{text}");
+        for part in
+            ["http://127.0.0.1:9", "OPENAI_API_KEY", "HTTPS_PROXY", "ANTHROPIC_BASE_URL is set to cannot be"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_static_binary_is_beyond_clocks_and_randomness_only() {
+    let bench = Bench::new();
+    let found = ["/sbin/ldconfig", "/bin/busybox", "/usr/sbin/ldconfig"].into_iter().find(|path| {
+        let file = bench.doctor(&["--json"], &[], &[path]);
+        serde_json::from_slice::<Value>(&file.stdout).is_ok_and(|json| json["nondet"]["works"] == false)
+    });
+    let Some(path) = found else {
+        println!("skipped: no static binary on this machine");
+        return;
+    };
+    let (text, json) = bench.told(0, &[path]);
+    assert!(
+        text.contains("--capture-nondet would not work: ") && text.contains("is a static binary"),
+        "{text}"
+    );
+    assert_eq!(json["verdict"]["capture"], "unknown");
+    assert!(text.contains("likely captured: cannot be told"), "{text}");
+}

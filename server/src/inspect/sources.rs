@@ -1,0 +1,296 @@
+//! The text of a program: the script that it begins with and the files beside it that are imported, each read once and in part if it is long.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::command::{Start, kind_of_script};
+use super::report::{Finding, Kind, Looked};
+use super::text::{Import, imports, without_comments};
+use crate::nondet::regular;
+
+/// Files of a program that are read.
+const FILES_MAX: usize = 64;
+/// Bytes of one file, from its beginning.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of all of them.
+const BYTES_MAX: u64 = 8 << 20;
+/// Files that are looked for, there or not.
+const TRIED_MAX: usize = 4096;
+/// Bytes in which one that is zero makes a file no text.
+const BINARY_BYTES: usize = 8 << 10;
+const JAVASCRIPT_ENDS: [&str; 6] = ["js", "mjs", "cjs", "ts", "tsx", "jsx"];
+
+/// A file of the program.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) kind: Kind,
+    pub(super) looked: Looked,
+    /// Without its comments.
+    pub(super) code: String,
+    pub(super) imports: Vec<Import>,
+}
+
+/// What was read, and what could not be.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    pub(super) files: Vec<Source>,
+    pub(super) findings: Vec<Finding>,
+    seen: BTreeSet<PathBuf>,
+    bytes: u64,
+    tried: usize,
+}
+
+fn finding(problem: bool, text: String, next: &str) -> Finding {
+    Finding { problem, what: "file", place: None, text, next: next.to_owned() }
+}
+
+impl Sources {
+    /// Reads all that a start leads to.
+    pub(super) fn read(kind: Kind, start: &Start, directory: &Path) -> Self {
+        let mut sources = Self::default();
+        let mut waiting = VecDeque::new();
+        match start {
+            Start::Nowhere => {}
+            Start::Inline(option, code) => {
+                let mut code = code.clone();
+                code.truncate(code.floor_char_boundary(FILE_BYTES_MAX as usize));
+                let looked = Looked { file: (*option).to_owned(), bytes: code.len() as u64, cut: false };
+                let path = directory.join("-");
+                sources.take(kind, &path, directory, looked, &code, &mut waiting);
+            }
+            Start::File(path) => sources.first(kind, &directory.join(path), path, &mut waiting),
+            Start::Module(name) => {
+                let place = directory.join(name.replace('.', "/"));
+                let files = [place.with_extension("py"), place.join("__main__.py")];
+                // An installed one is not looked at.
+                if let Some(path) = files.into_iter().find(|path| path.is_file()) {
+                    let shown = path.strip_prefix(directory).unwrap_or(&path).to_owned();
+                    sources.first(kind, &path, &shown, &mut waiting);
+                }
+            }
+        }
+        let root = match start {
+            Start::File(path) => directory.join(path).parent().unwrap_or(directory).to_owned(),
+            _ => directory.to_owned(),
+        };
+        while let Some((kind, path)) = waiting.pop_front() {
+            if sources.files.len() >= FILES_MAX || sources.bytes >= BYTES_MAX {
+                let text = format!("the program has more files than were looked at ({FILES_MAX})");
+                sources.findings.push(finding(false, text, "a recording says what was captured"));
+                break;
+            }
+            let shown: PathBuf = path.strip_prefix(directory).unwrap_or(&path).components().collect();
+            let shown = shown.display().to_string();
+            // What is imported and cannot be read is the program's own trouble.
+            if let Ok((looked, text)) = sources.load(&path, &shown) {
+                sources.take(kind, &path, &root, looked, &text, &mut waiting);
+            }
+        }
+        sources
+    }
+
+    /// The file that the command line names: that it cannot be read is a problem.
+    fn first(&mut self, kind: Kind, path: &Path, shown: &Path, waiting: &mut VecDeque<(Kind, PathBuf)>) {
+        let shown = shown.display().to_string();
+        self.fresh(path);
+        match self.load(path, &shown) {
+            Ok((looked, text)) => {
+                let root = path.parent().unwrap_or(Path::new(".")).to_owned();
+                self.take(kind, path, &root, looked, &text, waiting);
+            }
+            Err(why) => {
+                let next = "check the file's name, its permissions and the working directory";
+                self.findings.push(finding(true, format!("{shown} cannot be looked at: {why}"), next));
+            }
+        }
+    }
+
+    /// A file's beginning.
+    fn load(&mut self, path: &Path, shown: &str) -> Result<(Looked, String), String> {
+        let file = regular(path).map_err(|error| error.to_string())?;
+        let length = file.metadata().map_err(|error| error.to_string())?.len();
+        let mut bytes = Vec::new();
+        file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+        self.bytes += bytes.len() as u64;
+        if memchr::memchr(0, &bytes[..bytes.len().min(BINARY_BYTES)]).is_some() {
+            return Err("it is no text".to_owned());
+        }
+        let looked =
+            Looked { file: shown.to_owned(), bytes: bytes.len() as u64, cut: length > bytes.len() as u64 };
+        if looked.cut {
+            let text = format!("only the first {FILE_BYTES_MAX} bytes of {shown} were looked at");
+            self.findings.push(finding(false, text, "a recording says what was captured"));
+        }
+        Ok((looked, String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    fn take(
+        &mut self,
+        kind: Kind,
+        path: &Path,
+        root: &Path,
+        looked: Looked,
+        text: &str,
+        waiting: &mut VecDeque<(Kind, PathBuf)>,
+    ) {
+        let code = without_comments(text, kind);
+        let imports = imports(&code, kind);
+        let here = path.parent().unwrap_or(root);
+        for import in &imports {
+            for path in near(kind, import, here, root) {
+                let kind =
+                    if kind == Kind::Shell { kind_of_script(&import.name).unwrap_or(kind) } else { kind };
+                if waiting.len() < FILES_MAX && self.fresh(&path) {
+                    waiting.push_back((kind, path));
+                }
+            }
+        }
+        self.files.push(Source { kind, looked, code, imports });
+    }
+
+    /// It is a file and was not met before, under whatever name.
+    fn fresh(&mut self, path: &Path) -> bool {
+        self.tried += 1;
+        self.tried <= TRIED_MAX
+            && path.is_file()
+            && path.canonicalize().is_ok_and(|path| self.seen.insert(path))
+    }
+}
+
+/// Where a file of the program's own may be that an import means.
+fn near(kind: Kind, import: &Import, here: &Path, root: &Path) -> Vec<PathBuf> {
+    match kind {
+        Kind::Python => {
+            let name = import.name.trim_start_matches('.');
+            let dots = import.name.len() - name.len();
+            let mut place = if dots == 0 { root } else { here };
+            for _ in 1..dots.min(8) {
+                place = place.parent().unwrap_or(place);
+            }
+            if name.contains('/') {
+                return Vec::new();
+            }
+            let place = place.join(name.replace('.', "/"));
+            let mut found = vec![place.join("__init__.py")];
+            if !name.is_empty() {
+                found.insert(0, file_of(&place, "py"));
+            }
+            found.extend(
+                import
+                    .parts
+                    .iter()
+                    .filter(|part| !part.contains('/'))
+                    .map(|part| place.join(format!("{part}.py"))),
+            );
+            found
+        }
+        Kind::Node if import.name.starts_with('.') => {
+            let place = here.join(&import.name);
+            let mut found = vec![place.clone()];
+            found.extend(JAVASCRIPT_ENDS.map(|end| file_of(&place, end)));
+            // TypeScript names what a file is compiled to.
+            found.push(place.with_extension("ts"));
+            found.extend(JAVASCRIPT_ENDS.map(|end| place.join(format!("index.{end}"))));
+            found
+        }
+        Kind::Shell if kind_of_script(&import.name).is_some() => {
+            vec![here.join(&import.name), root.join(&import.name)]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The path with this end, after one that it has.
+fn file_of(path: &Path, end: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(".");
+    path.push(end);
+    path.into()
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "files that a user would have")]
+mod tests {
+    use super::*;
+
+    fn read(files: &[(&str, &[u8])], kind: Kind, start: &Start) -> (Vec<String>, Vec<Finding>) {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, bytes) in files {
+            let path = directory.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, bytes).unwrap();
+        }
+        let sources = Sources::read(kind, start, directory.path());
+        (sources.files.into_iter().map(|source| source.looked.file).collect(), sources.findings)
+    }
+
+    #[test]
+    fn files_beside_a_script_are_read_once_each() {
+        let files: [(&str, &[u8]); 6] = [
+            ("app/main.py", b"import near, openai\nfrom pkg.deep import x\nfrom pkg import part\n"),
+            ("app/near.py", b"import main\nimport near"),
+            ("app/pkg/__init__.py", b"from . import part\nfrom ..near import y"),
+            ("app/pkg/deep.py", b"from .. import near"),
+            ("app/pkg/part.py", b""),
+            ("app/openai.txt", b""),
+        ];
+        let (mut looked, findings) = read(&files, Kind::Python, &Start::File("app/main.py".into()));
+        assert_eq!(looked.remove(0), "app/main.py");
+        looked.sort();
+        assert_eq!(looked, ["app/near.py", "app/pkg/__init__.py", "app/pkg/deep.py", "app/pkg/part.py"]);
+        assert_eq!(findings, []);
+        let files: [(&str, &[u8]); 4] = [
+            ("src/a.ts", b"import x from './lib/b.js'; import y from './c'; import 'openai'"),
+            ("src/lib/b.ts", b"export * from '../a'"),
+            ("src/c/index.js", b""),
+            ("src/openai.js", b""),
+        ];
+        let (looked, _) = read(&files, Kind::Node, &Start::File("src/a.ts".into()));
+        assert_eq!(looked, ["src/a.ts", "src/lib/b.ts", "src/c/index.js"]);
+        let files: [(&str, &[u8]); 2] =
+            [("run.sh", b"python3 ./agent.py \"$@\""), ("agent.py", b"import openai")];
+        let (looked, _) = read(&files, Kind::Shell, &Start::File("run.sh".into()));
+        assert_eq!(looked, ["run.sh", "agent.py"]);
+        let (looked, _) = read(&[("m/__main__.py", b"")], Kind::Python, &Start::Module("m".into()));
+        assert_eq!(looked, ["m/__main__.py"]);
+    }
+
+    #[test]
+    fn what_is_no_text_is_said_and_what_is_long_is_cut() {
+        let start = Start::File("a.py".into());
+        let problem = |files: &[(&str, &[u8])]| {
+            let (looked, findings) = read(files, Kind::Python, &start);
+            assert!(looked.is_empty() && findings[0].problem, "{findings:?}");
+            findings[0].text.clone()
+        };
+        assert!(problem(&[("a.py", b"a\0b")]).contains("no text"));
+        assert!(problem(&[("a.py/b", b"")]).contains("directory"));
+        assert!(problem(&[]).contains("a.py cannot be looked at"));
+        let long = b"import openai\n".repeat(100_000);
+        let (looked, findings) = read(&[("a.py", &long)], Kind::Python, &start);
+        assert_eq!((looked.len(), findings.len(), findings[0].problem), (1, 1, false));
+        let (looked, _) = read(&[("a.py", b"\xff\xfeimport \xc3")], Kind::Python, &start);
+        assert_eq!(looked.len(), 1);
+    }
+
+    #[test]
+    fn neither_loops_nor_pipes_hold_it_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        std::os::unix::fs::symlink(path("loop.py"), path("loop.py")).unwrap();
+        std::os::unix::fs::symlink(".", path("again")).unwrap();
+        std::fs::write(path("a.py"), "import loop\nimport again.again.a\nimport pipe").unwrap();
+        let made = std::process::Command::new("mkfifo").arg(path("pipe.py")).status();
+        assert!(made.unwrap().success());
+        let looked = |name: &str| Sources::read(Kind::Python, &Start::File(name.into()), directory.path());
+        assert_eq!(looked("a.py").files.len(), 1);
+        assert!(looked("pipe.py").findings[0].problem && looked("loop.py").findings[0].problem);
+        // A chain of imports without an end is followed for a while.
+        for number in 0..200 {
+            std::fs::write(path(&format!("m{number}.py")), format!("import m{}", number + 1)).unwrap();
+        }
+        let many = looked("m0.py");
+        assert_eq!((many.files.len(), many.findings.len()), (FILES_MAX, 1));
+    }
+}
