@@ -1,6 +1,6 @@
 //! What is known of libraries and commands: which variables each reads its base address from.
 //!
-//! What a variable is the address of stands in [`Variable::known`] alone; here are names only. From the clients' own sources, November 2026.
+//! What a variable is the address of stands in [`Variable::known`] alone; here are names only, as their documentation has them in November 2026.
 
 use super::report::Kind;
 use crate::proxy::Variable;

@@ -8,13 +8,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One piece of work.
 type Job = Box<dyn FnOnce() + Send>;
-
-/// How long a job lies at most, if the thread has nothing else to do.
-const MOMENT: Duration = Duration::from_millis(50);
 
 /// Jobs that may wait; whoever has one more waits for all of them.
 const JOBS_MAX: usize = 4096;
@@ -28,23 +25,30 @@ pub(crate) struct Backlog {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// For the thread: there is something to do at once, or there is something again.
-    work: Condvar,
+    /// For the thread: it is to look again sooner than it would.
+    sooner: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    /// Somebody waits for what is in the queue.
-    urgent: bool,
-    /// The thread sleeps until it is woken.
-    asleep: bool,
+    /// When they are done at the latest, if there are any.
+    due: Option<Instant>,
     closed: bool,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is in the queue is wanted within so long. Whoever wants it no sooner than others wakes nobody.
+    fn due(&self, queue: &mut Queue, within: Duration) {
+        let due = Instant::now() + within;
+        if queue.due.is_none_or(|known| due < known) {
+            queue.due = Some(due);
+            self.sooner.notify_one();
+        }
     }
 }
 
@@ -60,8 +64,8 @@ impl Backlog {
         Ok(Self { shared, thread: thread.thread().id() })
     }
 
-    /// Has this done after all that was given before; within a moment, or at once where somebody waits for it.
-    pub(crate) fn push(&self, urgent: bool, job: impl FnOnce() + Send + 'static) {
+    /// Has this done after all that was given before, within so long if the thread has nothing else to do.
+    pub(crate) fn push(&self, within: Duration, job: impl FnOnce() + Send + 'static) {
         // A job of a job comes before those that wait: nobody else could do it.
         if std::thread::current().id() == self.thread {
             return job();
@@ -73,17 +77,15 @@ impl Backlog {
             queue = self.shared.lock();
         }
         queue.jobs.push_back(Box::new(job));
-        if queue.asleep || urgent && !queue.urgent {
-            self.shared.work.notify_one();
-        }
-        queue.urgent |= urgent;
+        self.shared.due(&mut queue, within);
     }
 
     /// Has all that is in the queue done at once.
     pub(crate) fn hurry(&self) {
         let mut queue = self.shared.lock();
-        queue.urgent = true;
-        self.shared.work.notify_one();
+        if !queue.jobs.is_empty() {
+            self.shared.due(&mut queue, Duration::ZERO);
+        }
     }
 
     /// Waits until all that is in the queue is done.
@@ -95,8 +97,7 @@ impl Backlog {
             return;
         }
         queue.jobs.push_back(Box::new(move || drop(last)));
-        queue.urgent = true;
-        self.shared.work.notify_one();
+        self.shared.due(&mut queue, Duration::ZERO);
         drop(queue);
         let many = Handle::try_current().is_ok_and(|at| at.runtime_flavor() == RuntimeFlavor::MultiThread);
         // Over when the other end is dropped.
@@ -107,32 +108,29 @@ impl Backlog {
 impl Drop for Backlog {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
-        self.shared.work.notify_one();
+        self.shared.sooner.notify_one();
     }
 }
 
 fn work(shared: &Shared) {
     let mut queue = shared.lock();
     loop {
-        let waited = shared.work.wait_timeout_while(queue, MOMENT, |queue| !queue.urgent && !queue.closed);
-        queue = waited.unwrap_or_else(PoisonError::into_inner).0;
-        if queue.jobs.is_empty() {
-            if queue.closed {
-                return;
+        let now = Instant::now();
+        queue = match queue.due {
+            _ if queue.closed && queue.jobs.is_empty() => return,
+            None => shared.sooner.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            Some(due) if due > now && !queue.closed => {
+                shared.sooner.wait_timeout(queue, due - now).unwrap_or_else(PoisonError::into_inner).0
             }
-            queue.urgent = false;
-            queue.asleep = true;
-            let waited = shared.work.wait_while(queue, |queue| queue.jobs.is_empty() && !queue.closed);
-            queue = waited.unwrap_or_else(PoisonError::into_inner);
-            queue.asleep = false;
-            continue;
-        }
-        queue.urgent = false;
-        let jobs = std::mem::take(&mut queue.jobs);
-        drop(queue);
-        // A job that fails as none may takes no other with it.
-        jobs.into_iter().for_each(|job| drop(catch_unwind(AssertUnwindSafe(job))));
-        queue = shared.lock();
+            Some(_) => {
+                queue.due = None;
+                let jobs = std::mem::take(&mut queue.jobs);
+                drop(queue);
+                // A job that fails as none may takes no other with it.
+                jobs.into_iter().for_each(|job| drop(catch_unwind(AssertUnwindSafe(job))));
+                shared.lock()
+            }
+        };
     }
 }
 
@@ -141,13 +139,31 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
+    /// Longer than anybody waits for a test.
+    const LONG: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn whoever_waits_brings_forward_what_lies_before() {
+        let (done, all) = channel();
+        let backlog = Backlog::new("test").unwrap();
+        let first = done.clone();
+        backlog.push(LONG, move || first.send(1).unwrap());
+        backlog.push(Duration::ZERO, move || done.send(2).unwrap());
+        assert_eq!(all.iter().collect::<Vec<_>>(), [1, 2]);
+        let (done, all) = channel();
+        backlog.push(LONG, move || done.send(3).unwrap());
+        backlog.flush();
+        assert_eq!(all.try_recv(), Ok(3));
+    }
+
     #[test]
     fn jobs_are_done_in_order_urgent_or_not_and_the_last_before_the_end() {
         let (done, all) = channel();
         let backlog = Backlog::new("test").unwrap();
         for number in 0..10_000 {
             let done = done.clone();
-            backlog.push(number % 1000 == 999, move || done.send(number).unwrap());
+            let within = if number % 1000 == 999 { Duration::ZERO } else { LONG };
+            backlog.push(within, move || done.send(number).unwrap());
         }
         drop((backlog, done));
         assert_eq!(all.iter().collect::<Vec<_>>(), (0..10_000).collect::<Vec<_>>());
@@ -157,8 +173,8 @@ mod tests {
     fn a_job_that_panics_takes_no_other_with_it() {
         let (done, all) = channel();
         let backlog = Backlog::new("test").unwrap();
-        backlog.push(false, || panic!("planted"));
-        backlog.push(true, move || done.send(()).unwrap());
+        backlog.push(LONG, || panic!("planted"));
+        backlog.push(Duration::ZERO, move || done.send(()).unwrap());
         assert_eq!(all.iter().count(), 1);
     }
 
@@ -168,10 +184,9 @@ mod tests {
         let backlog = Backlog::new("test").unwrap();
         for _ in 0..3 {
             let done = done.clone();
-            backlog.push(false, move || done.send(()).unwrap());
+            backlog.push(Duration::from_millis(1), move || done.send(()).unwrap());
             // Also after the thread has gone to sleep.
             all.recv().unwrap();
-            std::thread::sleep(MOMENT * 3);
         }
     }
 
@@ -180,9 +195,9 @@ mod tests {
         let (done, all) = channel();
         let backlog = Arc::new(Backlog::new("test").unwrap());
         let inner = backlog.clone();
-        backlog.push(true, move || {
+        backlog.push(Duration::ZERO, move || {
             let own = inner.clone();
-            inner.push(true, move || done.send(own.shared.lock().closed).unwrap());
+            inner.push(LONG, move || done.send(own.shared.lock().closed).unwrap());
         });
         assert_eq!(all.recv(), Ok(false));
     }

@@ -6,6 +6,7 @@
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use annals::io::{Io, RealIo};
 use annals::matching::CallHash;
@@ -265,7 +266,7 @@ impl Inner {
     ) -> Option<Taping> {
         let (tell, begun) = oneshot::channel();
         let recorder = self.clone();
-        self.tape.push(true, move || {
+        self.tape.push(Duration::ZERO, move || {
             recorder.keep_draws();
             // Nobody takes it where the client has hung up, which ends it.
             let _ = tell.send(Taping::begin(&recorder, &asked, body, sent, came));
@@ -462,6 +463,11 @@ const CACHED: &str = "cached";
 /// An answer with so much that is not in the store yet waits for the store.
 const UNWRITTEN_BYTES_MAX: usize = 16 << 20;
 
+/// How long a part of an answer, and its end, wait to be written at most: the first for others of its stream, the second for the moment after an
+/// answer, which belongs to the program.
+const PART_WITHIN: Duration = Duration::from_millis(50);
+const END_WITHIN: Duration = Duration::from_millis(5);
+
 /// An answer longer than this is not looked into.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
@@ -624,7 +630,7 @@ impl Taping {
         }
         let (recorder, unwritten) = (self.recorder.clone(), self.unwritten.clone());
         // The program has its part by the time that the store has it.
-        self.recorder.tape.push(false, move || {
+        self.recorder.tape.push(PART_WITHIN, move || {
             let bytes = std::mem::take(&mut *unwritten.lock().unwrap_or_else(PoisonError::into_inner));
             if !recorder.is_failed()
                 && let Err(error) = frame.append(&bytes)
@@ -679,7 +685,7 @@ impl Taping {
             }
             drop(waited_for);
         };
-        self.recorder.tape.push(false, write);
+        self.recorder.tape.push(END_WITHIN, write);
     }
 }
 
