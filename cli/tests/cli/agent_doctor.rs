@@ -165,7 +165,7 @@ fn files_that_are_no_use_are_said_and_do_not_hold_it_up() {
     bench.write("binary.py", b"\x7fELF\0\0");
     assert!(bench.told(1, &["python3", "binary.py"]).0.contains("it is no text"));
     bench.write("closed.py", "import openai");
-    std::fs::set_permissions(bench.path("closed.py"), std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(bench.path("closed.py"), std::fs::Permissions::from_mode(0o0)).unwrap();
     // Who may read everything finds nothing wrong with it.
     let may =
         std::process::Command::new("cat").arg(bench.path("closed.py")).output().unwrap().status.success();
