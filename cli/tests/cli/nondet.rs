@@ -182,6 +182,8 @@ fn a_killed_recorder_has_all_that_led_to_what_it_recorded() {
         line.clear();
         assert!(std::io::BufRead::read_line(&mut told, &mut line).unwrap() > 0);
     }
+    // The last answer is written a moment after the program had it.
+    std::thread::sleep(std::time::Duration::from_millis(500));
     recorder.kill().unwrap();
     assert_eq!(recorder.wait().unwrap().signal(), Some(9));
     bench.write("wait.sh", format!("'{python}' -B '{agent}' every; echo there"));

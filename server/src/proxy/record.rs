@@ -463,10 +463,9 @@ const CACHED: &str = "cached";
 /// An answer with so much that is not in the store yet waits for the store.
 const UNWRITTEN_BYTES_MAX: usize = 16 << 20;
 
-/// How long a part of an answer, and its end, wait to be written at most: the first for others of its stream, the second for the moment after an
-/// answer, which belongs to the program.
-const PART_WITHIN: Duration = Duration::from_millis(50);
-const END_WITHIN: Duration = Duration::from_millis(5);
+/// How long what an answer brings waits to be written at most: for others of its stream, and for the moment after it, which belongs to the
+/// program.
+const WRITTEN_WITHIN: Duration = Duration::from_millis(50);
 
 /// An answer longer than this is not looked into.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -630,7 +629,7 @@ impl Taping {
         }
         let (recorder, unwritten) = (self.recorder.clone(), self.unwritten.clone());
         // The program has its part by the time that the store has it.
-        self.recorder.tape.push(PART_WITHIN, move || {
+        self.recorder.tape.push(WRITTEN_WITHIN, move || {
             let bytes = std::mem::take(&mut *unwritten.lock().unwrap_or_else(PoisonError::into_inner));
             if !recorder.is_failed()
                 && let Err(error) = frame.append(&bytes)
@@ -685,7 +684,7 @@ impl Taping {
             }
             drop(waited_for);
         };
-        self.recorder.tape.push(END_WITHIN, write);
+        self.recorder.tape.push(WRITTEN_WITHIN, write);
     }
 }
 
