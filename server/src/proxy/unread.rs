@@ -28,14 +28,21 @@ const IPPROTO_TCP: u8 = 6;
 const RQUEUE_AT: usize = HEADER_BYTES + 4 + 48 + 4;
 
 fn by_name(local: SocketAddrV4, remote: SocketAddrV4) -> Option<u64> {
-    static KERNEL: OnceLock<Option<Mutex<OwnedFd>>> = OnceLock::new();
-    let kernel = KERNEL.get_or_init(|| kernel().ok().map(Mutex::new)).as_ref()?;
-    let kernel = kernel.lock().unwrap_or_else(PoisonError::into_inner);
-    rustix::net::send(&*kernel, &question(local, remote), SendFlags::empty()).ok()?;
-    // The kernel answers before it returns.
+    static KERNEL: OnceLock<Option<Mutex<(OwnedFd, u32)>>> = OnceLock::new();
+    let kernel = KERNEL.get_or_init(|| kernel().ok().map(|kernel| Mutex::new((kernel, 0)))).as_ref()?;
+    let mut kernel = kernel.lock().unwrap_or_else(PoisonError::into_inner);
+    kernel.1 = kernel.1.wrapping_add(1);
+    let (kernel, number) = (&kernel.0, kernel.1);
+    rustix::net::send(kernel, &question(number, local, remote), SendFlags::empty()).ok()?;
+    // The kernel answers before it returns. An answer that nobody took earlier is of another connection.
     let mut answer = [0; 512];
-    let (len, _) = rustix::net::recv(&*kernel, &mut answer, RecvFlags::DONTWAIT).ok()?;
-    rqueue(answer.get(..len)?)
+    loop {
+        let (len, _) = rustix::net::recv(kernel, &mut answer, RecvFlags::DONTWAIT).ok()?;
+        let answer = answer.get(..len)?;
+        if answer.get(8..12) == Some(&number.to_ne_bytes()) {
+            return rqueue(answer);
+        }
+    }
 }
 
 fn kernel() -> rustix::io::Result<OwnedFd> {
@@ -49,13 +56,14 @@ fn kernel() -> rustix::io::Result<OwnedFd> {
     Ok(kernel)
 }
 
-fn question(local: SocketAddrV4, remote: SocketAddrV4) -> Vec<u8> {
+fn question(number: u32, local: SocketAddrV4, remote: SocketAddrV4) -> Vec<u8> {
     let mut question = Vec::with_capacity(QUESTION_BYTES);
     question.extend_from_slice(&(QUESTION_BYTES as u32).to_ne_bytes());
     question.extend_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     question.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
-    // No number, to the kernel.
-    question.extend_from_slice(&[0; 8]);
+    // Numbered, to the kernel.
+    question.extend_from_slice(&number.to_ne_bytes());
+    question.extend_from_slice(&[0; 4]);
     question.extend_from_slice(&[AF_INET, IPPROTO_TCP, 0, 0]);
     // In any state.
     question.extend_from_slice(&u32::MAX.to_ne_bytes());

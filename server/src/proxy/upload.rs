@@ -103,3 +103,77 @@ impl Body for Going {
         SizeHint::with_exact(self.left)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hyper::StatusCode;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::super::listen::{Answer, Asked, Handler, Proxy, refused};
+    use super::*;
+
+    /// Answers with what came of the body; the upstream takes a part of it, or nothing.
+    struct Upstream {
+        takes: bool,
+    }
+
+    impl Handler for Upstream {
+        fn takes_coming(&self) -> bool {
+            true
+        }
+
+        fn answer(self: Arc<Self>, mut asked: Asked) -> Answer {
+            Box::pin(async move {
+                let Some(coming) = asked.coming.take() else {
+                    return refused(StatusCode::OK, &format!("short: {}", asked.body.len()));
+                };
+                let (mut going, mut gone) = coming.fork();
+                let len = going.size_hint().exact();
+                if self.takes {
+                    let first = going.frame().await;
+                    assert!(first.is_some_and(|part| part.is_ok()));
+                }
+                drop(going);
+                gone.sent().await;
+                let whole = gone.whole().await.map(|body| body.iter().filter(|byte| **byte == b'x').count());
+                refused(StatusCode::OK, &format!("{len:?} announced, {whole:?}"))
+            })
+        }
+    }
+
+    async fn told(takes: bool, announced: usize, sent: usize) -> String {
+        let proxy = Proxy::start(Arc::new(Upstream { takes })).await.unwrap();
+        let mut client = TcpStream::connect(("127.0.0.1", proxy.port())).await.unwrap();
+        let head = format!(
+            "POST /{}-x/y HTTP/1.1\r\nhost: h\r\ncontent-length: {announced}\r\n\r\n",
+            proxy.secret()
+        );
+        client.write_all(head.as_bytes()).await.unwrap();
+        client.write_all(&vec![b'x'; sent]).await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        proxy.stop().await;
+        answer
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_body_is_kept_whole_whatever_the_upstream_takes_of_it() {
+        for takes in [false, true] {
+            let answer = told(takes, 3_000_000, 3_000_000).await;
+            assert!(answer.contains("Some(3000000) announced, Ok(3000000)"), "{answer}");
+        }
+        assert!(told(true, 100, 100).await.contains("short: 100"));
+    }
+
+    /// Half of it is never taken for all of it.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_body_that_breaks_off_is_none() {
+        let answer = told(true, 300_000, 150_000).await;
+        assert!(answer.is_empty() || answer.contains("the body broke off"), "{answer}");
+        assert!(!answer.contains("Ok("), "{answer}");
+    }
+}
