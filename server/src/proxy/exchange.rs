@@ -110,6 +110,13 @@ pub struct Exchange {
     pub volatile: Volatile,
 }
 
+impl Exchange {
+    /// The metadata as it is stored.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
 /// The request's line and the answer's status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Http {

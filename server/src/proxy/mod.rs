@@ -3,6 +3,7 @@
 //! from a recording, `branch` and `onward` do both, one after the other, `cache` has answers of earlier runs, `upload` passes
 //! a long body on while it comes, `backlog` writes while traffic goes on, `exchange` is the form in which a frame keeps it, `clearing` takes named secrets out of it.
 
+mod awake;
 mod backlog;
 mod branch;
 mod cache;
@@ -13,6 +14,7 @@ mod mounts;
 mod onward;
 mod record;
 mod replay;
+mod taping;
 mod unread;
 mod upload;
 mod upstream;

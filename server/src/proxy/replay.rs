@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use annals::RunReader;
@@ -20,9 +20,11 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use super::awake::Awake;
 use super::exchange::Exchange;
 use super::listen::{Answer, Asked, Handler, OURS, Outgoing, Proxy, ProxyError, refused, told, whole};
-use super::record::{HUNG_UP, http_of};
+use super::record::http_of;
+use super::taping::HUNG_UP;
 use super::wire::Wire;
 use crate::providers::{Prices, Usage};
 use crate::redact::Secrets;
@@ -125,6 +127,8 @@ struct Inner {
     timing: Timing,
     /// Counts what has moved: requests and releases.
     moved: watch::Sender<u64>,
+    /// Of whoever listens.
+    awake: OnceLock<Awake>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -173,6 +177,7 @@ impl Replayer {
             diverged: Mutex::default(),
             timing: options.timing,
             moved: watch::Sender::new(0),
+            awake: OnceLock::new(),
         })))
     }
 
@@ -181,6 +186,7 @@ impl Replayer {
     /// # Errors
     /// Where no port of the loopback can be had.
     pub(crate) async fn listen(&self) -> Result<Proxy, ProxyError> {
+        let _ = self.0.awake.set(Awake::new());
         Proxy::start(self.0.clone()).await
     }
 
@@ -377,6 +383,7 @@ impl Inner {
         let mut response = Response::new(body);
         *response.status_mut() = status;
         *response.headers_mut() = headers;
+        self.awake.get().inspect(|awake| awake.answered());
         response
     }
 

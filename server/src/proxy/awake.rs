@@ -1,0 +1,74 @@
+//! Staying awake for a moment after an answer, since the next request is likely near: to wake a sleeping thread takes longer than to answer from
+//! a recording.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, yield_now};
+use tokio::time::Instant;
+
+/// How long after an answer: about what a client takes to read it and to ask again, and far less than a program takes to think.
+const AWAKE: Duration = Duration::from_micros(150);
+
+/// Keeps the thread that carries traffic awake, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Awake {
+    answered: Arc<Notify>,
+    task: Option<AbortHandle>,
+}
+
+impl Awake {
+    /// Nobody is kept awake where the client would have to run on the same core.
+    pub(super) fn new() -> Self {
+        let answered = Arc::new(Notify::new());
+        let own = answered.clone();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let task = (cores > 1).then(|| tokio::spawn(stay(own)).abort_handle());
+        Self { answered, task }
+    }
+
+    /// An answer goes out.
+    pub(super) fn answered(&self) {
+        self.answered.notify_one();
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        self.task.iter().for_each(AbortHandle::abort);
+    }
+}
+
+async fn stay(answered: Arc<Notify>) {
+    loop {
+        answered.notified().await;
+        let until = Instant::now() + AWAKE;
+        while Instant::now() < until {
+            // Each turn looks for what has come, without waiting.
+            yield_now().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A moment that never ended would be a core that is never free again.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn the_moment_ends_by_itself() {
+        let awake = Awake::new();
+        awake.answered();
+        let metrics = tokio::runtime::Handle::current().metrics();
+        // Parked twice more: whoever is awake is not.
+        let parked = metrics.worker_park_count(0);
+        tokio::time::timeout(Duration::from_secs(60), async {
+            while metrics.worker_park_count(0) < parked + 2 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await
+        .unwrap();
+    }
+}
