@@ -3,7 +3,7 @@
 //! `ANNALS_ROUGH=20` disturbs each so many times; `ANNALS_SEED` says when.
 
 use std::io::BufRead;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use crate::Bench;
@@ -157,23 +157,35 @@ fn an_upstream_that_speaks_no_tls_is_told_as_that() {
     assert_eq!((replayed.code, &replayed.stdout), (0, &recorded.stdout), "{}", replayed.stderr);
 }
 
+/// What somebody else's agent is started with, and the recorder that waits for it.
+pub(crate) fn attach(bench: &Bench, more: &[&str], secrets: &[(&str, &str)]) -> (Child, String) {
+    let mut command = bench.command([&["attach", "--run", "r"], more].concat());
+    command.env_remove("OPENAI_BASE_URL").envs(secrets.iter().copied());
+    let mut attached =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = std::io::BufReader::new(attached.stdout.take().unwrap()).lines();
+    let exports: Vec<String> =
+        lines.map_while(Result::ok).take_while(|line| !line.contains("OPENROUTER")).collect();
+    (attached, exports.join("\n"))
+}
+
+/// Ends the recording as somebody does who is done.
+pub(crate) fn detach(attached: Child) -> crate::Done {
+    let pid = attached.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    crate::Done::of(attached.wait_with_output().unwrap())
+}
+
 /// The agent is started by somebody else, with the variables that `attach` prints.
 #[test]
 fn programs_started_elsewhere_are_recorded_while_the_proxy_is_held_open() {
     let (bench, upstream) = (Bench::new(), Upstream::start());
-    let mut command = bench.command(["attach", "--run", "r", "--upstream", &upstream.url]);
-    command.env_remove("OPENAI_BASE_URL").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut attached = command.spawn().unwrap();
-    let lines = std::io::BufReader::new(attached.stdout.take().unwrap()).lines();
-    let exports: Vec<String> =
-        lines.map_while(Result::ok).take_while(|line| !line.contains("OPENROUTER")).collect();
-    let script = format!("{}\npython3 -B {} noted 1 a,b", exports.join("\n"), agent());
+    let (attached, exports) = attach(&bench, &["--upstream", &upstream.url], &[]);
+    let script = format!("{exports}\npython3 -B {} noted 1 a,b", agent());
     let told = std::process::Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).output().unwrap();
     let told = String::from_utf8(told.stdout).unwrap();
     assert!(told.contains("2: you said"), "{told}");
-    let pid = attached.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    let ended = crate::Done::of(attached.wait_with_output().unwrap());
+    let ended = detach(attached);
     assert_eq!(ended.code, 0, "{ended:?}");
     says(&ended, &["until Ctrl-C", "recorded 2 requests into r", "annals replay r -- CMD"]);
     let runs = bench.run("runs --json").json();

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use crate::record::{agent, says};
+use crate::rough::{attach, detach};
 use crate::upstream::Upstream;
 use crate::{Bench, Done};
 
@@ -92,6 +93,43 @@ fn named_secrets_reach_the_program_and_the_upstream_but_not_the_store() {
     let answers = String::from_utf8(replayed.stdout).unwrap();
     assert!(answers.contains("my token is annals-redacted"), "{answers}");
     assert_eq!(upstream.asked(), 3);
+}
+
+/// The recorder knows the values, and not who uses them.
+#[test]
+fn secrets_of_a_program_started_elsewhere_are_kept_out_too() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let named = ["--upstream", &upstream.url, "--secret", "TOKEN", "--secret", "PLAIN"];
+    let (attached, exports) = attach(&bench, &named, &BOTH);
+    let mut elsewhere = std::process::Command::new("sh");
+    elsewhere.args(["-c", &format!("{exports}\npython3 -B {} secretive", agent())]).stdin(Stdio::null());
+    let done = Done::of(elsewhere.envs(BOTH).output().unwrap());
+    assert_eq!(done.code, 0, "{done:?}");
+    let ended = detach(attached);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    says(&ended, &["recorded 3 requests into r", "secrets removed"]);
+    assert_eq!(traces(&bench.everything()), [""; 0]);
+    let replayed = bench.knowing(&["replay", "r"], &BOTH, &["secretive"]);
+    assert_eq!(replayed.code, 0, "{replayed:?}");
+    says(&replayed, &["exact 3 of 3"]);
+}
+
+/// Two programs whose secrets differ ask the same once those are taken out: neither may get the other's answer.
+#[test]
+fn no_answer_to_a_secret_is_given_to_another() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let cached = ["--secret", "TOKEN", "--secret", "PLAIN", "--cache", "both"];
+    assert_eq!(bench.record_secretive(&upstream, &cached).code, 0);
+    assert_eq!(upstream.asked(), 3);
+    let others = [("TOKEN", "another \"one\" altogether"), ("PLAIN", "s3cr3t-plain-other-value")];
+    let mut args = vec!["record", "--run", "s", "--upstream", &upstream.url];
+    args.extend(cached);
+    let second = bench.knowing(&args, &others, &["secretive"]);
+    assert_eq!(second.code, 0, "{second:?}");
+    assert_eq!(upstream.asked(), 6);
+    let told = String::from_utf8(second.stdout).unwrap();
+    assert!(told.contains("altogether") && !told.contains("k3y-of-mine"), "{told}");
+    assert_eq!(traces(&bench.everything()), [""; 0]);
 }
 
 #[test]
