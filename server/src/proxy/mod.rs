@@ -19,7 +19,7 @@ mod upstream;
 mod wire;
 
 pub(crate) use branch::Branch;
-pub use branch::{Edits, Place};
+pub use branch::Edits;
 pub(crate) use cache::Cache;
 pub use cache::CacheUse;
 pub(crate) use clearing::clear_request;
@@ -30,7 +30,7 @@ pub(crate) use mounts::origin_of;
 pub use mounts::{Mount, MountError, Mounts, Variable};
 pub(crate) use onward::{Onward, Served};
 pub use record::Recorded;
-pub(crate) use record::{Recorder, http_of};
+pub(crate) use record::{Recorder, WHY_SEVERE, http_of};
 pub use replay::{Diverged, ReplayOptions, Replayed, Timing};
 pub(crate) use replay::{Replayer, unhex};
 pub use upstream::Guard;
