@@ -94,7 +94,7 @@ fn forks_and_replays_that_go_on_go_by_the_rules_of_their_run_and_keep_them() {
     let again: Vec<_> = ["--", "python3", "-B", &agent].into_iter().chain(SECOND.split(' ')).collect();
     let forked = bench.fork(&[&["r@1", "f"], again.as_slice()].concat(), &upstream.url);
     assert_eq!(forked.code, 0, "{forked:?}");
-    says(&forked, &["prefix replayed 1, tail recorded 1", "$0.0060 not spent on the prefix, $0.0060)"]);
+    says(&forked, &["prefix replayed 1, tail recorded 1", " s, $0.0060 not spent on the prefix, $0.0060, "]);
     let frames = bench.frames("f");
     assert_eq!(
         (&frames[1]["severity"], &frames[1]["metadata"]["why_severe"]),
@@ -107,7 +107,7 @@ fn forks_and_replays_that_go_on_go_by_the_rules_of_their_run_and_keep_them() {
     assert_eq!(bench.fork(&args, &upstream.url).code, 3);
     let forked = bench.fork(&["r@1", "h", "--rules", &none], &upstream.url);
     assert_eq!((forked.code, &bench.frames("h")[1]["severity"]), (0, &"normal".into()), "{forked:?}");
-    says(&forked, &["price unknown): annals replay h"]);
+    says(&forked, &[" s, price unknown, ", "): annals replay h"]);
     assert!(!forked.stderr.contains("not spent"), "{}", forked.stderr);
 
     let live = bench.replay_live(&["r"], &upstream.url, &[SECOND.split(' ').collect(), vec![]].concat());
@@ -126,7 +126,7 @@ fn a_model_of_ones_own_has_its_price_in_every_last_line() {
     bench.write("free.toml", "[[price]]\nmodel = 'm-1'\ninput = 0\n");
     bench.write("none.toml", "");
     let recorded = bench.record_by(&upstream, &dear, "r", "swapped a,b");
-    says(&recorded, &["recorded 2 requests into r (", " s, $0.0120): annals replay"]);
+    says(&recorded, &["recorded 2 requests into r (", " s, $0.0120, "]);
     for (args, cost) in [
         ("r", "$0.0120"),
         ("r --rules cheap.toml", "under $0.0001"),
@@ -135,7 +135,7 @@ fn a_model_of_ones_own_has_its_price_in_every_last_line() {
     ] {
         says(&bench.replay_by(args, ""), &[&format!("not spent: 30 tokens, {cost})")]);
     }
-    says(&bench.record(&upstream.url, "unknown", &["swapped", "a"]), &[" s, price unknown): annals replay"]);
+    says(&bench.record(&upstream.url, "unknown", &["swapped", "a"]), &[" s, price unknown, "]);
     // Where no tokens were counted nothing is said of money.
     let recorded = bench.record(&upstream.url, "uncounted", &["nothing"]);
     assert!(!recorded.stderr.contains("price") && !recorded.stderr.contains('$'), "{}", recorded.stderr);
@@ -150,7 +150,7 @@ fn a_model_of_ones_own_has_its_price_in_every_last_line() {
         &upstream.url,
         &["swapped", "a"],
     );
-    says(&again, &["1 answer of earlier runs, $0.0060 saved)"]);
+    says(&again, &["1 answer of earlier runs, $0.0060 saved, "]);
 }
 
 #[test]
