@@ -171,13 +171,15 @@ fn a_file_of_rules_that_cannot_be_used_is_refused_with_its_place_before_anything
         ("-", "error: --rules takes a file"),
     ];
     for (file, what) in told {
-        let started = [
-            bench.record_by(&upstream, file, "x", "swapped a"),
-            bench.run(&format!("attach --rules {file}")),
-            bench.replay_by(&format!("r --rules {file}"), ""),
-            bench.fork(&["r@1", "y", "--rules", file], &upstream.url),
+        // One after the other: an `attach` that is not refused would not end.
+        let starts: [&dyn Fn() -> Done; 4] = [
+            &|| bench.record_by(&upstream, file, "x", "swapped a"),
+            &|| bench.replay_by(&format!("r --rules {file}"), ""),
+            &|| bench.fork(&["r@1", "y", "--rules", file], &upstream.url),
+            &|| bench.run(&format!("attach --rules {file}")),
         ];
-        for done in started {
+        for start in starts {
+            let done = start();
             assert_eq!(done.code, 125, "{done:?}");
             says(&done, &[what, "hint: "]);
         }
