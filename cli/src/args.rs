@@ -145,6 +145,10 @@ pub(crate) struct NewRunArgs {
     /// given again
     #[arg(long, value_name = "NAME")]
     pub(crate) secret: Vec<String>,
+    /// Rules of your own, in TOML: what matters ([[severity]]), what models cost ([[price]]), and, for replays, what may differ ([[matcher]]).
+    /// The run keeps them
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rules: Option<PathBuf>,
     /// A tag of the run; may be given again
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) tag: Vec<String>,
@@ -305,6 +309,9 @@ pub(crate) struct ReplayArgs {
 /// What of a request may differ from the recorded one.
 #[derive(Debug, Args)]
 pub(crate) struct RuleArgs {
+    /// Rules of this file, in TOML, in place of those that the run was recorded with
+    #[arg(long = "rules", value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
     /// What of a request may differ: 'ignore PATH', 'mask SHAPE PATH' (a uuid, a time, ... in a text) or 'query KEY'; may be given again
     #[arg(long, value_name = "RULE")]
     pub(crate) rule: Vec<String>,
@@ -489,10 +496,13 @@ pub(crate) struct ForkArgs {
     /// SEQ is the first to carry; may be given again
     #[arg(long, value_name = "[ID=]FILE")]
     pub(crate) tool_result: Vec<String>,
+    /// Rules of this file, in TOML, in place of those that RUN was recorded with; the new run keeps them
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rules: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) live: LiveArgs,
     /// Start no program
-    #[arg(long, conflicts_with_all = ["response", "edit", "tool_result", "model", "set", "command"])]
+    #[arg(long, conflicts_with_all = ["response", "edit", "tool_result", "model", "set", "rules", "command"])]
     pub(crate) no_run: bool,
     /// Another program than the recorded one
     #[arg(last = true, value_name = "CMD")]

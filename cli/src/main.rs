@@ -14,6 +14,7 @@ mod junit;
 mod locate;
 mod out;
 mod progress;
+mod rules;
 mod tracefork;
 mod verbs;
 mod whole_file;

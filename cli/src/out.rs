@@ -7,6 +7,7 @@
 use std::io::{self, BufWriter, IsTerminal, Write};
 
 use annals::import::base64;
+use annals_server::providers::Cost;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -161,9 +162,19 @@ pub(crate) fn many(number: u64, what: &str) -> String {
     format!("{} {what}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
-/// An amount of US dollars, to a hundredth of a cent.
-pub(crate) fn dollars(amount: f64) -> String {
-    format!("${amount:.4}")
+/// What calls cost, to a hundredth of a cent; none where no tokens were counted.
+pub(crate) fn dollars(cost: &Cost) -> Option<String> {
+    let known = match cost.dollars {
+        0.0 => "$0".to_owned(),
+        amount if amount < 0.0001 => "under $0.0001".to_owned(),
+        amount => format!("${amount:.4}"),
+    };
+    match (cost.priced, cost.unpriced) {
+        (0, 0) => None,
+        (0, _) => Some("price unknown".to_owned()),
+        (_, 0) => Some(known),
+        (_, unknown) => Some(format!("{known} and {} of unknown price", many(unknown, "call"))),
+    }
 }
 
 /// A number of bytes in the unit that suits it.
@@ -186,7 +197,7 @@ pub(crate) fn time(ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes, count, metadata, preview, printable, time};
+    use super::{Cost, bytes, count, dollars, metadata, preview, printable, time};
 
     #[test]
     fn numbers_are_readable() {
@@ -194,6 +205,16 @@ mod tests {
         let shown = [0, 999, 1000, 40_358, 31_000_000, 5_250_000_000].map(bytes);
         assert_eq!(shown, ["0 B", "999 B", "1.0 KB", "40.3 KB", "31.0 MB", "5.2 GB"]);
         assert_eq!(time(1_700_000_000_123_456_789), "2023-11-14T22:13:20.123Z");
+    }
+
+    #[test]
+    fn a_cost_that_is_not_known_is_no_nothing() {
+        let of = |dollars_: f64, priced, unpriced| dollars(&Cost { dollars: dollars_, priced, unpriced });
+        let told = [(0.0, 0, 0), (0.0, 0, 3), (0.0, 1, 0), (0.000_099, 1, 0), (0.0001, 1, 0), (1.5, 2, 1)];
+        let told = told.map(|(amount, priced, unpriced)| of(amount, priced, unpriced).unwrap_or_default());
+        let wanted =
+            ["", "price unknown", "$0", "under $0.0001", "$0.0001", "$1.5000 and 1 call of unknown price"];
+        assert_eq!(told, wanted);
     }
 
     #[test]

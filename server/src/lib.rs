@@ -5,7 +5,7 @@
 //!
 //! Layout: `proxy` (listening, exchanges, recording, replaying), `program` (the child process: its
 //! environment, its output, its end), `nondet` (what it reads of clocks and randomness), `session` (both together, as a run), `share` (several recorders of one store), `look`
-//! (recorded exchanges as a person wants to see them), `align` (two runs side by side), [`mod@inspect`] (a program before it is recorded). With the feature `middleware` a program of one's own records and replays itself ([`middleware`]). Without a socket, functions of bytes alone:
+//! (recorded exchanges as a person wants to see them), `align` (two runs side by side), `rules` (a file of the user's own), [`mod@inspect`] (a program before it is recorded). With the feature `middleware` a program of one's own records and replays itself ([`middleware`]). Without a socket, functions of bytes alone:
 //! [`providers`] (what is known of model providers) and [`redact`] (what must not reach the disk).
 
 mod align;
@@ -15,21 +15,25 @@ mod look;
 pub mod middleware;
 mod nondet;
 mod percent;
+mod place;
 mod program;
 pub mod providers;
 mod proxy;
 pub mod redact;
+mod rules;
 mod session;
 mod share;
 
 pub use align::{Alignment, Pair, align};
 pub use look::{Failing, failing, new_part, new_tool_results, plain_answer};
 pub use nondet::{Captured, NondetError};
+pub use place::Place;
 pub use program::{Program, ProgramError, interrupted};
 pub use proxy::{
-    CacheUse, Diverged, Edits, Exchange, Guard, Headers, Http, Mount, MountError, Mounts, Place, ProxyError,
+    CacheUse, Diverged, Edits, Exchange, Guard, Headers, Http, Mount, MountError, Mounts, ProxyError,
     Recorded, ReplayOptions, Replayed, Timing, Variable, Volatile,
 };
+pub use rules::{RULES_BYTES_MAX, RulesError, RulesFile};
 pub use session::{
     Attached, Attaching, ForkReport, Forking, Onward, OnwardReport, Origin, Recording, ReplayReport, Report,
     SessionError, attach, fork, record, replay, replay_onward,

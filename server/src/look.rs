@@ -4,7 +4,7 @@
 use annals::{Component, RecordedFrame, RunReader};
 
 use crate::providers::{self, Api, DECODED_BYTES_MAX, NewPart};
-use crate::proxy::Exchange;
+use crate::proxy::{Exchange, WHY_SEVERE};
 
 /// A frame of a run that failed, and what there is to be seen of it.
 #[derive(Debug)]
@@ -108,7 +108,7 @@ pub fn failing(reader: &RunReader) -> annals::Result<Option<Failing>> {
     let own = |component: &Component| matches!(component.name(), "program" | "stderr");
     for seq in 1..=reader.info().frames {
         let frame = reader.frame_info(seq)?;
-        let weight = (frame.error, frame.severity);
+        let weight = (frame.severity, frame.error);
         if !own(&frame.component) && found.is_none_or(|(most, _)| weight >= most) {
             found = Some((weight, seq));
         }
@@ -126,6 +126,9 @@ pub fn failing(reader: &RunReader) -> annals::Result<Option<Failing>> {
     let Some((_, seq)) = found else { return Ok(None) };
     let frame = reader.frame(seq)?;
     let exchange = serde_json::from_slice::<Exchange>(&frame.metadata).ok();
-    let why = exchange.and_then(|exchange| Some(exchange.summary.get("why_severe")?.as_str()?.to_owned()));
+    let why = exchange.and_then(|exchange| {
+        let why = exchange.summary.get(WHY_SEVERE).or_else(|| exchange.volatile.other.get(WHY_SEVERE));
+        Some(why?.as_str()?.to_owned())
+    });
     Ok(Some(Failing { new: new_part(reader, seq)?, frame, why, stderr, exit }))
 }

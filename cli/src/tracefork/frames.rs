@@ -35,6 +35,7 @@ impl Recording {
             key: digest.clone(),
             captured: false,
             secrets: Vec::new(),
+            rules: String::new(),
         };
         let metadata = json!({
             "program": origin,

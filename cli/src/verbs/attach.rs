@@ -10,6 +10,7 @@ use crate::door::Recorder;
 use crate::failure::{Result, before};
 use crate::locate;
 use crate::out::Out;
+use crate::rules;
 
 pub(super) fn run(global: &Global, args: &AttachArgs, out: &mut Out) -> Result<()> {
     let (run, tags) = (&args.run, tags(&args.run)?);
@@ -18,6 +19,7 @@ pub(super) fn run(global: &Global, args: &AttachArgs, out: &mut Out) -> Result<(
         guard: guard(&run.live),
         cache: cache(&run.live),
         secrets: secrets(run)?,
+        rules: rules::read(run.rules.as_deref()).map_err(before)?,
     };
     let door = Recorder::open(&locate::store(global.store.as_deref()), &global.namespace).map_err(before)?;
     let default = format!("attach-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S"));

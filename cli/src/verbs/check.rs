@@ -19,7 +19,7 @@ use crate::input::{self, AnyTape};
 use crate::junit::{self, Case, Wrong};
 use crate::out::{Out, count, many, printable};
 use crate::tracefork::Recording;
-use crate::{locate, whole_file};
+use crate::{locate, rules, whole_file};
 
 /// Runs that are checked where nothing is said.
 const SAMPLE: u64 = 100;
@@ -66,6 +66,8 @@ enum Target {
 }
 
 pub(super) fn run(global: &Global, args: &DriftArgs, out: &mut Out) -> Result<()> {
+    // Said once, and not of every run.
+    rules::matcher(&rules::read(args.rules.file.as_deref())?, &args.rules)?;
     let (targets, seed) = targets(global, args)?;
     if targets.is_empty() {
         let hint = "name runs, or a folder that holds *.tape, or a store with runs";
@@ -275,6 +277,7 @@ fn replayed(
     let mut words: Vec<OsString> =
         vec!["--store".into(), root.into(), "--namespace".into(), namespace.into()];
     words.extend(["replay".into(), run.into()]);
+    words.extend(args.rules.file.iter().flat_map(|file| ["--rules".into(), file.into()]));
     for (option, values) in
         [("--rule", &args.rules.rule), ("--ignore", &args.rules.ignore), ("--matcher", &args.rules.matcher)]
     {

@@ -13,10 +13,11 @@ use crate::address::Address;
 use crate::args::{ForkArgs, Global};
 use crate::door::{Door, engine};
 use crate::editor;
-use crate::failure::{Code, Failure, Result};
+use crate::failure::{Code, Failure, Result, before};
 use crate::input;
 use crate::locate;
 use crate::out::{Out, dollars, many, printable};
+use crate::rules;
 
 /// Greatest length of an answer that is put in a recorded one's place.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
@@ -44,7 +45,7 @@ pub(super) fn run(global: &Global, args: &ForkArgs, out: &mut Out) -> Result<()>
         let closed = door.close();
         return tell(&name, &report).and(closed);
     }
-    let changes = args.response.is_some() || args.edit || args.model.is_some();
+    let changes = args.response.is_some() || args.edit || args.model.is_some() || args.rules.is_some();
     if changes || !args.command.is_empty() || !args.set.is_empty() || !args.tool_result.is_empty() {
         return Err(Failure::new(
             Code::Usage,
@@ -85,7 +86,8 @@ fn forking(args: &ForkArgs, reader: &RunReader, at: u32, origin: &Origin) -> Res
     }
     let program = program(&reader.info().name, origin, &args.command)?;
     let (upstreams, guard, cache) = (upstreams(&args.live.upstream), guard(&args.live), cache(&args.live));
-    Ok(Forking { at, edits, program, upstreams, cache, guard })
+    let rules = rules::of(args.rules.as_deref(), &reader.info().name, origin).map_err(before)?;
+    Ok(Forking { at, edits, program, upstreams, cache, guard, rules })
 }
 
 /// `[ID=]FILE`: the id of a tool's call, and what it is to have answered.
@@ -122,6 +124,9 @@ fn tell(name: &str, report: &ForkReport) -> Result<()> {
     if let Some(why) = &recorded.failed {
         line(format!("RECORDING STOPPED, the program went on without it: {why}"));
     }
+    for missed in report.captured.iter().flat_map(|captured| &captured.missed) {
+        line(format!("NOT CAPTURED: {missed}"));
+    }
     for diverged in &report.diverged {
         line(format!("DIVERGED {diverged}"));
     }
@@ -135,12 +140,13 @@ fn tell(name: &str, report: &ForkReport) -> Result<()> {
     };
     let money: String =
         money(recorded).into_iter().chain(removed(recorded)).map(|aside| format!(", {aside}")).collect();
+    let saved = match dollars(&report.saved) {
+        Some(saved) if report.saved.priced > 0 => format!(", {saved} not spent on the prefix"),
+        _ => String::new(),
+    };
     line(format!(
-        "forked into {name}: prefix replayed {}, tail recorded {}, {differs} ({:.1} s, {} not spent on the prefix{money}): annals replay {name}",
-        report.replayed,
-        recorded.requests,
-        report.seconds,
-        dollars(report.saved)
+        "forked into {name}: prefix replayed {}, tail recorded {}, {differs} ({:.1} s{saved}{money}): annals replay {name}",
+        report.replayed, recorded.requests, report.seconds,
     ));
     match report.code {
         _ if report.left > 0 || !report.diverged.is_empty() => Err(Failure::Exit(Code::Damage as u8)),

@@ -11,6 +11,7 @@ use crate::door::Recorder;
 use crate::failure::{Code, Failure, Result, before};
 use crate::locate;
 use crate::out::{count, dollars, many, printable};
+use crate::rules;
 
 pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
     let tags = tags(&args.run)?;
@@ -22,6 +23,7 @@ pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
         keep: args.keep_env.clone(),
         capture_nondet: args.capture_nondet,
         secrets: secrets(&args.run)?,
+        rules: rules::read(args.run.rules.as_deref()).map_err(before)?,
     };
     let store = locate::store(global.store.as_deref());
     let door = Recorder::open(&store, &global.namespace).map_err(before)?;
@@ -135,13 +137,14 @@ pub(super) fn cache(live: &LiveArgs) -> CacheUse {
 
 /// What was recorded costs and saved, as asides of a closing line.
 pub(super) fn money(recorded: &Recorded) -> Vec<String> {
-    let mut asides = Vec::new();
-    if recorded.dollars > 0.0 {
-        asides.push(dollars(recorded.dollars));
-    }
+    let mut asides = Vec::from_iter(dollars(&recorded.cost));
     if recorded.cached > 0 {
         let calls = many(recorded.cached, "answer");
-        asides.push(format!("{calls} of earlier runs, {} saved", dollars(recorded.saved)));
+        let saved = match dollars(&recorded.saved) {
+            Some(saved) if recorded.saved.priced > 0 => format!(", {saved} saved"),
+            _ => String::new(),
+        };
+        asides.push(format!("{calls} of earlier runs{saved}"));
     }
     asides
 }

@@ -7,7 +7,6 @@ use std::io::Write;
 
 use annals::RunReader;
 use annals::import::base64;
-use annals::matching::Rules;
 use annals_server::{Onward, Origin, Program, Recorded, ReplayOptions, ReplayReport, Timing};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -19,6 +18,7 @@ use crate::door::{Door, FrameRow, RunRow};
 use crate::failure::{Code, Failure, Result, before};
 use crate::locate;
 use crate::out::{Out, bytes, count, dollars, many, metadata, preview, printable};
+use crate::rules;
 
 pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<()> {
     let onward = args.on_divergence == DivergenceArg::Live;
@@ -78,27 +78,19 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
 
 /// Runs the program again.
 fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &ReplayArgs) -> Result<()> {
-    let refused =
-        |error| before(Failure::new(Code::Usage, error, "`annals replay --help` has the forms of rules"));
-    let mut rules = Rules::none();
-    for preset in &args.rules.matcher {
-        rules = rules.preset(preset).map_err(refused)?;
-    }
-    for path in &args.rules.ignore {
-        rules = rules.ignore(path).map_err(refused)?;
-    }
-    for rule in &args.rules.rule {
-        rules = rules.rule(rule).map_err(refused)?;
-    }
+    let file = rules::of(args.rules.file.as_deref(), &run.id, origin).map_err(before)?;
+    let rules = rules::matcher(&file, &args.rules).map_err(before)?;
     let program = program(&run.id, origin, &args.command)?;
     let timing = if args.timing == TimingArg::Recorded { Timing::Recorded } else { Timing::None };
-    let options = ReplayOptions { rules, timing, chaos: args.chaos, ..ReplayOptions::default() };
+    let prices = file.prices.clone();
+    let options = ReplayOptions { rules, prices, timing, chaos: args.chaos, ..ReplayOptions::default() };
     let (report, child) = if args.on_divergence == DivergenceArg::Live {
         let onward = Onward {
             name: args.into.clone().unwrap_or_else(|| format!("{}-live", run.id)),
             upstreams: upstreams(&args.live.upstream),
             guard: guard(&args.live),
             cache: cache(&args.live),
+            rules: file,
         };
         let done = door.replay_onward(reader, origin, &program, options, &onward)?;
         (done.replay, done.child)
@@ -157,12 +149,10 @@ fn tell(run: &RunRow, report: &ReplayReport, child: Option<&(String, Recorded)>,
     }
     let fingerprint = short(run.fingerprint.as_deref().unwrap_or("none, since it is open"));
     let word = if faithful { "replayed" } else { "NOT replayed as recorded:" };
-    let (tokens, dollars) = (count(report.replayed.tokens), dollars(report.replayed.dollars));
-    let saved = format!("not spent: {tokens} tokens, {dollars}");
-    line(format!(
-        "{word} {}: {receipt}, fingerprint {fingerprint} ({:.1} s; {saved})",
-        run.id, report.seconds
-    ));
+    let tokens = count(report.replayed.tokens);
+    let saved = dollars(&report.replayed.cost)
+        .map_or_else(String::new, |cost| format!("; not spent: {tokens} tokens, {cost}"));
+    line(format!("{word} {}: {receipt}, fingerprint {fingerprint} ({:.1} s{saved})", run.id, report.seconds));
     if let Some((name, recorded)) = child {
         if let Some(why) = &recorded.failed {
             line(format!("RECORDING STOPPED, the program went on without it: {why}"));

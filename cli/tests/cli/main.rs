@@ -15,6 +15,7 @@ mod reading;
 mod real_input;
 mod record;
 mod rough;
+mod rules;
 mod secrets;
 mod sharing;
 mod tapes;

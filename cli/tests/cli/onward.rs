@@ -8,7 +8,7 @@ use crate::{Bench, Done};
 
 impl Bench {
     /// Replays a run with this upstream to go on with.
-    fn replay_live(&self, args: &[&str], upstream: &str, doing: &[&str]) -> Done {
+    pub(crate) fn replay_live(&self, args: &[&str], upstream: &str, doing: &[&str]) -> Done {
         let agent = agent();
         let mut all = vec!["replay", "--on-divergence", "live", "--upstream", upstream];
         all.extend(args);
@@ -20,7 +20,7 @@ impl Bench {
     }
 
     /// Records the agent doing this, with more options.
-    fn record_with(&self, args: &[&str], upstream: &str, doing: &[&str]) -> Done {
+    pub(crate) fn record_with(&self, args: &[&str], upstream: &str, doing: &[&str]) -> Done {
         let agent = agent();
         let mut all = vec!["record", "--upstream", upstream];
         all.extend(args);

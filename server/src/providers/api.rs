@@ -44,6 +44,18 @@ pub enum Shape {
 }
 
 impl Shape {
+    /// All of them.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::OpenAiChat,
+        Self::OpenAiResponses,
+        Self::OpenAiEmbeddings,
+        Self::AnthropicMessages,
+        Self::Gemini,
+        Self::Ollama,
+        Self::CountTokens,
+        Self::Opaque,
+    ];
+
     /// The name that metadata has.
     #[must_use]
     pub fn name(self) -> &'static str {

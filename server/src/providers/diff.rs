@@ -201,7 +201,8 @@ impl fmt::Display for NewPart {
         for change in &self.changes {
             writeln!(formatter, "{change}")?;
         }
-        writeln!(formatter, "  and {} {parts} as before", self.same)
+        // Of a first request there is nothing before.
+        if self.same == 0 { Ok(()) } else { writeln!(formatter, "  and {} {parts} as before", self.same) }
     }
 }
 

@@ -3,6 +3,7 @@
 //! left out on purpose.
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 
 use serde::Deserialize;
 
@@ -13,7 +14,7 @@ const DEFAULT: &str = include_str!("prices.toml");
 const TABLE_BYTES_MAX: usize = 4 << 20;
 
 /// Prices by the beginning of a model's name.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Prices {
     by_prefix: BTreeMap<String, Price>,
 }
@@ -31,6 +32,31 @@ pub struct Price {
     pub cached_input: Option<f64>,
     /// Of tokens that were written to it; as `input` if not said.
     pub cache_write: Option<f64>,
+}
+
+/// What calls cost, as far as it is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Cost {
+    /// US dollars of the calls whose model has a price.
+    pub dollars: f64,
+    /// How many calls those are.
+    pub priced: u64,
+    /// Calls whose tokens were counted and whose model has no price.
+    pub unpriced: u64,
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, more: Self) {
+        self.dollars += more.dollars;
+        self.priced += more.priced;
+        self.unpriced += more.unpriced;
+    }
+}
+
+impl Default for Prices {
+    fn default() -> Self {
+        Self::built_in()
+    }
 }
 
 #[derive(Deserialize)]
@@ -65,13 +91,30 @@ impl Prices {
                 return Err(PricesError(format!("has a price for {model:?} that is none")));
             }
         }
-        Ok(Self { by_prefix: table.models })
+        // A model is looked up in lower case.
+        let of = |(model, price): (String, Price)| (model.to_ascii_lowercase(), price);
+        Ok(Self { by_prefix: table.models.into_iter().map(of).collect() })
     }
 
     /// The table that comes along.
     #[must_use]
     pub fn built_in() -> Self {
-        Self::parse(DEFAULT).unwrap_or_default()
+        Self::parse(DEFAULT).unwrap_or_else(|_| Self::none())
+    }
+
+    /// A table without a price.
+    pub(crate) fn none() -> Self {
+        Self { by_prefix: BTreeMap::new() }
+    }
+
+    /// Adds a price; `false`, and nothing is added, where there is one for this beginning of names.
+    pub(crate) fn add(&mut self, model: &str, price: Price) -> bool {
+        let model = model.to_ascii_lowercase();
+        let new = !self.by_prefix.contains_key(&model);
+        if new {
+            self.by_prefix.insert(model, price);
+        }
+        new
     }
 
     /// This table, with `other`'s prices in place of its own where both name the same prefix.
@@ -96,11 +139,20 @@ impl Prices {
         }
     }
 
-    /// What an exchange cost, in US dollars; none where its model has no price here or it has no token counts.
+    /// What an exchange cost, by the model that answered, else by the one that was asked for.
     #[must_use]
-    pub fn cost(&self, summary: &Summary) -> Option<f64> {
-        let models = [summary.model_answered.as_deref(), summary.model_requested.as_deref()];
-        models.into_iter().flatten().find_map(|model| self.cost_of(model, &summary.usage))
+    pub fn cost(&self, summary: &Summary) -> Cost {
+        self.cost_by(&summary.usage, [summary.model_answered.as_deref(), summary.model_requested.as_deref()])
+    }
+
+    /// What so many tokens cost, by the first of these models that has a price.
+    #[must_use]
+    pub fn cost_by(&self, usage: &Usage, models: [Option<&str>; 2]) -> Cost {
+        let counted = usage.input.is_some() || usage.output.is_some();
+        match models.into_iter().flatten().find_map(|model| self.cost_of(model, usage)) {
+            Some(dollars) => Cost { dollars, priced: 1, unpriced: 0 },
+            None => Cost { unpriced: u64::from(counted), ..Cost::default() },
+        }
     }
 
     /// What so many tokens of a model cost, in US dollars; none where the model has no price here or nothing was counted.
@@ -135,7 +187,7 @@ fn tokens(count: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Prices, Summary};
+    use super::{Cost, Price, Prices, Summary};
     use crate::providers::{Shape, Usage};
 
     fn summary(model: &str, usage: Usage) -> Summary {
@@ -166,6 +218,10 @@ mod tests {
         let over = prices.overlaid(Prices::parse("[models]\n\"a-1\" = { input = 9 }").unwrap());
         assert_eq!(over.price("a-1").unwrap().input, 9.0);
         assert_eq!(over.price("a-1-mini").unwrap().input, 2.0);
+        let price = Price { input: 7.0, output: 0.0, cached_input: None, cache_write: None };
+        let mut own = Prices::none();
+        assert!(own.add("My-Model", price) && !own.add("my-model", price));
+        assert_eq!(over.overlaid(own).price("my-model:v2").unwrap().input, 7.0);
     }
 
     #[test]
@@ -179,14 +235,22 @@ mod tests {
             cache_write: Some(100),
             reasoning: Some(5),
         };
-        let cost = prices.cost(&summary("m", usage)).unwrap();
+        let dollars = |model: &str, usage: Usage| prices.cost(&summary(model, usage)).dollars;
+        let cost = dollars("m", usage);
         assert!((cost - (300.0 * 10.0 + 600.0 + 100.0 * 20.0 + 10.0 * 100.0) / 1e6).abs() < 1e-12);
-        assert!((prices.cost(&summary("n", usage)).unwrap() - 0.01).abs() < 1e-12);
-        assert_eq!(prices.cost(&summary("m", Usage::default())), None);
-        assert_eq!(prices.cost(&summary("x", usage)), None);
+        assert!((dollars("n", usage) - 0.01).abs() < 1e-12);
+        let mut all = Cost::default();
+        for (model, usage) in [("m", usage), ("m", Usage::default()), ("x", usage), ("N", usage)] {
+            all += prices.cost(&summary(model, usage));
+        }
+        assert_eq!((all.priced, all.unpriced), (2, 1), "without a count nothing was spent");
+        assert!((all.dollars - cost - 0.01).abs() < 1e-12);
         let odd =
             Usage { input: Some(1), cached_input: Some(u64::MAX), cache_write: Some(u64::MAX), ..usage };
-        assert!(prices.cost(&summary("m", odd)).unwrap() > 0.0);
+        assert!(dollars("m", odd) > 0.0);
+        // The model that answered has no price, and the one that was asked for has.
+        let asked = Summary { model_requested: Some("m".to_owned()), ..summary("x", usage) };
+        assert_eq!(prices.cost(&asked), Cost { dollars: cost, priced: 1, unpriced: 0 });
     }
 
     #[test]

@@ -21,7 +21,7 @@ mod upstream;
 mod wire;
 
 pub(crate) use branch::Branch;
-pub use branch::{Edits, Place};
+pub use branch::Edits;
 pub(crate) use cache::Cache;
 pub use cache::CacheUse;
 pub(crate) use clearing::clear_request;
@@ -35,6 +35,7 @@ pub use record::Recorded;
 pub(crate) use record::{Recorder, http_of};
 pub use replay::{Diverged, ReplayOptions, Replayed, Timing};
 pub(crate) use replay::{Replayer, unhex};
+pub(crate) use taping::WHY_SEVERE;
 pub use upstream::Guard;
 #[cfg(feature = "middleware")]
 pub(crate) use upstream::chain;

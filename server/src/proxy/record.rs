@@ -21,12 +21,13 @@ use super::cache::Cache;
 use super::exchange::{Exchange, Headers, Http};
 use super::listen::{Answer, Asked, Handler, Outgoing, Proxy, ProxyError, refused};
 use super::mounts::Mounts;
-use super::taping::{CACHED, Taping, Tee};
+use super::taping::{CACHED, Taping, Tee, WHY_SEVERE};
 use super::upload::{Coming, Going};
 use super::upstream::Upstream;
 use crate::nondet::Capture;
-use crate::providers::{self, Api, Evidence, Prices, Rules};
+use crate::providers::{self, Api, Body as Looked, Cost, Evidence};
 use crate::redact::{Secrets, redact_target};
+use crate::rules::RulesFile;
 use crate::share::NewRun;
 
 /// How long a request's beginning waits to be written at most, where it was long and no answer has come.
@@ -45,10 +46,10 @@ pub struct Recorded {
     pub tools: u64,
     /// Of the calls, those that got the answer of an earlier run.
     pub cached: u64,
-    /// What those had cost then, in US dollars.
-    pub saved: f64,
-    /// What the others cost by the table of prices, in US dollars, as far as it knows.
-    pub dollars: f64,
+    /// What those had cost then.
+    pub saved: Cost,
+    /// What the others cost.
+    pub cost: Cost,
     /// Secrets that did not reach the store.
     pub secrets_removed: u64,
     /// Why nothing more was recorded from some moment on.
@@ -65,14 +66,14 @@ pub(super) struct Inner {
     upstream: Upstream,
     /// Where this listens itself.
     port: OnceLock<u16>,
-    prices: Prices,
-    rules: Rules,
     pub(super) cache: Option<Cache>,
     counts: Mutex<Recorded>,
     /// What the program draws, recorded before each exchange.
     capture: OnceLock<Arc<Capture>>,
     /// What is taken out of all that is stored, where that was asked for.
     pub(super) secrets: OnceLock<Secrets>,
+    /// What matters more than by itself, and what is paid.
+    rules: OnceLock<RulesFile>,
     /// Writes to the store.
     pub(super) tape: Backlog,
     /// Exchanges whose end is still to be written.
@@ -105,12 +106,11 @@ impl Recorder {
             mounts,
             upstream: Upstream::default(),
             port: OnceLock::new(),
-            prices: Prices::built_in(),
-            rules: Rules::default(),
             cache,
             counts: Mutex::default(),
             capture: OnceLock::new(),
             secrets: OnceLock::new(),
+            rules: OnceLock::new(),
             tape,
             writing: tokio::sync::watch::Sender::new(0),
         })))
@@ -126,6 +126,11 @@ impl Recorder {
         if !secrets.is_empty() {
             let _ = self.0.secrets.set(secrets.clone());
         }
+    }
+
+    /// Judges and prices exchanges by these.
+    pub(crate) fn goes_by(&self, rules: &RulesFile) {
+        let _ = self.0.rules.set(rules.clone());
     }
 
     /// Listens.
@@ -354,6 +359,7 @@ impl Inner {
         api: &Api,
         request: &[u8],
         answer: Option<&[u8]>,
+        duration_ns: u64,
     ) -> (Ending, Recorded) {
         let header = |headers: &Headers, name: &str| headers.get(name).map(str::to_owned);
         let content_type = header(&exchange.volatile.response_headers, "content-type");
@@ -369,8 +375,17 @@ impl Inner {
             response: answer.unwrap_or_default(),
         });
         let broken = exchange.http.broken.clone();
-        let verdict =
-            self.rules.judge(&Evidence { summary: &summary, transport: broken.as_deref(), last: false });
+        let rules = self.rules.get_or_init(RulesFile::default);
+        let verdict = rules.severity.judge(&Evidence {
+            summary: &summary,
+            mount: &exchange.http.mount,
+            path: &exchange.http.path,
+            transport: broken.as_deref(),
+            duration_ms: duration_ns / 1_000_000,
+            input: Looked { bytes: request, encoding: request_encoding.as_deref() },
+            output: Looked { bytes: answer.unwrap_or_default(), encoding: content_encoding.as_deref() },
+            last: false,
+        });
         let mut facts = match summary.to_json() {
             Value::Object(facts) => facts,
             _ => Map::new(),
@@ -379,22 +394,23 @@ impl Inner {
             exchange.volatile.other = volatile;
         }
         if let Some(verdict) = &verdict {
-            facts.insert("why_severe".to_owned(), verdict.reason.clone().into());
+            let about = if verdict.timed { &mut exchange.volatile.other } else { &mut facts };
+            about.insert(WHY_SEVERE.to_owned(), verdict.reason.clone().into());
         }
         exchange.summary.extend(facts);
-        let (cached, cost) =
-            (exchange.summary.contains_key(CACHED), self.prices.cost(&summary).unwrap_or(0.0));
+        let (cached, cost) = (exchange.summary.contains_key(CACHED), rules.prices.cost(&summary));
         let counted = Recorded {
             broken: u64::from(broken.is_some()),
             tools: summary.tool_calls.len() as u64 + summary.tool_calls_more,
             cached: u64::from(cached),
-            dollars: if cached { 0.0 } else { cost },
-            saved: if cached { cost } else { 0.0 },
+            cost: if cached { Cost::default() } else { cost },
+            saved: if cached { cost } else { Cost::default() },
             ..Recorded::default()
         };
         let error = broken.is_some() || exchange.http.status.is_none_or(|status| status >= 400);
         let severity = verdict.map_or(Severity::Normal, |verdict| verdict.severity);
-        (Ending { error, severity, metadata: Some(exchange.to_bytes()), duration_ns: None }, counted)
+        let metadata = Some(exchange.to_bytes());
+        (Ending { error, severity, metadata, duration_ns: Some(duration_ns) }, counted)
     }
 
     pub(super) fn count(&self, counted: &Recorded) {
@@ -402,7 +418,7 @@ impl Inner {
         counts.broken += counted.broken;
         counts.tools += counted.tools;
         counts.cached += counted.cached;
-        counts.dollars += counted.dollars;
+        counts.cost += counted.cost;
         counts.saved += counted.saved;
     }
 

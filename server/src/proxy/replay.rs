@@ -26,7 +26,7 @@ use super::listen::{Answer, Asked, Handler, OURS, Outgoing, Proxy, ProxyError, r
 use super::record::http_of;
 use super::taping::HUNG_UP;
 use super::wire::Wire;
-use crate::providers::{Prices, Usage};
+use crate::providers::{Cost, Prices, Usage};
 use crate::redact::Secrets;
 
 /// How long an answer waits for others while nothing at all moves.
@@ -56,6 +56,8 @@ pub enum Timing {
 pub struct ReplayOptions {
     /// What of a request may differ.
     pub rules: Rules,
+    /// What models cost.
+    pub prices: Prices,
     /// When parts go out.
     pub timing: Timing,
     /// Another order of answers that overlapped, by this seed.
@@ -108,8 +110,8 @@ pub struct Replayed {
     pub diverged: Vec<Diverged>,
     /// Tokens that the answers had cost.
     pub tokens: u64,
-    /// What they had cost by the table of prices, in US dollars, as far as it knows.
-    pub dollars: f64,
+    /// What they had cost.
+    pub cost: Cost,
 }
 
 /// Answers one program from one run.
@@ -119,6 +121,7 @@ struct Inner {
     reader: RunReader,
     key: [u8; 32],
     secrets: Secrets,
+    prices: Prices,
     exchanges: HashMap<u32, Exchange>,
     /// Calls that overlapped no other when they were recorded.
     alone: HashSet<u32>,
@@ -171,6 +174,7 @@ impl Replayer {
             reader,
             key,
             secrets: options.secrets,
+            prices: options.prices,
             exchanges,
             alone,
             matching: Mutex::new(matching),
@@ -264,23 +268,22 @@ impl Replayer {
     /// What it has come to.
     pub(crate) fn finish(&self) -> Replayed {
         let receipt = lock(&self.0.matching).receipt();
-        let (tokens, dollars) = self.spent(|seq| !receipt.missing.contains(&seq));
-        Replayed { receipt, diverged: lock(&self.0.diverged).clone(), tokens, dollars }
+        let (tokens, cost) = self.spent(|seq| !receipt.missing.contains(&seq));
+        Replayed { receipt, diverged: lock(&self.0.diverged).clone(), tokens, cost }
     }
 
-    /// Tokens and US dollars that these recorded calls had cost, as far as the table of prices knows.
-    pub(crate) fn spent(&self, of: impl Fn(u32) -> bool) -> (u64, f64) {
-        let (mut tokens, mut dollars) = (0_u64, 0.0);
-        let prices = Prices::built_in();
+    /// Tokens that these recorded calls had taken, and what they had cost.
+    pub(crate) fn spent(&self, of: impl Fn(u32) -> bool) -> (u64, Cost) {
+        let (mut tokens, mut cost) = (0_u64, Cost::default());
         for (_, exchange) in self.0.exchanges.iter().filter(|(seq, _)| of(**seq)) {
             let usage = exchange.summary.get("usage").cloned().unwrap_or_default();
             let usage: Usage = serde_json::from_value(usage).unwrap_or_default();
             let both = usage.input.unwrap_or(0).saturating_add(usage.output.unwrap_or(0));
             tokens = tokens.saturating_add(both);
-            let model = exchange.summary.get("model").and_then(|model| model.as_str());
-            dollars += model.and_then(|model| prices.cost_of(model, &usage)).unwrap_or(0.0);
+            let model = |key: &str| exchange.summary.get(key).and_then(|model| model.as_str());
+            cost += self.0.prices.cost_by(&usage, [model("model"), model("model_requested")]);
         }
-        (tokens, dollars)
+        (tokens, cost)
     }
 }
 

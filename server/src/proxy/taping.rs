@@ -56,6 +56,9 @@ pub(crate) struct Taping {
 /// What an exchange says of the run and the frame whose answer it got.
 pub(super) const CACHED: &str = "cached";
 
+/// Why a frame is severe: among what is read from a copy or, where that hangs on time, among what is volatile.
+pub(crate) const WHY_SEVERE: &str = "why_severe";
+
 /// An answer with so much that is not in the store yet waits for the store.
 const UNWRITTEN_BYTES_MAX: usize = 16 << 20;
 
@@ -269,8 +272,8 @@ impl Taping {
                 }
                 answer = Some(kept);
             }
-            let (mut ending, counted) = recorder.look_at(exchange, &api, &request, answer.as_deref());
-            ending.duration_ns = Some(duration_ns);
+            let (ending, counted) =
+                recorder.look_at(exchange, &api, &request, answer.as_deref(), duration_ns);
             recorder.count(&counted);
             // All its parts are written; one that is not whole is not ended.
             let frame = frame.and_then(Arc::into_inner).filter(|_| !recorder.is_failed());

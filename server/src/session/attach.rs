@@ -11,6 +11,7 @@ use super::secrets;
 use super::stage::block_on;
 use crate::program::Program;
 use crate::proxy::{Cache, CacheUse, Guard, Mounts, Recorded, Recorder};
+use crate::rules::RulesFile;
 use crate::share::Destination;
 
 /// How programs elsewhere are recorded.
@@ -24,6 +25,8 @@ pub struct Attaching {
     pub cache: CacheUse,
     /// Variables whose values are taken out of all that is stored, by name.
     pub secrets: Vec<String>,
+    /// As of a recording.
+    pub rules: RulesFile,
 }
 
 /// What came of it.
@@ -51,14 +54,17 @@ pub fn attach<F: Future<Output = ()>>(
     let key = random_key()?;
     // Whoever asks is not known here: the run has no program.
     let nobody = Program { argv: Vec::new(), directory: None, environment: Vec::new() };
-    let origin = Origin::new(&nobody, &attaching.mounts, &[], &key).hiding(&attaching.secrets, &secrets)?;
+    let origin = Origin::new(&nobody, &attaching.mounts, &[], &key)
+        .ruled_by(&attaching.rules, &secrets)?
+        .hiding(&attaching.secrets, &secrets)?;
     let cache = Cache::open_in(into, &attaching.cache)?;
     let run = into.begin_run(spec.metadata(origin.metadata()))?;
     let recorder = Recorder::new(run.clone(), key, attaching.mounts.clone(), cache);
-    let done = recorder
-        .map_err(SessionError::from)
-        .inspect(|recorder| recorder.hides(&secrets))
-        .and_then(|recorder| block_on(session(&recorder, &attaching.mounts, ready, over)));
+    let done = recorder.map_err(SessionError::from).and_then(|recorder| {
+        recorder.hides(&secrets);
+        recorder.goes_by(&attaching.rules);
+        block_on(session(&recorder, &attaching.mounts, ready, over))
+    });
     match done {
         Ok(mut attached) => {
             if attached.recorded.failed.is_none()

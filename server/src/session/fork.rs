@@ -11,10 +11,12 @@ use super::stage::{KEYS, block_on, end, play};
 use super::{SessionError, wrong};
 use crate::nondet::{Capture, Captured, Lanes};
 use crate::program::Program;
+use crate::providers::Cost;
 use crate::proxy::{
     Branch, Cache, CacheUse, Diverged, Edits, Exchange, Guard, Recorded, Recorder, ReplayOptions, Replayer,
 };
 use crate::redact::is_secret_header;
+use crate::rules::RulesFile;
 use crate::share::{Kept, NewRun};
 
 /// What a fork that was run came to.
@@ -28,8 +30,8 @@ pub struct ForkReport {
     pub left: u32,
     /// What was not as recorded while the shared frames lasted.
     pub diverged: Vec<Diverged>,
-    /// What the calls answered from the parent had cost, in US dollars, as far as the table of prices knows.
-    pub saved: f64,
+    /// What the calls answered from the parent had cost.
+    pub saved: Cost,
     /// The first frame in which parent and child differ, if one does.
     pub differs_at: Option<u32>,
     /// The program's exit code, or 128 and a signal's number.
@@ -55,6 +57,8 @@ pub struct Forking {
     pub cache: CacheUse,
     /// Which upstreams may be called.
     pub guard: Guard,
+    /// What of the shared requests may differ, what matters more than by itself, what models cost; kept with the child.
+    pub rules: RulesFile,
 }
 
 /// Runs a program again, its calls answered from a run up to a frame and live from there on, recorded into a fork of
@@ -78,19 +82,26 @@ pub fn fork(
     let key = origin.key_bytes()?;
     let capture = origin.capture(&forking.program, || Lanes::of(reader))?;
     let edit = !forking.edits.is_empty();
-    let parent = Replayer::new(
-        reader.clone(),
-        key,
-        ReplayOptions { secrets: secrets.clone(), ..ReplayOptions::default() },
-    )?;
+    let rules = &forking.rules;
+    let origin = origin.ruled_by(rules, &secrets)?;
+    let options = ReplayOptions {
+        secrets: secrets.clone(),
+        rules: rules.matcher.clone(),
+        prices: rules.prices.clone(),
+        ..ReplayOptions::default()
+    };
+    let parent = Replayer::new(reader.clone(), key, options)?;
     let cache = Cache::open(space, &forking.cache)?;
     let spec = spec.metadata(origin.metadata());
     let run = NewRun::from(Arc::new(space.fork(&reader.info().name, forking.at, edit, spec)?));
     let from = if edit { forking.at } else { forking.at + 1 };
     let done = Recorder::new(run.clone(), key, origin.mounts.clone(), cache)
         .map_err(SessionError::from)
-        .inspect(|child| child.hides(&secrets))
-        .map(|child| Branch::new(parent, child, from, forking.edits.clone()))
+        .map(|child| {
+            child.hides(&secrets);
+            child.goes_by(rules);
+            Branch::new(parent, child, from, forking.edits.clone())
+        })
         .and_then(|branch| {
             block_on(session(space, &run, &branch, forking, &origin, capture, Output::of(&secrets)))
         });

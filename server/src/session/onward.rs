@@ -19,6 +19,7 @@ use crate::proxy::{
     clear_request, http_of,
 };
 use crate::redact::Secrets;
+use crate::rules::RulesFile;
 use crate::share::{Kept, NewRun};
 
 /// How a replay goes on where its recording ends.
@@ -32,6 +33,8 @@ pub struct Onward {
     pub guard: Guard,
     /// What is done with answers of earlier runs.
     pub cache: CacheUse,
+    /// What matters more than by itself, and what models cost; kept with the child.
+    pub rules: RulesFile,
 }
 
 /// What a replay that may go on came to.
@@ -62,6 +65,7 @@ pub fn replay_onward(
     onward.guard.check(&origin.mounts)?;
     credentials(reader)?;
     let secrets = secrets::named(&origin.secrets)?;
+    let origin = origin.ruled_by(&onward.rules, &secrets)?;
     options.secrets = secrets.clone();
     let replayer = Replayer::new(reader.clone(), origin.key_bytes()?, options)?;
     let capture = origin.capture(program, || Lanes::of(reader))?;
@@ -158,6 +162,7 @@ impl Child {
         let recorder = Recorder::new(run.clone(), key, self.origin.mounts.clone(), cache);
         if let Ok(recorder) = &recorder {
             recorder.hides(&self.secrets);
+            recorder.goes_by(&self.onward.rules);
             self.capture.iter().for_each(|capture| recorder.draws_of(capture.clone()));
         }
         *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);

@@ -14,6 +14,7 @@ use crate::nondet::{Capture, HASH_SEED, Lanes};
 use crate::program::Program;
 use crate::proxy::{Mounts, ProxyError, unhex};
 use crate::redact::Secrets;
+use crate::rules::{RulesError, RulesFile};
 
 /// Variables whose values are kept with a run besides those that are named: they change what programs do, and hold no secret.
 const ENVIRONMENT: [&str; 8] =
@@ -44,6 +45,9 @@ pub struct Origin {
     /// Names of the variables whose values were taken out of all that was recorded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
+    /// The file of rules that it was recorded with, as it was read; empty where there was none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub rules: String,
 }
 
 impl Origin {
@@ -117,7 +121,29 @@ impl Origin {
             key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
             captured: false,
             secrets: Vec::new(),
+            rules: String::new(),
         }
+    }
+
+    /// The rules that it was recorded with.
+    ///
+    /// # Errors
+    /// As [`RulesFile::parse`], where another version wrote them.
+    pub fn rules(&self) -> Result<RulesFile, RulesError> {
+        RulesFile::parse(&self.rules)
+    }
+
+    /// The same, with these rules.
+    ///
+    /// # Errors
+    /// `Secret` where one stands in them.
+    pub(super) fn ruled_by(mut self, rules: &RulesFile, secrets: &Secrets) -> Result<Self, SessionError> {
+        if secrets.redact(rules.text().as_bytes()).removed > 0 {
+            let why = "the file of rules holds the value of a secret, and is kept with the run";
+            return Err(SessionError::Secret(why.to_owned()));
+        }
+        rules.text().clone_into(&mut self.rules);
+        Ok(self)
     }
 
     /// The same without the values of these variables.

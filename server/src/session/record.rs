@@ -12,6 +12,7 @@ use super::stage::{block_on, end, play};
 use crate::nondet::{Capture, Captured, Lanes};
 use crate::program::Program;
 use crate::proxy::{Cache, CacheUse, Guard, Mounts, Recorded, Recorder};
+use crate::rules::RulesFile;
 use crate::share::{Destination, NewRun};
 
 /// What is to be recorded.
@@ -31,6 +32,8 @@ pub struct Recording {
     pub capture_nondet: bool,
     /// Variables whose values are taken out of all that is stored, by name.
     pub secrets: Vec<String>,
+    /// What matters more than by itself, and what models cost; kept with the run, whose replays go by all of it.
+    pub rules: RulesFile,
 }
 
 /// What came of it.
@@ -57,6 +60,7 @@ pub fn record(into: &Destination, spec: RunSpec, recording: &Recording) -> Resul
     let secrets = secrets::named(&recording.secrets)?;
     let key = random_key()?;
     let mut origin = Origin::new(&recording.program, &recording.mounts, &recording.keep, &key)
+        .ruled_by(&recording.rules, &secrets)?
         .hiding(&recording.secrets, &secrets)?;
     if recording.capture_nondet {
         origin = origin.capturing();
@@ -65,12 +69,12 @@ pub fn record(into: &Destination, spec: RunSpec, recording: &Recording) -> Resul
     let cache = Cache::open_in(into, &recording.cache)?;
     let run = into.begin_run(spec.metadata(origin.metadata()))?;
     let recorder = Recorder::new(run.clone(), key, recording.mounts.clone(), cache);
-    let done = recorder.map_err(SessionError::from).inspect(|recorder| recorder.hides(&secrets)).and_then(
-        |recorder| {
-            let output = Output::of(&secrets);
-            block_on(session(into, &run, &recorder, recording, &origin, capture, output))
-        },
-    );
+    let done = recorder.map_err(SessionError::from).and_then(|recorder| {
+        recorder.hides(&secrets);
+        recorder.goes_by(&recording.rules);
+        let output = Output::of(&secrets);
+        block_on(session(into, &run, &recorder, recording, &origin, capture, output))
+    });
     if done.is_err() {
         // What was begun and never ran says so.
         let _ = run.end(Status::Failed);

@@ -6,7 +6,7 @@ mod hostile;
 mod mutated;
 mod openai;
 mod requests;
-mod rules;
+mod severity;
 
 use super::{Api, Exchange, Summary, recognise, summary};
 

@@ -1,0 +1,57 @@
+//! `--rules FILE`, and what the command line says besides of what may differ.
+
+use std::path::Path;
+
+use annals::matching::Rules;
+use annals_server::{Origin, RULES_BYTES_MAX, RulesFile};
+
+use crate::args::RuleArgs;
+use crate::failure::{Code, Failure, Result};
+use crate::input;
+use crate::out::printable;
+
+/// The rules of a file; none where none is named.
+pub(crate) fn read(file: Option<&Path>) -> Result<RulesFile> {
+    let Some(file) = file else { return Ok(RulesFile::default()) };
+    if file.as_os_str() == "-" {
+        let hint = "standard input is the program's: name a file";
+        return Err(Failure::new(Code::Usage, "--rules takes a file", hint));
+    }
+    let refused = |place: &str, what: &str| {
+        let message = format!("{}{place}: {}", file.display(), printable(what));
+        let hint = "\"Rules of your own\" in docs/record.md has all that such a file may hold";
+        Failure::new(Code::Usage, message, hint)
+    };
+    let text = String::from_utf8(input::small(file, RULES_BYTES_MAX)?).map_err(|error| {
+        refused("", &format!("not UTF-8 after byte {}", error.utf8_error().valid_up_to()))
+    })?;
+    RulesFile::parse(&text)
+        .map_err(|error| refused(&format!(":{}:{}", error.line, error.column), &error.what))
+}
+
+/// The rules of a file; else those that a run was recorded with.
+pub(crate) fn of(file: Option<&Path>, run: &str, origin: &Origin) -> Result<RulesFile> {
+    if file.is_some() {
+        return read(file);
+    }
+    origin.rules().map_err(|error| {
+        let message = format!("the rules that run `{run}` was recorded with cannot be used: {error}");
+        Failure::new(Code::Usage, message, "--rules FILE puts others in their place; an empty file is none")
+    })
+}
+
+/// What may differ: by a file, and by what stands on the command line.
+pub(crate) fn matcher(file: &RulesFile, args: &RuleArgs) -> Result<Rules> {
+    let refused = |error| Failure::new(Code::Usage, error, "`annals replay --help` has the forms of rules");
+    let mut rules = file.matcher.clone();
+    for preset in &args.matcher {
+        rules = rules.preset(preset).map_err(refused)?;
+    }
+    for path in &args.ignore {
+        rules = rules.ignore(path).map_err(refused)?;
+    }
+    for rule in &args.rule {
+        rules = rules.rule(rule).map_err(refused)?;
+    }
+    Ok(rules)
+}

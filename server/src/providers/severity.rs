@@ -1,0 +1,329 @@
+//! How much an exchange matters, told by itself: what is built in, and rules of the user's, which raise it further.
+//!
+//! Built in: a connection that failed, an error status (429 only where nothing came after it, since clients try
+//! again), an error within a stream, a stream that was cut, a refusal, and a tool result that tells of a
+//! failure are flagged.
+//!
+//! Invariant: no rule lowers a severity. The greatest of all that hold counts; among equals the first rule, then what is
+//! built in.
+
+use annals::Severity;
+use regex::Regex;
+
+use super::api::Shape;
+use super::encoding::{DECODED_BYTES_MAX, Decoded, decode};
+use super::json::Node;
+use super::summary::Summary;
+use super::text::{TEXT_BYTES_MAX, one_line};
+use crate::place::{Place, Step};
+
+/// Characters of a provider's words in a reason.
+const REASON_CHARS: usize = 160;
+
+/// What an exchange is judged by.
+#[derive(Debug, Clone, Copy)]
+pub struct Evidence<'a> {
+    /// What is known about the exchange.
+    pub summary: &'a Summary,
+    /// Which of the run's mounts was called.
+    pub mount: &'a str,
+    /// The request's path.
+    pub path: &'a str,
+    /// Why no whole answer came, if the connection failed or timed out.
+    pub transport: Option<&'a str>,
+    /// Milliseconds from the request to the answer's end.
+    pub duration_ms: u64,
+    /// The request's body.
+    pub input: Body<'a>,
+    /// The answer's body, or what arrived of it.
+    pub output: Body<'a>,
+    /// Whether it is the last exchange of its run, as far as is known.
+    pub last: bool,
+}
+
+/// A body as it was sent.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Body<'a> {
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// Its `Content-Encoding`.
+    pub encoding: Option<&'a str>,
+}
+
+/// A severity and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// How much it matters.
+    pub severity: Severity,
+    /// Why, as a sentence without its full stop.
+    pub reason: String,
+    /// It hangs on how long the exchange took, so that it may be otherwise for the same exchange at another time.
+    pub timed: bool,
+}
+
+/// Rules by which an exchange matters more than it would by itself. None of them: only what is built in.
+#[derive(Debug, Clone, Default)]
+pub struct SeverityRules {
+    rules: Vec<SeverityRule>,
+}
+
+/// One rule: it holds where each of its conditions does. One that is empty or none is no condition.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SeverityRule {
+    pub(crate) severity: Severity,
+    pub(crate) why: String,
+    pub(crate) status: Vec<Statuses>,
+    pub(crate) mount: Vec<Name>,
+    pub(crate) path: Vec<Name>,
+    pub(crate) provider: Vec<Name>,
+    pub(crate) api: Vec<Name>,
+    pub(crate) model: Vec<Name>,
+    pub(crate) finish_reason: Vec<Name>,
+    pub(crate) error_type: Vec<Name>,
+    pub(crate) tool: Vec<Name>,
+    /// One of these texts.
+    pub(crate) contains: Vec<String>,
+    pub(crate) matches: Option<Regex>,
+    pub(crate) duration_over_ms: Option<u64>,
+    pub(crate) refusal: Option<bool>,
+    pub(crate) tool_errors: Option<bool>,
+    pub(crate) cut_short: Option<bool>,
+    pub(crate) broken: Option<bool>,
+    /// Values at places of the request, if that is JSON.
+    pub(crate) input: Vec<(Place, Scalar)>,
+    /// Values at places of the answer, if that is JSON.
+    pub(crate) output: Vec<(Place, Scalar)>,
+}
+
+/// Statuses from one to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Statuses {
+    pub(crate) from: u16,
+    pub(crate) to: u16,
+}
+
+/// A name, or how names begin (`gpt-4*`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Name {
+    head: String,
+    whole: bool,
+}
+
+/// What a place in a body is to hold.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Scalar {
+    Text(String),
+    Whole(i64),
+    Number(f64),
+    Truth(bool),
+}
+
+impl SeverityRules {
+    pub(crate) fn new(rules: Vec<SeverityRule>) -> Self {
+        Self { rules }
+    }
+
+    /// The severity of an exchange and the reason; none where nothing stands out.
+    #[must_use]
+    pub fn judge(&self, evidence: &Evidence<'_>) -> Option<Verdict> {
+        let bodies = Bodies::of(&self.rules, evidence);
+        let bodies = bodies.read();
+        let mut greatest: Option<&SeverityRule> = None;
+        for rule in &self.rules {
+            let more = greatest.is_none_or(|greatest| rule.severity > greatest.severity);
+            if more && rule.holds(evidence, &bodies) {
+                greatest = Some(rule);
+            }
+        }
+        let own =
+            built_in(evidence).map(|reason| Verdict { severity: Severity::Flagged, reason, timed: false });
+        let raised = greatest.map(|rule| Verdict {
+            severity: rule.severity,
+            reason: rule.why.clone(),
+            timed: rule.duration_over_ms.is_some(),
+        });
+        match (raised, own) {
+            (Some(raised), Some(own)) if own.severity > raised.severity => Some(own),
+            (raised, own) => raised.or(own),
+        }
+    }
+}
+
+fn built_in(evidence: &Evidence<'_>) -> Option<String> {
+    let summary = evidence.summary;
+    if let Some(why) = evidence.transport {
+        return Some(format!("the connection failed: {}", one_line(why, REASON_CHARS)));
+    }
+    let words = summary.error.as_ref().map(|error| {
+        let words = [error.kind.as_deref(), error.message.as_deref()];
+        let words: Vec<&str> = words.into_iter().flatten().collect();
+        one_line(&words.join(": "), REASON_CHARS)
+    });
+    if summary.status >= 400 {
+        if summary.status == 429 && !evidence.last {
+            return None;
+        }
+        let words = words.map(|words| format!(": {words}")).unwrap_or_default();
+        return Some(format!("the provider answered {}{words}", summary.status));
+    }
+    if let Some(words) = words {
+        return Some(format!("the answer is an error: {words}"));
+    }
+    if let Some(refusal) = &summary.refusal {
+        return Some(format!("the model refused: {}", one_line(refusal, REASON_CHARS)));
+    }
+    if summary.complete == Some(false) {
+        return Some("the answer's stream ended before its end".to_owned());
+    }
+    let failed = summary.tool_errors.first()?;
+    Some(format!("a tool failed: {}", one_line(failed, REASON_CHARS)))
+}
+
+/// What rules look for in bodies, decoded once for all of them, and only where one looks there.
+struct Bodies<'a> {
+    input: Option<Decoded<'a>>,
+    output: Option<Decoded<'a>>,
+    /// The beginning of an answer of which no text is known.
+    opaque: Option<Decoded<'a>>,
+}
+
+/// The same, as JSON where they are that.
+struct Read<'a> {
+    input: Node<'a>,
+    output: Node<'a>,
+    opaque: String,
+}
+
+impl<'a> Bodies<'a> {
+    fn of(rules: &[SeverityRule], evidence: &Evidence<'a>) -> Self {
+        let whole = |body: Body<'a>| decode(body.encoding, body.bytes, DECODED_BYTES_MAX);
+        let of_text = |rule: &SeverityRule| !rule.contains.is_empty() || rule.matches.is_some();
+        let opaque = evidence.summary.shape == Shape::Opaque && rules.iter().any(of_text);
+        let output = evidence.output;
+        Self {
+            input: rules.iter().any(|rule| !rule.input.is_empty()).then(|| whole(evidence.input)),
+            output: rules.iter().any(|rule| !rule.output.is_empty()).then(|| whole(output)),
+            opaque: opaque.then(|| decode(output.encoding, output.bytes, TEXT_BYTES_MAX)),
+        }
+    }
+
+    fn read(&self) -> Read<'_> {
+        fn node<'a>(body: &'a Option<Decoded<'_>>) -> Node<'a> {
+            body.as_ref().and_then(|body| Node::parse(&body.bytes).ok()).unwrap_or_default()
+        }
+        let head = self.opaque.as_ref().map(|body| body.bytes.get(..TEXT_BYTES_MAX).unwrap_or(&body.bytes));
+        let opaque = head.map(|head| String::from_utf8_lossy(head).into_owned()).unwrap_or_default();
+        Read { input: node(&self.input), output: node(&self.output), opaque }
+    }
+}
+
+impl SeverityRule {
+    /// How many conditions it has.
+    pub(crate) fn conditions(&self) -> usize {
+        let names = self.names().into_iter().filter(|names| !names.is_empty()).count();
+        let truths = [self.refusal, self.tool_errors, self.cut_short, self.broken];
+        names
+            + usize::from(!self.status.is_empty())
+            + usize::from(!self.contains.is_empty())
+            + usize::from(self.matches.is_some())
+            + usize::from(self.duration_over_ms.is_some())
+            + truths.into_iter().flatten().count()
+            + self.input.len()
+            + self.output.len()
+    }
+
+    fn names(&self) -> [&Vec<Name>; 8] {
+        let Self { mount, path, provider, api, model, finish_reason, error_type, tool, .. } = self;
+        [mount, path, provider, api, model, finish_reason, error_type, tool]
+    }
+
+    fn holds(&self, evidence: &Evidence<'_>, bodies: &Read<'_>) -> bool {
+        let summary = evidence.summary;
+        let is = |wanted: Option<bool>, found: bool| wanted.is_none_or(|wanted| wanted == found);
+        let models = [summary.model_answered.as_deref(), summary.model_requested.as_deref()];
+        let error = summary.error.as_ref().and_then(|error| error.kind.as_deref());
+        (self.status.is_empty() || self.status.iter().any(|status| status.hold(summary.status)))
+            && any(&self.mount, [evidence.mount])
+            && any(&self.path, [evidence.path])
+            && any(&self.provider, [summary.provider])
+            && any(&self.api, [summary.shape.name()])
+            && any(&self.model, models.into_iter().flatten())
+            && any(&self.finish_reason, summary.finish_reasons.iter().map(String::as_str))
+            && any(&self.error_type, error)
+            && any(&self.tool, summary.tool_calls.iter().map(|call| call.name.as_str()))
+            && is(self.refusal, summary.refusal.is_some())
+            && is(self.tool_errors, !summary.tool_errors.is_empty())
+            && is(self.cut_short, summary.complete == Some(false))
+            && is(self.broken, evidence.transport.is_some())
+            && self.duration_over_ms.is_none_or(|ms| evidence.duration_ms > ms)
+            && self.input.iter().all(|(place, wanted)| wanted.is(at(bodies.input, place)))
+            && self.output.iter().all(|(place, wanted)| wanted.is(at(bodies.output, place)))
+            && (self.contains.is_empty()
+                || texts(summary, bodies).any(|text| self.contains.iter().any(|part| text.contains(part))))
+            && self.matches.as_ref().is_none_or(|of| texts(summary, bodies).any(|text| of.is_match(text)))
+    }
+}
+
+/// Whether one of the names that were found is one of those that are wanted, if any are.
+fn any<'a>(wanted: &[Name], found: impl IntoIterator<Item = &'a str>) -> bool {
+    wanted.is_empty() || found.into_iter().any(|found| wanted.iter().any(|name| name.is(found)))
+}
+
+/// What the answer says in words.
+fn texts<'a>(summary: &'a Summary, bodies: &'a Read<'_>) -> impl Iterator<Item = &'a str> {
+    let error = summary.error.as_ref().and_then(|error| error.message.as_deref());
+    let arguments = summary.tool_calls.iter().map(|call| call.arguments.head());
+    let words = [Some(summary.text.head()), summary.refusal.as_deref(), error, Some(bodies.opaque.as_str())];
+    words.into_iter().flatten().chain(arguments).filter(|text| !text.is_empty())
+}
+
+/// The value at a place; nothing where there is no such place.
+fn at<'a>(body: Node<'a>, place: &Place) -> Node<'a> {
+    place.steps().iter().fold(body, |node, step| match step {
+        Step::Member(name) => node.get(name),
+        Step::Element(number) => node.items().nodes.get(*number).copied().unwrap_or_default(),
+    })
+}
+
+impl Statuses {
+    fn hold(self, status: u16) -> bool {
+        (self.from..=self.to).contains(&status)
+    }
+}
+
+impl Name {
+    /// A name; what ends with `*` is how names begin.
+    pub(crate) fn of(text: &str) -> Self {
+        match text.strip_suffix('*') {
+            Some(head) => Self { head: head.to_owned(), whole: false },
+            None => Self { head: text.to_owned(), whole: true },
+        }
+    }
+
+    pub(crate) fn is(&self, name: &str) -> bool {
+        if self.whole { name == self.head } else { name.starts_with(&self.head) }
+    }
+}
+
+impl Scalar {
+    fn is(&self, node: Node<'_>) -> bool {
+        match self {
+            // What is much longer is another text, whatever it is.
+            Self::Text(text) => {
+                let may_be = node.is_string() && node.source().len() <= text.len() * 6 + 2;
+                may_be && node.text().is_some_and(|found| found == text.as_str())
+            }
+            Self::Whole(number) => node
+                .source()
+                .parse::<i64>()
+                .map_or_else(|_| same(node, *number as f64), |found| found == *number),
+            Self::Number(number) => same(node, *number),
+            Self::Truth(truth) => node.truth() == Some(*truth),
+        }
+    }
+}
+
+/// Whether a JSON number is this one, however it is spelt.
+fn same(node: Node<'_>, number: f64) -> bool {
+    node.source().parse::<f64>().is_ok_and(|found| found == number)
+}

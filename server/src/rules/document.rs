@@ -1,0 +1,226 @@
+//! A TOML document as lists of tables, whose values are taken by key and type. Every refusal says where and what is allowed.
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// What of a file of rules cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {what}")]
+pub struct RulesError {
+    /// The line, from 1.
+    pub line: usize,
+    /// The character in it, from 1.
+    pub column: usize,
+    /// What is wrong there, and what is allowed.
+    pub what: String,
+}
+
+pub(super) type Result<T> = std::result::Result<T, RulesError>;
+
+/// A document of so many kinds of tables.
+pub(super) struct Document<'a> {
+    text: &'a str,
+    tables: Spanned<DeTable<'a>>,
+}
+
+/// A table of one kind.
+#[derive(Clone, Copy)]
+pub(super) struct Section<'d, 'a> {
+    document: &'d Document<'a>,
+    kind: &'static str,
+    table: &'d DeTable<'a>,
+    at: usize,
+}
+
+/// A value, and where it stands.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct At<T> {
+    pub(super) value: T,
+    pub(super) at: usize,
+}
+
+type Value<'a> = Spanned<DeValue<'a>>;
+
+impl<'a> Document<'a> {
+    /// Reads a document that has no other tables than these.
+    pub(super) fn parse(text: &'a str, kinds: &[&str]) -> Result<Self> {
+        let tables = DeTable::parse(text).map_err(|error| {
+            let what = error.message().trim().replace('\n', ", ");
+            wrong(text, error.span().map_or(0, |span| span.start), format!("this is no TOML: {what}"))
+        })?;
+        let document = Self { text, tables };
+        for (key, value) in document.tables.get_ref().iter() {
+            let (name, at) = (key.get_ref().as_ref(), key.span().start);
+            if !kinds.contains(&name) {
+                let there = list(kinds.iter().map(|kind| format!("[[{kind}]]")));
+                return Err(document.wrong(at, format!("there is no table {name:?}; there are {there}")));
+            }
+            let tables = value.get_ref().as_array().map(|all| all.iter().all(|one| one.get_ref().is_table()));
+            if tables != Some(true) {
+                let what = format!("{name} is a list of tables: write [[{name}]] before each");
+                return Err(document.wrong(at, what));
+            }
+        }
+        Ok(document)
+    }
+
+    /// The tables of a kind, in their order; none of them has other keys than these.
+    pub(super) fn sections<'d>(&'d self, kind: &'static str, keys: &[&str]) -> Result<Vec<Section<'d, 'a>>> {
+        let mut sections = Vec::new();
+        let found = self.tables.get_ref().get(kind).and_then(|found| found.get_ref().as_array());
+        for value in found.into_iter().flat_map(|all| all.iter()) {
+            let Some(table) = value.get_ref().as_table() else { continue };
+            for key in table.keys() {
+                if !keys.contains(&key.get_ref().as_ref()) {
+                    let there = list(keys);
+                    let what = format!("{:?} is no key of [[{kind}]]; allowed are {there}", key.get_ref());
+                    return Err(self.wrong(key.span().start, what));
+                }
+            }
+            sections.push(Section { document: self, kind, table, at: value.span().start });
+        }
+        Ok(sections)
+    }
+
+    pub(super) fn wrong(&self, at: usize, what: impl Into<String>) -> RulesError {
+        wrong(self.text, at, what.into())
+    }
+}
+
+impl<'d, 'a> Section<'d, 'a> {
+    /// A refusal of the whole table.
+    pub(super) fn wrong(&self, what: impl std::fmt::Display) -> RulesError {
+        self.document.wrong(self.at, format!("this [[{}]] {what}", self.kind))
+    }
+
+    /// A refusal of one of its values.
+    pub(super) fn wrong_at(&self, at: usize, what: impl Into<String>) -> RulesError {
+        self.document.wrong(at, what)
+    }
+
+    fn get(&self, key: &str) -> Option<&'d Value<'a>> {
+        self.table.get(key)
+    }
+
+    fn wanted(&self, key: &str, value: &Value<'a>, wanted: &str) -> RulesError {
+        let what = format!("{key} is {wanted}, and this is {}", kind(value.get_ref()));
+        self.document.wrong(value.span().start, what)
+    }
+
+    /// A text that is not empty.
+    pub(super) fn text(&self, key: &str) -> Result<Option<At<&'d str>>> {
+        self.get(key).map(|value| self.one_text(key, value, "a text")).transpose()
+    }
+
+    fn one_text(&self, key: &str, value: &'d Value<'a>, wanted: &str) -> Result<At<&'d str>> {
+        let at = value.span().start;
+        match value.get_ref().as_str() {
+            Some("") => Err(self.document.wrong(at, format!("{key} is empty"))),
+            Some(text) => Ok(At { value: text, at }),
+            None => Err(self.wanted(key, value, wanted)),
+        }
+    }
+
+    /// A text or a list of them; none where there is no such key.
+    pub(super) fn texts(&self, key: &str) -> Result<Vec<At<&'d str>>> {
+        let wanted = "a text or a list of texts";
+        self.each(key)?.into_iter().map(|value| self.one_text(key, value, wanted)).collect()
+    }
+
+    /// A value, or each of a list, which may not be empty.
+    pub(super) fn each(&self, key: &str) -> Result<Vec<&'d Value<'a>>> {
+        let Some(value) = self.get(key) else { return Ok(Vec::new()) };
+        match value.get_ref().as_array() {
+            Some(all) if all.is_empty() => Err(self
+                .document
+                .wrong(value.span().start, format!("{key} is an empty list: nothing is one of it"))),
+            Some(all) => Ok(all.iter().collect()),
+            None => Ok(vec![value]),
+        }
+    }
+
+    /// A truth value.
+    pub(super) fn truth(&self, key: &str) -> Result<Option<bool>> {
+        let of = |value: &Value<'a>| {
+            value.get_ref().as_bool().ok_or_else(|| self.wanted(key, value, "true or false"))
+        };
+        self.get(key).map(of).transpose()
+    }
+
+    /// A whole number of 0 or more.
+    pub(super) fn whole(&self, key: &str) -> Result<Option<u64>> {
+        let of = |value: &'d Value<'a>| {
+            let number = whole(value.get_ref()).and_then(|number| u64::try_from(number).ok());
+            number.ok_or_else(|| self.wanted(key, value, "a whole number of 0 or more"))
+        };
+        self.get(key).map(of).transpose()
+    }
+
+    /// A number of 0 or more.
+    pub(super) fn amount(&self, key: &str) -> Result<Option<f64>> {
+        let of = |value: &'d Value<'a>| {
+            let amount = number(value.get_ref()).filter(|amount| amount.is_finite() && *amount >= 0.0);
+            amount.ok_or_else(|| self.wanted(key, value, "a number of 0 or more"))
+        };
+        self.get(key).map(of).transpose()
+    }
+
+    /// A table of values by keys that are not names, in the order of the keys.
+    pub(super) fn table(&self, key: &str) -> Result<Vec<(At<&'d str>, &'d Value<'a>)>> {
+        let Some(value) = self.get(key) else { return Ok(Vec::new()) };
+        let wanted = "a table of places and values, as { \"$.error.code\" = \"overloaded\" }";
+        let table = value.get_ref().as_table().ok_or_else(|| self.wanted(key, value, wanted))?;
+        if table.is_empty() {
+            return Err(self.document.wrong(value.span().start, format!("{key} is empty")));
+        }
+        let of = |(key, value): (&'d Spanned<_>, _)| {
+            let name: &'d std::borrow::Cow<'a, str> = key.get_ref();
+            (At { value: name.as_ref(), at: key.span().start }, value)
+        };
+        Ok(table.iter().map(of).collect())
+    }
+}
+
+/// A whole number.
+pub(super) fn whole(value: &DeValue<'_>) -> Option<i64> {
+    let number = value.as_integer()?;
+    i64::from_str_radix(number.as_str(), number.radix()).ok()
+}
+
+/// A number with or without a fraction.
+pub(super) fn number(value: &DeValue<'_>) -> Option<f64> {
+    match value.as_float() {
+        Some(number) => number.as_str().parse().ok(),
+        #[expect(clippy::cast_precision_loss, reason = "exact to 2^53; no price is greater")]
+        None => whole(value).map(|number| number as f64),
+    }
+}
+
+/// What a value is, in words.
+pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) | DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "a truth value",
+        DeValue::Datetime(_) => "a time",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+/// `a, b and c`.
+pub(super) fn list<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
+    let mut names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+    match (names.pop(), names.as_slice()) {
+        (Some(last), []) => last,
+        (Some(last), first) => format!("{} and {last}", first.join(", ")),
+        (None, _) => String::new(),
+    }
+}
+
+fn wrong(text: &str, at: usize, what: String) -> RulesError {
+    let before = text.get(..text.floor_char_boundary(at)).unwrap_or_default();
+    let line_start = before.rfind('\n').map_or(0, |end| end + 1);
+    let column = before.get(line_start..).unwrap_or_default().chars().count() + 1;
+    RulesError { line: before.matches('\n').count() + 1, column, what }
+}
