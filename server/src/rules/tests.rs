@@ -67,7 +67,7 @@ fn what_is_no_document_of_rules_is_refused_with_its_place() {
         ),
         ("version = 1", "line 1, column 1: there is no table \"version\""),
         ("[price]\nmodel = 'm'", "line 1, column 2: price is a list of tables: write [[price]] before each"),
-        ("price = [1]", "line 1, column 9: price is a list of tables"),
+        ("price = [1]", "line 1, column 1: price is a list of tables"),
         ("price = 1", "price is a list of tables"),
     ] {
         let error = refused(text);
