@@ -166,9 +166,9 @@ fn locks_exclude_and_are_let_go() {
         assert!(a.try_lock(Lock::Shared).unwrap());
         assert!(b.try_lock(Lock::Shared).unwrap());
         assert!(!c.try_lock(Lock::Exclusive).unwrap());
-        drop(a);
-        assert!(!c.try_lock(Lock::Exclusive).unwrap());
         drop(b);
+        assert!(!c.try_lock(Lock::Exclusive).unwrap());
+        drop(a);
         assert!(c.try_lock(Lock::Exclusive).unwrap());
         let d = io.open(&path, Open::Read).unwrap();
         assert!(!d.try_lock(Lock::Shared).unwrap());

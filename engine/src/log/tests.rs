@@ -2,6 +2,7 @@
 
 mod golden;
 mod hostile;
+mod manifest;
 mod oracle;
 mod samples;
 #[cfg(annals_shuttle)]

@@ -194,12 +194,44 @@ fn a_body_of_1_gib_streams_in_and_comes_back() {
     stream_in_and_out(1 << 30);
 }
 
+/// What finds old bytes again is a cache, and is made again from the log where the tables are gone.
+#[test]
+fn what_was_stored_before_a_reopening_is_found_again() {
+    let (dir, store, space) = fresh();
+    let mut rng = Rng(21);
+    // Small bodies share groups; a large one has its own, and fewer anchors.
+    let small: Vec<_> = (0..5).map(|_| rng.bytes(12_000)).collect();
+    let large = rng.bytes(250_000);
+    let run = space.begin_run(RunSpec::new("before")).unwrap();
+    for body in small.iter().chain([&large]) {
+        run.record(Frame::new(Component::Tool, body.clone(), "")).unwrap();
+    }
+    run.end(Status::Ok).unwrap();
+    store.close().unwrap();
+    delete_tables(&dir.path().join("s"));
+
+    let store = Store::open_with(dir.path().join("s"), quick()).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new("after")).unwrap();
+    let cost = |body: Vec<u8>| {
+        let before = store.stats().unwrap().bytes.pieces;
+        run.record(Frame::new(Component::Tool, body, "")).unwrap();
+        store.stats().unwrap().bytes.pieces - before
+    };
+    let moved: Vec<u8> = small.iter().rev().flatten().copied().collect();
+    assert!(cost(moved.clone()) < 12_000, "60,000 bytes in another order");
+    assert!(cost([b"moved by a little: ", &large[..]].concat()) < 20_000);
+    assert!(bodies(&space.run("after").unwrap())[0].0 == moved);
+    assert_whole(&store);
+}
+
 /// Else a stranger could learn what others stored by how much a guess costs.
 #[test]
 fn nothing_is_shared_across_namespaces() {
     let (dir, store, ours) = fresh();
     let theirs = store.namespace("theirs").unwrap();
-    let secret = Rng(20).bytes(300_000);
+    // Of one group: whether a short second one has an anchor is left to chance.
+    let secret = Rng(20).bytes(250_000);
     let grown_by = |space: &annals::Namespace, name: &str| {
         let before = store.stats().unwrap().bytes.pieces;
         let run = space.begin_run(RunSpec::new(name)).unwrap();
@@ -207,10 +239,10 @@ fn nothing_is_shared_across_namespaces() {
         run.end(Status::Ok).unwrap();
         store.stats().unwrap().bytes.pieces - before
     };
-    assert!(grown_by(&ours, "first") >= 300_000);
+    assert!(grown_by(&ours, "first") >= 250_000);
     // The control: within a namespace the same bytes are found again.
     assert!(grown_by(&ours, "again") < 10_000);
-    assert!(grown_by(&theirs, "guess") >= 300_000);
+    assert!(grown_by(&theirs, "guess") >= 250_000);
     assert_eq!(bodies(&theirs.run("guess").unwrap())[0].0, secret);
     drop(dir);
 }

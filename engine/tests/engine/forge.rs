@@ -283,7 +283,7 @@ impl State {
     }
 }
 
-fn crc(start: u32, parts: &[&[u8]]) -> u32 {
+pub(crate) fn crc(start: u32, parts: &[&[u8]]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(start);
     parts.iter().for_each(|part| hasher.update(part));
     hasher.finalize()

@@ -463,3 +463,54 @@ fn a_scan_begun_before_a_segment_change_still_sees_its_own_past() {
     assert_eq!(rest.len(), 599);
     assert!(rest.iter().all(|value| value == b"before"));
 }
+
+#[test]
+fn a_range_holds_its_bounds_as_they_are_said() {
+    let (_dir, _store, space) = fresh();
+    let keys = space.keyspace("k", History::Latest).unwrap();
+    for key in ["a", "b", "c"] {
+        keys.put(key.as_bytes(), key).unwrap();
+    }
+    let within = |from: Bound<&str>, to: Bound<&str>| -> String {
+        let [from, to] = [from, to].map(|bound| bound.map(str::as_bytes));
+        let found = |range| keys.scan(range).map(|pair| pair.unwrap().1).collect::<Vec<_>>().concat();
+        let forwards = found(ScanRange::between(from, to));
+        let mut backwards = found(ScanRange::between(from, to).reverse());
+        backwards.reverse();
+        assert_eq!(forwards, backwards);
+        String::from_utf8(forwards).unwrap()
+    };
+    use Bound::{Excluded, Included, Unbounded};
+    assert_eq!(within(Included("b"), Included("b")), "b");
+    assert_eq!(within(Included("b"), Excluded("b")), "");
+    assert_eq!(within(Excluded("b"), Included("b")), "");
+    assert_eq!(within(Excluded("b"), Excluded("b")), "");
+    assert_eq!(within(Included("a"), Excluded("c")), "ab");
+    assert_eq!(within(Excluded("a"), Included("c")), "bc");
+    assert_eq!(within(Excluded("a"), Excluded("b")), "");
+    assert_eq!(within(Excluded("b"), Unbounded), "c");
+    assert_eq!(within(Unbounded, Excluded("b")), "a");
+    assert_eq!(within(Included("c"), Included("a")), "", "the wrong way round");
+    assert_eq!(within(Excluded("c"), Excluded("a")), "", "the wrong way round");
+}
+
+/// The groups that a batch has on loan keep their segment from being sealed, until it is handed in or dropped.
+#[test]
+fn a_batch_refused_half_way_keeps_no_segment_open() {
+    let sim = SimIo::new(1);
+    let options = Options { segment_bytes_max: 16 << 10, body_bytes_max: 8 << 10, ..on(&sim) };
+    let store = Store::open_with("s", options).unwrap();
+    let space = store.namespace("default").unwrap();
+    let keys = space.keyspace("k", History::Latest).unwrap();
+    let mut rng = Rng(9);
+    for round in 0..20u32 {
+        keys.put(&round.to_le_bytes(), rng.bytes(5000)).unwrap();
+        let mut batch = space.batch();
+        batch.put(&keys, b"good", rng.bytes(5000)).put(&keys, b"too large", rng.bytes(9000));
+        assert_eq!(batch.commit().unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    assert_eq!(keys.get(b"good").unwrap(), None);
+    let segments = sim.files().iter().filter(|path| path.extension().is_some_and(|end| end == "seg")).count();
+    assert!(segments >= 5, "100,000 bytes stand in {segments} segments of 16 KiB");
+    assert_whole(&store);
+}

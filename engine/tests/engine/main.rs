@@ -13,6 +13,7 @@ mod crash;
 mod damage;
 mod flips;
 mod forge;
+mod forged;
 mod forks;
 mod format_fixture;
 mod kills;

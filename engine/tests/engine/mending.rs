@@ -147,6 +147,26 @@ fn a_disk_without_room_does_not_keep_a_table_from_being_made_again() {
     assert_eq!(observe(&store).len(), wanted.len());
 }
 
+/// Opening looks at no block: it is reading that meets the damage, and then there is no room for a file.
+#[test]
+fn a_block_that_is_damaged_on_a_full_disk_is_read_from_memory() {
+    let sim = store_with_tables();
+    let wanted = observe(&Store::open_read_only_with("s", little(&sim)).unwrap());
+    let largest = tables(&sim).into_iter().max_by_key(|path| sim.read(path).unwrap().len()).unwrap();
+    let middle = sim.read(&largest).unwrap().len() / 2;
+    flip(&sim, &largest, middle, 1);
+    let store = Store::open_with("s", little(&sim)).unwrap();
+    sim.set_capacity(Some(0));
+    assert!(observe(&store) == wanted);
+    assert_eq!(store.rebuilt().len(), 1);
+    sim.set_capacity(None);
+    keys_of(&store.namespace("default").unwrap()).put(b"key3", "more").unwrap();
+    store.close().unwrap();
+    let store = Store::open_read_only_with("s", little(&sim)).unwrap();
+    assert_whole(&store);
+    assert_eq!(observe(&store).len(), wanted.len());
+}
+
 #[test]
 fn a_table_is_not_made_from_a_log_that_is_damaged_too() {
     let sim = store_with_tables();

@@ -3,10 +3,10 @@
 
 use annals::io::sim::SimIo;
 use annals::io::{Io, Open};
-use annals::{Component, Frame, Namespace, Options, RunReader, RunSpec, Status, Store};
+use annals::{BlobId, Component, Frame, Namespace, Options, RunReader, RunSpec, Status, Store};
 use std::io::{IoSlice, Read};
 
-use crate::support::{Rng, Talk, frames, on, quick, record, seed};
+use crate::support::{Rng, Talk, assert_whole, frames, fresh, on, quick, record, seed};
 
 /// A run with every kind of body: growing, repeated, inline, random, large, moved by a byte, with metadata, in a fork,
 /// and cut off while it arrived. Gives the name of the fork, whose lineage is the other.
@@ -201,4 +201,24 @@ fn damage_is_told_the_same_on_any_number_of_threads() {
         }
     }
     assert!(told > 20 && late > 5, "{told} told, {late} late");
+}
+
+#[test]
+fn a_body_read_as_a_stream_says_how_long_it_is_and_which_it_is() {
+    let (_dir, store, space) = fresh();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    let bodies = [Vec::new(), b"short".to_vec(), Rng(1).bytes(300_000)];
+    for body in &bodies {
+        run.record(Frame::new(Component::Tool, "", body.clone())).unwrap();
+    }
+    let reader = space.run("r").unwrap();
+    for (seq, body) in (1..).zip(&bodies) {
+        let mut stream = reader.output_reader(seq).unwrap();
+        assert_eq!((stream.len(), stream.is_empty()), (body.len() as u64, body.is_empty()));
+        assert_eq!(stream.id(), BlobId::of(body));
+        let mut read = Vec::new();
+        stream.read_to_end(&mut read).unwrap();
+        assert!(read == *body, "body {seq}");
+    }
+    assert_whole(&store);
 }

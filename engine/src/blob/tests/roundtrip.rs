@@ -181,6 +181,20 @@ fn wrong_anchors_and_a_wrong_previous_body_never_cost_a_byte() {
     }
 }
 
+/// A recipe that nobody would read is worse than bytes stored twice.
+#[test]
+fn a_body_in_too_many_pieces_is_stored_again() {
+    let steps_max = EXTENTS_MAX / 4;
+    for (pieces, steps) in [(steps_max, steps_max), (steps_max + 1, 1)] {
+        let body = std::sync::Arc::new(bytes_of(7, pieces, 1));
+        let byte = |at| Extent { group: GroupId(1), offset: at, len: 1 };
+        let extents = (0..u32::try_from(pieces).unwrap()).map(byte).collect();
+        let previous = Compared::new(&body, None).into_body(std::sync::Arc::new(extents));
+        let compared = Compared::new(&body, Some(&previous));
+        assert_eq!(plan(&body, compared.before(), &Store::new()).len(), steps, "{pieces} pieces");
+    }
+}
+
 #[test]
 fn a_changed_middle_is_bounded_to_the_byte() {
     use crate::blob::compare::{Same, compare};

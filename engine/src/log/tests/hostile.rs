@@ -15,7 +15,8 @@ use crate::io::{Io, Open};
 use crate::log::batch::BatchBuf;
 use crate::log::cursor::{account, for_each_record};
 use crate::log::layout::{
-    BatchHeader, Footer, LogState, RawRecord, SegmentHeader, seal_record, stamp_record, start_record,
+    BatchHeader, COUNT_MAX, Footer, LogState, RawRecord, SegmentHeader, seal_record, stamp_record,
+    start_record,
 };
 use crate::log::manifest::{self, Manifest, State};
 use crate::log::paths::Paths;
@@ -232,9 +233,41 @@ fn lengths_over_their_limits_are_refused() {
     let mut named = samples::frame_other();
     named.other = Some("x".repeat(COMPONENT_BYTES_MAX + 1));
     assert!(matches!(FrameHead::parse(&named.encode()), Err(CodecError::Limit { .. })));
+    for parent in [0, 1] {
+        let own = FrameHead { seq: 2, parent, ..samples::frame_other() };
+        assert_eq!(FrameHead::parse(&own.encode()).unwrap().parent, parent);
+    }
+    // Two back from frame 2 would be frame 0. Run and seq have one byte, the flags two.
+    let mut before_all = FrameHead { seq: 2, parent: 1, ..samples::frame() }.encode();
+    before_all[4] = 2;
+    assert!(matches!(
+        FrameHead::parse(&before_all),
+        Err(CodecError::Unknown { what: "frame parent", found: 2 })
+    ));
     let mut flags = head("frame");
     flags[4] |= 0x04; // run one byte, seq two, then the flags
     assert!(matches!(FrameHead::parse(&flags), Err(CodecError::Unknown { what: "frame flags", .. })));
+}
+
+/// Sums over these are made with plain additions: a count that nobody can reach is refused at the door.
+#[test]
+fn counts_beyond_reach_are_not_sound() {
+    assert!(samples::log_state().is_sound() && LogState::empty().is_sound());
+    let changes: [fn(&mut LogState); 8] = [
+        |state| state.next_seqno.0 = 0,
+        |state| state.next_seqno.0 = COUNT_MAX + 1,
+        |state| state.next_group = COUNT_MAX + 1,
+        |state| state.next_run = COUNT_MAX + 1,
+        |state| state.totals.batches = COUNT_MAX + 1,
+        |state| state.totals.chain_bytes = COUNT_MAX + 1,
+        |state| state.ledger.leaves = COUNT_MAX + 1,
+        |state| state.ledger.leaves += 1,
+    ];
+    for (number, change) in changes.iter().enumerate() {
+        let mut state = samples::log_state();
+        change(&mut state);
+        assert!(!state.is_sound(), "change {number}");
+    }
 }
 
 /// A store of a manifest alone, its files changed by `change`.
