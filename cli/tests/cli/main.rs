@@ -16,6 +16,7 @@ mod real_input;
 mod record;
 mod rough;
 mod secrets;
+mod serve;
 mod sharing;
 mod tapes;
 mod upkeep;
