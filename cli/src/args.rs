@@ -40,6 +40,8 @@ pub(crate) enum Verb {
     Record(RecordArgs),
     /// Record what programs started elsewhere ask: holds the proxy open and prints the variables that point at it
     Attach(AttachArgs),
+    /// Serve the store to Redis clients and to recorders, until Ctrl-C or SIGTERM
+    Serve(ServeArgs),
     /// Create a store
     Init,
     /// Record runs from a file of transcripts or frames
@@ -133,6 +135,26 @@ pub(crate) struct RecordArgs {
 pub(crate) struct AttachArgs {
     #[command(flatten)]
     pub(crate) run: NewRunArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "It always listens at SOCKET in the store's directory, for its user alone. Over TCP a client logs in with a token (AUTH), which is made
+and shown when the store is first served so. Every option but --config may stand in a file: socket, tcp, no_auth, token_blake3."
+)]
+pub(crate) struct ServeArgs {
+    /// Listen at this Unix socket, too
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Listen at this address of the loopback, too: 127.0.0.1:7420
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) tcp: Option<String>,
+    /// Ask for no token over TCP: every user and program of this machine may read and write
+    #[arg(long)]
+    pub(crate) no_auth: bool,
+    /// A file in TOML with what is not given here
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
 }
 
 /// The run that calls are recorded into, and where they go.

@@ -4,11 +4,13 @@
 //! the variables that clients read their base address from ([`Mounts`]). The address carries a secret of the run.
 //!
 //! Layout: `proxy` (listening, exchanges, recording, replaying), `program` (the child process: its
-//! environment, its output, its end), `nondet` (what it reads of clocks and randomness), `session` (both together, as a run), `share` (several recorders of one store), `look`
+//! environment, its output, its end), `nondet` (what it reads of clocks and randomness), `session` (both together, as a run), `share` (several recorders of one store), `daemon` (a store
+//! served to Redis clients), `resp` (what both speak), `look`
 //! (recorded exchanges as a person wants to see them), `align` (two runs side by side), `rules` (a file of the user's own), [`mod@inspect`] (a program before it is recorded). With the feature `middleware` a program of one's own records and replays itself ([`middleware`]). Without a socket, functions of bytes alone:
 //! [`providers`] (what is known of model providers) and [`redact`] (what must not reach the disk).
 
 mod align;
+mod daemon;
 pub mod inspect;
 mod look;
 #[cfg(feature = "middleware")]
@@ -20,11 +22,13 @@ mod program;
 pub mod providers;
 mod proxy;
 pub mod redact;
+mod resp;
 mod rules;
 mod session;
 mod share;
 
 pub use align::{Alignment, Pair, align};
+pub use daemon::{Began, Serving, ServingError, serve};
 pub use look::{Failing, failing, new_part, new_tool_results, plain_answer};
 pub use nondet::{Captured, NondetError};
 pub use place::Place;

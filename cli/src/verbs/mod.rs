@@ -14,6 +14,7 @@ mod open;
 mod record;
 mod replay;
 mod runs;
+mod serve;
 mod show;
 mod stats;
 mod tail;
@@ -34,6 +35,7 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         Verb::Init => init::run(global, &mut out),
         Verb::Record(args) => record::run(global, args),
         Verb::Attach(args) => attach::run(global, args, &mut out),
+        Verb::Serve(args) => serve::run(global, args),
         Verb::Import(args) => import::run(global, args, &mut out),
         Verb::Runs(args) => runs::run(global, args, &mut out),
         Verb::Show(args) => show::run(global, args, &mut out),

@@ -17,6 +17,7 @@ mod record;
 mod rough;
 mod rules;
 mod secrets;
+mod serve;
 mod sharing;
 mod tapes;
 mod upkeep;

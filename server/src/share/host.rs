@@ -16,9 +16,9 @@ use annals::Store;
 use tokio::sync::watch;
 
 use super::member::Member;
-use super::resp::{Decoder, Value, put_reply};
 use super::socket;
 use crate::program::interrupted;
+use crate::resp::{Limits, Protocol, Reply, Requests};
 
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 256;
@@ -38,7 +38,16 @@ struct Writers {
 
 /// Who writes a store lets others write to it, too.
 #[derive(Debug)]
-pub(super) struct Host(Arc<Inner>, Option<JoinHandle<()>>);
+pub(crate) struct Host(Arc<Inner>, Option<JoinHandle<()>>);
+
+/// A connection that was read from before it came here.
+#[derive(Debug, Default)]
+pub(crate) struct Came {
+    /// Its first command.
+    pub(crate) command: Vec<Vec<u8>>,
+    /// What followed that.
+    pub(crate) rest: Vec<u8>,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -107,25 +116,43 @@ impl Host {
         Ok(Self(inner, Some(thread?)))
     }
 
+    /// A host that nobody finds by a socket of its own: connections are handed to it by [`Host::admit`].
+    ///
+    /// # Errors
+    /// Where this process has no directory.
+    pub(crate) fn without_socket(root: &Path) -> std::io::Result<Self> {
+        let root = std::path::absolute(root)?;
+        Ok(Self(Arc::new(Inner { root, writers: Writing::new(), connections: Mutex::default() }), None))
+    }
+
+    /// Serves a connection that came another way.
+    pub(crate) fn admit(&self, stream: UnixStream, store: &Store, came: Came) {
+        self.0.admit(stream, store, came);
+    }
+
     /// Waits until nobody writes through this host, and ends it. `waiting` is told how many those are, if there are any. What this process
     /// is sent to end it (Ctrl-C) ends the waiting: their runs are abandoned then.
     pub(super) fn finish(self, waiting: impl FnOnce(usize)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        // Without one there is no waiting.
+        if let Ok(runtime) = runtime {
+            runtime.block_on(self.idle(waiting));
+        }
+    }
+
+    /// The same within a runtime, without ending it: that is done by dropping it, which takes as long as its threads do.
+    pub(crate) async fn idle(&self, waiting: impl FnOnce(usize)) {
         let mut writers = self.0.writers.0.subscribe();
         let count = writers.borrow_and_update().count;
         if count == 0 && self.0.writers.close_if_idle() {
             return;
         }
         waiting(count);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        // Without one there is no waiting.
-        let Ok(runtime) = runtime else { return };
-        runtime.block_on(async {
-            let idle = async { while !self.0.writers.close_if_idle() && writers.changed().await.is_ok() {} };
-            tokio::select! {
-                () = idle => {}
-                () = interrupted() => {}
-            }
-        });
+        let idle = async { while !self.0.writers.close_if_idle() && writers.changed().await.is_ok() {} };
+        tokio::select! {
+            () = idle => {}
+            () = interrupted() => {}
+        }
     }
 }
 
@@ -133,10 +160,12 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.0.writers.0.send_modify(|writers| writers.closing = true);
         // Nobody is let in any more, and whoever listens sees that once somebody comes.
-        let woken = socket::connect(&self.0.root).is_ok();
-        socket::remove(&self.0.root);
-        if let Some(thread) = self.1.take().filter(|_| woken) {
-            let _ = thread.join();
+        if let Some(thread) = self.1.take() {
+            let woken = socket::connect(&self.0.root).is_ok();
+            socket::remove(&self.0.root);
+            if woken {
+                let _ = thread.join();
+            }
         }
         let threads = {
             let mut connections = self.0.connections();
@@ -166,7 +195,7 @@ fn accept(host: &Arc<Inner>, listener: &UnixListener, store: &Store) {
             return;
         }
         match came {
-            Ok(stream) => host.admit(stream, store),
+            Ok(stream) => host.admit(stream, store, Came::default()),
             Err(_) => std::thread::sleep(PAUSE),
         }
     }
@@ -174,7 +203,7 @@ fn accept(host: &Arc<Inner>, listener: &UnixListener, store: &Store) {
 
 impl Inner {
     /// Serves a connection on a thread of its own. One that cannot be served is dropped: who made it tries again or gives up.
-    fn admit(self: &Arc<Self>, stream: UnixStream, store: &Store) {
+    fn admit(self: &Arc<Self>, stream: UnixStream, store: &Store, came: Came) {
         let mut connections = self.connections();
         connections.threads.retain(|thread| !thread.is_finished());
         let Ok(handle) = stream.try_clone() else { return };
@@ -188,7 +217,7 @@ impl Inner {
         let thread = thread.spawn(move || {
             // It may fail as nothing here should: its runs are abandoned all the same.
             let _present = Present(&host, id);
-            let _ = serve(stream, member);
+            let _ = serve(stream, member, came);
         });
         if let Ok(thread) = thread {
             connections.streams.insert(id, handle);
@@ -207,34 +236,32 @@ impl Drop for Present<'_> {
 }
 
 /// Answers a connection's commands, in their order, until it ends.
-fn serve(mut stream: UnixStream, mut member: Member) -> std::io::Result<()> {
-    let (mut decoder, mut replies) = (Decoder::default(), Vec::new());
-    let mut buffer = vec![0; READ_BYTES];
+fn serve(mut stream: UnixStream, mut member: Member, came: Came) -> std::io::Result<()> {
+    let (mut requests, mut replies) = (Requests::new(Limits::RECORDER), Vec::new());
+    if !came.command.is_empty() {
+        match member.answer(came.command) {
+            Some(reply) => reply.put(Protocol::Resp2, &mut replies),
+            None => return Ok(()),
+        }
+    }
+    let (mut buffer, mut read) = (came.rest, 0);
     loop {
-        let read = match stream.read(&mut buffer) {
-            Ok(0) => return Ok(()),
-            Ok(read) => read,
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        let mut input = &buffer[..read];
+        let mut input = if read == 0 { buffer.as_slice() } else { &buffer[..read] };
         loop {
-            let command = match decoder.decode(&mut input) {
+            let command = match requests.next(&mut input) {
                 Ok(None) => break,
-                Ok(Some(Value::Array(command))) => Ok(command),
-                Ok(Some(_)) => Err("a command is an array of strings".to_owned()),
-                Err(malformed) => Err(malformed.0),
-            };
-            match command {
-                Ok(command) if command.is_empty() => {}
-                Ok(command) => match member.answer(command) {
-                    Some(reply) => put_reply(&mut replies, &reply),
-                    None => return stream.write_all(&replies),
-                },
+                Ok(Some(command)) => command,
                 Err(why) => {
-                    put_reply(&mut replies, &Value::Error(format!("ERR Protocol error: {why}")));
+                    Reply::Error(format!("ERR Protocol error: {why}")).put(Protocol::Resp2, &mut replies);
                     return stream.write_all(&replies);
                 }
+            };
+            if command.is_empty() {
+                continue;
+            }
+            match member.answer(command) {
+                Some(reply) => reply.put(Protocol::Resp2, &mut replies),
+                None => return stream.write_all(&replies),
             }
             if replies.len() >= REPLY_BYTES {
                 stream.write_all(&replies)?;
@@ -243,6 +270,17 @@ fn serve(mut stream: UnixStream, mut member: Member) -> std::io::Result<()> {
         }
         stream.write_all(&replies)?;
         replies.clear();
+        if read == 0 {
+            buffer = vec![0; READ_BYTES];
+        }
+        read = loop {
+            match stream.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(read) => break read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        };
     }
 }
 
@@ -313,7 +351,7 @@ mod tests {
     fn command(line: &str) -> Vec<u8> {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         let mut bytes = Vec::new();
-        super::super::resp::write_command(&mut bytes, &words).unwrap();
+        crate::resp::write_command(&mut bytes, &words).unwrap();
         bytes
     }
 

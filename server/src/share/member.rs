@@ -21,8 +21,8 @@ use std::thread::JoinHandle;
 use annals::{Durability, ErrorKind, Namespace, OpenFrame, Run, Status, Store, StoredBlob};
 
 use super::host::{Writer, Writing};
-use super::resp::Value;
 use super::words::{Arguments, wrong};
+use crate::resp::Reply;
 
 /// Runs, and bodies that are being streamed, of a connection at a time.
 const RUNS_MAX: usize = 64;
@@ -55,7 +55,7 @@ impl Member {
     }
 
     /// The reply to a command; none where the connection is to end without one.
-    pub(super) fn answer(&mut self, command: Vec<Vec<u8>>) -> Option<Value> {
+    pub(super) fn answer(&mut self, command: Vec<Vec<u8>>) -> Option<Reply> {
         let (name, mut arguments) = Arguments::of(command);
         if name == "STORE.USE" && self.entered.is_none() {
             // Before anything is promised: who is turned away here looks for the store anew.
@@ -65,16 +65,16 @@ impl Member {
         Some(replied(self.obey(&name, &mut arguments)))
     }
 
-    fn enter(&mut self, writer: Writer, arguments: &mut Arguments) -> annals::Result<Value> {
+    fn enter(&mut self, writer: Writer, arguments: &mut Arguments) -> annals::Result<Reply> {
         let name = arguments.text("a namespace's name")?;
         arguments.end()?;
         self.entered = Some((self.store.namespace(&name)?, writer));
         Ok(ok())
     }
 
-    fn obey(&mut self, name: &str, arguments: &mut Arguments) -> annals::Result<Value> {
+    fn obey(&mut self, name: &str, arguments: &mut Arguments) -> annals::Result<Reply> {
         match name {
-            "PING" => Ok(Value::Simple("PONG".to_owned())),
+            "PING" => Ok(Reply::Simple("PONG".into())),
             "RUN.BEGIN" => self.begin_run(arguments),
             "RUN.END" => self.end_run(arguments),
             "FRAME.BEGIN" => self.begin_frame(arguments),
@@ -100,7 +100,7 @@ impl Member {
         self.runs.get(&name).cloned().ok_or_else(none)
     }
 
-    fn begin_run(&mut self, arguments: &mut Arguments) -> annals::Result<Value> {
+    fn begin_run(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {
         let spec = arguments.run()?;
         bounded(self.runs.len(), RUNS_MAX, "runs")?;
         let name = spec.name.clone();
@@ -109,7 +109,7 @@ impl Member {
         Ok(ok())
     }
 
-    fn end_run(&mut self, arguments: &mut Arguments) -> annals::Result<Value> {
+    fn end_run(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {
         let run = self.run(arguments)?;
         let status: Status = arguments.parsed("a status")?;
         arguments.end()?;
@@ -121,7 +121,7 @@ impl Member {
         Ok(ok())
     }
 
-    fn begin_frame(&mut self, arguments: &mut Arguments) -> annals::Result<Value> {
+    fn begin_frame(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {
         let run = self.run(arguments)?;
         let (frame, _) = arguments.frame(true)?;
         bounded(self.frames.len(), FRAMES_MAX, "open frames")?;
@@ -129,7 +129,7 @@ impl Member {
         let frame = OpenFrame::begin(run, &frame)?;
         let seq = frame.seq();
         self.frames.insert((name, seq), frame);
-        Ok(Value::Integer(seq.into()))
+        Ok(Reply::Integer(seq.into()))
     }
 
     /// The name of an open frame.
@@ -142,7 +142,7 @@ impl Member {
         Err(annals::Error::new(ErrorKind::NotFound, message))
     }
 
-    fn append(&mut self, arguments: &mut Arguments) -> annals::Result<Value> {
+    fn append(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {
         let key = self.frame(arguments)?;
         let bytes = arguments.bytes("a part of an output")?;
         arguments.end()?;
@@ -150,15 +150,15 @@ impl Member {
         Ok(ok())
     }
 
-    fn end_frame(&mut self, arguments: &mut Arguments) -> annals::Result<Value> {
+    fn end_frame(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {
         let key = self.frame(arguments)?;
         let ending = arguments.ending()?;
         let frame = self.frames.remove(&key);
         let seq = frame.map_or(Ok(key.1), |frame| frame.finish_with(ending))?;
-        Ok(Value::Integer(seq.into()))
+        Ok(Reply::Integer(seq.into()))
     }
 
-    fn add_frame(&mut self, arguments: &mut Arguments) -> annals::Result<Value> {
+    fn add_frame(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {
         let run = self.run(arguments)?;
         let (mut frame, blob) = arguments.frame(false)?;
         if let Some(name) = blob {
@@ -172,10 +172,10 @@ impl Member {
         }
         // Handed to the writer, as one who holds the store himself would do: the run's end waits for it.
         let (seq, _) = run.submit(frame)?;
-        Ok(Value::Integer(seq.into()))
+        Ok(Reply::Integer(seq.into()))
     }
 
-    fn append_blob(&mut self, arguments: &mut Arguments) -> annals::Result<Value> {
+    fn append_blob(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {
         let name = arguments.bytes("a blob's name")?;
         let part = arguments.bytes("a part of a blob")?;
         arguments.end()?;
@@ -192,7 +192,7 @@ impl Member {
         Ok(ok())
     }
 
-    fn end_blob(&mut self, arguments: &mut Arguments) -> annals::Result<Value> {
+    fn end_blob(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {
         let name = arguments.bytes("a blob's name")?;
         arguments.end()?;
         let stored = match self.blobs.remove(&name) {
@@ -203,7 +203,7 @@ impl Member {
         let len = i64::try_from(stored.len()).unwrap_or(i64::MAX);
         bounded(self.blobs.len(), BLOBS_MAX, "blobs")?;
         self.blobs.insert(name, Blob::There(stored));
-        Ok(Value::Integer(len))
+        Ok(Reply::Integer(len))
     }
 }
 
@@ -263,8 +263,8 @@ impl Read for Coming {
     }
 }
 
-fn ok() -> Value {
-    Value::Simple("OK".to_owned())
+fn ok() -> Reply {
+    Reply::OK
 }
 
 fn bounded(count: usize, max: usize, of: &str) -> annals::Result<()> {
@@ -288,10 +288,10 @@ const KINDS: [(ErrorKind, &str); 9] = [
     (ErrorKind::Bug, "BUG"),
 ];
 
-fn replied(done: annals::Result<Value>) -> Value {
+fn replied(done: annals::Result<Reply>) -> Reply {
     done.unwrap_or_else(|error| {
         let code = KINDS.iter().find(|(kind, _)| *kind == error.kind()).map_or("ERR", |(_, code)| *code);
-        Value::Error(format!("{code} {error}"))
+        Reply::Error(format!("{code} {error}"))
     })
 }
 

@@ -12,9 +12,9 @@ use std::time::Duration;
 use annals::{Ending, ErrorKind, Frame, RunSpec, Status};
 
 use super::member::told;
-use super::resp::{BULK_BYTES_MAX, Decoder, Value, write_command};
 use super::socket;
 use super::words::{Words, bytes, wrong};
+use crate::resp::{BULK_BYTES_MAX, Reply, Responses, write_command};
 
 /// Commands that may be under way without their replies having been read. Those of so many fit in a socket: whoever serves is never kept
 /// from reading by them.
@@ -32,7 +32,7 @@ pub(super) struct Remote(Arc<Mutex<Link>>);
 #[derive(Debug)]
 struct Link {
     stream: UnixStream,
-    decoder: Decoder,
+    decoder: Responses,
     /// What was read and not yet decoded.
     read: Vec<u8>,
     /// Replies that are still to come.
@@ -82,7 +82,7 @@ impl Remote {
             return Ok(Joined::NotNow);
         }
         let link =
-            Link { stream, decoder: Decoder::default(), read: Vec::new(), ahead: 0, lost: None, blobs: 0 };
+            Link { stream, decoder: Responses::default(), read: Vec::new(), ahead: 0, lost: None, blobs: 0 };
         let remote = Self(Arc::new(Mutex::new(link)));
         let asked = remote.call(&Words::new("STORE.USE").word(namespace.as_bytes()));
         match asked {
@@ -98,14 +98,14 @@ impl Remote {
     }
 
     /// Asks for something, and waits for the reply.
-    fn call(&self, words: &Words<'_>) -> annals::Result<Value> {
+    fn call(&self, words: &Words<'_>) -> annals::Result<Reply> {
         let mut link = self.link();
         // Before it is sent: nothing may end as whole after a part of it was refused.
         link.settle()?;
         link.send(words)?;
         let reply = link.reply()?;
         match reply {
-            Value::Error(error) => Err(told(&error)),
+            Reply::Error(error) => Err(told(&error)),
             reply => Ok(reply),
         }
     }
@@ -171,7 +171,7 @@ impl Link {
     fn settle(&mut self) -> annals::Result<()> {
         while self.ahead > 0 {
             self.ahead -= 1;
-            if let Value::Error(error) = self.reply()? {
+            if let Reply::Error(error) = self.reply()? {
                 let error = told(&error);
                 self.lost = Some((error.kind(), error.to_string()));
                 return Err(error);
@@ -180,16 +180,16 @@ impl Link {
         Ok(())
     }
 
-    fn reply(&mut self) -> annals::Result<Value> {
+    fn reply(&mut self) -> annals::Result<Reply> {
         loop {
             let mut input = self.read.as_slice();
-            let decoded = self.decoder.decode(&mut input);
+            let decoded = self.decoder.next(&mut input);
             let left = input.len();
             self.read.drain(..self.read.len() - left);
             match decoded {
                 Ok(Some(reply)) => return Ok(reply),
                 Ok(None) => {}
-                Err(malformed) => return Err(self.lose(ErrorKind::Unavailable, &malformed.0)),
+                Err(malformed) => return Err(self.lose(ErrorKind::Unavailable, &malformed.to_string())),
             }
             let mut buffer = [0; READ_BYTES];
             match self.stream.read(&mut buffer) {
@@ -285,9 +285,9 @@ impl RemoteFrame {
     }
 }
 
-fn number<T: TryFrom<i64>>(reply: &Value) -> annals::Result<T> {
+fn number<T: TryFrom<i64>>(reply: &Reply) -> annals::Result<T> {
     let number = match reply {
-        Value::Integer(number) => T::try_from(*number).ok(),
+        Reply::Integer(number) => T::try_from(*number).ok(),
         _ => None,
     };
     number.ok_or_else(|| {

@@ -14,23 +14,67 @@ use std::path::{Path, PathBuf};
 /// Paths up to this length are addresses everywhere.
 const ADDRESS_BYTES_MAX: usize = 100;
 
+/// A socket that is listened at, and its place; taken away once this is dropped.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    pub(crate) listener: UnixListener,
+    pub(crate) place: PathBuf,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        take_away(&self.place);
+    }
+}
+
 /// Listens for whoever wants to write to the store in this directory. Only whoever holds its lock may ask for that.
 ///
 /// # Errors
 /// Where the file system holds no sockets, or the path is too long for one.
-#[expect(clippy::disallowed_methods, reason = "a socket is no file of the store's data")]
 pub(super) fn listen(root: &Path) -> io::Result<UnixListener> {
     let (place, making) = annals::socket_paths(root);
+    listen_by(&place, &making)
+}
+
+/// The same, for whoever takes the socket away by dropping what this gives.
+///
+/// # Errors
+/// As [`listen`].
+pub(crate) fn listen_for(root: &Path) -> io::Result<Listening> {
+    let root = std::path::absolute(root)?;
+    Ok(Listening { listener: listen(&root)?, place: annals::socket_paths(&root).0 })
+}
+
+/// Listens at a place of the caller's choice.
+///
+/// # Errors
+/// `AddrInUse` where somebody listens there; `AlreadyExists` where something else than a socket stands there; as [`listen`].
+pub(crate) fn listen_at(place: &Path) -> io::Result<Listening> {
+    use std::os::unix::fs::FileTypeExt;
+    let place = std::path::absolute(place)?;
+    match place.symlink_metadata() {
+        Ok(there) if !there.file_type().is_socket() => return Err(io::ErrorKind::AlreadyExists.into()),
+        Ok(_) if at(&place, UnixStream::connect).is_ok() => return Err(io::ErrorKind::AddrInUse.into()),
+        _ => {}
+    }
+    let mut making = place.clone().into_os_string();
+    making.push(format!(".{}", std::process::id()));
+    let listener = listen_by(&place, Path::new(&making))?;
+    Ok(Listening { listener, place })
+}
+
+#[expect(clippy::disallowed_methods, reason = "a socket is no file of the store's data")]
+fn listen_by(place: &Path, making: &Path) -> io::Result<UnixListener> {
     let made = making.join("s");
     let clear = || {
         let _ = std::fs::remove_file(&made);
-        let _ = std::fs::remove_dir(&making);
+        let _ = std::fs::remove_dir(making);
     };
     clear();
-    DirBuilder::new().mode(0o700).create(&making)?;
+    DirBuilder::new().mode(0o700).create(making)?;
     let listening = at(&made, UnixListener::bind).and_then(|listener| {
         std::fs::set_permissions(&made, Permissions::from_mode(0o600))?;
-        std::fs::rename(&made, &place)?;
+        std::fs::rename(&made, place)?;
         Ok(listener)
     });
     clear();
@@ -47,8 +91,12 @@ pub(super) fn connect(root: &Path) -> io::Result<UnixStream> {
 
 /// Takes the socket away. Only whoever listens there may.
 pub(super) fn remove(root: &Path) {
+    take_away(&annals::socket_paths(root).0);
+}
+
+fn take_away(place: &Path) {
     #[expect(clippy::disallowed_methods, reason = "a socket is no file of the store's data")]
-    let _ = std::fs::remove_file(annals::socket_paths(root).0);
+    let _ = std::fs::remove_file(place);
 }
 
 /// Does something with the address that stands for a path.

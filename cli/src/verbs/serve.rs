@@ -1,0 +1,68 @@
+//! `annals serve`: a store served to Redis clients and to recorders until it is told to end.
+
+use std::io::Write;
+
+use annals_server::{Began, Serving, ServingError};
+
+use crate::args::{Global, ServeArgs};
+use crate::door::engine;
+use crate::failure::{Code, Failure, Result};
+use crate::locate;
+
+pub(super) fn run(global: &Global, args: &ServeArgs) -> Result<()> {
+    let options = Serving {
+        socket: args.socket.clone(),
+        tcp: args.tcp.clone(),
+        no_auth: args.no_auth,
+        token_blake3: None,
+    };
+    let serving = match &args.config {
+        Some(path) => {
+            #[expect(clippy::disallowed_methods, reason = "a file of the user's, not of a store")]
+            let text = std::fs::read(path).map_err(|error| {
+                let message = format!("cannot read {}: {error}", path.display());
+                Failure::new(Code::Failed, message, "name a file that can be read")
+            })?;
+            options.or(Serving::parse(&String::from_utf8_lossy(&text)).map_err(told)?)
+        }
+        None => options,
+    };
+    let root = locate::store(global.store.as_deref());
+    annals_server::serve(&root, &global.namespace, &serving, began, waiting).map_err(told)
+}
+
+fn told(error: ServingError) -> Failure {
+    match error {
+        ServingError::Store(error) => engine(error),
+        ServingError::Refused(_) => {
+            Failure::new(Code::Usage, error, "`annals serve --help` says what can be given")
+        }
+        ServingError::System { .. } => {
+            Failure::new(Code::Failed, error, "name another place with --socket or --tcp")
+        }
+    }
+}
+
+/// Where it listens, on standard error. Nothing is left to do where even this cannot be written.
+fn began(began: &Began) {
+    let mut stderr = anstream::stderr().lock();
+    for socket in &began.sockets {
+        let _ = writeln!(stderr, "annals: listening at {}", socket.display());
+    }
+    if let Some(address) = began.tcp {
+        let login = if began.is_open { "without a token" } else { "with a token" };
+        let _ = writeln!(stderr, "annals: listening at {address}, {login}");
+    }
+    if let Some(token) = &began.token {
+        let _ = writeln!(stderr, "annals: the token, which is told this once: {token}");
+    }
+    let _ = writeln!(stderr, "annals: ready");
+}
+
+fn waiting(count: usize) {
+    let mut stderr = anstream::stderr().lock();
+    let _ = writeln!(
+        stderr,
+        "annals: waiting for {count} that record; Ctrl-C ends at once, and their runs are abandoned"
+    );
+}

@@ -1,0 +1,283 @@
+//! A store served to clients.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, ChildStderr, Stdio};
+use std::time::Duration;
+
+use crate::Bench;
+use crate::upstream::Upstream;
+
+/// A daemon under way.
+struct Daemon {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    /// What it said before it was ready.
+    told: Vec<String>,
+}
+
+impl Bench {
+    fn serve(&self, options: &[&str]) -> Daemon {
+        let mut args = vec!["serve"];
+        args.extend(options);
+        let mut command = self.command(args);
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut told = Vec::new();
+        while !told.iter().any(|line: &String| line == "annals: ready") {
+            let mut line = String::new();
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "it never was ready: {told:?}");
+            told.push(line.trim_end().to_owned());
+        }
+        Daemon { child, stderr, told }
+    }
+
+    fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.path(".annals/SOCKET")).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    fn value(&self, key: &str) -> Option<String> {
+        let done = self.run(&format!("get {key} --keyspace db0 --raw"));
+        (done.code == 0).then(|| String::from_utf8(done.stdout).unwrap())
+    }
+}
+
+impl Daemon {
+    /// What stands behind these words in what it said.
+    fn said(&self, words: &str) -> String {
+        let found = self.told.iter().find_map(|line| line.split_once(words)).map(|(_, rest)| rest);
+        found.unwrap_or_else(|| panic!("{words:?} is not in {:?}", self.told)).to_owned()
+    }
+
+    fn tcp(&self) -> TcpStream {
+        let address = self.told.iter().filter_map(|line| line.split_once("127.0.0.1:")).map(|(_, rest)| rest);
+        let port: String = address.last().unwrap().chars().take_while(char::is_ascii_digit).collect();
+        let stream = TcpStream::connect(("127.0.0.1", port.parse().unwrap())).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    /// Waits for its end: its exit code, and what it said since it was ready.
+    fn ended(mut self) -> (Option<i32>, String) {
+        let mut rest = String::new();
+        self.stderr.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends something and reads one line.
+fn ask(stream: &mut (impl Read + Write), command: &str) -> String {
+    stream.write_all(command.as_bytes()).unwrap();
+    stream.write_all(b"\r\n").unwrap();
+    line(stream)
+}
+
+fn line(stream: &mut impl Read) -> String {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while line.last() != Some(&b'\n') && stream.read(&mut byte).is_ok_and(|read| read == 1) {
+        line.push(byte[0]);
+    }
+    String::from_utf8(line).unwrap().trim_end().to_owned()
+}
+
+#[test]
+fn a_store_is_served_at_its_socket_and_what_was_set_is_the_engines() {
+    let bench = Bench::new();
+    let daemon = bench.serve(&[]);
+    assert!(daemon.said("listening at ").ends_with(".annals/SOCKET"));
+    let mut client = bench.connect();
+    assert_eq!(ask(&mut client, "set colour blue"), "+OK");
+    assert_eq!(ask(&mut client, "get colour"), "$4");
+    assert_eq!(line(&mut client), "blue");
+    // Those who read do so beside it; those who would write are told who does.
+    assert_eq!(bench.value("colour").as_deref(), Some("blue"));
+    assert!(bench.run("put a b").failed(1).contains(&daemon.child.id().to_string()));
+    daemon.signal("-TERM");
+    assert_eq!(daemon.ended(), (Some(0), String::new()));
+    assert!(!bench.path(".annals/SOCKET").exists());
+    assert_eq!(bench.value("colour").as_deref(), Some("blue"));
+    assert_eq!(bench.run("verify").code, 0);
+}
+
+#[test]
+fn tcp_is_for_the_loopback_and_asks_for_a_token() {
+    let bench = Bench::new();
+    for address in ["0.0.0.0:0", "192.0.2.1:7420"] {
+        let refused = bench.run_args(["serve", "--tcp", address]).failed(2);
+        assert!(refused.contains("not an address of the loopback"), "{refused}");
+    }
+    let daemon = bench.serve(&["--tcp", "127.0.0.1:0"]);
+    let token = daemon.said("told this once: ");
+    assert_eq!(token.len(), 64);
+    let mut client = daemon.tcp();
+    assert_eq!(ask(&mut client, "get a"), "-NOAUTH Authentication required.");
+    assert_eq!(
+        ask(&mut client, "auth 0000"),
+        "-WRONGPASS invalid username-password pair or user is disabled."
+    );
+    assert_eq!(ask(&mut client, &format!("auth {token}")), "+OK");
+    assert_eq!(ask(&mut client, "set a 1"), "+OK");
+    // A page in a browser can send this to any port of the machine.
+    let mut page = daemon.tcp();
+    assert_eq!(ask(&mut page, "POST / HTTP/1.1\r\nHost: x\r\n\r\nset a 2"), "");
+    assert_eq!(ask(&mut client, "get a"), "$1");
+    assert_eq!(line(&mut client), "1");
+    daemon.signal("-INT");
+    assert_eq!(daemon.ended().0, Some(0));
+    // It holds from then on, and is not told again.
+    let again = bench.serve(&["--tcp", "127.0.0.1:0"]);
+    assert!(
+        !again.told.iter().any(|line| line.contains("token,") || line.contains(&token)),
+        "{:?}",
+        again.told
+    );
+    assert_eq!(ask(&mut again.tcp(), &format!("auth {token}")), "+OK");
+    drop(again);
+    let open = bench.serve(&["--tcp", "127.0.0.1:0", "--no-auth"]);
+    open.said("without a token");
+    assert_eq!(ask(&mut open.tcp(), "set b 1"), "+OK");
+}
+
+#[test]
+fn a_file_says_what_options_leave_open_and_another_socket_is_listened_at_too() {
+    let bench = Bench::new();
+    let hash = blake3::hash(b"sesame");
+    bench.write(
+        "annals.toml",
+        format!("tcp = \"127.0.0.1:0\"\nsocket = \"here\"\ntoken_blake3 = \"{hash}\"\n"),
+    );
+    let daemon = bench.serve(&["--config", "annals.toml"]);
+    assert_eq!(ask(&mut daemon.tcp(), "auth sesame"), "+OK");
+    let mut other = UnixStream::connect(bench.path("here")).unwrap();
+    assert_eq!(ask(&mut other, "set a 1"), "+OK");
+    assert_eq!(ask(&mut bench.connect(), "strlen a"), ":1");
+    bench.write("wrong.toml", "port = 1\n");
+    assert!(bench.run("serve --config wrong.toml").failed(2).contains("port"));
+    bench.write("a-file", "of the user's");
+    drop(daemon);
+    assert!(bench.run("serve --socket a-file").failed(1).contains("a-file"));
+}
+
+/// Sets keys `NAME:N` one after the other until the daemon goes; gives how many were acknowledged.
+fn load(mut client: impl Read + Write, name: usize) -> usize {
+    for number in 0.. {
+        let sent = client.write_all(format!("set {name}:{number} {number}\r\n").as_bytes());
+        if sent.is_err() || line(&mut client) != "+OK" {
+            return number;
+        }
+    }
+    0
+}
+
+#[test]
+fn what_was_acknowledged_is_there_however_the_daemon_ends() {
+    for signal in ["-TERM", "-KILL"] {
+        let bench = Bench::new();
+        let daemon = bench.serve(&[]);
+        let counts = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..8)
+                .map(|name| {
+                    let client = bench.connect();
+                    scope.spawn(move || load(client, name))
+                })
+                .collect();
+            std::thread::sleep(Duration::from_millis(400));
+            daemon.signal(signal);
+            clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>()
+        });
+        let (code, _) = daemon.ended();
+        assert_eq!(code, (signal == "-TERM").then_some(0));
+        assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+        let there = bench.run("scan --keyspace db0 --json").json();
+        for (name, count) in counts.iter().enumerate() {
+            let of =
+                there.iter().filter(|pair| pair["key"].as_str().unwrap().starts_with(&format!("{name}:")));
+            // One more may have been written and not told.
+            let of = of.count();
+            assert!((*count..=count + 1).contains(&of), "{signal}: of {count} there are {of}");
+        }
+        assert_eq!(bench.run("verify").code, 0);
+    }
+}
+
+#[test]
+fn slow_and_hostile_connections_disturb_nobody() {
+    let bench = Bench::new();
+    let daemon = bench.serve(&["--tcp", "127.0.0.1:0"]);
+    let mut setup = bench.connect();
+    assert_eq!(ask(&mut setup, &format!("set big {}", "x".repeat(60_000))), "+OK");
+    // One that never reads what it asks for, until nothing more is taken of it.
+    let mut greedy = bench.connect();
+    greedy.set_nonblocking(true).unwrap();
+    let mut sent = 0;
+    let mut quiet = 0;
+    while quiet < 20 {
+        match greedy.write(b"get big\r\n") {
+            Ok(written) => (sent, quiet) = (sent + written, 0),
+            Err(_) => {
+                quiet += 1;
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        assert!(sent < 64 << 20, "what is not read is held back");
+    }
+    // One that announces much, one that says half, one that goes byte by byte, a stranger who says a lot.
+    let mut announces = bench.connect();
+    announces.write_all(b"*2\r\n$3\r\nGET\r\n$536870912\r\n").unwrap();
+    let mut half = bench.connect();
+    half.write_all(b"*3\r\n$3\r\nSE").unwrap();
+    let mut drip = bench.connect();
+    let mut stranger = daemon.tcp();
+    let refused = ask(&mut stranger, "*1\r\n$1000000");
+    assert_eq!(refused, "-ERR Protocol error: unauthenticated bulk length");
+    let mut other = bench.connect();
+    for (number, byte) in b"*3\r\n$3\r\nSET\r\n$4\r\ndrip\r\n$1\r\n1\r\n".iter().enumerate() {
+        drip.write_all(&[*byte]).unwrap();
+        assert_eq!(ask(&mut other, &format!("set n {number}")), "+OK");
+    }
+    assert_eq!(line(&mut drip), "+OK");
+    // They do not keep it from ending either, and what they hold of it is little.
+    let status = format!("/proc/{}/status", daemon.child.id());
+    #[expect(clippy::disallowed_methods, reason = "what the process holds is to be seen")]
+    let status = std::fs::read(status).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    if let Some(resident) = status.ok().and_then(|text| Some(text.split_once("VmRSS:")?.1.to_owned())) {
+        let kib: u64 = resident.split_whitespace().next().unwrap().parse().unwrap();
+        assert!(kib < 200 << 10, "{kib} KiB");
+    }
+    drop((announces, half, greedy));
+    daemon.signal("-TERM");
+    assert_eq!(daemon.ended().0, Some(0));
+}
+
+#[test]
+fn a_program_is_recorded_through_a_daemon() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let daemon = bench.serve(&[]);
+    let mut client = bench.connect();
+    let recorded = bench.record(&upstream.url, "r", &["swapped", "a,b,c,d"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    assert_eq!(ask(&mut client, "set a 1"), "+OK");
+    let runs = bench.run("runs --json").json();
+    assert_eq!((&runs[0]["id"], &runs[0]["status"]), (&"r".into(), &"ok".into()));
+    daemon.signal("-TERM");
+    assert_eq!(daemon.ended().0, Some(0));
+    let replayed = bench.replay(&["r"], &[]);
+    assert_eq!(replayed.code, 0, "{replayed:?}");
+    assert_eq!(String::from_utf8_lossy(&replayed.stdout), String::from_utf8_lossy(&recorded.stdout));
+}

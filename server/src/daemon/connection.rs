@@ -1,0 +1,84 @@
+//! A connection's bytes: read while there is room, done turn by turn, answered in order.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::session::{Daemon, Session};
+use super::turn::{End, Turn, turn};
+use crate::resp::{Limits, Requests};
+
+/// What is read of a connection at once.
+const READ_BYTES: usize = 16 << 10;
+/// How long a stranger may take to log in, and a client to take anything of its replies.
+const LOGIN: Duration = Duration::from_secs(30);
+const STALL: Duration = Duration::from_secs(60);
+
+/// A connection that is to go on as a recorder's: its command, and what followed that.
+pub(super) type Recorder = (Vec<Vec<u8>>, Vec<u8>);
+
+/// Answers a connection until it ends, or until the daemon does. Gives the recorder that it turned out to be.
+///
+/// # Errors
+/// As reading and writing; `TimedOut` for one that is not waited for any longer.
+pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    daemon: &Daemon,
+    mut session: Session,
+    stream: &mut S,
+    mut stopped: watch::Receiver<bool>,
+) -> std::io::Result<Option<Recorder>> {
+    let limits = if session.authenticated { Limits::CLIENT } else { Limits::STRANGER };
+    let mut requests = Requests::new(limits);
+    let mut buffer = vec![0; READ_BYTES];
+    let login = tokio::time::sleep(LOGIN);
+    tokio::pin!(login);
+    loop {
+        let read = tokio::select! {
+            read = stream.read(&mut buffer) => read?,
+            _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
+            () = &mut login, if !session.authenticated => return Err(std::io::ErrorKind::TimedOut.into()),
+        };
+        if read == 0 {
+            return Ok(None);
+        }
+        let mut input = &buffer[..read];
+        loop {
+            let mut done = turn(daemon, &mut session, &mut requests, &mut input);
+            settle(&session, &mut done).await;
+            write(stream, &done.out).await?;
+            match done.end {
+                None if done.more => {}
+                None => break,
+                Some(End::HangUp) => {
+                    let _ = stream.shutdown().await;
+                    return Ok(None);
+                }
+                Some(End::Recorder(command)) => return Ok(Some((command, input.to_vec()))),
+            }
+        }
+    }
+}
+
+/// Waits until what a turn rests on is on disk.
+async fn settle(session: &Session, turn: &mut Turn) {
+    let Some(wait) = turn.wait.take() else { return };
+    match wait.await {
+        Ok(Ok(())) => {}
+        Ok(Err(why)) => turn.fail(session, &why),
+        Err(_) => turn.fail(session, "the daemon ends"),
+    }
+}
+
+/// Writes all, as long as the other side takes some of it now and then.
+async fn write<S: AsyncWrite + Unpin>(stream: &mut S, mut bytes: &[u8]) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        let written = timeout(STALL, stream.write(bytes)).await??;
+        if written == 0 {
+            return Err(std::io::ErrorKind::WriteZero.into());
+        }
+        bytes = &bytes[written..];
+    }
+    stream.flush().await
+}

@@ -1,0 +1,157 @@
+//! What COMMAND says of the commands.
+
+use super::table::Command;
+use crate::resp::Reply;
+
+/// The entry of COMMAND and COMMAND INFO.
+pub(super) fn info(command: &Command) -> Reply {
+    let (first, last, step) = command.keys;
+    let number = |number: i32| Reply::Integer(number.into());
+    let flags = command.flags.iter().map(|flag| Reply::Simple((*flag).into())).collect();
+    let categories = categories(command).into_iter().map(|name| Reply::Simple(name.into())).collect();
+    Reply::Array(vec![
+        Reply::text(command.name),
+        number(command.arity),
+        Reply::Set(flags),
+        number(first),
+        number(last),
+        number(step),
+        Reply::Set(categories),
+        Reply::Array(Vec::new()),
+        Reply::Array(Vec::new()),
+        Reply::Array(Vec::new()),
+    ])
+}
+
+fn categories(command: &Command) -> Vec<String> {
+    let mut categories = vec![format!("@{}", command.group)];
+    categories.extend(["write", "readonly"].iter().filter(|of| command.flags.contains(of)).map(
+        |of| match *of {
+            "readonly" => "@read".to_owned(),
+            of => format!("@{of}"),
+        },
+    ));
+    categories.push(if command.flags.contains(&"fast") { "@fast" } else { "@slow" }.to_owned());
+    categories
+}
+
+/// The entry of COMMAND DOCS.
+pub(super) fn docs(command: &Command) -> (Reply, Reply) {
+    let pair = |key: &str, value: Reply| (Reply::text(key), value);
+    let mut about = vec![
+        pair("summary", Reply::text(command.summary)),
+        pair("since", Reply::text(command.since)),
+        pair("group", Reply::text(command.group)),
+    ];
+    let arguments = arguments(command.arguments);
+    if !arguments.is_empty() {
+        about.push(pair("arguments", Reply::Array(arguments)));
+    }
+    (Reply::text(command.name), Reply::Map(about))
+}
+
+/// The arguments of a line such as `key value [NX|XX] [EX seconds] [key ...]`.
+fn arguments(line: &str) -> Vec<Reply> {
+    let mut arguments = Vec::new();
+    let mut rest = line.trim();
+    while !rest.is_empty() {
+        let (part, is_optional) = if rest.starts_with('[') {
+            let end = rest.find(']').unwrap_or(rest.len());
+            let part = rest.get(1..end).unwrap_or_default();
+            rest = rest.get(end + 1..).unwrap_or_default().trim_start();
+            (part, true)
+        } else {
+            let end = rest.find(" [").unwrap_or(rest.len());
+            // Up to the next thing that may be left out; words in capitals take the word that follows them.
+            let words = rest.get(..end).unwrap_or_default();
+            let mut taken = words.find(' ').unwrap_or(words.len());
+            if is_token(words.get(..taken).unwrap_or_default())
+                && let Some(next) = words.get(taken + 1..)
+            {
+                taken += 1 + next.find(' ').unwrap_or(next.len());
+            }
+            let part = words.get(..taken).unwrap_or_default();
+            rest = rest.get(taken..).unwrap_or_default().trim_start();
+            (part, false)
+        };
+        if !part.is_empty() {
+            arguments.push(argument(part, is_optional));
+        }
+    }
+    arguments
+}
+
+fn is_token(word: &str) -> bool {
+    word.bytes().any(|byte| byte.is_ascii_uppercase())
+}
+
+fn argument(part: &str, is_optional: bool) -> Reply {
+    let pair = |key: &str, value: Reply| (Reply::text(key), value);
+    let (part, is_multiple) = match part.strip_suffix("...") {
+        Some(part) => (part.trim_end(), true),
+        None => (part, false),
+    };
+    let mut about = if part.contains('|') {
+        let each = part.split('|').map(|part| argument(part, false)).collect();
+        vec![
+            pair("name", Reply::text(part.to_ascii_lowercase())),
+            pair("type", Reply::text("oneof")),
+            pair("arguments", Reply::Array(each)),
+        ]
+    } else {
+        let (token, name) = match part.split_once(' ') {
+            Some((token, name)) if is_token(token) => (Some(token), name),
+            _ if is_token(part) => (Some(part), ""),
+            _ => (None, part),
+        };
+        let kind = match name {
+            "" => "pure-token",
+            "key" => "key",
+            "pattern" => "pattern",
+            "count" | "index" | "increment" | "decrement" | "seconds" | "milliseconds" | "cursor" => {
+                "integer"
+            }
+            "unix-time-seconds" | "unix-time-milliseconds" => "unix-time",
+            _ => "string",
+        };
+        let name = if name.is_empty() { part.to_ascii_lowercase() } else { name.to_owned() };
+        let mut about = vec![pair("name", Reply::text(&name)), pair("type", Reply::text(kind))];
+        if kind != "pure-token" {
+            about.push(pair("display_text", Reply::text(&name)));
+        }
+        about.extend(token.map(|token| pair("token", Reply::text(token))));
+        about
+    };
+    let flags: Vec<Reply> = [("optional", is_optional), ("multiple", is_multiple)]
+        .iter()
+        .filter(|(_, set)| *set)
+        .map(|(flag, _)| Reply::Simple((*flag).into()))
+        .collect();
+    if !flags.is_empty() {
+        about.push(pair("flags", Reply::Set(flags)));
+    }
+    Reply::Map(about)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field<'a>(reply: &'a Reply, name: &str) -> Option<&'a Reply> {
+        let Reply::Map(pairs) = reply else { panic!("a map") };
+        pairs.iter().find(|(key, _)| *key == Reply::text(name)).map(|(_, value)| value)
+    }
+
+    #[test]
+    fn a_line_of_arguments_is_told_part_by_part() {
+        let told = arguments("key value [NX|XX] [EX seconds] MATCH pattern [key ...]");
+        let names: Vec<_> = told.iter().map(|argument| field(argument, "name").unwrap().clone()).collect();
+        assert_eq!(names, ["key", "value", "nx|xx", "seconds", "pattern", "key"].map(Reply::text));
+        assert_eq!(field(&told[2], "type"), Some(&Reply::text("oneof")));
+        assert_eq!(field(&told[3], "token"), Some(&Reply::text("EX")));
+        assert_eq!(field(&told[4], "token"), Some(&Reply::text("MATCH")));
+        let flags = Reply::Set(vec![Reply::Simple("optional".into()), Reply::Simple("multiple".into())]);
+        assert_eq!(field(&told[5], "flags"), Some(&flags));
+        assert!(arguments("").is_empty());
+    }
+}

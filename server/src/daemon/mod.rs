@@ -1,0 +1,31 @@
+//! The daemon: the engine over sockets, for Redis clients and for recorders.
+//!
+//! A connection is a task. It reads, does all whole requests that have come as one *turn*, waits until what the turn wrote and what it read is on
+//! disk, writes the replies, and reads on: so replies come in order, a client that does not read is not read from, and connections that wait
+//! share a sync. What a turn writes is one batch of the engine.
+//!
+//! Invariants: one lock around reading and handing over makes each turn atomic among all connections; it is never held while anybody
+//! waits for the disk. Nothing is replied before all it rests on is on disk. A connection can hold no more than its limits let it.
+//!
+//! Layout: `config` (what it is told), `access` (tokens), `server` (listening, ending), `connection` (bytes and turns), `turn` (requests done),
+//! `databases` (keys, deadlines, what is not on disk yet), `session` (what a connection is), `table` (the commands) and `commands/`
+//! (a file for each group), `docs` (what COMMAND says of them), `glob` (patterns).
+//!
+//! Left out on purpose: other addresses than the loopback's, scripts, publishing and subscribing, lists, sets, hashes, WATCH.
+
+mod access;
+mod commands;
+mod config;
+mod connection;
+mod databases;
+mod docs;
+mod glob;
+mod server;
+mod session;
+mod table;
+#[cfg(test)]
+mod tests;
+mod turn;
+
+pub use config::{Serving, ServingError};
+pub use server::{Began, serve};

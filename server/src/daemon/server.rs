@@ -1,0 +1,301 @@
+//! Listening, letting in, ending.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use annals::{Durability, Options, Store};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::access::{self, Access};
+use super::config::{Serving, ServingError};
+use super::connection;
+use super::databases::Databases;
+use super::session::{Daemon, Facts, Session};
+use crate::program::interrupted;
+use crate::share::{Came, Host, Listening, listen_at, listen_for};
+
+/// Connections at a time.
+const CONNECTIONS_MAX: usize = 10_000;
+/// How long nobody is let in after the system refused to, or at the limit.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long connections have for their last replies once the daemon ends.
+const GRACE: Duration = Duration::from_secs(5);
+/// How often keys whose deadline is past are looked for, and how many deadlines are looked at at once.
+const SWEEP: Duration = Duration::from_secs(10);
+const SWEPT_MAX: usize = 256;
+
+/// Where a daemon listens, once it does.
+#[derive(Debug, Clone)]
+pub struct Began {
+    /// Unix sockets.
+    pub sockets: Vec<PathBuf>,
+    /// The address of TCP, its port as it was given by the system.
+    pub tcp: Option<SocketAddr>,
+    /// A token that was just made: nobody is told a second time.
+    pub token: Option<String>,
+    /// Whether TCP asks for no token.
+    pub is_open: bool,
+}
+
+/// Serves a store until this process is told to end (Ctrl-C, SIGTERM); then ends the connections, each after what it had asked for, waits for
+/// those who record (`waiting` is told how many), and closes the store. Told once more, it ends at once: those runs are abandoned.
+///
+/// # Errors
+/// `Refused` for what makes no sense or is not offered; those of the store and of the system.
+pub fn serve(
+    root: &Path,
+    namespace: &str,
+    serving: &Serving,
+    began: impl FnOnce(&Began),
+    waiting: impl Fn(usize),
+) -> Result<(), ServingError> {
+    let (address, token) = (serving.address()?, serving.token()?);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|cause| system("cannot start threads", cause))?;
+    // Redis clients are told of what is on disk only; recorders ask for it at a run's end, and nobody's program waits for each frame.
+    let options = Options { durability: Durability::Process, ..Options::default() };
+    let io = options.io.clone();
+    let store = Store::open_with(root, options)?;
+    let space = store.namespace(namespace)?;
+    let host = Host::without_socket(root).map_err(|cause| system("cannot serve recorders", cause))?;
+    let listened = runtime.block_on(async {
+        let (databases, settling) = Databases::open(space.clone(), io)?;
+        let daemon = Arc::new(Daemon::new(store.clone(), databases.clone()));
+        let settler = tokio::spawn(databases.clone().settle(settling));
+        let sweeper = tokio::spawn(sweep(databases));
+        let (access, made) = match (address, serving.no_auth, token) {
+            (None, ..) | (_, true, _) => (Access::OPEN, None),
+            (_, _, Some(hash)) => (Access::by(hash), None),
+            _ => {
+                let (hash, made) = access::token(&space)?;
+                (Access::by(hash), made)
+            }
+        };
+        // Before anybody knows where to find it: what ends it is heard from the beginning.
+        let ended = interrupted();
+        let doors = Doors::open(root, serving, address).await?;
+        began(&Began {
+            sockets: doors.unix.iter().map(|(_, listening)| listening.place.clone()).collect(),
+            tcp: doors.tcp.as_ref().and_then(|listener| listener.local_addr().ok()),
+            token: made,
+            is_open: access.is_open(),
+        });
+        let shared = Arc::new(Shared { daemon, host, store: store.clone(), access });
+        listen(&shared, doors, ended, waiting).await;
+        sweeper.abort();
+        settler.abort();
+        // Runs of those who still record are abandoned while the store is open; their threads end with this.
+        tokio::task::block_in_place(|| drop(shared));
+        Ok::<(), ServingError>(())
+    });
+    drop(runtime);
+    listened?;
+    Ok(store.close()?)
+}
+
+fn system(what: &str, cause: std::io::Error) -> ServingError {
+    ServingError::System { what: what.to_owned(), cause }
+}
+
+/// What connections are served with.
+struct Shared {
+    daemon: Arc<Daemon>,
+    host: Host,
+    store: Store,
+    access: Access,
+}
+
+/// Where somebody may come in.
+struct Doors {
+    unix: Vec<(UnixListener, Listening)>,
+    tcp: Option<TcpListener>,
+}
+
+impl Doors {
+    async fn open(root: &Path, serving: &Serving, address: Option<SocketAddr>) -> Result<Self, ServingError> {
+        let mut unix = Vec::new();
+        let own = listen_for(root).and_then(registered);
+        match own {
+            Ok(own) => unix.push(own),
+            // Another place was named; recorders will find the store locked.
+            Err(_) if serving.socket.is_some() => {}
+            Err(cause) => return Err(system("cannot listen in the store's directory", cause)),
+        }
+        if let Some(place) = &serving.socket {
+            let what = || format!("cannot listen at {}", place.display());
+            let listening = listen_at(place).and_then(registered);
+            unix.push(listening.map_err(|cause| ServingError::System { what: what(), cause })?);
+        }
+        let tcp = match address {
+            None => None,
+            Some(address) => {
+                let what = || format!("cannot listen at {address}");
+                let bound = TcpListener::bind(address).await;
+                Some(bound.map_err(|cause| ServingError::System { what: what(), cause })?)
+            }
+        };
+        Ok(Self { unix, tcp })
+    }
+}
+
+fn registered(listening: Listening) -> std::io::Result<(UnixListener, Listening)> {
+    let listener = listening.listener.try_clone()?;
+    listener.set_nonblocking(true)?;
+    Ok((UnixListener::from_std(listener)?, listening))
+}
+
+/// Serves whoever comes until this process is told to end, then ends connection after connection.
+async fn listen(
+    shared: &Arc<Shared>,
+    doors: Doors,
+    ended: impl Future<Output = ()>,
+    waiting: impl Fn(usize),
+) {
+    let (stop, stopped) = watch::channel(false);
+    let mut tasks = JoinSet::new();
+    let Doors { unix, tcp } = doors;
+    let mut places = Vec::new();
+    for (listener, listening) in unix {
+        tasks.spawn(accept(shared.clone(), Door::Unix(listener), stopped.clone()));
+        places.push(listening);
+    }
+    if let Some(listener) = tcp {
+        tasks.spawn(accept(shared.clone(), Door::Tcp(listener), stopped.clone()));
+    }
+    ended.await;
+    // From now on it is found nowhere.
+    drop(places);
+    let again = interrupted();
+    let _ = stop.send(true);
+    let orderly = async {
+        // Who does not take the last replies is not waited for.
+        let _ = tokio::time::timeout(GRACE, async { while tasks.join_next().await.is_some() {} }).await;
+        shared.host.idle(waiting).await;
+    };
+    tokio::select! {
+        () = orderly => {}
+        () = again => {}
+    }
+    tasks.shutdown().await;
+}
+
+enum Door {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+/// Lets in whoever comes by a door, and ends once all of them have.
+async fn accept(shared: Arc<Shared>, door: Door, stopped: watch::Receiver<bool>) {
+    let mut stop = stopped.clone();
+    let mut connections = JoinSet::new();
+    loop {
+        let let_in = async {
+            if connections.len() >= CONNECTIONS_MAX {
+                tokio::time::sleep(PAUSE).await;
+                return None;
+            }
+            let came = match &door {
+                Door::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+                Door::Tcp(listener) => {
+                    listener.accept().await.map(|(stream, from)| Stream::Tcp(stream, from))
+                }
+            };
+            match came {
+                Ok(stream) => Some(stream),
+                // Out of descriptors or the like: it may pass, and must not become a busy loop.
+                Err(_) => {
+                    tokio::time::sleep(PAUSE).await;
+                    None
+                }
+            }
+        };
+        tokio::select! {
+            _ = stop.wait_for(|stopped| *stopped) => break,
+            came = let_in => if let Some(stream) = came {
+                connections.spawn(serve_one(shared.clone(), stream, stopped.clone()));
+            },
+        }
+        while connections.try_join_next().is_some() {}
+    }
+    drop(door);
+    while connections.join_next().await.is_some() {}
+}
+
+enum Stream {
+    Unix(tokio::net::UnixStream),
+    Tcp(tokio::net::TcpStream, SocketAddr),
+}
+
+async fn serve_one(shared: Arc<Shared>, stream: Stream, stopped: watch::Receiver<bool>) {
+    let daemon = &shared.daemon;
+    let id = daemon.connections.fetch_add(1, Ordering::Relaxed) + 1;
+    let facts =
+        |address: String| Facts { id, address, began_ns: daemon.databases.now_ns(), ..Facts::default() };
+    let _listed = Listed(daemon, id);
+    // A connection that breaks is nobody's concern but its own.
+    match stream {
+        Stream::Tcp(mut stream, from) => {
+            let _ = stream.set_nodelay(true);
+            let facts = facts(from.to_string());
+            daemon.clients().insert(id, facts.clone());
+            let session = Session::new(facts, shared.access, false);
+            let _ = connection::serve(daemon, session, &mut stream, stopped).await;
+        }
+        Stream::Unix(mut stream) => {
+            // The file's mode says so already; a socket that was handed on is not refused by that.
+            let own = rustix::process::geteuid().as_raw();
+            if !stream.peer_cred().is_ok_and(|peer| peer.uid() == own) {
+                return;
+            }
+            let facts = facts("unix".to_owned());
+            daemon.clients().insert(id, facts.clone());
+            let session = Session::new(facts, Access::OPEN, true);
+            let served = connection::serve(daemon, session, &mut stream, stopped).await;
+            let Ok(Some((command, rest))) = served else { return };
+            let stream = stream.into_std().and_then(|stream| {
+                stream.set_nonblocking(false)?;
+                Ok(stream)
+            });
+            if let Ok(stream) = stream {
+                shared.host.admit(stream, &shared.store, Came { command, rest });
+            }
+        }
+    }
+}
+
+/// A connection that is listed.
+struct Listed<'a>(&'a Daemon, u64);
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        self.0.clients().remove(&self.1);
+    }
+}
+
+/// Looks for keys whose deadline is past, a few at a time.
+async fn sweep(databases: Arc<Databases>) {
+    let mut from = Vec::new();
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        loop {
+            // A store that cannot be read says so to whoever asks for something.
+            let Ok((next, settled)) = databases.sweep(&from, SWEPT_MAX) else { break };
+            if let Some(settled) = settled {
+                let _ = settled.await;
+            }
+            match next {
+                Some(next) => from = next,
+                None => {
+                    from.clear();
+                    break;
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! Commands as a client meets them, in scripts: what is typed, and all that comes back.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use annals::Store;
+use annals::io::RealIo;
+
+use super::access::Access;
+use super::databases::Databases;
+use super::session::{Daemon, Facts, Session};
+use super::turn::{End, turn};
+use crate::resp::{Limits, Requests};
+
+/// A daemon without sockets.
+struct Bench {
+    daemon: Arc<Daemon>,
+    _directory: tempfile::TempDir,
+    runtime: tokio::runtime::Runtime,
+}
+
+/// One of its connections.
+struct Client<'a> {
+    bench: &'a Bench,
+    session: Session,
+    requests: Requests,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build().unwrap();
+        let store = Store::open(directory.path().join("s")).unwrap();
+        let space = store.namespace("default").unwrap();
+        let (databases, settling) = Databases::open(space, Arc::new(RealIo::new())).unwrap();
+        runtime.spawn(databases.clone().settle(settling));
+        Self { daemon: Arc::new(Daemon::new(store, databases)), _directory: directory, runtime }
+    }
+
+    fn client(&self) -> Client<'_> {
+        self.client_with(Access::OPEN)
+    }
+
+    fn client_with(&self, access: Access) -> Client<'_> {
+        let session = Session::new(Facts { id: 7, ..Facts::default() }, access, true);
+        let limits = if session.authenticated { Limits::CLIENT } else { Limits::STRANGER };
+        Client { bench: self, session, requests: Requests::new(limits) }
+    }
+}
+
+impl Client<'_> {
+    /// What these bytes are answered with, and whether it is hung up on.
+    fn bytes(&mut self, bytes: &[u8]) -> (String, bool) {
+        let (mut input, mut all) = (bytes, Vec::new());
+        loop {
+            let mut turn = turn(&self.bench.daemon, &mut self.session, &mut self.requests, &mut input);
+            if let Some(wait) = turn.wait.take() {
+                self.bench.runtime.block_on(wait).unwrap().unwrap();
+            }
+            all.append(&mut turn.out);
+            if turn.end.is_some() || !turn.more {
+                let ends = matches!(turn.end, Some(End::HangUp));
+                return (String::from_utf8_lossy(&all).replace("\r\n", "|"), ends);
+            }
+        }
+    }
+
+    /// Each line of a script is `command -> reply`, where a line break of the reply is `|`; its last one is left out.
+    #[track_caller]
+    fn script(&mut self, script: &str) {
+        for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            let (command, reply) = line.split_once(" -> ").unwrap();
+            let (got, _) = self.bytes(format!("{command}\r\n").as_bytes());
+            // A script's line ends with no space.
+            assert_eq!(got.strip_suffix('|').unwrap_or(&got).trim_end(), reply, "{command}");
+        }
+    }
+}
+
+#[test]
+fn strings_are_as_in_redis() {
+    let bench = Bench::new();
+    bench.client().script(
+        r#"
+        get a -> $-1
+        set a 1 -> +OK
+        GET a -> $1|1
+        set a 2 nx -> $-1
+        set b 2 xx -> $-1
+        set a 2 xx get -> $1|1
+        set a 3 nx get -> $1|2
+        set new 1 nx get -> $-1
+        get new -> $1|1
+        set a 1 nx xx -> -ERR syntax error
+        set a 1 ex -> -ERR syntax error
+        set a 1 ex 1 px 1 -> -ERR syntax error
+        set a 1 ex 1 keepttl -> -ERR syntax error
+        set a 1 wat -> -ERR syntax error
+        set a 1 ex 0 -> -ERR invalid expire time in 'set' command
+        set a 1 ex x -> -ERR value is not an integer or out of range
+        set a 1 ex 9223372036854775807 -> -ERR invalid expire time in 'set' command
+        set a -> -ERR wrong number of arguments for 'set' command
+        get -> -ERR wrong number of arguments for 'get' command
+        get a b -> -ERR wrong number of arguments for 'get' command
+        setnx n x -> :1
+        setnx n y -> :0
+        getset n z -> $1|x
+        getdel n -> $1|z
+        getdel n -> $-1
+        strlen a -> :1
+        strlen no -> :0
+        append a bc -> :3
+        append fresh bc -> :2
+        get a -> $3|2bc
+        incr a -> -ERR value is not an integer or out of range
+        incr i -> :1
+        incrby i 10 -> :11
+        decr i -> :10
+        decrby i 20 -> :-10
+        incrby i x -> -ERR value is not an integer or out of range
+        set i 9223372036854775807 -> +OK
+        incr i -> -ERR increment or decrement would overflow
+        decrby i -9223372036854775808 -> -ERR decrement would overflow
+        mset x 1 y 2 x 3 -> +OK
+        mset x -> -ERR wrong number of arguments for 'mset' command
+        mset x 1 y -> -ERR wrong number of arguments for 'mset' command
+        msetnx q 1 x 2 -> :0
+        msetnx q 1 r 2 -> :1
+        mget x no y -> *3|$1|3|$-1|$1|2
+        set empty "" -> +OK
+        get empty -> $0|
+        set "\x00\r\n" "a b" -> +OK
+        get "\x00\r\n" -> $3|a b
+        "#,
+    );
+}
+
+#[test]
+fn keys_end_and_are_listed_as_in_redis() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    client.script(
+        r#"
+        dbsize -> :0
+        mset a 1 b 2 c 3 -> +OK
+        exists a a no -> :2
+        touch a no -> :1
+        type a -> +string
+        type no -> +none
+        ttl a -> :-1
+        ttl no -> :-2
+        pttl no -> :-2
+        expire no 10 -> :0
+        expire a 100 -> :1
+        ttl a -> :100
+        expire a 50 gt -> :0
+        expire a 50 nx -> :0
+        expire a 50 lt -> :1
+        expire b 50 xx -> :0
+        expire b 50 gt -> :0
+        expire a 50 nx xx -> -ERR NX and XX, GT or LT options at the same time are not compatible
+        expire a 50 gt lt -> -ERR GT and LT options at the same time are not compatible
+        expire a 50 wat -> -ERR Unsupported option wat
+        expire a 9223372036854775807 -> -ERR invalid expire time in 'expire' command
+        append a 1 -> :2
+        ttl a -> :50
+        set a 5 keepttl -> +OK
+        ttl a -> :50
+        persist a -> :1
+        persist a -> :0
+        set a 1 ex 100 -> +OK
+        set a 2 -> +OK
+        ttl a -> :-1
+        set a 1 exat 4000000000 -> +OK
+        expiretime a -> :4000000000
+        getex a persist -> $1|1
+        ttl a -> :-1
+        set a 1 pxat 1 -> +OK
+        get a -> $-1
+        expire b -1 -> :1
+        exists b -> :0
+        keys * -> *1|$1|c
+        set ca 1 -> +OK
+        keys c? -> *1|$2|ca
+        scan 0 match *a count 100 -> *2|$1|0|*1|$2|ca
+        scan 0 type list -> *2|$1|0|*0
+        scan 0 count 0 -> -ERR syntax error
+        scan x -> -ERR invalid cursor
+        scan 0 wat -> -ERR syntax error
+        dbsize -> :2
+        del c ca no -> :2
+        unlink c -> :0
+        dbsize -> :0
+        select 1 -> +OK
+        set other 1 -> +OK
+        select 0 -> +OK
+        exists other -> :0
+        select 16 -> -ERR DB index is out of range
+        select x -> -ERR invalid DB index
+        "#,
+    );
+    // Those whose time is past are gone for every command, and what followed is not.
+    client.script("set short 1 px 20 -> +OK\nset long 1 -> +OK");
+    std::thread::sleep(std::time::Duration::from_millis(40));
+    client
+        .script("dbsize -> :1\nexists short -> :0\nsetnx short 2 -> :1\nttl short -> :-1\nget short -> $1|2");
+}
+
+#[test]
+fn a_scan_goes_through_every_key_once_and_sees_what_is_not_on_disk_yet() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    let mut script = Vec::new();
+    for number in 0..250 {
+        script.extend_from_slice(format!("set key:{number:03} {number}\r\n").as_bytes());
+    }
+    // In the same turn as the last of them: nothing of this is on disk while it is listed.
+    script.extend_from_slice(b"del key:007\r\ndbsize\r\n");
+    assert!(client.bytes(&script).0.ends_with(":1|:249|"));
+    let (mut cursor, mut seen) = ("0".to_owned(), Vec::new());
+    loop {
+        let (reply, _) = client.bytes(format!("scan {cursor} count 33\r\n").as_bytes());
+        let mut parts = reply.split('|').map(str::to_owned);
+        cursor = parts.nth(2).unwrap();
+        seen.extend(parts.filter(|part| part.starts_with("key:")));
+        if cursor == "0" {
+            break;
+        }
+    }
+    let expected: Vec<String> =
+        (0..250).filter(|n| *n != 7).map(|number| format!("key:{number:03}")).collect();
+    assert_eq!(seen, expected);
+    client.script("scan 99999 -> -ERR this cursor is no longer known: begin at 0");
+}
+
+#[test]
+fn transactions_happen_together_or_not() {
+    let bench = Bench::new();
+    bench.client().script(
+        r#"
+        exec -> -ERR EXEC without MULTI
+        discard -> -ERR DISCARD without MULTI
+        multi -> +OK
+        multi -> -ERR MULTI calls can not be nested
+        set a 1 -> +QUEUED
+        incr a -> +QUEUED
+        get a -> +QUEUED
+        select 2 -> +QUEUED
+        set b 1 -> +QUEUED
+        exec -> *5|+OK|:2|$1|2|+OK|+OK
+        get b -> $1|1
+        select 0 -> +OK
+        get b -> $-1
+        multi -> +OK
+        set a 9 -> +QUEUED
+        discard -> +OK
+        get a -> $1|2
+        multi -> +OK
+        nosuch x -> -ERR unknown command 'nosuch', with args beginning with: 'x' 
+        set a 9 -> +QUEUED
+        exec -> -EXECABORT Transaction discarded because of previous errors.
+        get a -> $1|2
+        multi -> +OK
+        set a x -> +QUEUED
+        incr a -> +QUEUED
+        exec -> *2|+OK|-ERR value is not an integer or out of range
+        multi -> +OK
+        exec -> *0
+        watch a -> -ERR WATCH is not offered: a transaction is done as a whole, but not on a condition; INCR, SET NX and SET GET change a key by what it holds
+        "#,
+    );
+}
+
+#[test]
+fn connections_are_as_in_redis() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    client.script(
+        r#"
+        ping -> +PONG
+        PING hi -> $2|hi
+        ping a b -> -ERR wrong number of arguments for 'ping' command
+        echo x -> $1|x
+        nosuch a b -> -ERR unknown command 'nosuch', with args beginning with: 'a' 'b' 
+        lpush a 1 -> -ERR LPUSH is not offered: values are strings here
+        auth x -> -ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?
+        auth default x -> +OK
+        auth somebody x -> -WRONGPASS invalid username-password pair or user is disabled.
+        client id -> :7
+        client getname -> $-1
+        client setname me -> +OK
+        client getname -> $2|me
+        client setname "a b" -> -ERR Client names cannot contain spaces, newlines or special characters.
+        client setinfo lib-name x -> +OK
+        client setinfo wat x -> -ERR Unrecognized option 'wat'
+        client setinfo x -> -ERR wrong number of arguments for 'client|setinfo' command
+        client maint_notifications on -> -ERR unknown subcommand 'maint_notifications'. Try CLIENT HELP.
+        config get save -> *2|$4|save|$0|
+        config get append* -> *4|$11|appendfsync|$6|always|$10|appendonly|$3|yes
+        config get no -> *0
+        command info nosuch -> *1|*-1
+        command wat -> -ERR unknown subcommand 'wat'. Try COMMAND HELP.
+        hello 4 -> -NOPROTO unsupported protocol version
+        hello x -> -ERR Protocol version is not an integer or out of range
+        hello 3 wat -> -ERR Syntax error in HELLO option 'wat'
+        hello 3 -> %7|$6|server|$6|annals|$7|version|$5|7.2.0|$5|proto|:3|$2|id|:7|$4|mode|$10|standalone|$4|role|$6|master|$7|modules|*0
+        get no -> _
+        config get no -> %0
+        reset -> +RESET
+        get no -> $-1
+        "#,
+    );
+    let (info, _) = client.bytes(b"info\r\ninfo server\r\n");
+    assert!(info.contains("loading:0") && info.contains("role:master"), "{info}");
+    // What COMMAND says is whole in both versions.
+    let (two, _) = client.bytes(b"command docs\r\ncommand\r\ncommand count\r\n");
+    assert!(two.contains("$7|summary|") && two.contains("*10|$3|get|:2|"), "{two}");
+    assert_eq!(client.bytes(b"set a 1\r\nquit\r\nset a 2\r\n"), ("+OK|+OK|".to_owned(), true));
+    bench.client().script("get a -> $1|1");
+    assert_eq!(bench.client().bytes(b"POST / HTTP/1.1\r\nHost: x\r\n\r\nset a 3\r\n"), (String::new(), true));
+    let (refused, ends) = bench.client().bytes(b"*1\r\n$536870913\r\n");
+    assert!(ends && refused == "-ERR Protocol error: invalid bulk length|", "{refused}");
+}
+
+#[test]
+fn nobody_does_anything_before_login() {
+    let bench = Bench::new();
+    let access = Access::by(blake3::hash(b"token"));
+    let mut client = bench.client_with(access);
+    client.script(
+        r#"
+        ping -> -NOAUTH Authentication required.
+        set a 1 -> -NOAUTH Authentication required.
+        multi -> -NOAUTH Authentication required.
+        nosuch -> -NOAUTH Authentication required.
+        hello 3 -> -NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time
+        auth wrong -> -WRONGPASS invalid username-password pair or user is disabled.
+        auth nobody token -> -WRONGPASS invalid username-password pair or user is disabled.
+        auth -> -ERR wrong number of arguments for 'auth' command
+        auth a b c -> -ERR syntax error
+        auth token -> +OK
+        set a 1 -> +OK
+        reset -> +RESET
+        get a -> -NOAUTH Authentication required.
+        "#,
+    );
+    let mut other = bench.client_with(access);
+    let (reply, ends) = other.bytes(format!("set a {}\r\n", "x ".repeat(20)).as_bytes());
+    assert!(ends && reply == "-ERR Protocol error: unauthenticated multibulk length|", "{reply}");
+    let mut third = bench.client_with(access);
+    let (reply, _) = third.bytes(b"hello 2 auth default token setname me\r\nget a\r\n");
+    assert!(reply.starts_with("*14|$6|server|") && reply.ends_with("$1|1|"), "{reply}");
+    // From its login on it may say more, in the same bytes.
+    let big = "x".repeat(20_000);
+    let mut fourth = bench.client_with(access);
+    let (reply, _) =
+        fourth.bytes(format!("auth token\r\n*3\r\n$3\r\nset\r\n$1\r\nb\r\n$20000\r\n{big}\r\n").as_bytes());
+    assert_eq!(reply, "+OK|+OK|");
+}
+
+#[test]
+fn increments_of_many_connections_are_all_there_and_each_is_told_once() {
+    let bench = Bench::new();
+    let mut told: Vec<i64> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut client = bench.client();
+                    let once =
+                        |_| client.bytes(b"incr n\r\n").0.trim_matches([':', '|']).parse::<i64>().unwrap();
+                    (0..50).map(once).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    });
+    told.sort_unstable();
+    assert_eq!(told, (1..=200).collect::<Vec<_>>());
+    // What the engine has is what was told.
+    let space = bench.daemon.store.namespace("default").unwrap();
+    let value = space.find_keyspace("db0").unwrap().unwrap().get(b"n").unwrap();
+    assert_eq!(value.as_deref(), Some(&b"200"[..]));
+}
+
+#[test]
+fn deadlines_outlast_the_daemon_and_the_sweep_ends_what_nobody_asks_for() {
+    let bench = Bench::new();
+    bench.client().script("set a 1 px 30 -> +OK\nset b 1 px 60000 -> +OK\nset c 1 -> +OK");
+    let space = bench.daemon.store.namespace("default").unwrap();
+    let (keys, deadlines) = (
+        space.find_keyspace("db0").unwrap().unwrap(),
+        space.find_keyspace("annals.deadlines").unwrap().unwrap(),
+    );
+    // Another daemon over the same store, as after a start.
+    let (later, settling) = Databases::open(space, Arc::new(RealIo::new())).unwrap();
+    bench.runtime.spawn(later.clone().settle(settling));
+    let kept = deadlines.get(b"\0b").unwrap().unwrap();
+    let left = u64::from_le_bytes(kept.try_into().unwrap()) - later.now_ns() / 1_000_000;
+    assert!((1..=60_000).contains(&left), "{left}");
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert!(keys.get(b"a").unwrap().is_some());
+    let (next, settled) = later.sweep(&[], 100).unwrap();
+    bench.runtime.block_on(settled.unwrap()).unwrap().unwrap();
+    assert!(next.is_none() && keys.get(b"a").unwrap().is_none() && deadlines.get(b"\0a").unwrap().is_none());
+    assert!(keys.get(b"b").unwrap().is_some() && keys.get(b"c").unwrap().is_some());
+}

@@ -1,0 +1,210 @@
+//! A turn: all whole requests that have come, done in order, their writes as one batch.
+
+use std::sync::atomic::Ordering;
+
+use tokio::sync::oneshot;
+
+use super::databases::{Settled, Work};
+use super::session::{Daemon, Session};
+use super::table::{Command, refused};
+use crate::resp::{Limits, Malformed, Reply, Requests};
+
+/// A turn ends after so many commands, bytes to write, and bytes of replies.
+const COMMANDS_MAX: usize = 1024;
+const STAGED_BYTES_MAX: usize = 4 << 20;
+const REPLY_BYTES_MAX: usize = 256 << 10;
+/// Commands of a transaction, and their bytes.
+const QUEUED_MAX: usize = 64 << 10;
+const QUEUED_BYTES_MAX: usize = 64 << 20;
+
+/// What a command is given.
+pub(super) struct Call<'a, 'w> {
+    pub(super) daemon: &'a Daemon,
+    pub(super) session: &'a mut Session,
+    pub(super) work: &'a mut Work<'w>,
+    /// Its words, its name first; as many as its arity asks for.
+    pub(super) words: &'a [Vec<u8>],
+}
+
+impl<'a> Call<'a, '_> {
+    /// A word, or nothing where there are fewer.
+    pub(super) fn word(&self, at: usize) -> &'a [u8] {
+        self.words.get(at).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The words from one on.
+    pub(super) fn rest(&self, from: usize) -> &'a [Vec<u8>] {
+        self.words.get(from..).unwrap_or_default()
+    }
+
+    /// The database that the connection uses.
+    pub(super) fn database(&self) -> u8 {
+        self.session.facts.database
+    }
+}
+
+/// What a command gives instead of a reply: an error with its code.
+#[derive(Debug)]
+pub(super) struct Refusal(pub(super) String);
+
+impl From<annals::Error> for Refusal {
+    fn from(error: annals::Error) -> Self {
+        Self(format!("ERR {error}"))
+    }
+}
+
+impl From<&str> for Refusal {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+pub(super) type Outcome = Result<Reply, Refusal>;
+
+/// What a connection comes to.
+#[derive(Debug)]
+pub(super) enum End {
+    /// It is hung up on, once the replies are out.
+    HangUp,
+    /// This command makes it a recorder's.
+    Recorder(Vec<Vec<u8>>),
+}
+
+/// What came of a turn.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// Replies as they are to be sent, once `wait` has come.
+    pub(super) out: Vec<u8>,
+    pub(super) wait: Option<oneshot::Receiver<Settled>>,
+    pub(super) commands: usize,
+    pub(super) end: Option<End>,
+    /// There may be whole requests left.
+    pub(super) more: bool,
+}
+
+impl Turn {
+    /// Every reply becomes this error: what was to be written was not, and what was read may not last.
+    pub(super) fn fail(&mut self, session: &Session, why: &str) {
+        self.out.clear();
+        let error = Reply::error(format!("ERR the store does not take writes: {why}"));
+        (0..self.commands).for_each(|_| error.put(session.facts.protocol, &mut self.out));
+    }
+}
+
+/// Does what has come.
+pub(super) fn turn(
+    daemon: &Daemon,
+    session: &mut Session,
+    requests: &mut Requests,
+    input: &mut &[u8],
+) -> Turn {
+    let mut turn = Turn::default();
+    let mut work = Work::new(&daemon.databases);
+    loop {
+        if turn.commands >= COMMANDS_MAX
+            || turn.out.len() >= REPLY_BYTES_MAX
+            || work.staged_bytes() >= STAGED_BYTES_MAX
+        {
+            turn.more = true;
+            break;
+        }
+        let request = match requests.next(input) {
+            Ok(None) => break,
+            Ok(Some(request)) => request,
+            Err(Malformed::Http) => {
+                turn.end = Some(End::HangUp);
+                break;
+            }
+            Err(Malformed::Protocol(why)) => {
+                let error = Reply::error(format!("ERR Protocol error: {why}"));
+                error.put(session.facts.protocol, &mut turn.out);
+                turn.end = Some(End::HangUp);
+                break;
+            }
+        };
+        let Some(name) = request.first() else { continue };
+        if session.local && session.transaction.is_none() && name.eq_ignore_ascii_case(b"STORE.USE") {
+            turn.end = Some(End::Recorder(request));
+            break;
+        }
+        let reply = answer(daemon, session, &mut work, request);
+        reply.put(session.facts.protocol, &mut turn.out);
+        turn.commands += 1;
+        if session.ends {
+            turn.end = Some(End::HangUp);
+            break;
+        }
+        // From its login on a client may say more.
+        requests.limit(if session.authenticated { Limits::CLIENT } else { Limits::STRANGER });
+    }
+    daemon.commands.fetch_add(turn.commands as u64, Ordering::Relaxed);
+    match work.commit() {
+        Ok(wait) => turn.wait = wait,
+        Err(error) => turn.fail(session, &error.to_string()),
+    }
+    turn
+}
+
+/// The reply to a command.
+fn answer(daemon: &Daemon, session: &mut Session, work: &mut Work<'_>, words: Vec<Vec<u8>>) -> Reply {
+    let checked = check(daemon, session, &words);
+    let command = match checked {
+        Ok(command) => command,
+        Err(Refusal(why)) => {
+            if let Some(transaction) = &mut session.transaction {
+                transaction.spoiled = true;
+            }
+            return Reply::Error(why);
+        }
+    };
+    if let Some(transaction) = &mut session.transaction
+        && !command.flags.contains(&"no_multi")
+    {
+        transaction.bytes += words.iter().map(|word| word.len() + 32).sum::<usize>();
+        if transaction.queued.len() >= QUEUED_MAX || transaction.bytes > QUEUED_BYTES_MAX {
+            (transaction.spoiled, transaction.queued) = (true, Vec::new());
+            return Reply::error(format!(
+                "ERR a transaction has at most {QUEUED_MAX} commands and {QUEUED_BYTES_MAX} bytes"
+            ));
+        }
+        transaction.queued.push((command, words));
+        return Reply::Simple("QUEUED".into());
+    }
+    let mut call = Call { daemon, session, work, words: &words };
+    (command.run)(&mut call).unwrap_or_else(|Refusal(why)| Reply::Error(why))
+}
+
+/// The command that is meant, if this connection may give it like this.
+fn check(daemon: &Daemon, session: &Session, words: &[Vec<u8>]) -> Result<&'static Command, Refusal> {
+    let name = words.first().map(Vec::as_slice).unwrap_or_default();
+    let Some(command) = daemon.table.find(name) else {
+        if !session.authenticated {
+            return Err("NOAUTH Authentication required.".into());
+        }
+        let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes.get(..128).unwrap_or(bytes)).into_owned();
+        if let Some(why) = refused(name) {
+            return Err(Refusal(format!("ERR {} is not offered: {why}", shown(name).to_ascii_uppercase())));
+        }
+        let mut text = format!("ERR unknown command '{}', with args beginning with: ", shown(name));
+        for word in words.iter().skip(1) {
+            if text.len() > 256 {
+                break;
+            }
+            text += &format!("'{}' ", shown(word));
+        }
+        return Err(Refusal(text));
+    };
+    if !session.authenticated && !command.flags.contains(&"no_auth") {
+        return Err("NOAUTH Authentication required.".into());
+    }
+    let (given, wanted) = (words.len(), command.arity.unsigned_abs() as usize);
+    if given < wanted || command.arity > 0 && given > wanted {
+        return Err(wrong_number(command.name));
+    }
+    Ok(command)
+}
+
+/// The error for a command with too few or too many words.
+pub(super) fn wrong_number(name: &str) -> Refusal {
+    Refusal(format!("ERR wrong number of arguments for '{name}' command"))
+}
