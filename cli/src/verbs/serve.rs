@@ -34,8 +34,12 @@ pub(super) fn run(global: &Global, args: &ServeArgs) -> Result<()> {
 fn told(error: ServingError) -> Failure {
     match error {
         ServingError::Store(error) => engine(error),
-        ServingError::Refused(_) => Failure::new(Code::Usage, error, "`annals serve --help` says what can be given"),
-        ServingError::System { .. } => Failure::new(Code::Failed, error, "name another place with --socket or --tcp"),
+        ServingError::Refused(_) => {
+            Failure::new(Code::Usage, error, "`annals serve --help` says what can be given")
+        }
+        ServingError::System { .. } => {
+            Failure::new(Code::Failed, error, "name another place with --socket or --tcp")
+        }
     }
 }
 
@@ -57,5 +61,8 @@ fn began(began: &Began) {
 
 fn waiting(count: usize) {
     let mut stderr = anstream::stderr().lock();
-    let _ = writeln!(stderr, "annals: waiting for {count} that record; Ctrl-C ends at once, and their runs are abandoned");
+    let _ = writeln!(
+        stderr,
+        "annals: waiting for {count} that record; Ctrl-C ends at once, and their runs are abandoned"
+    );
 }

@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStderr, Stdio};
 use std::time::Duration;
 
-use crate::upstream::Upstream;
 use crate::Bench;
+use crate::upstream::Upstream;
 
 /// A daemon under way.
 struct Daemon {
@@ -22,7 +22,8 @@ impl Bench {
         let mut args = vec!["serve"];
         args.extend(options);
         let mut command = self.command(args);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut told = Vec::new();
         while !told.iter().any(|line: &String| line == "annals: ready") {
@@ -49,12 +50,14 @@ impl Daemon {
     /// What stands behind these words in what it said.
     fn said(&self, words: &str) -> String {
         let found = self.told.iter().find_map(|line| line.split_once(words)).map(|(_, rest)| rest);
-        found.unwrap_or_else(|| panic!("{words:?} is not in {:?}", self.told)).to_owned()
+        assert!(found.is_some(), "{words:?} is not in {:?}", self.told);
+        found.unwrap().to_owned()
     }
 
     fn tcp(&self) -> TcpStream {
-        let address = self.told.iter().filter_map(|line| line.split_once("127.0.0.1:")).map(|(_, rest)| rest);
-        let port: String = address.last().unwrap().chars().take_while(char::is_ascii_digit).collect();
+        let mut address =
+            self.told.iter().filter_map(|line| line.split_once("127.0.0.1:")).map(|(_, rest)| rest);
+        let port: String = address.next_back().unwrap().chars().take_while(char::is_ascii_digit).collect();
         let stream = TcpStream::connect(("127.0.0.1", port.parse().unwrap())).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream
@@ -141,7 +144,11 @@ fn tcp_is_for_the_loopback_and_asks_for_a_token() {
     assert_eq!(daemon.ended().0, Some(0));
     // It holds from then on, and is not told again.
     let again = bench.serve(&["--tcp", "127.0.0.1:0"]);
-    assert!(!again.told.iter().any(|line| line.contains("token,") || line.contains(&token)), "{:?}", again.told);
+    assert!(
+        !again.told.iter().any(|line| line.contains("token,") || line.contains(&token)),
+        "{:?}",
+        again.told
+    );
     assert_eq!(ask(&mut again.tcp(), &format!("auth {token}")), "+OK");
     drop(again);
     let open = bench.serve(&["--tcp", "127.0.0.1:0", "--no-auth"]);
@@ -153,7 +160,10 @@ fn tcp_is_for_the_loopback_and_asks_for_a_token() {
 fn a_file_says_what_options_leave_open_and_another_socket_is_listened_at_too() {
     let bench = Bench::new();
     let hash = blake3::hash(b"sesame");
-    bench.write("annals.toml", format!("tcp = \"127.0.0.1:0\"\nsocket = \"here\"\ntoken_blake3 = \"{hash}\"\n"));
+    bench.write(
+        "annals.toml",
+        format!("tcp = \"127.0.0.1:0\"\nsocket = \"here\"\ntoken_blake3 = \"{hash}\"\n"),
+    );
     let daemon = bench.serve(&["--config", "annals.toml"]);
     assert_eq!(ask(&mut daemon.tcp(), "auth sesame"), "+OK");
     let mut other = UnixStream::connect(bench.path("here")).unwrap();
@@ -198,7 +208,8 @@ fn what_was_acknowledged_is_there_however_the_daemon_ends() {
         assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
         let there = bench.run("scan --keyspace db0 --json").json();
         for (name, count) in counts.iter().enumerate() {
-            let of = there.iter().filter(|pair| pair["key"].as_str().unwrap().starts_with(&format!("{name}:")));
+            let of =
+                there.iter().filter(|pair| pair["key"].as_str().unwrap().starts_with(&format!("{name}:")));
             // One more may have been written and not told.
             let of = of.count();
             assert!((*count..=count + 1).contains(&of), "{signal}: of {count} there are {of}");

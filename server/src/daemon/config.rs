@@ -45,7 +45,8 @@ impl Serving {
     /// # Errors
     /// `Refused` for bytes that are no such file.
     pub fn parse(text: &str) -> Result<Self, ServingError> {
-        toml::from_str(text).map_err(|error| ServingError::Refused(format!("the configuration: {error}")))
+        toml::from_str(text)
+            .map_err(|error| ServingError::Refused(format!("the configuration: {}", error.message())))
     }
 
     /// This with what is missing taken from a file's.
@@ -97,7 +98,8 @@ mod tests {
     fn only_the_loopback_is_listened_at() {
         let at = |tcp: &str| Serving { tcp: Some(tcp.to_owned()), ..Serving::default() }.address();
         assert!(at("127.0.0.1:7420").unwrap().is_some() && at("[::1]:0").unwrap().is_some());
-        for elsewhere in ["0.0.0.0:7420", "10.0.0.1:7420", "[::]:7420", "192.168.1.1:1", "[::ffff:8.8.8.8]:1"] {
+        for elsewhere in ["0.0.0.0:7420", "10.0.0.1:7420", "[::]:7420", "192.168.1.1:1", "[::ffff:8.8.8.8]:1"]
+        {
             let refused = at(elsewhere).unwrap_err().to_string();
             assert!(refused.contains("not an address of the loopback"), "{refused}");
         }

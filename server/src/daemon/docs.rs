@@ -7,7 +7,12 @@ use crate::resp::Reply;
 pub(super) fn info(command: &Command) -> Reply {
     let (first, last, step) = command.keys;
     let number = |number: i32| Reply::Integer(number.into());
-    let flags = command.flags.iter().map(|flag| Reply::Simple((*flag).into())).collect();
+    let flags = command
+        .flags
+        .iter()
+        .filter(|flag| **flag != "settled")
+        .map(|flag| Reply::Simple((*flag).into()))
+        .collect();
     let categories = categories(command).into_iter().map(|name| Reply::Simple(name.into())).collect();
     Reply::Array(vec![
         Reply::text(command.name),
@@ -25,11 +30,12 @@ pub(super) fn info(command: &Command) -> Reply {
 
 fn categories(command: &Command) -> Vec<String> {
     let mut categories = vec![format!("@{}", command.group)];
-    categories
-        .extend(["write", "readonly"].iter().filter(|of| command.flags.contains(of)).map(|of| match *of {
+    categories.extend(["write", "readonly"].iter().filter(|of| command.flags.contains(of)).map(
+        |of| match *of {
             "readonly" => "@read".to_owned(),
             of => format!("@{of}"),
-        }));
+        },
+    ));
     categories.push(if command.flags.contains(&"fast") { "@fast" } else { "@slow" }.to_owned());
     categories
 }
@@ -107,7 +113,9 @@ fn argument(part: &str, is_optional: bool) -> Reply {
             "" => "pure-token",
             "key" => "key",
             "pattern" => "pattern",
-            "count" | "index" | "increment" | "decrement" | "seconds" | "milliseconds" | "cursor" => "integer",
+            "count" | "index" | "increment" | "decrement" | "seconds" | "milliseconds" | "cursor" => {
+                "integer"
+            }
             "unix-time-seconds" | "unix-time-milliseconds" => "unix-time",
             _ => "string",
         };

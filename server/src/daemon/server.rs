@@ -87,6 +87,7 @@ pub fn serve(
         });
         let shared = Arc::new(Shared { daemon, host, store: store.clone(), access });
         listen(&shared, doors, ended, waiting).await;
+        shared.daemon.end_streams();
         sweeper.abort();
         settler.abort();
         // Runs of those who still record are abandoned while the store is open; their threads end with this.
@@ -150,7 +151,12 @@ fn registered(listening: Listening) -> std::io::Result<(UnixListener, Listening)
 }
 
 /// Serves whoever comes until this process is told to end, then ends connection after connection.
-async fn listen(shared: &Arc<Shared>, doors: Doors, ended: impl Future<Output = ()>, waiting: impl Fn(usize)) {
+async fn listen(
+    shared: &Arc<Shared>,
+    doors: Doors,
+    ended: impl Future<Output = ()>,
+    waiting: impl Fn(usize),
+) {
     let (stop, stopped) = watch::channel(false);
     let mut tasks = JoinSet::new();
     let Doors { unix, tcp } = doors;
@@ -196,7 +202,9 @@ async fn accept(shared: Arc<Shared>, door: Door, stopped: watch::Receiver<bool>)
             }
             let came = match &door {
                 Door::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
-                Door::Tcp(listener) => listener.accept().await.map(|(stream, from)| Stream::Tcp(stream, from)),
+                Door::Tcp(listener) => {
+                    listener.accept().await.map(|(stream, from)| Stream::Tcp(stream, from))
+                }
             };
             match came {
                 Ok(stream) => Some(stream),
@@ -227,7 +235,8 @@ enum Stream {
 async fn serve_one(shared: Arc<Shared>, stream: Stream, stopped: watch::Receiver<bool>) {
     let daemon = &shared.daemon;
     let id = daemon.connections.fetch_add(1, Ordering::Relaxed) + 1;
-    let facts = |address: String| Facts { id, address, began_ns: daemon.databases.now_ns(), ..Facts::default() };
+    let facts =
+        |address: String| Facts { id, address, began_ns: daemon.databases.now_ns(), ..Facts::default() };
     let _listed = Listed(daemon, id);
     // A connection that breaks is nobody's concern but its own.
     match stream {

@@ -55,9 +55,9 @@ pub(super) fn all() -> impl Iterator<Item = &'static Command> {
 
 /// Why a command of Redis is not offered, where that is worth saying.
 pub(super) fn refused(name: &[u8]) -> Option<&'static str> {
-    let known = REFUSED.iter().find(|(names, _)| {
-        names.split(' ').any(|refused| refused.as_bytes().eq_ignore_ascii_case(name))
-    });
+    let known = REFUSED
+        .iter()
+        .find(|(names, _)| names.split(' ').any(|refused| refused.as_bytes().eq_ignore_ascii_case(name)));
     known.map(|(_, why)| *why)
 }
 
@@ -77,7 +77,10 @@ const REFUSED: &[(&str, &str)] = &[
         "bgsave save bgrewriteaof lastsave",
         "the log is the database and every reply rests on what is on disk; `annals backup` copies a store",
     ),
-    ("replicaof slaveof psync sync replconf wait cluster failover readonly readwrite asking", "a store has one process that writes"),
+    (
+        "replicaof slaveof psync sync replconf wait cluster failover readonly readwrite asking",
+        "a store has one process that writes",
+    ),
     (
         "lpush rpush lpop rpop lrange llen lindex lset ltrim linsert lrem lpushx rpushx blpop brpop lmove blmove lpos \
          hset hget hdel hgetall hmset hmget hincrby hexists hlen hkeys hvals hsetnx hscan hstrlen hincrbyfloat hrandfield \
@@ -101,7 +104,11 @@ mod tests {
             assert!(refused(command.name.as_bytes()).is_none(), "{}", command.name);
             assert!(!command.summary.is_empty() && command.name == command.name.to_lowercase());
         }
-        assert!(table.find(b"no").is_none() && table.find(&[b'x'; 100]).is_none() && table.find(b"\xff").is_none());
+        assert!(
+            table.find(b"no").is_none()
+                && table.find(&[b'x'; 100]).is_none()
+                && table.find(b"\xff").is_none()
+        );
         assert!(refused(b"Watch").is_some() && refused(b"nothing").is_none());
     }
 }

@@ -115,8 +115,11 @@ impl Requests {
 
     /// The number of words that are to come.
     fn counted(&self, text: &[u8]) -> Result<usize, Malformed> {
-        let why =
-            if self.limits.stranger { "unauthenticated multibulk length" } else { "invalid multibulk length" };
+        let why = if self.limits.stranger {
+            "unauthenticated multibulk length"
+        } else {
+            "invalid multibulk length"
+        };
         length(text, self.limits.words).ok_or_else(|| Malformed::new(why))
     }
 
@@ -143,8 +146,7 @@ impl Requests {
 /// The first line of a request over HTTP, or a header that some other first line was smuggled in front of.
 fn is_http(words: &[Vec<u8>]) -> bool {
     let word = |at: usize| words.get(at).map(Vec::as_slice).unwrap_or_default();
-    let verbs: [&[u8]; 8] =
-        [b"GET", b"PUT", b"HEAD", b"PATCH", b"DELETE", b"OPTIONS", b"CONNECT", b"TRACE"];
+    let verbs: [&[u8]; 8] = [b"GET", b"PUT", b"HEAD", b"PATCH", b"DELETE", b"OPTIONS", b"CONNECT", b"TRACE"];
     let first = word(0).to_ascii_uppercase();
     first == b"POST"
         || first == b"HOST:"
@@ -317,7 +319,9 @@ mod tests {
 
     #[test]
     fn http_is_known_and_a_key_that_looks_like_a_path_is_not_taken_for_it() {
-        for http in ["GET / HTTP/1.1\r\n", "POST x\r\n", "host: a\r\n", "OPTIONS * HTTP/1.1\r\n", "put /a\r\n"] {
+        for http in
+            ["GET / HTTP/1.1\r\n", "POST x\r\n", "host: a\r\n", "OPTIONS * HTTP/1.1\r\n", "put /a\r\n"]
+        {
             assert_eq!(read(http.as_bytes(), 1, Limits::CLIENT), Err(Malformed::Http), "{http}");
         }
         assert!(read(b"GET a\r\n", 1, Limits::CLIENT).is_ok());

@@ -80,8 +80,18 @@ mod tests {
     fn what_is_no_reply_is_refused() {
         let over = format!("${}\r\n", BULK_BYTES_MAX + 1);
         let long = format!("+{}\r\n", "x".repeat(2000));
-        for hostile in ["\r\n", "$\r\n", "$-2\r\n", "*1\r\n", ":\r\n", ":1x\r\n", "+no\n", "$3\r\nabcd\r\n", &over, &long]
-        {
+        for hostile in [
+            "\r\n",
+            "$\r\n",
+            "$-2\r\n",
+            "*1\r\n",
+            ":\r\n",
+            ":1x\r\n",
+            "+no\n",
+            "$3\r\nabcd\r\n",
+            &over,
+            &long,
+        ] {
             for step in [1, hostile.len()] {
                 assert!(read(hostile.as_bytes(), step).is_err(), "{:?}", &hostile[..hostile.len().min(40)]);
             }

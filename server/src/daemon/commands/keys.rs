@@ -36,7 +36,15 @@ pub(super) const COMMANDS: &[Command] = &[
     },
     Command {
         keys: (1, -1, 1),
-        ..command("unlink", -2, WRITE, "4.0.0", "Deletes one or more keys: the same as DEL.", "key [key ...]", delete)
+        ..command(
+            "unlink",
+            -2,
+            WRITE,
+            "4.0.0",
+            "Deletes one or more keys: the same as DEL.",
+            "key [key ...]",
+            delete,
+        )
     },
     Command {
         keys: (1, -1, 1),
@@ -55,7 +63,12 @@ pub(super) const COMMANDS: &[Command] = &[
         ..command("touch", -2, READ, "3.2.1", "Returns the number of existing keys.", "key [key ...]", count)
     },
     command("type", 2, READ, "1.0.0", "Determines the type of value stored at a key.", "key", |call| {
-        Ok(Reply::Simple(if get(call)?.is_some() { "string" } else { "none" }.into()))
+        let name = std::str::from_utf8(call.word(1)).unwrap_or_default();
+        Ok(Reply::Simple(match get(call)? {
+            Some(_) => "string".into(),
+            None if call.work.space().run(name).is_ok() => "stream".into(),
+            None => "none".into(),
+        }))
     }),
     command(
         "expire",
@@ -123,15 +136,15 @@ pub(super) const COMMANDS: &[Command] = &[
         "key",
         |call| left(call, |ms, _| ms),
     ),
-    command("persist", 2, WRITE, "2.2.0", "Removes the expiration time of a key.", "key", |call| {
-        match get(call)? {
-            Some(Entry { value, deadline: Some(_) }) => {
-                let (database, words) = (call.database(), call.words);
-                call.work.put(database, &words[1], Entry { value, deadline: None })?;
-                Ok(Reply::Integer(1))
-            }
-            _ => Ok(Reply::Integer(0)),
+    command("persist", 2, WRITE, "2.2.0", "Removes the expiration time of a key.", "key", |call| match get(
+        call,
+    )? {
+        Some(Entry { value, deadline: Some(_) }) => {
+            let (database, words) = (call.database(), call.words);
+            call.work.put(database, &words[1], Entry { value, deadline: None })?;
+            Ok(Reply::Integer(1))
         }
+        _ => Ok(Reply::Integer(0)),
     }),
     Command {
         keys: (0, 0, 0),
@@ -217,7 +230,9 @@ fn left(call: &mut Call<'_, '_>, told: fn(u64, u64) -> u64) -> Outcome {
     Ok(Reply::Integer(match get(call)? {
         None => -2,
         Some(Entry { deadline: None, .. }) => -1,
-        Some(Entry { deadline: Some(deadline), .. }) => i64::try_from(told(deadline, now)).unwrap_or(i64::MAX),
+        Some(Entry { deadline: Some(deadline), .. }) => {
+            i64::try_from(told(deadline, now)).unwrap_or(i64::MAX)
+        }
     }))
 }
 

@@ -95,7 +95,9 @@ fn config(call: &mut Call<'_, '_>) -> Outcome {
         return Err(wrong_number_of("config", word));
     }
     if ["SET", "REWRITE", "RESETSTAT"].iter().any(|known| is(word, known)) {
-        return Err("ERR settings are not changed from here: they are given where `annals serve` is started".into());
+        return Err(
+            "ERR settings are not changed from here: they are given where `annals serve` is started".into()
+        );
     }
     Err(no_subcommand("CONFIG", word))
 }
