@@ -50,12 +50,14 @@ impl Daemon {
     /// What stands behind these words in what it said.
     fn said(&self, words: &str) -> String {
         let found = self.told.iter().find_map(|line| line.split_once(words)).map(|(_, rest)| rest);
-        found.unwrap_or_else(|| panic!("{words:?} is not in {:?}", self.told)).to_owned()
+        assert!(found.is_some(), "{words:?} is not in {:?}", self.told);
+        found.unwrap().to_owned()
     }
 
     fn tcp(&self) -> TcpStream {
-        let address = self.told.iter().filter_map(|line| line.split_once("127.0.0.1:")).map(|(_, rest)| rest);
-        let port: String = address.last().unwrap().chars().take_while(char::is_ascii_digit).collect();
+        let mut address =
+            self.told.iter().filter_map(|line| line.split_once("127.0.0.1:")).map(|(_, rest)| rest);
+        let port: String = address.next_back().unwrap().chars().take_while(char::is_ascii_digit).collect();
         let stream = TcpStream::connect(("127.0.0.1", port.parse().unwrap())).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream

@@ -45,7 +45,8 @@ impl Serving {
     /// # Errors
     /// `Refused` for bytes that are no such file.
     pub fn parse(text: &str) -> Result<Self, ServingError> {
-        toml::from_str(text).map_err(|error| ServingError::Refused(format!("the configuration: {error}")))
+        toml::from_str(text)
+            .map_err(|error| ServingError::Refused(format!("the configuration: {}", error.message())))
     }
 
     /// This with what is missing taken from a file's.

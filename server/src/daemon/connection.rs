@@ -16,6 +16,10 @@ const READ_BYTES: usize = 16 << 10;
 const LOGIN: Duration = Duration::from_secs(30);
 const STALL: Duration = Duration::from_secs(60);
 
+/// How often it is looked for what a client waits for, and what is heard of it meanwhile.
+const LOOK: Duration = Duration::from_millis(100);
+const CARRIED_BYTES_MAX: usize = 64 << 10;
+
 /// A connection that is to go on as a recorder's: its command, and what followed that.
 pub(super) type Recorder = (Vec<Vec<u8>>, Vec<u8>);
 
@@ -32,22 +36,45 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let limits = if session.authenticated { Limits::CLIENT } else { Limits::STRANGER };
     let mut requests = Requests::new(limits);
     let mut buffer = vec![0; READ_BYTES];
+    let mut carried: Option<Vec<u8>> = None;
     let login = tokio::time::sleep(LOGIN);
     tokio::pin!(login);
     loop {
-        let read = tokio::select! {
-            read = stream.read(&mut buffer) => read?,
-            _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
-            () = &mut login, if !session.authenticated => return Err(std::io::ErrorKind::TimedOut.into()),
+        let taken = carried.take();
+        let mut input = match &taken {
+            Some(bytes) => bytes.as_slice(),
+            None => {
+                let read = tokio::select! {
+                    read = stream.read(&mut buffer) => read?,
+                    _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
+                    () = &mut login, if !session.authenticated => return Err(std::io::ErrorKind::TimedOut.into()),
+                };
+                if read == 0 {
+                    return Ok(None);
+                }
+                &buffer[..read]
+            }
         };
-        if read == 0 {
-            return Ok(None);
-        }
-        let mut input = &buffer[..read];
         loop {
             let mut done = turn(daemon, &mut session, &mut requests, &mut input);
             settle(&session, &mut done).await;
+            if done.added {
+                daemon.added.notify_waiters();
+            }
             write(stream, &done.out).await?;
+            if let Some(until) = done.waits {
+                let mut rest = input.to_vec();
+                tokio::select! {
+                    () = pause(daemon, until) => {}
+                    _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
+                    // Who hangs up is not waited with; who says more is heard afterwards.
+                    more = stream.read_buf(&mut rest), if rest.len() < CARRIED_BYTES_MAX => if more? == 0 {
+                        return Ok(None);
+                    },
+                }
+                carried = Some(rest);
+                break;
+            }
             match done.end {
                 None if done.more => {}
                 None => break,
@@ -59,6 +86,14 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             }
         }
     }
+}
+
+/// Waits until something may have come.
+async fn pause(daemon: &Daemon, until: Option<u64>) {
+    let now = daemon.databases.now_ns() / 1_000_000;
+    let left = until.map_or(LOOK, |until| Duration::from_millis(until.saturating_sub(now)).min(LOOK));
+    // What recorders add is found by looking.
+    let _ = timeout(left.max(Duration::from_millis(1)), daemon.added.notified()).await;
 }
 
 /// Waits until what a turn rests on is on disk.

@@ -34,6 +34,9 @@ pub(super) struct Entry {
 /// Whether all that a turn rests on is on disk; why not, where it is not.
 pub(super) type Settled = Result<(), String>;
 
+/// What has to come before anything is replied, if something has to.
+pub(super) type Waits = Option<oneshot::Receiver<Settled>>;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Databases {
@@ -66,7 +69,8 @@ pub(super) struct Settling {
     ticket: Option<Ticket>,
     batch: u64,
     keys: Vec<Key>,
-    done: oneshot::Sender<Settled>,
+    /// Who waits; nobody where something follows that is waited for.
+    done: Option<oneshot::Sender<Settled>>,
 }
 
 impl Databases {
@@ -109,7 +113,9 @@ impl Databases {
                 }
             }
             // Who went away meanwhile does not want to know.
-            let _ = next.done.send(failed.clone().map_or(Ok(()), Err));
+            if let Some(done) = next.done {
+                let _ = done.send(failed.clone().map_or(Ok(()), Err));
+            }
         }
     }
 
@@ -126,11 +132,7 @@ impl Databases {
     ///
     /// # Errors
     /// Those of the store.
-    pub(super) fn sweep(
-        &self,
-        from: &[u8],
-        most: usize,
-    ) -> annals::Result<(Option<Vec<u8>>, Option<oneshot::Receiver<Settled>>)> {
+    pub(super) fn sweep(&self, from: &[u8], most: usize) -> annals::Result<(Option<Vec<u8>>, Waits)> {
         let mut work = Work::new(self);
         if !work.state().any_deadline {
             return Ok((None, None));
@@ -164,12 +166,22 @@ pub(super) struct Work<'a> {
     now_ms: u64,
     /// Something was read that is not on disk yet.
     rests: bool,
+    /// What was handed over already.
+    tickets: Vec<Ticket>,
 }
 
 impl<'a> Work<'a> {
     pub(super) fn new(databases: &'a Databases) -> Self {
         let now_ms = databases.now_ns() / 1_000_000;
-        Self { databases, state: None, staged: BTreeMap::new(), staged_bytes: 0, now_ms, rests: false }
+        Self {
+            databases,
+            state: None,
+            staged: BTreeMap::new(),
+            staged_bytes: 0,
+            now_ms,
+            rests: false,
+            tickets: Vec::new(),
+        }
     }
 
     /// Milliseconds since 1970, the same for the whole turn.
@@ -180,6 +192,26 @@ impl<'a> Work<'a> {
     /// Bytes that are to be written.
     pub(super) fn staged_bytes(&self) -> usize {
         self.staged_bytes
+    }
+
+    /// The namespace that the databases are in.
+    pub(super) fn space(&self) -> &'a Namespace {
+        &self.databases.space
+    }
+
+    /// Keeps everybody else waiting from now on.
+    pub(super) fn hold(&mut self) {
+        self.state();
+    }
+
+    /// Something was handed over that is to be waited for, too. It comes after [`Work::hold`], so that the order is that of the log.
+    pub(super) fn rest_on(&mut self, ticket: Ticket) {
+        self.tickets.push(ticket);
+    }
+
+    /// Whether something was handed over.
+    pub(super) fn has_handed_over(&self) -> bool {
+        !self.tickets.is_empty()
     }
 
     fn state(&mut self) -> &mut State {
@@ -317,12 +349,17 @@ impl<'a> Work<'a> {
     ///
     /// # Errors
     /// Those of the store: nothing of it happened then.
-    pub(super) fn commit(mut self) -> annals::Result<Option<oneshot::Receiver<Settled>>> {
-        if self.staged.is_empty() && !self.rests {
+    pub(super) fn commit(mut self) -> annals::Result<Waits> {
+        if self.staged.is_empty() && !self.rests && self.tickets.is_empty() {
             return Ok(None);
         }
         let (done, settled) = oneshot::channel();
         let staged = std::mem::take(&mut self.staged);
+        self.hold();
+        for ticket in std::mem::take(&mut self.tickets) {
+            let one = Settling { ticket: Some(ticket), batch: 0, keys: Vec::new(), done: None };
+            let _ = self.databases.settling.send(one);
+        }
         let ticket = if staged.is_empty() { None } else { self.submit(&staged)? };
         let databases = self.databases;
         let state = self.state();
@@ -336,7 +373,7 @@ impl<'a> Work<'a> {
             }
         }
         // Sent under the lock, so that the order is that of the log. Nobody listens only once the daemon has ended.
-        let _ = databases.settling.send(Settling { ticket, batch, keys, done });
+        let _ = databases.settling.send(Settling { ticket, batch, keys, done: Some(done) });
         Ok(Some(settled))
     }
 

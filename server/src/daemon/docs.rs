@@ -7,7 +7,12 @@ use crate::resp::Reply;
 pub(super) fn info(command: &Command) -> Reply {
     let (first, last, step) = command.keys;
     let number = |number: i32| Reply::Integer(number.into());
-    let flags = command.flags.iter().map(|flag| Reply::Simple((*flag).into())).collect();
+    let flags = command
+        .flags
+        .iter()
+        .filter(|flag| **flag != "settled")
+        .map(|flag| Reply::Simple((*flag).into()))
+        .collect();
     let categories = categories(command).into_iter().map(|name| Reply::Simple(name.into())).collect();
     Reply::Array(vec![
         Reply::text(command.name),

@@ -87,6 +87,7 @@ pub fn serve(
         });
         let shared = Arc::new(Shared { daemon, host, store: store.clone(), access });
         listen(&shared, doors, ended, waiting).await;
+        shared.daemon.end_streams();
         sweeper.abort();
         settler.abort();
         // Runs of those who still record are abandoned while the store is open; their threads end with this.

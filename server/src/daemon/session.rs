@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use annals::{Run, RunReader, RunUid, Status};
+use tokio::sync::Notify;
+
 use super::access::Access;
 use super::databases::Databases;
 use super::table::{Command, Table};
@@ -11,6 +14,8 @@ use crate::resp::Protocol;
 
 /// Places in scans that are remembered; the oldest go first.
 const CURSORS_MAX: usize = 1 << 16;
+/// Frames whose times are remembered, and their runs.
+const TIMES_MAX: usize = 4 << 20;
 
 /// What all connections share.
 #[derive(Debug)]
@@ -24,6 +29,35 @@ pub(super) struct Daemon {
     pub(super) connections: AtomicU64,
     clients: Mutex<BTreeMap<u64, Facts>>,
     cursors: Mutex<Cursors>,
+    streams: Mutex<Streams>,
+    /// Something was added to a run.
+    pub(super) added: Notify,
+}
+
+/// Runs as streams. Locked after the databases, never before them.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    /// Those that were begun here and have not ended.
+    pub(super) open: HashMap<String, Open>,
+    /// When frames began, in milliseconds since 1970, never going back.
+    times: HashMap<RunUid, Vec<u64>>,
+}
+
+/// A run that is added to.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) run: Arc<Run>,
+    pub(super) last_ms: u64,
+}
+
+/// A command that is done later, in a turn of its own.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) words: Vec<Vec<u8>>,
+    /// When it is no longer waited for, in milliseconds since 1970.
+    pub(super) until: Option<u64>,
+    /// It waits for something to come; else only for what the turn before wrote.
+    pub(super) waits: bool,
 }
 
 /// What is told of a connection.
@@ -49,6 +83,11 @@ pub(super) struct Session {
     pub(super) transaction: Option<Transaction>,
     /// It is hung up on after its reply.
     pub(super) ends: bool,
+    pub(super) held: Option<Held>,
+    /// Until when the command that is being done may wait, where it was held before.
+    pub(super) until: Option<u64>,
+    /// A transaction's commands are being done: none of them waits.
+    pub(super) in_exec: bool,
 }
 
 /// Commands between MULTI and EXEC.
@@ -80,12 +119,46 @@ impl Daemon {
             connections: AtomicU64::new(0),
             clients: Mutex::default(),
             cursors: Mutex::default(),
+            streams: Mutex::default(),
+            added: Notify::new(),
         }
     }
 
     /// Who is connected.
     pub(super) fn clients(&self) -> MutexGuard<'_, BTreeMap<u64, Facts>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs as streams.
+    pub(super) fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When each frame of a run began, in milliseconds since 1970, never going back.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn times(&self, reader: &RunReader) -> annals::Result<Vec<u64>> {
+        let (uid, frames) = (reader.info().uid, reader.info().frames);
+        let mut streams = self.streams();
+        if streams.times.values().map(|times| times.len() + 64).sum::<usize>() > TIMES_MAX {
+            streams.times.clear();
+        }
+        let times = streams.times.entry(uid).or_default();
+        for number in times.len()..frames as usize {
+            let number = u32::try_from(number + 1).unwrap_or(u32::MAX);
+            let began = reader.frame_info(number)?.started_ns / 1_000_000;
+            times.push(began.max(times.last().copied().unwrap_or(0)));
+        }
+        Ok(times.get(..frames as usize).unwrap_or_default().to_vec())
+    }
+
+    /// Ends what was begun here: those runs are whole.
+    pub(super) fn end_streams(&self) {
+        for (_, open) in self.streams().open.drain() {
+            // Where that fails the store's closing says why.
+            let _ = open.run.end(Status::Ok);
+        }
     }
 
     /// A number for going on after this key.
@@ -111,7 +184,17 @@ impl Daemon {
 
 impl Session {
     pub(super) fn new(facts: Facts, access: Access, local: bool) -> Self {
-        Self { facts, access, authenticated: access.is_open(), local, transaction: None, ends: false }
+        Self {
+            facts,
+            access,
+            authenticated: access.is_open(),
+            local,
+            transaction: None,
+            ends: false,
+            held: None,
+            until: None,
+            in_exec: false,
+        }
     }
 
     /// As it was when it began, but for what it is.

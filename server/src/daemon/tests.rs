@@ -1,5 +1,4 @@
 //! Commands as a client meets them, in scripts: what is typed, and all that comes back.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 
@@ -404,4 +403,86 @@ fn deadlines_outlast_the_daemon_and_the_sweep_ends_what_nobody_asks_for() {
     bench.runtime.block_on(settled.unwrap()).unwrap().unwrap();
     assert!(next.is_none() && keys.get(b"a").unwrap().is_none() && deadlines.get(b"\0a").unwrap().is_none());
     assert!(keys.get(b"b").unwrap().is_some() && keys.get(b"c").unwrap().is_some());
+}
+
+/// Ids in a reply.
+fn ids(reply: &str) -> Vec<String> {
+    let is_id =
+        |part: &&str| part.contains('-') && part.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+    reply.split('|').filter(is_id).map(str::to_owned).collect()
+}
+
+#[test]
+fn runs_are_streams() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    // All in one read: what is asked for sees what was added just before it.
+    let (reply, _) = client
+        .bytes(b"xadd s * a 1 \"\\xff\\r\\n\" \"\"\r\nxadd s * b 2\r\nxadd s * c 3\r\nxlen s\r\ntype s\r\n");
+    let of = ids(&reply);
+    assert!(of.len() == 3 && reply.ends_with("|:3|+stream|"), "{reply}");
+    let raw = "*4|$1|a|$1|1|$3|\u{fffd}||$0||";
+    let all = client.bytes(b"xrange s - +\r\n").0;
+    assert_eq!(ids(&all), of);
+    assert!(all.starts_with(&format!("*3|*2|${}|{}|{raw}", of[0].len(), of[0])), "{all}");
+    let mut asked = |command: String| ids(&client.bytes(format!("{command}\r\n").as_bytes()).0);
+    assert_eq!(asked("xrevrange s + -".to_owned()), [of[2].clone(), of[1].clone(), of[0].clone()]);
+    assert_eq!(asked("xrange s - + count 2".to_owned()), of[..2]);
+    assert_eq!(asked(format!("xrange s ({} +", of[0])), of[1..]);
+    assert_eq!(asked(format!("xrange s {} {}", of[1], of[1])), of[1..2]);
+    assert_eq!(asked(format!("xread count 1 streams s {}", of[0])), of[1..2]);
+    assert_eq!(asked(format!("xread streams no s 0 {}", of[1])), of[2..]);
+    client.script(
+        r#"
+        xread streams s $ -> *-1
+        xrange no - + -> *0
+        xrange s - + count 0 -> *-1
+        xrange s x + -> -ERR Invalid stream ID specified as stream command argument
+        xrange s - -> -ERR wrong number of arguments for 'xrange' command
+        xrange s - + wat -> -ERR syntax error
+        xlen no -> :0
+        xadd s * a -> -ERR wrong number of arguments for 'xadd' command
+        xadd s * a 1 b -> -ERR wrong number of arguments for 'xadd' command
+        xadd s 1-1 a 1 -> -ERR an entry's id is its time and the number of its frame: only * is offered
+        xadd s maxlen 1 * a 1 -> -ERR trimming is not offered: what a run recorded stays as it was recorded
+        xadd no nomkstream * a 1 -> $-1
+        xread count 1 streams s -> -ERR Unbalanced 'xread' list of streams: for each stream key an ID or '$' must be specified.
+        xread block x streams s 0 -> -ERR timeout is not an integer or out of range
+        xread block -1 streams s 0 -> -ERR timeout is negative
+        xdel s 1-1 -> -ERR XDEL is not offered: what a run recorded stays as it was recorded; retention drops whole runs
+        xinfo stream no -> -ERR no such key
+        xinfo wat s -> -ERR unknown subcommand 'wat'. Try XINFO HELP.
+        set string 1 -> +OK
+        xadd string * a 1 -> -WRONGTYPE Operation against a key holding the wrong kind of value
+        xlen string -> -WRONGTYPE Operation against a key holding the wrong kind of value
+        run.end s -> +OK
+        run.end s -> -NOTFOUND no run s was begun here by XADD
+        xadd s * a 1 -> -ERR run s is ok: only what XADD began since the daemon began is added to
+        "#,
+    );
+    assert!(client.bytes(b"xinfo stream s\r\n").0.contains("$6|length|:3|"));
+    // It is a run like any other, and a run like any other is a stream.
+    let space = bench.daemon.store.namespace("default").unwrap();
+    let reader = space.run("s").unwrap();
+    assert!(reader.verify().is_ok());
+    assert_eq!(reader.frame(2).unwrap().input, b"*2\r\n$1\r\nb\r\n$1\r\n2\r\n");
+    let run = space.begin_run(annals::RunSpec::new("recorded")).unwrap();
+    // The second began before the first, by its recorder's clock.
+    for (started, text) in [(5_000_000_000, "one"), (3_000_000_000, "two")] {
+        let mut frame = annals::Frame::new(annals::Component::Llm, text, "out");
+        frame.started_ns = Some(started);
+        run.record(frame).unwrap();
+    }
+    let all = client.bytes(b"xrange recorded - +\r\n").0;
+    assert_eq!(ids(&all), ["5000-1", "5000-2"]);
+    assert!(all.contains("$9|component|$3|llm|$5|input|$3|one|$6|output|$3|out|$8|metadata|$0||"), "{all}");
+    assert_eq!(ids(&client.bytes(b"xrange recorded 5000-2 5000\r\n").0), ["5000-2"]);
+    // Nothing waits within a transaction; one alone is held until its time is over.
+    client.script("multi -> +OK\nxread block 0 streams s $ -> +QUEUED\nexec -> *1|*-1");
+    let mut input = &b"xread block 40 streams s $\r\nping\r\n"[..];
+    let held = turn(&bench.daemon, &mut client.session, &mut client.requests, &mut input);
+    assert!(held.out.is_empty() && held.more && held.waits.is_some());
+    std::thread::sleep(std::time::Duration::from_millis(60));
+    let after = turn(&bench.daemon, &mut client.session, &mut client.requests, &mut input);
+    assert_eq!(String::from_utf8_lossy(&after.out), "*-1\r\n+PONG\r\n");
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 
 use super::databases::{Settled, Work};
-use super::session::{Daemon, Session};
+use super::session::{Daemon, Held, Session};
 use super::table::{Command, refused};
 use crate::resp::{Limits, Malformed, Reply, Requests};
 
@@ -80,6 +80,10 @@ pub(super) struct Turn {
     pub(super) end: Option<End>,
     /// There may be whole requests left.
     pub(super) more: bool,
+    /// A command waits for something to come, until then at most (milliseconds since 1970).
+    pub(super) waits: Option<Option<u64>>,
+    /// Something was added to a run.
+    pub(super) added: bool,
 }
 
 impl Turn {
@@ -108,7 +112,10 @@ pub(super) fn turn(
             turn.more = true;
             break;
         }
-        let request = match requests.next(input) {
+        let held = session.held.take();
+        session.until = held.as_ref().and_then(|held| held.until);
+        let next = held.map_or_else(|| requests.next(input), |held| Ok(Some(held.words)));
+        let request = match next {
             Ok(None) => break,
             Ok(Some(request)) => request,
             Err(Malformed::Http) => {
@@ -128,6 +135,11 @@ pub(super) fn turn(
             break;
         }
         let reply = answer(daemon, session, &mut work, request);
+        if let Some(held) = &session.held {
+            turn.more = true;
+            turn.waits = held.waits.then_some(held.until);
+            break;
+        }
         reply.put(session.facts.protocol, &mut turn.out);
         turn.commands += 1;
         if session.ends {
@@ -138,6 +150,7 @@ pub(super) fn turn(
         requests.limit(if session.authenticated { Limits::CLIENT } else { Limits::STRANGER });
     }
     daemon.commands.fetch_add(turn.commands as u64, Ordering::Relaxed);
+    turn.added = work.has_handed_over();
     match work.commit() {
         Ok(wait) => turn.wait = wait,
         Err(error) => turn.fail(session, &error.to_string()),
@@ -169,6 +182,10 @@ fn answer(daemon: &Daemon, session: &mut Session, work: &mut Work<'_>, words: Ve
         }
         transaction.queued.push((command, words));
         return Reply::Simple("QUEUED".into());
+    }
+    if command.flags.contains(&"settled") && work.has_handed_over() {
+        session.held = Some(Held { words, until: session.until, waits: false });
+        return Reply::Null;
     }
     let mut call = Call { daemon, session, work, words: &words };
     (command.run)(&mut call).unwrap_or_else(|Refusal(why)| Reply::Error(why))

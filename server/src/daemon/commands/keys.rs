@@ -63,7 +63,12 @@ pub(super) const COMMANDS: &[Command] = &[
         ..command("touch", -2, READ, "3.2.1", "Returns the number of existing keys.", "key [key ...]", count)
     },
     command("type", 2, READ, "1.0.0", "Determines the type of value stored at a key.", "key", |call| {
-        Ok(Reply::Simple(if get(call)?.is_some() { "string" } else { "none" }.into()))
+        let name = std::str::from_utf8(call.word(1)).unwrap_or_default();
+        Ok(Reply::Simple(match get(call)? {
+            Some(_) => "string".into(),
+            None if call.work.space().run(name).is_ok() => "stream".into(),
+            None => "none".into(),
+        }))
     }),
     command(
         "expire",

@@ -4,11 +4,18 @@ mod connection;
 mod keys;
 mod parse;
 mod server;
+mod streams;
 mod strings;
 mod transactions;
 
 use super::table::Command;
 
 /// All of them.
-pub(super) const GROUPS: &[&[Command]] =
-    &[connection::COMMANDS, strings::COMMANDS, keys::COMMANDS, transactions::COMMANDS, server::COMMANDS];
+pub(super) const GROUPS: &[&[Command]] = &[
+    connection::COMMANDS,
+    strings::COMMANDS,
+    keys::COMMANDS,
+    streams::COMMANDS,
+    transactions::COMMANDS,
+    server::COMMANDS,
+];

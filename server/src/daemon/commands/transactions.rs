@@ -55,11 +55,13 @@ fn exec(call: &mut Call<'_, '_>) -> Outcome {
     if transaction.spoiled {
         return Err("EXECABORT Transaction discarded because of previous errors.".into());
     }
+    call.session.in_exec = true;
     let mut replies = Vec::with_capacity(transaction.queued.len());
     for (command, words) in transaction.queued {
         let mut one =
             Call { daemon: call.daemon, session: &mut *call.session, work: &mut *call.work, words: &words };
         replies.push((command.run)(&mut one).unwrap_or_else(|Refusal(why)| Reply::Error(why)));
     }
+    call.session.in_exec = false;
     Ok(Reply::Array(replies))
 }
