@@ -167,7 +167,7 @@ pub(crate) struct NewRunArgs {
     /// given again
     #[arg(long, value_name = "NAME")]
     pub(crate) secret: Vec<String>,
-    /// Rules of your own, in TOML: what matters ([[severity]]), what models cost ([[price]]), and, for replays, what may differ ([[matcher]]).
+    /// Rules of your own, in TOML: what matters (`[[severity]]`), what models cost (`[[price]]`), and, for replays, what may differ (`[[matcher]]`).
     /// The run keeps them
     #[arg(long, value_name = "FILE")]
     pub(crate) rules: Option<PathBuf>,
