@@ -405,6 +405,22 @@ fn deadlines_outlast_the_daemon_and_the_sweep_ends_what_nobody_asks_for() {
     assert!(keys.get(b"b").unwrap().is_some() && keys.get(b"c").unwrap().is_some());
 }
 
+/// The keyspace of deadlines is one like any other: somebody put the greatest number there, and EXPIRETIME added half a second to it.
+#[test]
+fn a_deadline_that_somebody_else_wrote_is_as_far_away_as_it_says() {
+    let bench = Bench::new();
+    bench.client().script("set a 1 px 60000 -> +OK");
+    let space = bench.daemon.store.namespace("default").unwrap();
+    let deadlines = space.find_keyspace("annals.deadlines").unwrap().unwrap();
+    deadlines.put(b"\0a", u64::MAX.to_le_bytes().to_vec()).unwrap();
+    bench.client().script(
+        "expiretime a -> :18446744073709551
+        pexpiretime a -> :9223372036854775807
+        pttl a -> :9223372036854775807
+        get a -> $1|1",
+    );
+}
+
 /// Ids in a reply.
 fn ids(reply: &str) -> Vec<String> {
     let is_id =

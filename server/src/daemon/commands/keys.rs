@@ -107,7 +107,7 @@ pub(super) const COMMANDS: &[Command] = &[
         |call| expire(call, 1, false, "pexpireat"),
     ),
     command("ttl", 2, READ, "1.0.0", "Returns the expiration time in seconds of a key.", "key", |call| {
-        left(call, |ms, now| (ms.saturating_sub(now) + 500) / 1000)
+        left(call, |ms, now| ms.saturating_sub(now).saturating_add(500) / 1000)
     }),
     command(
         "pttl",
@@ -125,7 +125,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "7.0.0",
         "Returns the expiration time of a key as a Unix timestamp.",
         "key",
-        |call| left(call, |ms, _| (ms + 500) / 1000),
+        |call| left(call, |ms, _| ms.saturating_add(500) / 1000),
     ),
     command(
         "pexpiretime",
