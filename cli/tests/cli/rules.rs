@@ -81,6 +81,16 @@ fn a_run_keeps_its_matchers_and_a_file_takes_their_place() {
     };
     assert_eq!([check("r", &[]), check("bare", &[]), check("bare", &["--rules", &rules])], [0, 3, 0]);
     assert_eq!(check("r", &["--rules", &none]), 3);
+
+    // So does its tape.
+    bench.run("tape export r -o r.tape").ok();
+    bench.run("--store other tape import r.tape").ok();
+    let agent = agent();
+    let mut args = vec!["--store", "other", "replay", "r", "--", "python3", "-B", &agent];
+    args.extend(SECOND.split(' '));
+    assert_eq!(bench.run_args(&args).code, 0);
+    args.splice(4..4, ["--rules", &none]);
+    assert_eq!(bench.run_args(&args).code, 3);
 }
 
 #[test]
