@@ -294,6 +294,14 @@ fn connections_are_as_in_redis() {
         client setinfo lib-name x -> +OK
         client setinfo wat x -> -ERR Unrecognized option 'wat'
         client setinfo x -> -ERR wrong number of arguments for 'client|setinfo' command
+        client list type master -> $0|
+        client list type wat -> -ERR Unknown client type 'wat'
+        client list type normal x -> -ERR syntax error
+        client list id 999999 -> $0|
+        client list id x -> -ERR Invalid client ID
+        client list id 0 -> -ERR Invalid client ID
+        client list id -> -ERR wrong number of arguments for 'client|list' command
+        client list wat x -> -ERR syntax error
         client maint_notifications on -> -ERR unknown subcommand 'maint_notifications'. Try CLIENT HELP.
         config get save -> *2|$4|save|$0|
         config get append* -> *4|$11|appendfsync|$6|always|$10|appendonly|$3|yes
@@ -312,6 +320,8 @@ fn connections_are_as_in_redis() {
     );
     let (info, _) = client.bytes(b"info\r\ninfo server\r\n");
     assert!(info.contains("loading:0") && info.contains("role:master"), "{info}");
+    let (listed, _) = bench.client().bytes(b"hello 2 setname finder\r\nclient list id 7\r\nclient list type normal\r\n");
+    assert!(listed.contains("id=7 addr=") && listed.contains("name=finder"), "{listed}");
     // What COMMAND says is whole in both versions.
     let (two, _) = client.bytes(b"command docs\r\ncommand\r\ncommand count\r\n");
     assert!(two.contains("$7|summary|") && two.contains("*10|$3|get|:2|"), "{two}");

@@ -240,10 +240,12 @@ fn client(call: &mut Call<'_, '_>) -> Outcome {
         let line = line(&call.session.facts, call.daemon.databases.now_ns());
         return Ok(Reply::Verbatim("txt", line.into_bytes()));
     }
-    if is(word, "LIST") && count == 2 {
+    if is(word, "LIST") && (count == 2 || count > 3) {
+        let wanted = wanted(call)?;
         let now = call.daemon.databases.now_ns();
         let clients = call.daemon.clients();
-        let lines: String = clients.values().map(|facts| line(facts, now)).collect();
+        let chosen = clients.values().filter(|facts| wanted.as_ref().is_none_or(|ids| ids.contains(&facts.id)));
+        let lines: String = chosen.map(|facts| line(facts, now)).collect();
         return Ok(Reply::Verbatim("txt", lines.into_bytes()));
     }
     let known = ["ID", "GETNAME", "SETNAME", "SETINFO", "INFO", "LIST"];
@@ -251,6 +253,31 @@ fn client(call: &mut Call<'_, '_>) -> Outcome {
         return Err(wrong_number_of("client", word));
     }
     Err(no_subcommand("CLIENT", word))
+}
+
+/// The ids of those that CLIENT LIST is asked for; `None` for all.
+fn wanted(call: &Call<'_, '_>) -> Result<Option<Vec<u64>>, Refusal> {
+    let (word, given) = (call.word(2), call.rest(3));
+    if call.words.len() == 2 {
+        return Ok(None);
+    }
+    if is(word, "ID") {
+        let id = |word: &Vec<u8>| integer(word).ok().and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
+        let ids: Option<Vec<u64>> = given.iter().map(id).collect();
+        return ids.map(Some).ok_or_else(|| "ERR Invalid client ID".into());
+    }
+    let [kind] = given else { return Err(syntax()) };
+    if !is(word, "TYPE") {
+        return Err(syntax());
+    }
+    if is(kind, "normal") {
+        return Ok(None);
+    }
+    match ["master", "replica", "slave", "pubsub"].iter().any(|known| is(kind, known)) {
+        // There are none.
+        true => Ok(Some(Vec::new())),
+        false => Err(Refusal(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(kind)))),
+    }
 }
 
 fn line(facts: &Facts, now_ns: u64) -> String {

@@ -108,11 +108,12 @@ fn info(call: &mut Call<'_, '_>) -> Outcome {
     let up = now.saturating_sub(daemon.started_ns) / 1_000_000_000;
     let clients = daemon.clients().len();
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-    let sections: [(&str, String); 6] = [
+    let sections: [(&str, String); 7] = [
         (
             "Server",
             format!(
-                "redis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\nannals_version:{}\r\nprocess_id:{}\r\nuptime_in_seconds:{up}\r\n",
+                "redis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\narch_bits:{}\r\nannals_version:{}\r\nprocess_id:{}\r\nuptime_in_seconds:{up}\r\n",
+                usize::BITS,
                 env!("CARGO_PKG_VERSION"),
                 std::process::id()
             ),
@@ -128,6 +129,7 @@ fn info(call: &mut Call<'_, '_>) -> Outcome {
             ),
         ),
         ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),
+        ("Cluster", "cluster_enabled:0\r\n".to_owned()),
         ("Annals", format!("store:{}\r\nseqno:{}\r\n", daemon.store.id(), daemon.store.seqno())),
     ];
     let everything = ["all", "default", "everything"];
