@@ -448,3 +448,6 @@ impl Queue {
         Failure { kind: ErrorKind::Poisoned, message: message.into() }
     }
 }
+
+#[cfg(all(test, not(annals_shuttle)))]
+mod tests;
