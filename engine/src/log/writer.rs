@@ -320,3 +320,6 @@ pub(crate) fn create_segment(
     io.sync_dir(&paths.segments())?;
     Ok(Segment::new(*store, id, path, file))
 }
+
+#[cfg(all(test, not(annals_shuttle)))]
+mod tests;

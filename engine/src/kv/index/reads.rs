@@ -273,3 +273,60 @@ pub(crate) fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     end[last] += 1;
     Some(end)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_that_exclude_each_other_leave_nothing() {
+        use Bound::{Excluded, Included, Unbounded};
+        let (a, b): (&[u8], &[u8]) = (b"a", b"b");
+        for (from, to, empty) in [
+            (Included(a), Included(a), false),
+            (Included(a), Included(b), false),
+            (Included(b), Included(a), true),
+            (Included(a), Excluded(a), true),
+            (Included(a), Excluded(b), false),
+            (Included(b), Excluded(a), true),
+            (Excluded(a), Included(a), true),
+            (Excluded(a), Included(b), false),
+            (Excluded(b), Included(a), true),
+            (Excluded(a), Excluded(a), true),
+            (Excluded(a), Excluded(b), false),
+            (Unbounded, Included(a), false),
+            (Unbounded, Excluded(a), false),
+            (Included(b), Unbounded, false),
+            (Excluded(b), Unbounded, false),
+            (Unbounded, Unbounded, false),
+        ] {
+            assert_eq!(is_empty_range(from, to), empty, "{from:?} {to:?}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_prefix_is_the_least_key_past_it() {
+        let ends: [(&[u8], Option<&[u8]>); 6] = [
+            (b"a", Some(b"b")),
+            (b"", None),
+            (&[255], None),
+            (&[255, 255], None),
+            (&[1, 255, 255], Some(&[2])),
+            (&[1, 254, 255], Some(&[1, 255])),
+        ];
+        for (prefix, end) in ends {
+            assert_eq!(prefix_end(prefix).as_deref(), end, "{prefix:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_counts_keys_and_not_versions() {
+        let mut keys = Keys::new(2);
+        for key in [&b""[..], b"", b"x", b"x"] {
+            assert_eq!(keys.count(key), Ok(()));
+        }
+        assert_eq!(keys.count(b"y"), Err(&b"x"[..]));
+        assert_eq!(keys.count(b"x"), Ok(()));
+        assert_eq!(Keys::new(0).count(b""), Err(&b""[..]));
+    }
+}

@@ -3,7 +3,7 @@
 use super::*;
 use crate::blob::{AnchorSeed, GroupId, Step};
 use crate::log::layout::BATCH_HEADER_BYTES;
-use crate::log::record::{GroupPart, Kind};
+use crate::log::record::GroupPart;
 use crate::sync::channel::{Receiver, unbounded};
 
 const SPACE: NamespaceId = NamespaceId(16);
