@@ -389,4 +389,15 @@ mod tests {
         assert!(found(300, 12).0.is_empty());
         assert!(found(9, 1000).0.is_empty());
     }
+
+    #[test]
+    fn a_record_past_the_first_window_is_given_whole() {
+        let mut bytes = vec![0; 2 << 20];
+        let at = (1 << 20) + 100_000;
+        put_record(&mut bytes, at, 1, b"far away");
+        let (_, mut cursor) = cursor(&bytes, bytes.len() as u64);
+        let (found, record) = cursor.search_record(&mut 1000).unwrap().unwrap();
+        assert_eq!((found, record), (at as u64, &bytes[at..at + 18]));
+        assert_eq!(cursor.at, at as u64 + 18);
+    }
 }

@@ -449,5 +449,6 @@ impl Queue {
     }
 }
 
-#[cfg(all(test, not(annals_shuttle)))]
+#[cfg(test)]
+#[cfg(not(annals_shuttle))]
 mod tests;

@@ -551,8 +551,8 @@ mod tests {
     fn a_reference_is_passed_just_where_it_is_taken() {
         let inline = KV_INLINE_BYTES_MAX as u64;
         let back = u64::from(u32::MAX);
-        let cases: [(u64, u64, Option<(u64, usize)>); 16] = [
-            // Number, tag; recipe bytes, bytes after the varint.
+        // Number, tag; recipe bytes, bytes after the varint.
+        let cases = [
             (0, 0, Some((0, 0))),
             (5, 0, Some((0, 5))),
             (inline, 0, Some((0, KV_INLINE_BYTES_MAX))),
@@ -573,8 +573,11 @@ mod tests {
         for (number, tag, wanted) in cases {
             let bytes = reference(number, tag);
             let head = bytes.len() - 5000;
-            let mut r = Reader::new(&bytes, "test");
-            let passed = BodyRef::pass(&mut r).ok().map(|recipe| (recipe, r.taken() - head));
+            // Wherever it stands.
+            let behind = [&[0; 9][..], &bytes].concat();
+            let mut r = Reader::new(&behind, "test");
+            r.take(9).unwrap();
+            let passed = BodyRef::pass(&mut r).ok().map(|recipe| (recipe, r.taken() - 9 - head));
             assert_eq!(passed, wanted, "{number} {tag}");
             let mut r = Reader::new(&bytes, "test");
             let taken = BodyRef::take(&mut r).ok().map(|body| (body.recipe_bytes(), r.taken() - head));

@@ -321,5 +321,6 @@ pub(crate) fn create_segment(
     Ok(Segment::new(*store, id, path, file))
 }
 
-#[cfg(all(test, not(annals_shuttle)))]
+#[cfg(test)]
+#[cfg(not(annals_shuttle))]
 mod tests;

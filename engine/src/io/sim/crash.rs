@@ -436,4 +436,18 @@ mod tests {
             assert_eq!(drawn(at, how), SplitMix64::new(seed).next(), "{at} {how:?}");
         }
     }
+
+    #[test]
+    fn what_is_cut_off_a_torn_write_is_counted_as_lost() {
+        let sim = SimIo::new(1);
+        let file = sim.open(Path::new("a"), Open::CreateNew).unwrap();
+        file.write_at(&[IoSlice::new(&[1; 1024])], 0).unwrap();
+        let history = sim.history();
+        let mut walk = history.walk();
+        while walk.step() {}
+        let (disk, losses) = walk.crash_counted(Crash::Torn);
+        assert_eq!(disk.read(Path::new("a")).map(|bytes| bytes.len()), Some(512));
+        let wanted = Losses { sectors: 1, torn_writes: 1, hollow: 1, ..Losses::default() };
+        assert_eq!(losses, wanted);
+    }
 }

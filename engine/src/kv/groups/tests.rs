@@ -162,3 +162,28 @@ fn four_decoders_are_kept_for_the_groups_to_come() {
         assert_eq!(lock(&groups.decoders).len(), 0);
     }
 }
+
+#[test]
+fn a_group_is_whole_once_all_of_its_parts_are_decoded() {
+    let io = Arc::new(SimIo::new(1));
+    let store = Store::open_with("s", Options { io, ..Options::default() }).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    run.record(Frame::new(Component::Tool, text(1, 10_000), "")).unwrap();
+    let (core, reader) = (store.core(), space.run("r").unwrap());
+    let held = || core.groups.get(SPACE, GroupId(1)).map(|found| (found.raw.len(), found.whole));
+    assert_eq!(held(), None);
+    drop(reader.frame(1).unwrap());
+    assert_eq!(held(), Some((10_000, true)), "of a single part");
+    run.record(Frame::new(Component::Tool, text(2, 10_000), "")).unwrap();
+    run.record(Frame::new(Component::Tool, text(3, 10_000), "")).unwrap();
+    store.drop_caches();
+    drop(reader.frame(1).unwrap());
+    assert_eq!(held(), Some((10_000, false)), "its front");
+    assert_eq!(group(core, SPACE, GroupId(1), 1).unwrap().len(), 30_000);
+    assert_eq!(held(), Some((30_000, true)));
+    store.drop_caches();
+    assert!(group(core, SPACE, GroupId(1), 30_000).is_ok());
+    store.drop_caches();
+    assert_eq!(group(core, SPACE, GroupId(1), 30_001).unwrap_err().kind(), ErrorKind::Damaged);
+}

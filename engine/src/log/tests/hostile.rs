@@ -359,6 +359,20 @@ fn a_footer_that_lies_under_a_right_checksum_is_refused() {
 }
 
 #[test]
+fn another_frames_link_is_a_link() {
+    let whole = FrameHead { seq: 5, link: None, parent: 0, ..samples::frame() }.encode();
+    assert!(FrameHead::parse(&whole).is_ok());
+    // The flags' second byte: a link, another frame's, and nothing else.
+    for high in 0..=255u8 {
+        let mut bytes = whole.clone();
+        bytes[3] = high;
+        let unknown =
+            matches!(FrameHead::parse(&bytes), Err(CodecError::Unknown { what: "frame flags", .. }));
+        assert_eq!(unknown, high > 3 || high == 2, "{high}");
+    }
+}
+
+#[test]
 fn a_frames_parent_is_before_it() {
     // Run and seq have one byte, the flags two.
     for (back, parent) in [(0, Some(0)), (1, Some(4)), (4, Some(1)), (5, None), (6, None)] {
