@@ -98,9 +98,16 @@ fn after_an_unclean_end_the_segment_is_sealed_even_where_nothing_is_torn() {
     assert_eq!(segments(&crashed), 1);
     drop(Store::open_with("s", options(&crashed)).unwrap());
     assert_eq!(segments(&crashed), 2);
-    // Closed cleanly it goes on where it was; and an empty one may.
-    drop(Store::open_with("s", options(&crashed)).unwrap());
+    // Closed cleanly it goes on where it was, unless the file is another length by then.
+    let write =
+        |sim: &SimIo, name| drop(Store::open_with("s", options(sim)).unwrap().namespace(name).unwrap());
+    write(&crashed, "m");
+    write(&crashed, "l");
     assert_eq!(segments(&crashed), 2);
+    crashed.edit(Path::new("s/segments/00000002.seg"), |bytes| bytes.extend_from_slice(&[0; 50])).unwrap();
+    write(&crashed, "k");
+    assert_eq!(segments(&crashed), 3);
+    // An empty one is gone on with.
     let sim = SimIo::new(1);
     let store = Store::open_with("s", options(&sim)).unwrap();
     let crashed = sim.crash(Crash::Everything);
@@ -129,8 +136,8 @@ fn a_streamed_body_is_one_extent_where_its_pieces_meet() {
     let sim = SimIo::new(1);
     let store = Store::open_with("s", Options { body_bytes_max: 2_500_000, ..options(&sim) }).unwrap();
     let space = store.namespace("n").unwrap();
-    let small = space.store_blob(&noise(200_000)[100_000..101_000]).unwrap();
-    assert_eq!((small.extents.len(), small.len()), (1, 1000));
+    let small = space.store_blob(&noise(200_000)[100_000..105_000]).unwrap();
+    assert_eq!((small.extents.len(), small.len()), (1, 5000));
     // Not at the border of a group: the first piece ends within one, which the second goes on with.
     let body: Vec<u8> = noise(2_600_000)[200_000..2_500_000].to_vec();
     let blob = space.store_blob(&body[..]).unwrap();
@@ -162,4 +169,28 @@ fn a_streamed_body_is_one_extent_where_its_pieces_meet() {
     // Just as long as may be, and a byte more.
     assert_eq!(space.store_blob(&vec![7; 2_500_000][..]).unwrap().len(), 2_500_000);
     assert_eq!(space.store_blob(&vec![7; 2_500_001][..]).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn a_damaged_table_is_made_again_in_a_file_or_where_there_is_no_room_in_memory() {
+    for (full, for_writing, files) in [(false, true, 2), (true, true, 1), (false, false, 1), (true, false, 1)]
+    {
+        let sim = SimIo::new(1);
+        let table = closed(&sim);
+        sim.edit(&table, |bytes| bytes[20] ^= 1).unwrap();
+        if full {
+            sim.fail(FailRule::enospc(OpKind::Create).on("tbl").forever());
+        }
+        let open = if for_writing { Store::open_with } else { Store::open_read_only_with };
+        let store = open("s", options(&sim)).unwrap();
+        let keyspace = store.namespace("n").unwrap().find_keyspace("k").unwrap().unwrap();
+        assert_eq!(keyspace.get(b"key").unwrap().as_deref(), Some(&b"value"[..]), "{full} {for_writing}");
+        assert_eq!(store.rebuilt().len(), 1, "{full} {for_writing}");
+        let tables = sim.files().into_iter().filter(|path| path.extension().is_some_and(|end| end == "tbl"));
+        assert_eq!(tables.count(), files, "{full} {for_writing}");
+        sim.heal();
+        store.close().unwrap();
+        let again = Store::open_read_only_with("s", options(&sim)).unwrap();
+        assert_eq!(again.rebuilt().len(), usize::from(!for_writing), "a writer leaves it mended");
+    }
 }

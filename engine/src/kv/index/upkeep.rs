@@ -246,7 +246,8 @@ impl Drop for Ended<'_> {
     }
 }
 
-#[cfg(all(test, not(annals_shuttle)))]
+#[cfg(test)]
+#[cfg(not(annals_shuttle))]
 mod tests {
     use super::*;
     use crate::ids::SegmentId;
@@ -273,6 +274,17 @@ mod tests {
             }
         };
         assert!(upkeep.is_free(0, 100).unwrap());
+        // While one is written memory may grow up to its bound.
+        failed();
+        {
+            let mut state = lock(&upkeep.state);
+            if let Phase::Failed { frozen, .. } = std::mem::replace(&mut state.phase, Phase::Idle) {
+                state.phase = Phase::Working(frozen);
+            }
+        }
+        assert!(!upkeep.is_free(99, 100).unwrap() && !upkeep.is_free(0, 100).unwrap());
+        upkeep.changed.notify_all();
+        idle();
         for (used, again) in [(0, false), (49, false), (50, true), (399, true)] {
             failed();
             assert!(!upkeep.is_free(used, 100).unwrap(), "{used}: nobody waits");
