@@ -27,13 +27,12 @@ const PROBE_AT: [usize; 10] = [0, 8, 24, 56, 120, 248, 504, 1016, 2040, 4088];
 pub(crate) fn common_front(a: &[u8], b: &[u8]) -> usize {
     const STRIDE: usize = 1024;
     let most = a.len().min(b.len());
-    let mut at = 0;
-    while at + STRIDE <= most && a[at..at + STRIDE] == b[at..at + STRIDE] {
-        at += STRIDE;
-    }
-    let words = a[at..most].chunks_exact(8).zip(b[at..most].chunks_exact(8));
+    let (a, b) = (&a[..most], &b[..most]);
+    let strides = a.chunks_exact(STRIDE).zip(b.chunks_exact(STRIDE));
+    let mut at = STRIDE * strides.take_while(|(x, y)| x == y).count();
+    let words = a[at..].chunks_exact(8).zip(b[at..].chunks_exact(8));
     at += 8 * words.take_while(|(x, y)| x == y).count();
-    at + a[at..most].iter().zip(&b[at..most]).take_while(|(x, y)| x == y).count()
+    at + a[at..].iter().zip(&b[at..]).take_while(|(x, y)| x == y).count()
 }
 
 /// Length of the common tail.
@@ -41,10 +40,8 @@ pub(crate) fn common_tail(a: &[u8], b: &[u8]) -> usize {
     const STRIDE: usize = 1024;
     let most = a.len().min(b.len());
     let (a, b) = (&a[a.len() - most..], &b[b.len() - most..]);
-    let mut left = most;
-    while left >= STRIDE && a[left - STRIDE..left] == b[left - STRIDE..left] {
-        left -= STRIDE;
-    }
+    let strides = a.rchunks_exact(STRIDE).zip(b.rchunks_exact(STRIDE));
+    let mut left = most - STRIDE * strides.take_while(|(x, y)| x == y).count();
     let words = a[..left].rchunks_exact(8).zip(b[..left].rchunks_exact(8));
     left -= 8 * words.take_while(|(x, y)| x == y).count();
     let bytes = a[..left].iter().rev().zip(b[..left].iter().rev());
@@ -139,6 +136,41 @@ mod tests {
         assert_eq!(found, Some(Same { new: 0, old: 200, len: 5000 }));
         let back = resync(&old, &new, 64, &mut budget);
         assert_eq!(back, Some(Same { new: 200, old: 0, len: 5000 }));
+    }
+
+    #[test]
+    fn a_look_costs_what_it_searches_and_is_left_out_where_that_is_too_much() {
+        let (from, within) = (bytes(100, 1), [bytes(50, 2), bytes(100, 1)].concat());
+        let mut budget = 150;
+        assert_eq!(look(&from, 0, &within, &mut budget), Some(50));
+        assert_eq!(budget, 0, "met exactly");
+        assert_eq!((look(&from, 0, &within, &mut budget), budget), (None, 0));
+        budget = 149;
+        assert_eq!((look(&from, 0, &within, &mut budget), budget), (None, 149));
+        budget = 1000;
+        assert_eq!((look(&from, 68, &within, &mut budget), budget), (Some(118), 850));
+        assert_eq!((look(&from, 69, &within, &mut budget), budget), (None, 850), "no whole probe");
+        // No further than its reach.
+        let far = [bytes(REACH - PROBE, 3), bytes(100, 1)].concat();
+        budget = 2 * REACH;
+        assert_eq!((look(&from, 0, &far, &mut budget), budget), (Some(REACH - PROBE), REACH));
+        assert_eq!((look(&from, 1, &far, &mut budget), budget), (None, 0));
+    }
+
+    #[test]
+    fn a_comparison_is_taken_up_again_only_where_enough_is_left() {
+        let (head, rest) = (bytes(100, 1), bytes(RESYNC_BYTES_MIN, 2));
+        let taken_up = |left: usize| {
+            let (old, new) = ([b"x", &rest[..left - 1]].concat(), [&head[..], &rest[..left - 1]].concat());
+            resync(&new, &old, 64, &mut { usize::MAX })
+        };
+        let whole = Some(Same { new: 100, old: 1, len: RESYNC_BYTES_MIN - 1 });
+        assert_eq!(taken_up(RESYNC_BYTES_MIN), whole);
+        assert_eq!(taken_up(RESYNC_BYTES_MIN - 1), None);
+        // What is too short is not given.
+        let (old, new) = ([b"x", &rest[..]].concat(), [&head[..], &rest].concat());
+        let found = |least| resync(&new, &old, least, &mut { usize::MAX }).map(|same| same.len);
+        assert_eq!((found(RESYNC_BYTES_MIN), found(RESYNC_BYTES_MIN + 1)), (Some(RESYNC_BYTES_MIN), None));
     }
 
     #[test]

@@ -104,18 +104,14 @@ fn decode_part(
     let start = out.len();
     let mut output = OutBuffer::around_pos(out, start);
     let mut input = InBuffer::around(encoded);
-    loop {
-        let before = (input.pos(), output.pos());
+    // There is room for a byte more than recorded, so nothing is held back once all input is taken. A decoder that takes
+    // nothing and gives nothing says so itself, by an error.
+    while input.pos() < encoded.len() && output.pos() - start <= raw_len {
         let hint = decoder
             .run(&mut input, &mut output)
             .map_err(|_| BlobError::PartDamaged { part, what: "its bytes are no Zstandard block" })?;
         if hint == 0 {
             return Err(BlobError::PartDamaged { part, what: "its frame ends, which no group's does" });
-        }
-        // With room left in the output, nothing is held back once all input is taken.
-        let drained = input.pos() == encoded.len() && output.pos() < output.capacity();
-        if drained || output.pos() - start > raw_len || (input.pos(), output.pos()) == before {
-            break;
         }
     }
     let (found, consumed) = (output.pos() - start, input.pos() == encoded.len());

@@ -78,3 +78,34 @@ impl<T> DeltaStack<T> {
 fn is_named_after(earlier: u64, index: u64) -> bool {
     earlier == 0 || (earlier ^ index) < (earlier & earlier.wrapping_neg()) / 2
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By the definition: some body after `index` is coded against `earlier`.
+    fn by_definition(earlier: u64, index: u64) -> bool {
+        (index + 1..=512).any(|later| DeltaStack::<()>::base_index(later) == Some(earlier))
+    }
+
+    #[test]
+    fn what_is_kept_is_just_what_a_later_body_names() {
+        let mut lane = DeltaStack::new();
+        for index in 0..300 {
+            for earlier in 0..index {
+                assert_eq!(
+                    is_named_after(earlier, index),
+                    by_definition(earlier, index),
+                    "{earlier} {index}"
+                );
+            }
+            lane.push(index, index, Arc::default());
+            let named = (0..index).filter(|earlier| by_definition(*earlier, index)).count();
+            assert_eq!(lane.held(), named + 1, "after body {index}");
+        }
+        // The same body again takes its own place.
+        let held = lane.held();
+        lane.push(299, 7, Arc::default());
+        assert_eq!((lane.held(), lane.kept.last().map(|kept| kept.tag)), (held, Some(7)));
+    }
+}

@@ -183,3 +183,69 @@ pub(super) fn is_incompressible(bytes: &[u8]) -> bool {
     // Base64 leaves three quarters and belongs to the compressed side; images leave all.
     zstd::bulk::compress(sample, 1).is_ok_and(|out| out.len() > SAMPLE / 20 * 19)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that do not compress.
+    fn noise(len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        blake3::Hasher::new().finalize_xof().fill(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn a_sample_from_the_middle_that_keeps_nineteen_in_twenty_is_incompressible() {
+        assert!(is_incompressible(&noise(4096)) && is_incompressible(&noise(100_000)));
+        assert!(!is_incompressible(&noise(4095)), "too short to look at");
+        assert!(!is_incompressible(&[]));
+        // What stands before and after the middle is not looked at.
+        let around = |middle: &[u8]| [&vec![7; 9000][..], middle, &vec![7; 9000]].concat();
+        assert!(is_incompressible(&around(&noise(4096))));
+        let (front, back) = (&noise(6000)[..], &vec![7; 6000][..]);
+        assert!(!is_incompressible(&[front, back].concat()), "half of the sample");
+        assert!(!is_incompressible(&[&noise(9000)[..], &vec![7; 4096], &noise(9000)].concat()));
+        // The limit itself, met exactly.
+        let mut met = 0;
+        for (noisy, lead) in (3700..4000).flat_map(|noisy| [0, 5, 11, 18, 26, 37].map(|lead| (noisy, lead))) {
+            let sample = [&vec![1; lead][..], &noise(noisy), &vec![0; 4096 - noisy - lead]].concat();
+            let left = zstd::bulk::compress(&sample, 1).unwrap().len();
+            assert_eq!(is_incompressible(&sample), left > 3876, "{noisy} of 4096: {left}");
+            met += usize::from(left == 3876);
+        }
+        assert!(met > 0);
+    }
+
+    #[test]
+    fn a_group_takes_what_fits_and_says_where_it_stands() {
+        let mut group = GroupWriter::new(GroupId(3), Codec::Raw, AnchorSeed(1)).unwrap();
+        let mut anchors = Vec::new();
+        assert_eq!(group.room(), GROUP_BYTES_MAX);
+        assert_eq!(group.flush().unwrap(), None);
+        let noise = noise(GROUP_BYTES_MAX - 10);
+        let first = group.append(&noise[..1000], &mut anchors).unwrap();
+        assert_eq!(first, Extent { group: GroupId(3), offset: 0, len: 1000 });
+        let part = group.flush().unwrap().unwrap();
+        assert_eq!((part.raw_start, part.raw_len, part.encoded.len()), (0, 1000, 1000));
+        let second = group.append(&noise[1000..], &mut anchors).unwrap();
+        assert_eq!((second.offset as usize, second.len as usize), (1000, noise.len() - 1000));
+        assert!(matches!(
+            group.append(&[0; 11], &mut anchors),
+            Err(BlobError::NoRoom { asked: 11, room: 10 })
+        ));
+        let third = group.append(&[0; 10], &mut anchors).unwrap();
+        assert_eq!((third.offset as usize, group.room()), (GROUP_BYTES_MAX - 10, 0));
+        let part = group.flush().unwrap().unwrap();
+        assert_eq!((part.raw_start, part.raw_len as usize), (1000, GROUP_BYTES_MAX - 1000));
+        assert_eq!(group.flush().unwrap(), None);
+        // Each anchor is of the window that it names, and within one part.
+        assert!(anchors.len() > 500);
+        let raw = group.raw();
+        for found in &anchors {
+            let at = found.offset as usize;
+            assert_eq!(found.key, anchor::key_of(&raw[at..at + ANCHOR_WINDOW_BYTES], AnchorSeed(1)));
+            assert!(at + ANCHOR_WINDOW_BYTES <= 1000 || at >= 1000);
+        }
+    }
+}

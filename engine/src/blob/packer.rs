@@ -173,3 +173,93 @@ fn check_cover(len: usize, steps: &[Step]) -> Result<(), BlobError> {
     }
     if at == len { Ok(()) } else { Err(BlobError::PlanMismatch { expected: len, found: at }) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn old(offset: usize, len: usize) -> Step {
+        Step::Old(Extent {
+            group: GroupId(1),
+            offset: u32::try_from(offset).unwrap(),
+            len: u32::try_from(len).unwrap(),
+        })
+    }
+
+    #[test]
+    fn steps_must_cover_the_body_in_order_with_extents_that_can_be() {
+        let max = GROUP_BYTES_MAX;
+        let good = [
+            (0, vec![]),
+            (4, vec![Step::New(0..4)]),
+            (4, vec![old(0, 4)]),
+            (9, vec![old(0, 4), Step::New(4..7), old(9, 2)]),
+            (max, vec![old(0, max)]),
+            (1, vec![old(max - 1, 1)]),
+        ];
+        for (len, steps) in good {
+            assert!(check_cover(len, &steps).is_ok(), "{steps:?}");
+        }
+        let bad = [
+            (1, vec![]),
+            (4, vec![Step::New(0..3)]),
+            (4, vec![Step::New(0..5)]),
+            (4, vec![Step::New(1..4)]),
+            (4, vec![Step::New(0..0), Step::New(0..4)]),
+            (4, vec![old(0, 0), Step::New(0..4)]),
+            (4, vec![Step::New(0..4), Step::New(4..4)]),
+            (4, vec![Step::New(0..4), old(0, 1)]),
+            (4, vec![Step::New(0..2), Step::New(1..4)]),
+            (max + 1, vec![old(0, max + 1)]),
+            (2, vec![old(max - 1, 2)]),
+        ];
+        for (len, steps) in bad {
+            assert!(check_cover(len, &steps).is_err(), "{steps:?}");
+        }
+    }
+
+    /// Bytes that do not compress.
+    fn noise(len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        blake3::Hasher::new().finalize_xof().fill(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn a_group_is_at_hand_while_it_is_open_or_filled_and_left_once_a_sliver_is_free() {
+        let mut packer = Packer::new(AnchorSeed(1));
+        let mut last = 0;
+        let mut next = || {
+            last += 1;
+            GroupId(last)
+        };
+        let mut put = |packer: &mut Packer, body: &[u8]| {
+            let steps = if body.is_empty() { vec![] } else { vec![Step::New(0..body.len())] };
+            let packed = packer.put(body, &steps, &mut next).unwrap().extents;
+            packed.iter().map(|e| (e.group.0, e.offset as usize, e.len as usize)).collect::<Vec<_>>()
+        };
+        let noise = noise(GROUP_BYTES_MAX);
+        assert_eq!(put(&mut packer, b"words"), [(1, 0, 5)]);
+        assert_eq!(put(&mut packer, &noise[..GROUP_BYTES_MAX - 256]), [(2, 0, GROUP_BYTES_MAX - 256)]);
+        assert_eq!(put(&mut packer, b"more"), [(1, 5, 4)]);
+        assert_eq!(packer.open_groups(), [1, 2]);
+        assert_eq!(packer.group(GroupId(1)).unwrap().as_slice(), b"wordsmore");
+        assert!(packer.group(GroupId(2)).unwrap().as_slice() == &noise[..GROUP_BYTES_MAX - 256]);
+        assert_eq!(packer.group(GroupId(3)), None);
+        // There is just enough room left in group 2, and then none.
+        assert_eq!(put(&mut packer, &noise[..5000]), [(2, GROUP_BYTES_MAX - 256, 256), (3, 0, 4744)]);
+        assert_eq!(packer.open_groups(), [1, 3]);
+        assert_eq!(packer.group(GroupId(2)).unwrap().len(), GROUP_BYTES_MAX);
+        let lens: Vec<_> =
+            packer.flush().unwrap().iter().map(|part| (part.group.0, part.raw_len as usize)).collect();
+        assert_eq!(lens, [(2, GROUP_BYTES_MAX), (1, 9), (3, 4744)]);
+        assert_eq!(packer.take_filled().len(), 1);
+        assert_eq!(packer.group(GroupId(2)), None);
+        assert!(packer.flush().unwrap().is_empty() && packer.take_filled().is_empty());
+        // A byte less than that is a sliver.
+        let fill = GROUP_BYTES_MAX - 4744 - 255;
+        assert_eq!(put(&mut packer, &noise[..fill]), [(3, 4744, fill)]);
+        assert_eq!(put(&mut packer, &noise[..5000]), [(4, 0, 5000)]);
+        assert_eq!(packer.take_filled().len(), 1);
+    }
+}

@@ -240,3 +240,82 @@ impl<'a> Slices<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_looks_at_eight_groups_and_one_for_each_page() {
+        for (len, looks) in [(0, 8), (4095, 8), (4096, 9), (8191, 9), (8192, 10), (409_600, 108)] {
+            assert_eq!(looks_max(&vec![0; len]), looks, "{len} bytes");
+        }
+    }
+
+    fn extents() -> Vec<Extent> {
+        let e = |group, offset, len| Extent { group: GroupId(group), offset, len };
+        vec![e(1, 100, 10), e(1, 200, 20), e(2, 0, 5)]
+    }
+
+    #[test]
+    fn a_range_of_a_body_is_cut_out_of_its_extents() {
+        let all = extents();
+        let sliced = Slices::new(&all, 35);
+        let cut = |old: usize, len: usize| {
+            let same = Same { new: 0, old, len };
+            if !sliced.holds(&same) {
+                return None;
+            }
+            let mut steps = Vec::new();
+            sliced.push(&same, &mut steps);
+            assert!(steps.len() <= sliced.count(&same), "{old} {len}");
+            let whole = |step: &Step| match step {
+                Step::Old(e) => (e.group.0, e.offset, e.len),
+                Step::New(_) => (0, 0, 0),
+            };
+            Some(steps.iter().map(whole).collect::<Vec<_>>())
+        };
+        assert_eq!(cut(0, 35), Some(vec![(1, 100, 10), (1, 200, 20), (2, 0, 5)]));
+        assert_eq!(cut(0, 10), Some(vec![(1, 100, 10)]));
+        assert_eq!(cut(10, 1), Some(vec![(1, 200, 1)]));
+        assert_eq!(cut(9, 2), Some(vec![(1, 109, 1), (1, 200, 1)]));
+        assert_eq!(cut(29, 6), Some(vec![(1, 219, 1), (2, 0, 5)]));
+        assert_eq!(cut(34, 1), Some(vec![(2, 4, 1)]));
+        assert_eq!(cut(34, 2), None, "past the end");
+        assert_eq!(cut(5, 0), None, "no bytes");
+        let count = |old, len| sliced.count(&Same { new: 0, old, len });
+        assert_eq!([count(0, 5), count(0, 35), count(9, 2), count(12, 3)], [1, 3, 2, 1]);
+        // Extents that make another body hold nothing.
+        assert!(!Slices::new(&all, 34).holds(&Same { new: 0, old: 0, len: 1 }));
+    }
+
+    /// Counts what it is asked for.
+    struct Counting(std::cell::RefCell<Vec<u64>>);
+
+    impl Earlier for Counting {
+        fn seed(&self) -> AnchorSeed {
+            AnchorSeed(1)
+        }
+        fn anchor(&self, key: AnchorKey) -> Option<(GroupId, u32)> {
+            Some((GroupId(key.0), 0))
+        }
+        fn group(&self, id: GroupId) -> Option<Arc<Vec<u8>>> {
+            self.0.borrow_mut().push(id.0);
+            None
+        }
+    }
+
+    #[test]
+    fn each_group_is_asked_for_once_and_no_more_than_a_plan_may() {
+        let mut noise = vec![0; 20_000];
+        blake3::Hasher::new().finalize_xof().fill(&mut noise);
+        let whole = [noise.clone(), noise].concat();
+        let earlier = Counting(std::cell::RefCell::default());
+        assert_eq!(plan(&whole, None, &earlier), [Step::New(0..40_000)]);
+        let mut asked = earlier.0.into_inner();
+        assert_eq!(asked.len(), looks_max(&whole));
+        asked.sort_unstable();
+        asked.dedup();
+        assert_eq!(asked.len(), looks_max(&whole), "none twice");
+    }
+}

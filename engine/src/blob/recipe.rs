@@ -102,24 +102,29 @@ pub(crate) fn encode_recipe(extents: &[Extent], base: Option<&[Extent]>) -> Vec<
 
 fn end_copy(out: &mut Vec<u8>, copy: &mut Option<(u64, u64)>, cursor: &mut u64) {
     if let Some((from, len)) = copy.take() {
-        put_varint(out, len << 2 | COPY);
+        put_head(out, len, COPY);
         put_signed(out, from.wrapping_sub(*cursor) as i64);
         *cursor = from + len;
     }
 }
 
+/// The number that an operation begins with.
+fn put_head(out: &mut Vec<u8>, len: u64, kind: u64) {
+    put_varint(out, len * 4 + kind);
+}
+
 fn explicit(out: &mut Vec<u8>, marks: &mut Marks, e: &Extent) {
     let (group, offset) = marks.frontier;
-    let len = u64::from(e.len) << 2;
+    let len = u64::from(e.len);
     if e.group.0 != group {
-        put_varint(out, len | FAR);
+        put_head(out, len, FAR);
         put_signed(out, e.group.0.wrapping_sub(group) as i64);
         put_signed(out, i64::from(e.offset) - i64::from(marks.far_origin(e.group.0)));
         marks.far = (e.group.0, e.end());
     } else if e.offset == offset {
-        put_varint(out, len | NEXT);
+        put_head(out, len, NEXT);
     } else {
-        put_varint(out, len | NEAR);
+        put_head(out, len, NEAR);
         put_signed(out, i64::from(e.offset) - i64::from(offset));
     }
     marks.passed(e);
@@ -299,4 +304,90 @@ fn number(reader: &mut Reader<'_>) -> Result<u64, BlobError> {
 fn signed(reader: &mut Reader<'_>) -> Result<i64, BlobError> {
     let at = reader.taken();
     reader.signed().map_err(|_| BlobError::RecipeNumber { at })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn e(group: u64, offset: u32, len: u32) -> Extent {
+        Extent { group: GroupId(group), offset, len }
+    }
+
+    #[test]
+    fn a_piece_that_the_base_holds_twice_is_copied_where_the_copy_goes_on() {
+        let (a, b, c) = (e(1, 0, 10), e(1, 50, 20), e(1, 100, 5));
+        let base = [a, b, a, c, a];
+        let coded = encode_recipe(&[b, a, c], Some(&base));
+        assert_eq!(coded, [0x8c, 0x01, 20], "one copy of 35 bytes from byte 10");
+        assert_eq!(decode_recipe(&coded, Some(&base)).unwrap(), [b, a, c]);
+    }
+
+    #[test]
+    fn each_operation_has_its_bytes() {
+        let base = [e(5, 100, 10), e(7, 40, 2)];
+        let cases: [(&[Extent], &[u8]); 6] = [
+            (&[e(5, 100, 10)], &[10 << 2, 0]),
+            (&[e(5, 103, 4)], &[4 << 2, 3 << 1]),
+            (&[e(7, 42, 3)], &[3 << 2 | 1]),
+            (&[e(7, 50, 3)], &[3 << 2 | 2, 8 << 1]),
+            (&[e(9, 6, 3)], &[3 << 2 | 3, 2 << 1, 6 << 1]),
+            // The second counts from the end of the first, its frontier is the first's group.
+            (&[e(9, 6, 3), e(9, 20, 1)], &[3 << 2 | 3, 2 << 1, 6 << 1, 1 << 2 | 2, 11 << 1]),
+        ];
+        for (extents, bytes) in cases {
+            assert_eq!(encode_recipe(extents, Some(&base)), bytes, "{extents:?}");
+            assert_eq!(decode_recipe(bytes, Some(&base)).unwrap(), extents);
+        }
+        // Before the front of the base a part is new, from there on it is copied.
+        assert_eq!(encode_recipe(&[e(5, 98, 4)], Some(&base)), [2 << 2 | 3, 3, 0xc4, 1, 2 << 2, 0]);
+        assert!(encode_recipe(&[], Some(&base)).is_empty());
+    }
+
+    #[test]
+    fn a_copy_ends_with_its_base() {
+        let base = [e(1, 0, 10), e(2, 0, 10)];
+        let copy = |from: i64, len: u64| {
+            let mut bytes = Vec::new();
+            put_varint(&mut bytes, len << 2);
+            put_signed(&mut bytes, from);
+            decode_recipe(&bytes, Some(&base)).ok()
+        };
+        assert_eq!(copy(0, 20), Some(base.to_vec()));
+        assert_eq!(copy(9, 2), Some(vec![e(1, 9, 1), e(2, 0, 1)]));
+        assert_eq!(copy(19, 1), Some(vec![e(2, 9, 1)]));
+        for (from, len) in [(0, 21), (19, 2), (20, 1), (-1, 1), (i64::MAX, 1)] {
+            assert_eq!(copy(from, len), None, "{from} {len}");
+        }
+    }
+
+    #[test]
+    fn extents_lie_in_a_group() {
+        let most = GROUP_BYTES_MAX as u64;
+        assert_eq!(bounded(3, 0, most), Some(e(3, 0, most as u32)));
+        assert_eq!(bounded(3, most as i64 - 1, 1), Some(e(3, most as u32 - 1, 1)));
+        for (offset, len) in
+            [(0, most + 1), (1, most), (-1, 1), (most as i64, 1), (0, u64::MAX), (1, u64::from(u32::MAX))]
+        {
+            assert_eq!(bounded(3, offset, len), None, "{offset} {len}");
+        }
+    }
+
+    #[test]
+    fn a_body_in_too_many_extents_is_refused_and_not_cut_short() {
+        // Two bytes apart, so that none meets the next.
+        let apart = |i: usize| e(1 + i as u64 / 1000, 2 * (i as u32 % 1000), 1);
+        let base: Vec<Extent> = (0..EXTENTS_MAX).map(apart).collect();
+        let coded = |len: usize| {
+            let mut bytes = vec![1 << 2 | 1];
+            put_varint(&mut bytes, (len as u64) << 2);
+            put_signed(&mut bytes, 0);
+            bytes
+        };
+        let just = decode_recipe(&coded(EXTENTS_MAX - 1), Some(&base)).unwrap();
+        assert_eq!(just.len(), EXTENTS_MAX);
+        drop(just);
+        let over = decode_recipe(&coded(EXTENTS_MAX), Some(&base));
+        assert!(matches!(over, Err(BlobError::TooManyExtents { .. })));
+    }
 }

@@ -277,3 +277,6 @@ pub(crate) fn anchor_seed(store: StoreId, namespace: NamespaceId) -> crate::blob
     hasher.finalize_xof().fill(&mut seed);
     crate::blob::AnchorSeed(u64::from_le_bytes(seed))
 }
+
+#[cfg(test)]
+mod tests;

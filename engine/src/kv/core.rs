@@ -451,3 +451,6 @@ fn read_log(index: &Index, found: &Found, whole: bool, for_writing: bool) -> Res
     index.show(end.state.last_seqno());
     Ok((end, covered))
 }
+
+#[cfg(test)]
+mod tests;

@@ -104,3 +104,84 @@ impl FrameCache {
         self.recipes.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blob::GroupId;
+    use crate::ids::BlobId;
+
+    /// A frame with 5 bytes of input, 9 bytes of recipe for its output, and no metadata.
+    fn record(seq: u32, open: bool) -> Arc<FrameRecord> {
+        let head = FrameHead {
+            run: RunUid(3),
+            seq,
+            parent: 0,
+            component: 1,
+            other: None,
+            severity: 0,
+            open,
+            error: false,
+            start_ns: 0,
+            duration_ns: 0,
+            link: None,
+            input: BodyRef::Inline(b"input".to_vec()),
+            output: BodyRef::Blob { len: 7, id: BlobId([1; 32]) },
+            metadata: BodyRef::Inline(Vec::new()),
+        };
+        let mut tail = Vec::new();
+        RecipeRef { base_back: 2, recipe: &[4; 9] }.put(&mut tail);
+        Arc::new(FrameRecord::parse(Logical { salt: [0; 16], head: &head.encode(), tail: &tail }).unwrap())
+    }
+
+    fn extents(count: usize) -> Arc<Vec<Extent>> {
+        let mut extents = Vec::with_capacity(count);
+        extents.resize(count, Extent { group: GroupId(1), offset: 0, len: 1 });
+        Arc::new(extents)
+    }
+
+    #[test]
+    fn a_finished_frame_is_kept_with_its_bytes_counted_and_an_open_one_is_not() {
+        let cache = FrameCache::new();
+        cache.put_record(&record(1, true));
+        assert!(cache.record(RunUid(3), 1).is_none());
+        let (one, two) = (record(1, false), record(2, false));
+        cache.put_record(&one);
+        cache.put_record(&two);
+        assert!(Arc::ptr_eq(&cache.record(RunUid(3), 1).unwrap(), &one));
+        assert!(Arc::ptr_eq(&cache.record(RunUid(3), 2).unwrap(), &two));
+        assert!(cache.record(RunUid(4), 1).is_none() && cache.record(RunUid(3), 3).is_none());
+        assert_eq!(cache.records.bytes(), 2 * (size_of::<FrameRecord>() + 5 + 9));
+        cache.clear();
+        assert!(cache.record(RunUid(3), 1).is_none() && cache.records.bytes() == 0);
+    }
+
+    #[test]
+    fn a_recipe_is_kept_unless_it_is_large_or_its_frame_open() {
+        let (cache, one, open) = (FrameCache::new(), record(1, false), record(2, true));
+        cache.put_recipe(&open, 1, &extents(1));
+        cache.put_recipe(&open, 1, &extents(131_071));
+        assert!(cache.recipe(&open, 1).is_none());
+        cache.put_recipe(&one, 1, &extents(3));
+        assert_eq!(cache.recipe(&one, 1).unwrap().len(), 3);
+        assert!(cache.recipe(&one, 0).is_none());
+        assert_eq!(cache.recipes.bytes(), 24 + 3 * 16);
+        // 24 bytes and 16 for each: a byte more than 2 MiB is too much.
+        cache.put_recipe(&one, 2, &extents(131_071));
+        assert!(cache.recipe(&one, 2).is_none());
+        cache.put_recipe(&one, 2, &extents(131_070));
+        assert!(cache.recipe(&one, 2).is_some());
+        cache.clear();
+        assert!(cache.recipe(&one, 1).is_none() && cache.recipes.bytes() == 0);
+    }
+
+    #[test]
+    fn each_body_has_the_recipe_of_its_place() {
+        let record = record(1, false);
+        let bases =
+            [0, 1, 2].map(|place| record.body(place).1.map(|recipe| (recipe.base_back, recipe.recipe.len())));
+        assert_eq!(bases, [None, Some((2, 9)), None]);
+        assert_eq!(*record.body(0).0, BodyRef::Inline(b"input".to_vec()));
+        assert_eq!(*record.body(2).0, BodyRef::Inline(Vec::new()));
+    }
+}

@@ -271,48 +271,4 @@ impl Windows<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use crate::io::sim::SimIo;
-    use crate::{Component, Frame, Options, RunSpec, Store};
-
-    /// Words that compress a little.
-    fn text(seed: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
-        bytes.iter_mut().for_each(|byte| *byte = b'a' + *byte % 16);
-        bytes
-    }
-
-    #[test]
-    fn the_cache_keeps_its_bound_and_a_front_is_decoded_no_further_than_wanted() {
-        let bound = 600 << 10;
-        let io = Arc::new(SimIo::new(1));
-        let options = Options { io, group_cache_bytes: bound, ..Options::default() };
-        let store = Store::open_with("s", options).unwrap();
-        let space = store.namespace("default").unwrap();
-        let run = space.begin_run(RunSpec::new("r")).unwrap();
-        for seq in 0..150 {
-            run.record(Frame::new(Component::Tool, text(seq, 10_000), "")).unwrap();
-        }
-        let (reader, groups) = (space.run("r").unwrap(), &store.core().groups);
-        for round in [1, 2] {
-            for seq in 1..=150 {
-                assert!(reader.frame(seq).unwrap().input == text(u64::from(seq) - 1, 10_000));
-                assert!(groups.bytes() <= bound, "{} bytes in round {round}", groups.bytes());
-            }
-        }
-        assert!(groups.bytes() > bound / 2, "{}", groups.bytes());
-        store.drop_caches();
-        assert_eq!(groups.bytes(), 0);
-        let mut held = Vec::new();
-        for seq in [3, 2, 4, 1] {
-            drop(reader.frame(seq).unwrap());
-            held.push(groups.bytes());
-        }
-        // A front; the same; once more is wanted, all of it; the same.
-        assert!((30_000..40_000).contains(&held[0]), "{held:?}");
-        assert!(held[1] == held[0] && held[2] > 200_000 && held[3] == held[2], "{held:?}");
-    }
-}
+mod tests;

@@ -242,3 +242,24 @@ pub(crate) fn lead(kind: Kind, of: &[u8], add: &mut dyn FnMut(&[u8], u8)) -> Res
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_engines_own_keyspaces_only_the_newest_version_counts() {
+        let own: Vec<u32> = (0..100).filter(|space| newest_only(*space)).collect();
+        assert_eq!(own, [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn what_is_kept_of_anchors_is_told_by_their_last_bits() {
+        let kept = |mask: fn(u64) -> bool| (0..64).filter(|n| mask(*n)).collect::<Vec<_>>();
+        assert_eq!(kept(|n| kept_of_large_bodies(AnchorKey(n))), [0, 16, 32, 48]);
+        let tables = kept(|n| kept_in_tables(&anchor(NamespaceId(3), AnchorKey(n))));
+        assert_eq!(tables, (0..16).map(|n| 4 * n).collect::<Vec<_>>());
+        assert!((0..=255).all(|byte| kept_in_tables(&user(50, &[byte]))));
+        assert!(kept_in_tables(&group(3)) && kept_in_tables(&[]));
+    }
+}

@@ -276,3 +276,45 @@ impl Earlier for Look<'_> {
         self.packer.group(id).or_else(|| bodies::group(self.core, self.namespace, id, 0).ok())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Reader;
+
+    fn e(group: u64, offset: u32, len: u32) -> Extent {
+        Extent { group: GroupId(group), offset, len }
+    }
+
+    #[test]
+    fn of_a_recipe_alone_and_one_against_a_base_the_shorter_is_written() {
+        let put = |extents: &[Extent], base: Option<(u32, &[Extent])>| {
+            let id = BlobId([1; 32]);
+            let reference = BodyRef::Blob { len: 1, id };
+            let mut tail = Vec::new();
+            Packed { reference, id, len: 1, extents: Some(Arc::new(extents.to_vec())) }
+                .put_recipe(base, &mut tail);
+            let mut r = Reader::new(&tail, "test");
+            let taken = RecipeRef::take(&mut r).unwrap();
+            assert!(r.is_done());
+            let wanted = base.filter(|_| taken.base_back != 0).map(|(_, base)| base);
+            assert_eq!(crate::blob::decode_recipe(taken.recipe, wanted).unwrap(), extents);
+            (taken.base_back, taken.recipe.len())
+        };
+        let many: Vec<Extent> = (0..20).map(|n| e(5, n * 100, 50)).collect();
+        let far = [e(1 << 40, 1000, 5)];
+        assert_eq!(put(&many, Some((7, &many))), (7, 3), "one copy for twenty extents");
+        let alone = encode_recipe(&many, None).len();
+        assert_eq!(put(&many, None), (0, alone));
+        assert_eq!(put(&many, Some((7, &far))), (0, alone), "a base that has nothing of it");
+        // Shorter, though not as short as the extents are few.
+        let new = [e(9, 3000, 5)];
+        let (near, against) = ([e(9, 2990, 10)], encode_recipe(&new, Some(&[e(9, 2990, 10)])).len());
+        assert_eq!((put(&new, Some((7, &near))), against), ((7, 1), 1));
+        let two = [e(9, 3000, 5), e(9, 4000, 5)];
+        assert_eq!(put(&two, Some((7, &near))).0, 7);
+        // As long: alone, since nothing else is needed to read it.
+        assert_eq!(put(&[e(0, 0, 10)], Some((7, &[]))), (0, 1));
+        assert_eq!(put(&[e(9, 3000, 5)], Some((7, &[]))).0, 0);
+    }
+}

@@ -146,3 +146,47 @@ impl BatchBuf {
         Place { segment, offset: offset as u32 + start, len: end - start }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blob::{AnchorKey, GroupId};
+
+    #[test]
+    fn a_batch_is_used_again_empty_and_unless_it_has_grown_too_large() {
+        let with_room = |bytes: usize| {
+            let mut batch = BatchBuf { bytes: Vec::with_capacity(bytes), ..BatchBuf::new(NamespaceId(1)) };
+            batch.bytes.resize(BATCH_HEADER_BYTES, 7);
+            batch.logical(Kind::Delete, [1; 16], b"head", b"tail").unwrap();
+            batch.post(b"key", 3);
+            batch.anchors.push(Anchor { key: AnchorKey(1), group: GroupId(1), offset: 0 });
+            assert_eq!(batch.bytes.capacity(), bytes);
+            batch.emptied()
+        };
+        assert!(with_room(SPARE_BYTES_MAX + 1).is_none());
+        let batch = with_room(SPARE_BYTES_MAX).unwrap();
+        assert_eq!(
+            (batch.bytes.as_slice(), batch.bytes.capacity()),
+            (&[0; BATCH_HEADER_BYTES][..], SPARE_BYTES_MAX)
+        );
+        assert!(batch.is_empty() && batch.anchors.is_empty() && batch.postings().next().is_none());
+        assert!(batch.postings.keys.is_empty());
+    }
+
+    #[test]
+    fn keys_lead_to_the_records_that_they_were_posted_for() {
+        let mut batch = BatchBuf::new(NamespaceId(1));
+        batch.logical(Kind::Delete, [1; 16], b"one", b"").unwrap();
+        batch.post(b"a", 1);
+        batch.post(b"", 2);
+        batch.logical(Kind::Delete, [1; 16], b"second", b"t").unwrap();
+        batch.post(b"bcd", 1);
+        let posted: Vec<_> = batch.postings().map(|one| (one.key.to_vec(), one.kind, one.record)).collect();
+        assert_eq!(posted, [(b"a".to_vec(), 1, 0), (vec![], 2, 0), (b"bcd".to_vec(), 1, 1)]);
+        // Header, salt, length, head, tail.
+        let lens = [10 + 16 + 1 + 3, 10 + 16 + 1 + 6 + 1];
+        let place = |index| batch.place(index, SegmentId(4), 1000);
+        assert_eq!(place(0), Place { segment: SegmentId(4), offset: 1048, len: lens[0] });
+        assert_eq!(place(1), Place { segment: SegmentId(4), offset: 1048 + lens[0], len: lens[1] });
+    }
+}

@@ -255,3 +255,149 @@ pub(crate) fn account(
     for_each_record(whole, offset, salt, |_, seqno, record| sums.record(seqno, &record))?;
     Ok(state.advance(&header, &sums, chain_digest(whole)))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::path::Path;
+
+    use super::*;
+    use crate::ids::{SegmentId, StoreId};
+    use crate::io::sim::{FailRule, OpKind, SimIo};
+    use crate::io::{Io, Open};
+    use crate::log::layout::{seal_record, stamp_record, start_record};
+
+    fn byte(at: usize) -> u8 {
+        (at % 251) as u8
+    }
+
+    /// A cursor over a file of so many bytes, of which `end` are read.
+    fn cursor(bytes: &[u8], end: u64) -> (SimIo, Cursor) {
+        let sim = SimIo::new(1);
+        let file = sim.open(Path::new("f"), Open::CreateNew).unwrap();
+        file.write_at(&[IoSlice::new(bytes)], 0).unwrap();
+        let salt = Salt::new(StoreId::default(), SegmentId(1));
+        (sim, Cursor::new(file, salt, 0, end))
+    }
+
+    #[test]
+    fn the_window_is_read_a_mebibyte_ahead_and_keeps_what_it_has() {
+        const MIB: u64 = WINDOW_BYTES as u64;
+        let bytes: Vec<u8> = (0..3 * WINDOW_BYTES + 7).map(byte).collect();
+        let end = bytes.len() as u64 - 5;
+        let (sim, mut cursor) = cursor(&bytes, end);
+        // Where and how much is asked for; reads; where the window then is and how long.
+        let steps = [
+            (0, 10, 1, 0, MIB),
+            (0, WINDOW_BYTES, 0, 0, MIB),
+            (MIB - 48, 48, 0, 0, MIB),
+            // Past its end by a byte: what is before goes, what is held stays, the rest is read.
+            (MIB - 48, 49, 1, MIB - 48, MIB),
+            // Behind the window.
+            (100, 48, 1, 100, MIB),
+            // More than a window at once.
+            (200, 2 * WINDOW_BYTES, 1, 200, 2 * MIB),
+            (200 + 2 * MIB, 4, 1, 200 + 2 * MIB, MIB + 2 - 200),
+            // Up to the end, and there is no more.
+            (end - 3, 3, 0, 200 + 2 * MIB, MIB + 2 - 200),
+            (end - 3, 4, 0, end - 3, 3),
+            (end, 1, 0, end, 0),
+            // Ahead of the window, with a gap.
+            (5, 5, 1, 5, MIB),
+            (2 * MIB, 5, 1, 2 * MIB, MIB),
+        ];
+        for (number, (at, len, reads, window_at, window_len)) in steps.into_iter().enumerate() {
+            sim.heal();
+            sim.fail(FailRule::eio(OpKind::Read).after(reads).forever());
+            cursor.fill(at, len).unwrap();
+            // Each read that was allowed was made: the next one fails.
+            if reads > 0 {
+                assert!(cursor.file.read_at(&mut [0], 0).is_err(), "step {number}");
+            }
+            assert_eq!(
+                (cursor.window_at, cursor.window.len() as u64),
+                (window_at, window_len),
+                "step {number}"
+            );
+            let first = window_at as usize;
+            assert!(cursor.window == bytes[first..first + cursor.window.len()], "step {number}");
+        }
+    }
+
+    #[test]
+    fn a_search_may_check_64_times_what_there_is() {
+        let (_, cursor) = cursor(&[0; 100], 90);
+        let budgets = [0, 1, 89, 90, 91, u64::MAX].map(|from| cursor.budget(from));
+        assert_eq!(budgets, [64 * 91, 64 * 90, 64 * 2, 64, 64, 64]);
+    }
+
+    #[test]
+    fn zeros_are_looked_for_up_to_the_end() {
+        for (len, mark, end, zeros) in [
+            (100, 50, 100, false),
+            (100, 99, 100, false),
+            (100, 99, 99, true),
+            (100, 9, 100, true),
+            (100, 10, 100, false),
+            (100, 0, 150, true),
+            (3 << 20, (2 << 20) + 9, 3 << 20, false),
+        ] {
+            let mut bytes = vec![0; len];
+            bytes[mark] = 1;
+            let (_, mut cursor) = cursor(&bytes, end);
+            assert_eq!(cursor.only_zeros_after(10).unwrap(), zeros, "{mark} of {len} up to {end}");
+        }
+    }
+
+    /// Puts a whole record at `at`.
+    fn put_record(bytes: &mut [u8], at: usize, kind: u8, body: &[u8]) {
+        let mut record = Vec::new();
+        let start = start_record(&mut record, kind, 1);
+        record.extend_from_slice(body);
+        seal_record(&mut record, start);
+        stamp_record(&mut record, Salt::new(StoreId::default(), SegmentId(1)), at as u64);
+        bytes[at..at + record.len()].copy_from_slice(&record);
+    }
+
+    #[test]
+    fn records_are_found_wherever_they_stand_and_only_whole_ones() {
+        let mut bytes = vec![0; 300];
+        put_record(&mut bytes, 7, 1, b"one");
+        put_record(&mut bytes, 40, 99, b"of no known kind");
+        put_record(&mut bytes, 80, 2, b"broken");
+        bytes[92] ^= 1;
+        put_record(&mut bytes, 120, 2, b"");
+        // One that would pass the end.
+        put_record(&mut bytes, 280, 1, b"0123456789");
+        let found = |end: u64, budget: u64| {
+            let (_, mut cursor) = cursor(&bytes, end);
+            let (mut budget, mut all) = (budget, Vec::new());
+            while let Some((at, record)) = cursor.search_record(&mut budget).unwrap() {
+                all.push((at, record.len()));
+            }
+            assert_eq!(cursor.at, end);
+            (all, budget)
+        };
+        let (one, two, last) = ((7, 13), (120, 10), (280, 20));
+        // Three whole ones and the broken one were checked.
+        assert_eq!(found(300, 1000), (vec![one, two, last], 1000 - 13 - 16 - 10 - 20));
+        assert_eq!(found(299, 1000), (vec![one, two], 1000 - 13 - 16 - 10));
+        assert_eq!(found(130, 1000).0, [one, two]);
+        assert_eq!(found(129, 1000).0, [one]);
+        assert_eq!(found(300, 39), (vec![one, two], 0));
+        assert_eq!(found(300, 38), (vec![one], 9));
+        assert!(found(300, 12).0.is_empty());
+        assert!(found(9, 1000).0.is_empty());
+    }
+
+    #[test]
+    fn a_record_past_the_first_window_is_given_whole() {
+        let mut bytes = vec![0; 2 << 20];
+        let at = (1 << 20) + 100_000;
+        put_record(&mut bytes, at, 1, b"far away");
+        let (_, mut cursor) = cursor(&bytes, bytes.len() as u64);
+        let (found, record) = cursor.search_record(&mut 1000).unwrap().unwrap();
+        assert_eq!((found, record), (at as u64, &bytes[at..at + 18]));
+        assert_eq!(cursor.at, at as u64 + 18);
+    }
+}

@@ -50,12 +50,10 @@ impl Frontier {
     /// Appends a leaf by its hash.
     pub(crate) fn push(&mut self, leaf: Hash) {
         let mut node = leaf;
-        let mut bits = self.leaves;
-        while bits & 1 == 1 {
+        for _ in 0..self.leaves.trailing_ones() {
             if let Some(left) = self.peaks.pop() {
                 node = node_hash(&left, &node);
             }
-            bits >>= 1;
         }
         self.peaks.push(node);
         self.leaves += 1;
@@ -105,6 +103,22 @@ mod tests {
             assert_eq!(frontier.root(), recursive(&leaves[..count]), "{count} leaves");
             assert!(frontier.is_sound());
             frontier.push(*leaf);
+        }
+    }
+
+    #[test]
+    fn as_many_peaks_as_the_count_has_bits_are_sound_and_no_others() {
+        for (leaves, peaks, sound) in [
+            (0, 0, true),
+            (1, 1, true),
+            (3, 2, true),
+            (4, 1, true),
+            (1, 0, false),
+            (0, 1, false),
+            (4, 2, false),
+        ] {
+            let frontier = Frontier { leaves, peaks: vec![[0; 32]; peaks] };
+            assert_eq!(frontier.is_sound(), sound, "{peaks} of {leaves}");
         }
     }
 }

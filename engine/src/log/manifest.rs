@@ -192,6 +192,12 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// The same, said to be so long already.
+    #[cfg(test)]
+    pub(super) fn with_end(self, end: u64) -> Self {
+        Self { end, ..self }
+    }
+
     /// Writes and syncs the state as it now is, as a new generation where this one has grown long.
     fn append_or_renew(&mut self, io: &dyn Io, paths: &Paths) -> std::result::Result<(), EditFailed> {
         if self.end < GENERATION_BYTES_MAX {

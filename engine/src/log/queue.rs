@@ -448,3 +448,7 @@ impl Queue {
         Failure { kind: ErrorKind::Poisoned, message: message.into() }
     }
 }
+
+#[cfg(test)]
+#[cfg(not(annals_shuttle))]
+mod tests;

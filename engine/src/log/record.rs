@@ -104,10 +104,10 @@ impl BodyRef {
         match self {
             Self::Inline(bytes) => Self::put_inline(bytes, out),
             Self::Blob { len, id } => {
-                put_varint(out, len << 2 | 1);
+                put_varint(out, (len << 2) + 1);
                 out.extend_from_slice(&id.0);
             }
-            Self::Same { back } => put_varint(out, u64::from(*back) << 2 | 2),
+            Self::Same { back } => put_varint(out, (u64::from(*back) << 2) + 2),
         }
     }
 
@@ -138,7 +138,7 @@ impl BodyRef {
     /// Bytes of this reference that count as recipe: length and id of a blob.
     pub(crate) fn recipe_bytes(&self) -> u64 {
         match self {
-            Self::Blob { len, .. } => 32 + u64::from((64 - (len << 2 | 1).leading_zeros()).div_ceil(7)),
+            Self::Blob { len, .. } => 32 + u64::from((64 - ((len << 2) + 1).leading_zeros()).div_ceil(7)),
             _ => 0,
         }
     }
@@ -532,5 +532,82 @@ impl RunHead {
         let metadata = BodyRef::take(&mut r)?;
         r.finish()?;
         Ok(Self { fields, metadata })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reference of this number and tag, and enough bytes after it.
+    fn reference(number: u64, tag: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        put_varint(&mut bytes, number * 4 + tag);
+        bytes.resize(bytes.len() + 5000, 9);
+        bytes
+    }
+
+    #[test]
+    fn a_reference_is_passed_just_where_it_is_taken() {
+        let inline = KV_INLINE_BYTES_MAX as u64;
+        let back = u64::from(u32::MAX);
+        // Number, tag; recipe bytes, bytes after the varint.
+        let cases = [
+            (0, 0, Some((0, 0))),
+            (5, 0, Some((0, 5))),
+            (inline, 0, Some((0, KV_INLINE_BYTES_MAX))),
+            (inline + 1, 0, None),
+            (0, 1, Some((33, 32))),
+            (31, 1, Some((33, 32))),
+            (32, 1, Some((34, 32))),
+            (4095, 1, Some((34, 32))),
+            (4096, 1, Some((35, 32))),
+            (u64::MAX >> 2, 1, Some((42, 32))),
+            (0, 2, None),
+            (1, 2, Some((0, 0))),
+            (back, 2, Some((0, 0))),
+            (back + 1, 2, None),
+            (0, 3, None),
+            (1, 3, None),
+        ];
+        for (number, tag, wanted) in cases {
+            let bytes = reference(number, tag);
+            let head = bytes.len() - 5000;
+            // Wherever it stands.
+            let behind = [&[0; 9][..], &bytes].concat();
+            let mut r = Reader::new(&behind, "test");
+            r.take(9).unwrap();
+            let passed = BodyRef::pass(&mut r).ok().map(|recipe| (recipe, r.taken() - 9 - head));
+            assert_eq!(passed, wanted, "{number} {tag}");
+            let mut r = Reader::new(&bytes, "test");
+            let taken = BodyRef::take(&mut r).ok().map(|body| (body.recipe_bytes(), r.taken() - head));
+            assert_eq!(taken, wanted, "{number} {tag}");
+            // Cut short, neither takes it.
+            if let Some((_, after @ 1..)) = wanted {
+                let short = &bytes[..head + after - 1];
+                assert!(BodyRef::pass(&mut Reader::new(short, "test")).is_err());
+                assert!(BodyRef::take(&mut Reader::new(short, "test")).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_put_is_taken() {
+        for body in [
+            BodyRef::Inline(vec![]),
+            BodyRef::Inline(vec![7; 40]),
+            BodyRef::Blob { len: 0, id: BlobId([1; 32]) },
+            BodyRef::Blob { len: u64::MAX >> 2, id: BlobId([1; 32]) },
+            BodyRef::Same { back: 1 },
+            BodyRef::Same { back: u32::MAX },
+        ] {
+            let mut bytes = Vec::new();
+            body.put(&mut bytes);
+            let mut r = Reader::new(&bytes, "test");
+            assert_eq!(BodyRef::take(&mut r).unwrap(), body);
+            assert!(r.is_done());
+            let recipe = if matches!(body, BodyRef::Blob { .. }) { bytes.len() as u64 } else { 0 };
+            assert_eq!(body.recipe_bytes(), recipe);
+        }
     }
 }

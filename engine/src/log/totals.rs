@@ -56,3 +56,33 @@ impl Totals {
         self.all()[3..].iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn totals(first: u64) -> Totals {
+        Totals {
+            batches: first,
+            records: first + 1,
+            frames: first + 2,
+            piece_bytes: first + 3,
+            recipe_bytes: first + 4,
+            frame_bytes: first + 5,
+            run_bytes: first + 6,
+            kv_bytes: first + 7,
+            chain_bytes: first + 8,
+        }
+    }
+
+    #[test]
+    fn every_number_is_added_and_bytes_are_all_but_counts() {
+        assert_eq!(totals(1).all(), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(totals(1).bytes(), 4 + 5 + 6 + 7 + 8 + 9);
+        assert_eq!(Totals::default().bytes(), 0);
+        let mut sum = totals(1);
+        sum.add(&totals(100));
+        assert_eq!(sum.all(), [101, 103, 105, 107, 109, 111, 113, 115, 117]);
+        assert_eq!(totals(u64::MAX - 8).bytes(), u64::MAX);
+    }
+}

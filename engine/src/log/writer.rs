@@ -320,3 +320,7 @@ pub(crate) fn create_segment(
     io.sync_dir(&paths.segments())?;
     Ok(Segment::new(*store, id, path, file))
 }
+
+#[cfg(test)]
+#[cfg(not(annals_shuttle))]
+mod tests;

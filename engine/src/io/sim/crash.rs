@@ -348,3 +348,106 @@ fn keep_data(
     bytes.resize(len, 0);
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::path::Path;
+
+    use super::*;
+    use crate::io::{Io, Open};
+
+    const ABOUTS: [About; 3] = [About::Name, About::Data, About::Length];
+
+    fn random(names: u64, data: u64, lengths: u64, ragged: bool) -> Chooser {
+        Chooser::Random { rng: SplitMix64::new(1), names, data, lengths, ragged }
+    }
+
+    /// How many of 2000 changes in doubt are kept.
+    fn kept(chooser: &mut Chooser, about: About) -> usize {
+        (0..2000).filter(|_| chooser.keep(Fate::Open, about)).count()
+    }
+
+    #[test]
+    fn each_kind_of_change_has_its_odds_from_never_to_always() {
+        let counts = |mut chooser: Chooser| ABOUTS.map(|about| kept(&mut chooser, about));
+        assert_eq!(counts(random(0, 256, 0, false)), [0, 2000, 0]);
+        assert_eq!(counts(random(256, 0, 256, false)), [2000, 0, 2000]);
+        let [eighth, half, most] = counts(random(32, 128, 224, false));
+        assert!((200..300).contains(&eighth) && (900..1100).contains(&half), "{eighth} {half}");
+        assert!((1700..1800).contains(&most), "{most}");
+        // What is durable is kept, and asks nobody.
+        let mut never = random(0, 0, 0, false);
+        assert!(ABOUTS.iter().all(|about| never.keep(Fate::Durable, *about)));
+        let Chooser::Random { mut rng, .. } = never else { return };
+        assert_eq!(rng.next(), SplitMix64::new(1).next());
+        assert_eq!(counts(Chooser::All { data: true, rest: false }), [0, 2000, 0]);
+        assert_eq!(counts(Chooser::Mask { bits: 0b101, next: 0 }), [2, 0, 0]);
+        assert_eq!(counts(Chooser::Mask { bits: u64::MAX, next: 0 }), [64, 0, 0]);
+    }
+
+    #[test]
+    fn a_ragged_sector_comes_whole_half_of_the_time_and_else_up_to_any_byte() {
+        let mut ragged = random(0, 0, 0, true);
+        let mut came = [0; 4];
+        (0..2000).for_each(|_| came[ragged.bytes_of(Fate::Open, 3)] += 1);
+        assert!(came[..3].iter().all(|count| (200..300).contains(count)), "{came:?}");
+        assert!((1150..1350).contains(&came[3]), "{came:?}");
+        assert!((0..100).all(|_| ragged.bytes_of(Fate::Durable, 3) == 3));
+        let mut whole = random(0, 0, 0, false);
+        assert!((0..100).all(|_| whole.bytes_of(Fate::Open, 3) == 3));
+    }
+
+    #[test]
+    fn a_torn_write_stops_at_the_sector_before_its_middle() {
+        let torn = Chooser::Torn { write: Some(7) };
+        let cuts = [(0, 1024), (0, 1023), (0, 4096), (100, 1024), (511, 4), (512, 10), (600, 1000)];
+        let wanted = [512, 0, 2048, 412, 1, 0, 424];
+        for ((offset, len), cut) in cuts.into_iter().zip(wanted) {
+            assert_eq!(torn.cut(7, offset, len), cut, "{len} bytes at {offset}");
+            assert_eq!(torn.cut(8, offset, len), len);
+            assert_eq!(Chooser::Torn { write: None }.cut(7, offset, len), len);
+            assert_eq!(random(0, 0, 0, true).cut(7, offset, len), len);
+        }
+    }
+
+    #[test]
+    fn the_disk_that_is_left_has_random_numbers_of_its_own() {
+        let sim = SimIo::new(9);
+        for byte in 0..3 {
+            let file = sim.open(Path::new("a"), Open::CreateOrOpen).unwrap();
+            file.write_at(&[IoSlice::new(&[byte])], 0).unwrap();
+        }
+        let history = sim.history();
+        let drawn = |at: usize, how: Crash| {
+            let mut bytes = [0; 8];
+            history.crash(at, how).random(&mut bytes).unwrap();
+            u64::from_le_bytes(bytes)
+        };
+        for (at, how, salt) in [
+            (0, Crash::Nothing, 0),
+            (1, Crash::Everything, 0),
+            (3, Crash::Seed(5), 5),
+            (3, Crash::Ragged(6), 6),
+            (4, Crash::Mask(7), 7),
+        ] {
+            let point = SplitMix64::new(9 ^ ((at as u64) << 32)).next();
+            let seed = point ^ SplitMix64::new(salt).next();
+            assert_eq!(drawn(at, how), SplitMix64::new(seed).next(), "{at} {how:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_a_torn_write_is_counted_as_lost() {
+        let sim = SimIo::new(1);
+        let file = sim.open(Path::new("a"), Open::CreateNew).unwrap();
+        file.write_at(&[IoSlice::new(&[1; 1024])], 0).unwrap();
+        let history = sim.history();
+        let mut walk = history.walk();
+        while walk.step() {}
+        let (disk, losses) = walk.crash_counted(Crash::Torn);
+        assert_eq!(disk.read(Path::new("a")).map(|bytes| bytes.len()), Some(512));
+        let wanted = Losses { sectors: 1, torn_writes: 1, hollow: 1, ..Losses::default() };
+        assert_eq!(losses, wanted);
+    }
+}

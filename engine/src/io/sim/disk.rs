@@ -450,3 +450,56 @@ impl Io for SimIo {
         start_thread(name, body)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_about_a_path_are_those_of_a_file_a_directory_nothing_or_an_error() {
+        let sim = SimIo::new(1);
+        sim.create_dir_all(Path::new("d")).unwrap();
+        let file = sim.open(Path::new("d/f"), Open::CreateNew).unwrap();
+        file.write_at(&[std::io::IoSlice::new(b"abc")], 0).unwrap();
+        let stat =
+            |path: &str| sim.stat(Path::new(path)).map(|stat| stat.map(|stat| (stat.len, stat.is_dir)));
+        assert_eq!(stat("d/f").unwrap(), Some((3, false)));
+        assert_eq!(stat("./d").unwrap(), Some((0, true)));
+        assert_eq!(stat("d/g").unwrap(), None);
+        assert_eq!(stat("d/f/below").unwrap(), None);
+        assert_eq!(stat("d/../d/f").unwrap_err().source.kind(), ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn clocks_go_on_by_a_microsecond_and_as_they_are_told() {
+        let sim = SimIo::new(1);
+        assert_eq!((sim.now_ns(), sim.now_ns()), (NOW_NS + STEP_NS, NOW_NS + 2 * STEP_NS));
+        assert_eq!((sim.monotonic_ns(), sim.monotonic_ns()), (STEP_NS, 2 * STEP_NS));
+        sim.advance_ns(5);
+        assert_eq!((sim.now_ns(), sim.monotonic_ns()), (NOW_NS + 3 * STEP_NS + 5, 3 * STEP_NS + 5));
+        sim.set_now_ns(7);
+        assert_eq!((sim.now_ns(), sim.monotonic_ns()), (7 + STEP_NS, 4 * STEP_NS + 5));
+    }
+
+    #[test]
+    fn a_file_without_a_name_lasts_as_long_as_somebody_has_it_open() {
+        let sim = SimIo::new(1);
+        let files = || sim.state().tree.files.len();
+        let open = |how| sim.open(Path::new("a"), how).unwrap();
+        let (one, two) = (open(Open::CreateNew), open(Open::Read));
+        one.write_at(&[std::io::IoSlice::new(b"x")], 0).unwrap();
+        sim.link(Path::new("a"), Path::new("b")).unwrap();
+        sim.remove(Path::new("a")).unwrap();
+        drop((one, open_b(&sim)));
+        assert_eq!(files(), 1);
+        sim.remove(Path::new("b")).unwrap();
+        assert_eq!((files(), two.len().unwrap()), (1, 1));
+        drop(two);
+        assert_eq!(files(), 0);
+        assert!(sim.state().unlinked.is_empty() && sim.state().handles.is_empty());
+    }
+
+    fn open_b(sim: &SimIo) -> Arc<dyn File> {
+        sim.open(Path::new("b"), Open::Read).unwrap()
+    }
+}

@@ -160,3 +160,53 @@ impl Drop for SimFile {
         self.io.state().drop_handle(self.ino, self.handle);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::{Io, Open};
+
+    #[test]
+    fn a_lock_is_its_handles_and_shared_ones_last_until_each_is_dropped() {
+        let sim = SimIo::new(1);
+        let open = || sim.open(Path::new("a"), Open::CreateOrOpen).unwrap();
+        let (one, two, three) = (open(), open(), open());
+        assert!(one.try_lock(Lock::Shared).unwrap() && two.try_lock(Lock::Shared).unwrap());
+        assert!(!three.try_lock(Lock::Exclusive).unwrap());
+        drop(two);
+        assert!(!three.try_lock(Lock::Exclusive).unwrap(), "the first one still has it");
+        assert!(three.try_lock(Lock::Shared).unwrap());
+        drop(three);
+        assert!(one.try_lock(Lock::Exclusive).unwrap(), "its own shared lock is no hindrance");
+        assert!(!open().try_lock(Lock::Shared).unwrap());
+        drop(one);
+        assert!(open().try_lock(Lock::Exclusive).unwrap());
+        // Locks are of a file.
+        let (a, b) = (open(), sim.open(Path::new("b"), Open::CreateNew).unwrap());
+        assert!(a.try_lock(Lock::Exclusive).unwrap() && b.try_lock(Lock::Exclusive).unwrap());
+    }
+
+    #[test]
+    fn a_file_ends_where_a_simulated_disk_has_its_longest() {
+        assert_eq!(span(FILE_BYTES_MAX - 5, 5).unwrap() as u64, FILE_BYTES_MAX - 5);
+        assert_eq!(span(FILE_BYTES_MAX, 0).unwrap() as u64, FILE_BYTES_MAX);
+        for (offset, len) in [(FILE_BYTES_MAX - 5, 6), (FILE_BYTES_MAX + 1, 0), (u64::MAX, 1), (1, u64::MAX)]
+        {
+            assert_eq!(span(offset, len).unwrap_err().kind(), ErrorKind::FileTooLarge, "{len} at {offset}");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_takes_as_much_as_there_is_room_for_to_the_byte() {
+        let sim = SimIo::new(1);
+        let file = sim.open(Path::new("a"), Open::CreateNew).unwrap();
+        let put = |bytes: &[u8], at| file.write_at(&[IoSlice::new(bytes)], at).is_ok();
+        sim.set_capacity(Some(10));
+        assert!(put(b"0123456", 0) && !put(b"789abc", 7));
+        assert_eq!(sim.read(Path::new("a")).unwrap(), b"0123456789");
+        assert!(put(b"XY", 8) && !put(b"Zw", 9) && !put(b"q", 10) && !put(b"q", 20));
+        assert_eq!(sim.read(Path::new("a")).unwrap(), b"01234567XZ");
+        assert!(file.set_len(11).is_err() && file.set_len(4).is_ok() && file.set_len(10).is_ok());
+        assert_eq!(sim.free_bytes(Path::new("")).unwrap(), Some(0));
+    }
+}

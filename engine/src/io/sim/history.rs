@@ -227,3 +227,52 @@ impl History {
         hasher.finalize().into()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+
+    use super::*;
+    use crate::io::{File, Io, Open};
+
+    fn create(sim: &SimIo, name: &str) -> Arc<dyn File> {
+        sim.open(Path::new(name), Open::CreateNew).unwrap()
+    }
+
+    #[test]
+    fn what_a_file_held_before_an_operation_is_of_that_file_alone() {
+        let sim = SimIo::new(1);
+        let (a, b) = (create(&sim, "a"), create(&sim, "b"));
+        let [ino_a, ino_b] = [0, 1].map(|at| match sim.history().ops[at].what {
+            What::Create { ino, .. } => ino,
+            _ => 0,
+        });
+        let put = |file: &Arc<dyn File>, bytes: &[u8], at| file.write_at(&[IoSlice::new(bytes)], at).unwrap();
+        put(&a, b"12345", 0);
+        put(&b, b"bbb", 1);
+        a.set_len(3).unwrap();
+        b.set_len(2).unwrap();
+        sim.edit(Path::new("b"), |bytes| *bytes = b"edited".to_vec()).unwrap();
+        put(&a, b"x", 4);
+        sim.edit(Path::new("a"), |bytes| *bytes = b"new".to_vec()).unwrap();
+        let history = sim.history();
+        let before = |ino| (2..=9).map(|at| history.bytes_before(at, ino)).collect::<Vec<_>>();
+        let (x, e) = (b"123\0x".to_vec(), b"edited".to_vec());
+        let [whole, cut] = [b"12345".to_vec(), b"123".to_vec()];
+        let wanted = vec![vec![], whole.clone(), whole, cut.clone(), cut.clone(), cut, x, b"new".to_vec()];
+        assert_eq!(before(ino_a), wanted);
+        let (long, short) = (b"\0bbb".to_vec(), b"\0b".to_vec());
+        let wanted = vec![vec![], vec![], long.clone(), long, short, e.clone(), e.clone(), e];
+        assert_eq!(before(ino_b), wanted);
+        // And an operation says what it wrote, and where.
+        let said: Vec<_> = history.ops()[2..].iter().map(|op| (op.written(), op.offset())).collect();
+        let none: &[u8] = &[];
+        assert_eq!(said[0], (&b"12345"[..], Some(0)));
+        assert_eq!(said[1], (&b"bbb"[..], Some(1)));
+        assert_eq!(said[2], (none, Some(3)));
+        assert_eq!(said[4], (none, None));
+        // A crash is followed by the disk that is left, not by the one before it.
+        let crashed = sim.crash(Crash::Everything);
+        assert_eq!(crashed.history().bytes_before(0, ino_a), b"new");
+    }
+}

@@ -23,3 +23,21 @@ impl SplitMix64 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first numbers of the authors' own program for seed 0.
+    #[test]
+    fn the_numbers_are_those_of_the_reference() {
+        let mut rng = SplitMix64::new(0);
+        let numbers = [rng.next(), rng.next(), rng.next()];
+        assert_eq!(numbers, [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f]);
+        let mut bytes = [0; 19];
+        SplitMix64::new(0).fill(&mut bytes);
+        assert_eq!(bytes[..8], numbers[0].to_le_bytes());
+        assert_eq!(bytes[8..16], numbers[1].to_le_bytes());
+        assert_eq!(bytes[16..], numbers[2].to_le_bytes()[..3]);
+    }
+}

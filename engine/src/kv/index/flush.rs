@@ -252,3 +252,6 @@ impl std::io::Write for FileSink {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

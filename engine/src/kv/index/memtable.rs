@@ -335,4 +335,64 @@ mod tests {
         }
         assert_eq!(memtable.get(&[9], u64::MAX), None);
     }
+
+    #[test]
+    fn bytes_are_counted_once_for_each_version_of_a_key() {
+        let memtable = Memtable::default();
+        let mut expected = 0;
+        for (len, bytes) in [(0, 128), (1, 128), (24, 128), (25, 128 + 1 + 32), (100, 128 + 76 + 32)] {
+            memtable.insert([entry(&vec![7; len], 1)]);
+            expected += bytes;
+            assert_eq!(memtable.bytes(), expected, "a key of {len}");
+            memtable.insert([entry(&vec![7; len], 1)]);
+            assert_eq!(memtable.bytes(), expected, "the same again");
+        }
+        memtable.insert([entry(&[7; 25], 2), entry(&[7; 25], 2)]);
+        assert_eq!((memtable.bytes(), memtable.len()), (expected + 161, 6));
+    }
+
+    #[test]
+    fn of_two_entries_with_one_key_and_seqno_the_later_counts_however_many_there_are() {
+        for count in [1, 10, 40, 500] {
+            let memtable = Memtable::default();
+            let twice = |n: u64| [(n, 1), (n, 2)];
+            let entries = (0..count).rev().flat_map(twice).map(|(n, a)| Entry {
+                value: Value { kind: 9, a, b: 5, c: 6 },
+                ..entry(&n.to_be_bytes(), 3)
+            });
+            memtable.insert(entries);
+            assert_eq!((memtable.len() as u64, memtable.bytes() as u64), (count, 128 * count));
+            for n in 0..count {
+                let wanted = Some((3, Value { kind: 9, a: 2, b: 5, c: 6 }));
+                assert_eq!(memtable.get(&n.to_be_bytes(), 3), wanted);
+                assert_eq!(memtable.get(&n.to_be_bytes(), 2), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_scan_gives_every_entry_once_across_its_chunks() {
+        for count in [0, 1, 1023, 1024, 1025, 2500] {
+            let memtable = Memtable::default();
+            memtable.insert((0..count).map(|n: u64| entry(&n.to_be_bytes(), n)));
+            let mut scan = MemoryScan::new(Arc::new(memtable));
+            for n in 0..count {
+                assert!(scan.step().unwrap());
+                assert_eq!((scan.key(), scan.seqno(), scan.value().a), (&n.to_be_bytes()[..], n, n));
+            }
+            assert!(!scan.step().unwrap() && !scan.step().unwrap());
+        }
+    }
+
+    #[test]
+    fn keys_are_compared_alike_by_every_operator() {
+        let ascending =
+            [(&b""[..], 5), (b"a", 9), (b"a", 3), (b"a\0", 3), (&[b'b'; 24], 1), (&[b'b'; 25], 1)];
+        let keys = ascending.map(|(key, seqno)| MemKey::new(key, seqno));
+        for (i, one) in keys.iter().enumerate() {
+            for (j, other) in keys.iter().enumerate() {
+                assert_eq!((one < other, one == other, one > other), (i < j, i == j, i > j), "{i} {j}");
+            }
+        }
+    }
 }

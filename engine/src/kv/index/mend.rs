@@ -143,3 +143,61 @@ impl Index {
         self.mending(|| self.levels().tables().try_for_each(crate::kv::table::Table::verify))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::ids::StoreId;
+    use crate::io::sim::SimIo;
+    use crate::io::{Io, ReadMode};
+    use crate::kv::index::Limits;
+    use crate::log::paths::Paths;
+
+    fn index() -> Index {
+        let io: Arc<dyn Io> = Arc::new(SimIo::new(1));
+        let limits = Limits { memory_bytes: 1000, read_mode: ReadMode::Mapped };
+        Index::empty(&io, &Paths::new(Path::new("s")), StoreId::default(), limits)
+    }
+
+    /// Of a table that is not there any more, so nothing has to be made again.
+    fn damaged() -> TableError {
+        TableError::Damaged { table: 999, offset: 5, what: "it is planted" }
+    }
+
+    #[test]
+    fn a_call_makes_64_tables_again_and_no_more() {
+        let index = index();
+        for (failing, good) in [(0, true), (1, true), (64, true), (65, false), (1000, false)] {
+            let mut tries = 0;
+            let done = index.mending(|| {
+                tries += 1;
+                if tries > failing { Ok(()) } else { Err(damaged()) }
+            });
+            assert_eq!((done.is_ok(), tries), (good, (failing + 1).min(65)));
+            let mut tries = 0;
+            let done = index.mending_while_writing(|| {
+                tries += 1;
+                if tries > failing { Ok(()) } else { Err(WriteError::Table(damaged())) }
+            });
+            assert_eq!((done.is_ok(), tries), (good, (failing + 1).min(65)));
+        }
+        let mut tries = 0;
+        let other = index.mending(|| {
+            tries += 1;
+            Err::<(), _>(TableError::WriterFailed)
+        });
+        assert!(other.is_err() && tries == 1, "what is no damage is not tried again");
+    }
+
+    #[test]
+    fn a_thousand_notes_are_kept() {
+        let index = index();
+        for number in 0..1003u64 {
+            assert_eq!(index.rebuilt().len() as u64, number.min(1000));
+            index.note_rebuilt("t".into(), number, String::new());
+        }
+        assert!(index.rebuilt().iter().map(|note| note.offset).eq(0..1000));
+    }
+}

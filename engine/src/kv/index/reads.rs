@@ -273,3 +273,123 @@ pub(crate) fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     end[last] += 1;
     Some(end)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_that_exclude_each_other_leave_nothing() {
+        use Bound::{Excluded, Included, Unbounded};
+        let (a, b): (&[u8], &[u8]) = (b"a", b"b");
+        for (from, to, empty) in [
+            (Included(a), Included(a), false),
+            (Included(a), Included(b), false),
+            (Included(b), Included(a), true),
+            (Included(a), Excluded(a), true),
+            (Included(a), Excluded(b), false),
+            (Included(b), Excluded(a), true),
+            (Excluded(a), Included(a), true),
+            (Excluded(a), Included(b), false),
+            (Excluded(b), Included(a), true),
+            (Excluded(a), Excluded(a), true),
+            (Excluded(a), Excluded(b), false),
+            (Unbounded, Included(a), false),
+            (Unbounded, Excluded(a), false),
+            (Included(b), Unbounded, false),
+            (Excluded(b), Unbounded, false),
+            (Unbounded, Unbounded, false),
+        ] {
+            assert_eq!(is_empty_range(from, to), empty, "{from:?} {to:?}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_prefix_is_the_least_key_past_it() {
+        let ends: [(&[u8], Option<&[u8]>); 6] = [
+            (b"a", Some(b"b")),
+            (b"", None),
+            (&[255], None),
+            (&[255, 255], None),
+            (&[1, 255, 255], Some(&[2])),
+            (&[1, 254, 255], Some(&[1, 255])),
+        ];
+        for (prefix, end) in ends {
+            assert_eq!(prefix_end(prefix).as_deref(), end, "{prefix:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_counts_keys_and_not_versions() {
+        let mut keys = Keys::new(2);
+        for key in [&b""[..], b"", b"x", b"x"] {
+            assert_eq!(keys.count(key), Ok(()));
+        }
+        assert_eq!(keys.count(b"y"), Err(&b"x"[..]));
+        assert_eq!(keys.count(b"x"), Ok(()));
+        assert_eq!(Keys::new(0).count(b""), Err(&b""[..]));
+    }
+
+    /// Versions in memory, in frozen memory and in two tables; pages of every size, either way, as of every seqno.
+    #[test]
+    fn pages_give_the_newest_living_version_of_each_key_wherever_it_stands() {
+        use crate::kv::index::Limits;
+        use crate::kv::index::flush::Kept;
+        use crate::kv::index::memtable::Memtable;
+        use crate::kv::table::Covers;
+        use std::sync::Arc;
+
+        let io: Arc<dyn crate::io::Io> = Arc::new(crate::io::sim::SimIo::new(1));
+        let limits = Limits { memory_bytes: 1 << 20, read_mode: crate::io::ReadMode::Mapped };
+        let paths = crate::log::paths::Paths::new(std::path::Path::new("s"));
+        let index = Index::empty(&io, &paths, crate::ids::StoreId::default(), limits);
+        // Seqno n: one of twelve keys, which ends with every fifth.
+        let entry = |seqno: u64| {
+            let kind = if seqno.is_multiple_of(5) { keys::ENDED } else { keys::AT };
+            let value = Value { kind, a: seqno, b: 0, c: 0 };
+            Entry {
+                key: keys::user(50, &[(seqno * seqno % 12) as u8 + seqno.is_multiple_of(7) as u8]),
+                seqno,
+                value,
+            }
+        };
+        let memory = |seqnos: std::ops::Range<u64>| {
+            let memory = Memtable::default();
+            memory.insert(seqnos.map(entry));
+            Arc::new(memory)
+        };
+        let covers = Covers { segment: 1, offset: 96, seqno: 1 };
+        let table = |seqnos| index.written(covers, &[memory(seqnos)], &[], Kept::Memory).unwrap();
+        let tables = [table(1..20), table(20..30)].concat();
+        index.change_levels(|levels| {
+            (levels.active, levels.frozen, levels.tables) = (memory(35..45), Some(memory(30..35)), tables);
+        });
+        for at in [0, 1, 19, 20, 29, 33, 36, 44, 99] {
+            let mut newest: BTreeMap<Vec<u8>, Entry> = BTreeMap::new();
+            (1..45)
+                .filter(|seqno| *seqno <= at)
+                .map(entry)
+                .for_each(|one| drop(newest.insert(one.key.clone(), one)));
+            let living: Vec<u64> =
+                newest.values().filter(|one| one.value.kind == keys::AT).map(|one| one.seqno).collect();
+            for (reverse, limit) in
+                [1, 2, 3, 5, 100].into_iter().flat_map(|limit| [(false, limit), (true, limit)])
+            {
+                let (mut from, mut to) = (Bound::Unbounded, Bound::Unbounded);
+                let mut seen = Vec::new();
+                for _ in 0..50 {
+                    let (hits, more) =
+                        index.page(as_slice(&from), as_slice(&to), Seqno(at), reverse, limit).unwrap();
+                    assert!(hits.len() <= 4 * limit);
+                    seen.extend(hits.iter().map(|hit| hit.value.a));
+                    let Some(last) = more else { break };
+                    *(if reverse { &mut to } else { &mut from }) = Bound::Excluded(last);
+                }
+                if reverse {
+                    seen.reverse();
+                }
+                assert_eq!(seen, living, "as of {at}, {limit} at a time, reverse: {reverse}");
+            }
+        }
+    }
+}

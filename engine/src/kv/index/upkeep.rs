@@ -245,3 +245,58 @@ impl Drop for Ended<'_> {
         self.0.changed.notify_all();
     }
 }
+
+#[cfg(test)]
+#[cfg(not(annals_shuttle))]
+mod tests {
+    use super::*;
+    use crate::ids::SegmentId;
+    use crate::io::sim::SimIo;
+    use crate::log::layout::LogState;
+    use crate::{ErrorKind, Options, Store};
+
+    #[test]
+    fn what_failed_is_tried_again_once_memory_has_grown_and_waited_for_at_four_times_its_bound() {
+        let store =
+            Store::open_with("s", Options { io: Arc::new(SimIo::new(1)), ..Options::default() }).unwrap();
+        let upkeep = store.core().index.upkeep.get().unwrap();
+        let failed = || {
+            let covered = Covered { at: (SegmentId(1), 96), state: LogState::empty() };
+            let frozen = Frozen { memory: Arc::default(), covered, unsynced: None };
+            let why = Failure { kind: ErrorKind::Unavailable, message: "full".into() };
+            lock(&upkeep.state).phase = Phase::Failed { frozen, why, again_at: 50 };
+        };
+        let has_failed = || matches!(lock(&upkeep.state).phase, Phase::Failed { .. });
+        let idle = || {
+            let mut state = lock(&upkeep.state);
+            while !matches!(state.phase, Phase::Idle) {
+                state = upkeep.changed.wait(state).unwrap();
+            }
+        };
+        assert!(upkeep.is_free(0, 100).unwrap());
+        // While one is written memory may grow up to its bound.
+        failed();
+        {
+            let mut state = lock(&upkeep.state);
+            if let Phase::Failed { frozen, .. } = std::mem::replace(&mut state.phase, Phase::Idle) {
+                state.phase = Phase::Working(frozen);
+            }
+        }
+        assert!(!upkeep.is_free(99, 100).unwrap() && !upkeep.is_free(0, 100).unwrap());
+        upkeep.changed.notify_all();
+        idle();
+        for (used, again) in [(0, false), (49, false), (50, true), (399, true)] {
+            failed();
+            assert!(!upkeep.is_free(used, 100).unwrap(), "{used}: nobody waits");
+            assert_eq!(!has_failed(), again, "{used}");
+            if again {
+                idle();
+            }
+        }
+        failed();
+        assert!(upkeep.is_free(400, 100).unwrap(), "waited for, and done");
+        lock(&upkeep.state).phase = Phase::Ended;
+        assert_eq!(upkeep.is_free(0, 100).unwrap_err().kind(), ErrorKind::Bug);
+        lock(&upkeep.state).phase = Phase::Idle;
+    }
+}

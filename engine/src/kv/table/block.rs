@@ -114,7 +114,7 @@ fn put_keys(keys: &[&[u8]], out: &mut Vec<u8>) {
     let rests = || keys.iter().map(|key| &key[shared..]);
     if by_tail {
         out.push(tail as u8);
-        let number = |rest: &[u8]| rest.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        let number = |rest: &[u8]| rest.iter().fold(0, |number, byte| (number << 8) + u64::from(*byte));
         put_numbers(&rests().map(number).collect::<Vec<_>>(), out);
     } else {
         let mut end = 0;

@@ -305,3 +305,77 @@ impl Table {
         TableError::Damaged { table: self.footer.meta.id, offset, what }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::META;
+    use super::super::{Entry, Filter, TableWriter};
+    use super::*;
+
+    /// Entries of large keys, so that there are many blocks; every second key is there.
+    fn table(entries: u16, filter: Filter) -> Table {
+        let mut writer = TableWriter::new(Vec::new(), META).unwrap().with_filter(filter);
+        for n in 0..entries {
+            let value = Value { kind: 1, a: u64::from(n), b: 2, c: 3 };
+            writer.add(&Entry { key: key(2 * n), seqno: 5, value }).unwrap();
+        }
+        Table::open(Bytes::owned(writer.finish().unwrap().into())).unwrap()
+    }
+
+    fn key(n: u16) -> Vec<u8> {
+        let mut key = n.to_be_bytes().to_vec();
+        key.resize(4000, 7);
+        key
+    }
+
+    #[test]
+    fn a_block_and_its_filter_are_checked_once_and_no_other_is() {
+        let table = table(200, Filter::Always);
+        let count = table.block_count();
+        assert_eq!(count, 100);
+        let checked =
+            |what| (0..count + 40).filter(|block| table.is_checked(*block, what)).collect::<Vec<_>>();
+        let mut read = Vec::new();
+        for block in [0, 31, 32, 33, 63, 64, 99, 1, 98] {
+            table.set_checked(block, FILTER);
+            read.push(block);
+            read.sort_unstable();
+            assert_eq!(checked(FILTER), read);
+            assert_eq!(checked(BODY).len(), read.len() - 1, "the one is not the other");
+            table.set_checked(block, BODY);
+            assert_eq!(checked(BODY), read);
+        }
+        table.set_checked(128, BODY);
+        assert_eq!(checked(BODY), read, "there is no such block");
+    }
+
+    #[test]
+    fn reading_a_key_checks_its_block_alone() {
+        let table = table(200, Filter::Always);
+        let checked = |what| (0..100).filter(|block| table.is_checked(*block, what)).collect::<Vec<_>>();
+        // Two entries a block.
+        for n in [0, 137, 70] {
+            assert_eq!(table.get(&key(2 * n), 9).unwrap().unwrap().1.a, u64::from(n));
+        }
+        assert_eq!((checked(FILTER), checked(BODY)), (vec![0, 35, 68], vec![0, 35, 68]));
+        // A key that the filter denies leaves the block unread.
+        let denied =
+            (0..100).map(|n| 2 * n + 1).filter(|n| table.get(&key(*n), 9).unwrap().is_none()).count();
+        assert_eq!(denied, 100);
+        assert!(checked(FILTER).len() > checked(BODY).len() + 20);
+        table.verify().unwrap();
+    }
+
+    #[test]
+    fn the_front_of_a_key_orders_as_the_key_does() {
+        let keys: [&[u8]; 7] =
+            [b"", &[0, 1], &[1], b"abcdefghijklmno", b"abcdefghijklmnop", b"abcdefghijklmnopq", &[255; 20]];
+        let fronts = keys.map(prefix);
+        assert_eq!(fronts[0], 0);
+        assert_eq!(fronts[2], 1 << 120);
+        assert_eq!(fronts[1], 1 << 112);
+        assert_eq!(fronts[4], u128::from_be_bytes(*b"abcdefghijklmnop"));
+        assert!(fronts[3] < fronts[4] && fronts[4] == fronts[5]);
+        assert_eq!(fronts[6], u128::MAX);
+    }
+}

@@ -279,3 +279,24 @@ impl<'a> RawBlock<'a> {
 fn small(cursor: &mut Cursor<'_>, max: usize) -> Option<usize> {
     usize::try_from(cursor.varint()?).ok().filter(|number| *number <= max)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::META;
+    use super::*;
+
+    #[test]
+    fn a_filter_counts_only_under_its_own_checksum_in_its_own_place() {
+        let filter = [5; 2 * filter::WORD_LEN];
+        let crc = block_crc(&META, 77, 2, &filter);
+        let with = |words: u32, filter_crc, offset| {
+            RawBlock { words, filter_crc, filter: &filter, body_crc: 0, body: &[] }
+                .check_filter(&META, offset)
+        };
+        assert_eq!(with(2, crc, 77), Ok(()));
+        for (words, crc, offset) in [(2, crc ^ 1, 77), (2, crc, 78), (1, crc, 77), (1, 0, 77)] {
+            assert!(with(words, crc, offset).is_err(), "{words} {crc} {offset}");
+        }
+        assert_eq!(with(0, 9, 77), Ok(()), "there is none to check");
+    }
+}

@@ -324,3 +324,60 @@ fn a_manifest_of_a_newer_format_is_refused_as_such() {
     file.write_at(&[IoSlice::new(&[0xff; 300])], 0).unwrap();
     assert_eq!(manifest::load(&sim, &paths).unwrap_err().kind(), ErrorKind::Damaged);
 }
+
+/// A footer whose checksum is right for where it stands, whatever it says.
+#[test]
+fn a_footer_that_lies_under_a_right_checksum_is_refused() {
+    let start = 4000;
+    let with = |change: &dyn Fn(&mut Footer), len_off: i64, before: usize| {
+        let mut footer = samples::footer();
+        change(&mut footer);
+        let mut end = codec::encode(&footer).unwrap();
+        end.extend_from_slice(&u32::try_from(end.len() as i64 + len_off).unwrap().to_le_bytes());
+        let from = before as i64 - len_off;
+        let mut bytes = vec![3; before];
+        bytes.extend_from_slice(&end);
+        let covered = bytes.get(usize::try_from(from).unwrap_or(0)..).unwrap();
+        let crc = salt().crc(u64::try_from(start + from).unwrap(), covered);
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        bytes.extend_from_slice(b"annalend");
+        Footer::decode_end(&bytes, u64::try_from(start).unwrap(), salt())
+    };
+    let said =
+        |result: Result<Footer, CodecError>| result.map(|footer| footer.tail).map_err(|e| e.to_string());
+    assert_eq!(said(with(&|_| {}, 0, 96)), Ok(4096));
+    // It stands elsewhere than it says, all else being right; then what it says cannot be, in its right place.
+    let contradicts = Err("its footer contradicts the segment".to_owned());
+    assert_eq!(said(with(&|footer| footer.tail = 4097, 0, 96)), contradicts);
+    assert_eq!(said(with(&|_| {}, 0, 95)), contradicts);
+    assert_eq!(said(with(&|footer| footer.state.next_seqno.0 = 0, 0, 96)), contradicts);
+    // Its length leads before the bytes at hand, and no further is all right.
+    assert_eq!(said(with(&|footer| footer.tail = 4000, 0, 0)), Ok(4000));
+    let length = Err("its footer has an impossible length".to_owned());
+    assert_eq!(said(with(&|_| {}, 1, 0)), length);
+    assert!(said(with(&|_| {}, 1, 96)).is_err() && said(with(&|_| {}, -1, 96)).is_err());
+}
+
+#[test]
+fn another_frames_link_is_a_link() {
+    let whole = FrameHead { seq: 5, link: None, parent: 0, ..samples::frame() }.encode();
+    assert!(FrameHead::parse(&whole).is_ok());
+    // The flags' second byte: a link, another frame's, and nothing else.
+    for high in 0..=255u8 {
+        let mut bytes = whole.clone();
+        bytes[3] = high;
+        let unknown =
+            matches!(FrameHead::parse(&bytes), Err(CodecError::Unknown { what: "frame flags", .. }));
+        assert_eq!(unknown, high > 3 || high == 2, "{high}");
+    }
+}
+
+#[test]
+fn a_frames_parent_is_before_it() {
+    // Run and seq have one byte, the flags two.
+    for (back, parent) in [(0, Some(0)), (1, Some(4)), (4, Some(1)), (5, None), (6, None)] {
+        let mut bytes = FrameHead { seq: 5, parent: 1, ..samples::frame() }.encode();
+        bytes[4] = back;
+        assert_eq!(FrameHead::parse(&bytes).ok().map(|head| head.parent), parent, "{back}");
+    }
+}

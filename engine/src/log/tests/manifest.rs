@@ -49,3 +49,16 @@ fn a_manifest_that_has_grown_long_goes_on_in_a_new_file_and_a_crash_leaves_the_o
     let loaded = manifest::load(&sim, &paths).unwrap().unwrap();
     assert_eq!((loaded.generation, loaded.state.synced), (8, 5000));
 }
+
+#[test]
+fn a_manifest_goes_on_in_a_new_file_just_where_it_has_a_mebibyte() {
+    for (len, generation) in [((1 << 20) - 1, 7), (1 << 20, 8)] {
+        let sim = SimIo::new(1);
+        let paths = Paths::new(Path::new("store"));
+        sim.create_dir_all(Path::new("store")).unwrap();
+        let first = Manifest::create(&sim, &paths, 7, samples::manifest_state()).unwrap();
+        let shared = SharedManifest::new(Arc::new(sim.clone()), paths.clone(), first.with_end(len));
+        shared.edit(|state| state.synced = 99).unwrap();
+        assert_eq!(sim.files(), [paths.current(), paths.manifest(generation)], "{len} bytes");
+    }
+}
