@@ -60,6 +60,8 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
                 None => turn(daemon, &mut session, &mut requests, &mut input),
                 Some(apart) => {
                     let _place = tokio::select! {
+                        // What has come is still done where that need not be waited for.
+                        biased;
                         place = daemon.places(apart).acquire() => place,
                         _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
                     };

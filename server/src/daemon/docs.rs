@@ -170,7 +170,7 @@ fn page() -> String {
             notes.push("ours");
         }
         if !notes.is_empty() {
-            let _ = write!(text, "({})\n", notes.join("; "));
+            let _ = writeln!(text, "({})", notes.join("; "));
         }
     }
     text
