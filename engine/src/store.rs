@@ -427,6 +427,16 @@ impl Namespace {
     /// `NotFound` for the run or the frame; `Conflict` where a shared frame is not finished and may yet be; else as
     /// [`Namespace::begin_run`].
     pub fn fork(&self, run: &str, at: u32, edit: bool, spec: RunSpec) -> Result<Run> {
+        let fork = self.prepare_fork(run, at, edit, spec)?;
+        fork.batch()?.commit()?;
+        Ok(fork)
+    }
+
+    /// A fork of which nothing is in the log until its first batch is.
+    ///
+    /// # Errors
+    /// As [`Namespace::fork`].
+    pub fn prepare_fork(&self, run: &str, at: u32, edit: bool, spec: RunSpec) -> Result<Run> {
         let reader = self.run(run)?;
         if at == 0 || at > reader.info().frames {
             return Err(Error::not_found(format!(
@@ -439,10 +449,7 @@ impl Namespace {
         }
         let shared = if edit { at - 1 } else { at };
         reader.check_finished(shared)?;
-        let fork =
-            Run::prepare(self.core(), &self.store.0.recording, self.id, spec, Some((&reader, at, shared)))?;
-        fork.batch()?.commit()?;
-        Ok(fork)
+        Run::prepare(self.core(), &self.store.0.recording, self.id, spec, Some((&reader, at, shared)))
     }
 
     /// The living run of this name.
@@ -458,10 +465,18 @@ impl Namespace {
     /// # Errors
     /// `Damaged`, `Unavailable`; each item may fail, too.
     pub fn runs(&self) -> Result<impl Iterator<Item = Result<RunInfo>> + use<>> {
+        self.runs_after(None)
+    }
+
+    /// Those that began after this one, which may be gone by now.
+    ///
+    /// # Errors
+    /// As [`Namespace::runs`].
+    pub fn runs_after(&self, after: Option<RunUid>) -> Result<impl Iterator<Item = Result<RunInfo>> + use<>> {
         let hits: Vec<Hit> = self.core().index.prefix(&keys::runs(self.id), Seqno(u64::MAX))?;
         let (core, namespace) = (self.core().clone(), self.id);
         Ok(hits.into_iter().filter_map(move |hit| {
-            let uid: RunUid = keys::run_uid(&hit.key)?;
+            let uid: RunUid = keys::run_uid(&hit.key).filter(|uid| after.is_none_or(|after| *uid > after))?;
             Some(RunReader::open(&core, namespace, uid).map(|reader| reader.info().clone()))
         }))
     }

@@ -219,6 +219,61 @@ fn what_was_acknowledged_is_there_however_the_daemon_ends() {
 }
 
 #[test]
+fn commands_of_our_own_work_over_sockets_and_what_they_say_outlasts_the_process() {
+    let bench = Bench::new();
+    let daemon = bench.serve(&["--tcp", "127.0.0.1:0", "--no-auth"]);
+    let (mut one, mut other) = (bench.connect(), bench.connect());
+    for (command, reply) in
+        [("run.begin name r", "*4"), ("frame.begin r llm ask", ":1"), ("frame.append r 1 half", ":4")]
+    {
+        // The rest of a longer reply is not of interest.
+        let mut once = bench.connect();
+        assert_eq!(ask(&mut once, command), reply);
+    }
+    // Who follows waits until the answer is whole, and keeps nobody else waiting.
+    other.write_all(b"run.tail r block 0\r\n").unwrap();
+    assert_eq!(ask(&mut one, "frame.append r 1 whole"), ":9");
+    assert_eq!(
+        ask(&mut one, &format!("set long {}", "x".repeat(200_000))),
+        "-ERR Protocol error: too big inline request"
+    );
+    let mut one = bench.connect();
+    let long = "x".repeat(200_000);
+    assert_eq!(ask(&mut one, &format!("*3\r\n$3\r\nset\r\n$4\r\nlong\r\n$200000\r\n{long}")), "+OK");
+    assert_eq!(ask(&mut one, "frame.end r 1"), "+OK");
+    assert_eq!((line(&mut other), line(&mut other)), ("*1".to_owned(), "*28".to_owned()));
+    assert_eq!(ask(&mut one, "frame.add r tool a b"), ":2");
+    // Nobody has files written who came by TCP.
+    let copy = bench.path("copy");
+    let backup = format!("store.backup {}", copy.display());
+    assert!(ask(&mut daemon.tcp(), &backup).starts_with("-NOPERM "));
+    assert_eq!(ask(&mut bench.connect(), &backup), "*10");
+    assert_eq!(ask(&mut bench.connect(), "store.verify"), "*16");
+    assert_eq!(ask(&mut one, "frame.begin r llm again"), ":3");
+    assert_eq!(ask(&mut one, "frame.append r 3 begun"), ":5");
+    daemon.signal("-KILL");
+    drop(daemon);
+    let again = bench.serve(&[]);
+    let mut client = bench.connect();
+    assert_eq!(
+        ask(&mut client, "run.end r"),
+        "-CONFLICT run r has ended (abandoned): fork it, or record into a new run"
+    );
+    for (part, bytes) in [("1 response", "halfwhole"), ("2 request", "a"), ("3 response", "begun")] {
+        assert_eq!(ask(&mut client, &format!("frame.get r {part}")), format!("${}", bytes.len()));
+        assert_eq!(line(&mut client), bytes);
+    }
+    assert_eq!(ask(&mut client, "strlen long"), ":200000");
+    assert_eq!(ask(&mut client, "run.begin name s"), "*4");
+    again.signal("-TERM");
+    assert_eq!(again.ended(), (Some(0), String::new()));
+    let runs = bench.run("runs --json").json();
+    assert!(runs.iter().all(|run| run["status"] == "abandoned") && runs.len() == 2, "{runs:?}");
+    assert_eq!(bench.run("verify").code, 0);
+    assert_eq!(bench.run_args(["--store", copy.to_str().unwrap(), "verify"]).code, 0);
+}
+
+#[test]
 fn slow_and_hostile_connections_disturb_nobody() {
     let bench = Bench::new();
     let daemon = bench.serve(&["--tcp", "127.0.0.1:0"]);

@@ -124,11 +124,13 @@ impl Keyspace {
     /// # Errors
     /// `Gone` where the history policy no longer keeps it; else as [`Keyspace::get`].
     pub fn get_at(&self, key: &[u8], seqno: Seqno) -> Result<Option<Vec<u8>>> {
-        let all = self.all_versions(key)?;
-        let kept = self.kept(&all);
-        match all.iter().position(|version| version.seqno <= seqno) {
-            Some(index) if index < kept => Ok(all.into_iter().nth(index).and_then(|version| version.value)),
-            None if self.history == History::All || all.is_empty() || kept < self.limit() => Ok(None),
+        check_key(key)?;
+        let view = View::new(&self.core);
+        let found = self.core.index.versions(&keys::user(self.id, key), view.seqno())?;
+        let kept = self.kept(key, &found)?;
+        match found.iter().position(|(at, _)| *at <= seqno).map(|index| (index, found[index])) {
+            Some((index, (at, value))) if index < kept => Ok(self.read(key, at, value)?.value),
+            None if self.history == History::All || found.is_empty() || kept < self.limit() => Ok(None),
             _ => Err(Error::new(
                 ErrorKind::Gone,
                 format!(
@@ -144,9 +146,27 @@ impl Keyspace {
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn history(&self, key: &[u8]) -> Result<Vec<Version>> {
-        let mut all = self.all_versions(key)?;
-        all.truncate(self.kept(&all));
-        Ok(all)
+        self.versions(key)?.collect()
+    }
+
+    /// The same, each read when it is asked for. Sees what was committed when it was called.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`]; each item may fail, too.
+    pub fn versions(&self, key: &[u8]) -> Result<impl Iterator<Item = Result<Version>> + use<>> {
+        check_key(key)?;
+        let view = View::new(&self.core);
+        let found = self.core.index.versions(&keys::user(self.id, key), view.seqno())?;
+        let (keyspace, key, horizon) = (self.clone(), key.to_vec(), self.horizon());
+        let mut is_newest = true;
+        Ok(found.into_iter().take(self.limit()).map_while(move |(seqno, value)| {
+            // What is still to be read is kept for as long as this is.
+            let _view = &view;
+            match keyspace.read(&key, seqno, value) {
+                Ok(version) if !std::mem::take(&mut is_newest) && version.time_ns < horizon => None,
+                read => Some(read),
+            }
+        }))
     }
 
     /// Keys and values, in key order or its reverse. Sees what was committed when it was called.
@@ -155,23 +175,27 @@ impl Keyspace {
         Scan::new(self.clone(), range, View::new(&self.core))
     }
 
-    fn all_versions(&self, key: &[u8]) -> Result<Vec<Version>> {
-        check_key(key)?;
-        let view = View::new(&self.core);
-        let found = self.core.index.versions(&keys::user(self.id, key), view.seqno())?;
-        found.into_iter().map(|(seqno, value)| self.read(key, seqno, value)).collect()
+    /// How many of a key's versions the policy keeps.
+    fn kept(&self, key: &[u8], versions: &[(Seqno, Value)]) -> Result<usize> {
+        let History::Age(_) = self.history else { return Ok(self.limit().min(versions.len())) };
+        let horizon = self.horizon();
+        let mut young = 0;
+        for (seqno, value) in versions {
+            if self.read(key, *seqno, *value)?.time_ns < horizon {
+                break;
+            }
+            young += 1;
+        }
+        Ok(young.max(1).min(versions.len()))
     }
 
-    /// How many of these versions the policy keeps.
-    fn kept(&self, versions: &[Version]) -> usize {
+    /// Versions from before this are no longer kept, but for the newest.
+    fn horizon(&self) -> u64 {
         match self.history {
             History::Age(age) => {
-                let horizon =
-                    self.core.io.now_ns().saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
-                let young = versions.iter().take_while(|version| version.time_ns >= horizon).count();
-                young.max(1).min(versions.len())
+                self.core.io.now_ns().saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX))
             }
-            _ => self.limit().min(versions.len()),
+            _ => 0,
         }
     }
 

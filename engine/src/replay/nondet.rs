@@ -13,7 +13,9 @@ use serde::Deserialize;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
+use crate::log::queue::Durability;
 use crate::log::segments::lock;
+use crate::log::ticket::Ticket;
 use crate::sync::Mutex;
 use crate::trace::{Component, Frame, Run, RunReader};
 
@@ -162,6 +164,15 @@ struct Pending {
     failure: Option<Error>,
 }
 
+impl Pending {
+    /// The frame of what was drawn since the last one.
+    fn frame(&mut self) -> Option<Frame> {
+        let (lines, draws) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.draws));
+        let frame = Frame::new(Component::Nondet, Vec::new(), lines.into_bytes());
+        (draws > 0).then(|| frame.metadata(format!(r#"{{"draws":{draws}}}"#)))
+    }
+}
+
 impl std::fmt::Debug for RecordingNondet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RecordingNondet").field("run", &self.run.name()).finish_non_exhaustive()
@@ -184,6 +195,22 @@ impl RecordingNondet {
         pending.failure.take().map_or(Ok(()), Err)
     }
 
+    /// As [`RecordingNondet::flush`], this durable, with a ticket for what is handed over by this call.
+    ///
+    /// # Errors
+    /// As [`RecordingNondet::flush`].
+    pub fn submit(&self, durability: Durability) -> Result<Option<Ticket>> {
+        let mut pending = lock(&self.pending);
+        if let Some(failure) = pending.failure.take() {
+            return Err(failure);
+        }
+        let Some(frame) = pending.frame() else { return Ok(None) };
+        let mut batch = self.run.batch()?;
+        batch.durability(durability);
+        batch.frame(frame)?;
+        batch.submit().map(Some)
+    }
+
     fn note(&self, draw: &Draw) {
         let mut pending = lock(&self.pending);
         pending.lines.push_str(&draw.line());
@@ -195,12 +222,7 @@ impl RecordingNondet {
 
     /// Under the lock of what is pending, so that frames stand in the order of their draws.
     fn hand_over(&self, pending: &mut Pending) {
-        if pending.draws == 0 {
-            return;
-        }
-        let (lines, draws) = (std::mem::take(&mut pending.lines), std::mem::take(&mut pending.draws));
-        let frame = Frame::new(Component::Nondet, Vec::new(), lines.into_bytes())
-            .metadata(format!(r#"{{"draws":{draws}}}"#));
+        let Some(frame) = pending.frame() else { return };
         if let Err(error) = self.run.submit(frame) {
             pending.failure.get_or_insert(error);
         }

@@ -72,10 +72,22 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
     /// # Errors
     /// As [`Run::record`].
     pub fn begin(run: R, frame: &Frame) -> Result<Self> {
+        let durability = run.core.options.durability;
+        let (begun, ticket) = Self::submit_begin(run, frame, durability)?;
+        ticket.wait()?;
+        Ok(begun)
+    }
+
+    /// The same without waiting, with a ticket for its beginning.
+    ///
+    /// # Errors
+    /// As [`Run::record`].
+    pub fn submit_begin(run: R, frame: &Frame, durability: Durability) -> Result<(Self, Ticket)> {
         let mut batch = run.batch()?;
+        batch.durability(durability);
         let begun = batch.start(frame, false)?;
         batch.put_begun(&begun)?;
-        batch.commit()?;
+        let ticket = batch.submit()?;
         let state = Arriving {
             pending: Vec::new(),
             extents: Vec::new(),
@@ -84,7 +96,7 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
             parts: 0,
             last_part_ns: run.core.io.monotonic_ns(),
         };
-        Ok(Self { run, begun, state: Mutex::new(state) })
+        Ok((Self { run, begun, state: Mutex::new(state) }, ticket))
     }
 
     /// The frame's number.
@@ -100,6 +112,27 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
     /// `Invalid` over the limit for bodies; `Unavailable`, `Poisoned`.
     pub fn append(&self, bytes: &[u8]) -> Result<()> {
         let mut state = lock(&self.state);
+        self.take_in(&mut state, bytes)?;
+        let now = self.run.core.io.monotonic_ns();
+        if state.pending.len() >= PART_BYTES || now.saturating_sub(state.last_part_ns) >= PART_NS {
+            self.write_part(&mut state, self.run.core.options.durability)?;
+        }
+        Ok(())
+    }
+
+    /// Adds to the output and hands all that has gathered to the log without waiting. Gives the output's length so far, and a ticket
+    /// unless nothing had gathered.
+    ///
+    /// # Errors
+    /// As [`OpenFrame::append`].
+    pub fn submit_append(&self, bytes: &[u8], durability: Durability) -> Result<(u64, Option<Ticket>)> {
+        let mut state = lock(&self.state);
+        self.take_in(&mut state, bytes)?;
+        let ticket = self.write_part(&mut state, durability)?;
+        Ok((state.len, ticket))
+    }
+
+    fn take_in(&self, state: &mut Arriving, bytes: &[u8]) -> Result<()> {
         let limit = self.run.core.options.body_bytes_max;
         if state.len + bytes.len() as u64 > limit {
             return Err(Error::invalid(format!("an output is over the limit of {limit} bytes for bodies")));
@@ -107,10 +140,6 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         state.hasher.update(bytes);
         state.len += bytes.len() as u64;
         state.pending.extend_from_slice(bytes);
-        let now = self.run.core.io.monotonic_ns();
-        if state.pending.len() >= PART_BYTES || now.saturating_sub(state.last_part_ns) >= PART_NS {
-            self.write_part(&mut state, self.run.core.options.durability)?;
-        }
         Ok(())
     }
 
@@ -169,11 +198,23 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
     /// # Errors
     /// As [`Run::record`].
     pub fn finish_with(self, ending: Ending) -> Result<u32> {
+        let durability = self.run.core.options.durability;
+        let (seq, ticket) = self.submit_finish(&ending, durability)?;
+        ticket.wait()?;
+        Ok(seq)
+    }
+
+    /// The same without waiting, with a ticket.
+    ///
+    /// # Errors
+    /// As [`Run::record`].
+    pub fn submit_finish(self, ending: &Ending, durability: Durability) -> Result<(u32, Ticket)> {
         let mut state = lock(&self.state);
         self.write_part(&mut state, Durability::Process)?;
         let mut batch = self.run.batch()?;
+        batch.durability(durability);
         let mut begun = self.begun.clone();
-        batch.learn(&mut begun, &ending)?;
+        batch.learn(&mut begun, ending)?;
         let until_now = self.run.core.io.now_ns().saturating_sub(self.begun.started_ns);
         begun.head.duration_ns = ending.duration_ns.unwrap_or(until_now);
         let output = StoredBlob {
@@ -186,7 +227,6 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         let lane = (begun.component.clone(), Slot::Output);
         let (output, base) = batch.body(&lane, seq, &output.into())?;
         batch.finish(begun, output, base)?;
-        batch.commit()?;
-        Ok(seq)
+        Ok((seq, batch.submit()?))
     }
 }

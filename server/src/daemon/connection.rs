@@ -56,7 +56,19 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             }
         };
         loop {
-            let mut done = turn(daemon, &mut session, &mut requests, &mut input);
+            let mut done = match session.held.as_ref().and_then(|held| held.apart) {
+                None => turn(daemon, &mut session, &mut requests, &mut input),
+                Some(apart) => {
+                    let _place = tokio::select! {
+                        // What has come is still done where that need not be waited for.
+                        biased;
+                        place = daemon.places(apart).acquire() => place,
+                        _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
+                    };
+                    // Other connections go on in another thread meanwhile.
+                    tokio::task::block_in_place(|| turn(daemon, &mut session, &mut requests, &mut input))
+                }
+            };
             settle(&session, &mut done).await;
             if done.added {
                 daemon.added.notify_waiters();

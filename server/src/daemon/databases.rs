@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use annals::io::Io;
-use annals::{Content, Durability, History, Keyspace, Namespace, ScanRange, Ticket};
+use annals::{Content, Durability, History, Keyspace, Namespace, ScanRange, StoredBlob, Ticket};
 use tokio::sync::{mpsc, oneshot};
 
 /// How many databases there are.
@@ -27,6 +27,8 @@ type Key = (u8, Vec<u8>);
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) value: Arc<Vec<u8>>,
+    /// The same, where the store has it already.
+    pub(super) stored: Option<StoredBlob>,
     /// In milliseconds since 1970.
     pub(super) deadline: Option<u64>,
 }
@@ -123,6 +125,16 @@ impl Databases {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The system behind the store.
+    pub(super) fn io(&self) -> &Arc<dyn Io> {
+        &self.io
+    }
+
+    /// The keyspace of a database, if anything was ever put there.
+    pub(super) fn keyspace_of(&self, database: u8) -> Option<Keyspace> {
+        self.lock().spaces.get(usize::from(database)).cloned().flatten()
+    }
+
     /// Nanoseconds since 1970.
     pub(super) fn now_ns(&self) -> u64 {
         self.io.now_ns()
@@ -204,7 +216,8 @@ impl<'a> Work<'a> {
         self.state();
     }
 
-    /// Something was handed over that is to be waited for, too. It comes after [`Work::hold`], so that the order is that of the log.
+    /// Something was handed over that is to be waited for, too. Where [`Work::hold`] did not come first, others may have handed over meanwhile:
+    /// then one of the two is awaited a little longer than it takes.
     pub(super) fn rest_on(&mut self, ticket: Ticket) {
         self.tickets.push(ticket);
     }
@@ -212,6 +225,11 @@ impl<'a> Work<'a> {
     /// Whether something was handed over.
     pub(super) fn has_handed_over(&self) -> bool {
         !self.tickets.is_empty()
+    }
+
+    /// Whether something was written, handed over or not.
+    pub(super) fn has_written(&self) -> bool {
+        self.has_handed_over() || !self.staged.is_empty()
     }
 
     fn state(&mut self) -> &mut State {
@@ -247,7 +265,7 @@ impl<'a> Work<'a> {
         }
         let Some(keyspace) = self.keyspace(name.0) else { return Ok(None) };
         let Some(value) = keyspace.get(&name.1)? else { return Ok(None) };
-        Ok(Some(Entry { value: Arc::new(value), deadline: self.deadline(name)? }))
+        Ok(Some(Entry { value: Arc::new(value), stored: None, deadline: self.deadline(name)? }))
     }
 
     fn keyspace(&mut self, database: u8) -> Option<Keyspace> {
@@ -396,6 +414,7 @@ impl<'a> Work<'a> {
             };
             any = true;
             match entry {
+                Some(Entry { stored: Some(blob), .. }) => batch.put(&keyspace, &name.1, blob.clone()),
                 Some(entry) => batch.put(&keyspace, &name.1, Content::Bytes(entry.value.clone())),
                 None => batch.delete(&keyspace, &name.1),
             };

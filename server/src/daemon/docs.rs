@@ -3,6 +3,9 @@
 use super::table::Command;
 use crate::resp::Reply;
 
+/// Flags that mean something here only.
+const OWN: [&str; 4] = ["settled", "apart", "whole", "stores"];
+
 /// The entry of COMMAND and COMMAND INFO.
 pub(super) fn info(command: &Command) -> Reply {
     let (first, last, step) = command.keys;
@@ -10,7 +13,7 @@ pub(super) fn info(command: &Command) -> Reply {
     let flags = command
         .flags
         .iter()
-        .filter(|flag| **flag != "settled")
+        .filter(|flag| !OWN.contains(flag))
         .map(|flag| Reply::Simple((*flag).into()))
         .collect();
     let categories = categories(command).into_iter().map(|name| Reply::Simple(name.into())).collect();
@@ -138,9 +141,68 @@ fn argument(part: &str, is_optional: bool) -> Reply {
     Reply::Map(about)
 }
 
+/// The commands as docs/commands.md tells them.
+#[cfg(test)]
+fn page() -> String {
+    use std::fmt::Write;
+
+    let mut text = String::from(HEAD);
+    let mut group = "";
+    for command in super::table::all() {
+        if command.group != group {
+            group = command.group;
+            // A text takes all.
+            let _ = write!(text, "\n## {group}\n");
+        }
+        let line = format!("{} {}", command.name.to_ascii_uppercase(), command.arguments);
+        let _ = write!(
+            text,
+            "\n### {}\n`{}`\n\n{}\n",
+            command.name.to_ascii_uppercase(),
+            line.trim_end(),
+            command.summary
+        );
+        let mut notes = Vec::new();
+        if ["apart", "whole"].iter().any(|flag| command.flags.contains(flag)) {
+            notes.push("not within MULTI");
+        }
+        if command.since.starts_with("annals") {
+            notes.push("ours");
+        }
+        if !notes.is_empty() {
+            let _ = writeln!(text, "({})", notes.join("; "));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+const HEAD: &str = "# Commands
+
+<!-- Made from the table that COMMAND DOCS serves: ANNALS_WRITE_COMMANDS=1 cargo test -p annals-server --lib the_page_of_commands -->
+
+What `annals serve` understands ([daemon.md](daemon.md)). `[x]` may be left out, `a|b` is one of both, `...` may come again, CAPITALS are written as they are, in whatever letters. Maps are arrays
+of names and values in RESP2.
+";
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_page_of_commands_is_what_the_table_says() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/commands.md");
+        if std::env::var_os("ANNALS_WRITE_COMMANDS").is_some() {
+            #[expect(clippy::disallowed_methods, reason = "the page is written where that was asked for")]
+            std::fs::write(path, page()).unwrap();
+        }
+        #[expect(clippy::disallowed_methods, reason = "the page is in the repository")]
+        let written = std::fs::read(path).unwrap();
+        assert!(
+            String::from_utf8_lossy(&written) == page(),
+            "docs/commands.md is another: ANNALS_WRITE_COMMANDS=1 cargo test -p annals-server --lib the_page_of_commands"
+        );
+    }
 
     fn field<'a>(reply: &'a Reply, name: &str) -> Option<&'a Reply> {
         let Reply::Map(pairs) = reply else { panic!("a map") };

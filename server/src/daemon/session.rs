@@ -4,18 +4,25 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use annals::{Run, RunReader, RunUid, Status};
-use tokio::sync::Notify;
+use annals::{RunReader, RunUid, Status};
+use tokio::sync::{Notify, Semaphore};
 
 use super::access::Access;
 use super::databases::Databases;
+use super::open_runs::OpenRun;
+use super::replay::{Replay, Replayed};
 use super::table::{Command, Table};
+use super::turn::Apart;
 use crate::resp::Protocol;
 
 /// Places in scans that are remembered; the oldest go first.
 const CURSORS_MAX: usize = 1 << 16;
 /// Frames whose times are remembered, and their runs.
 const TIMES_MAX: usize = 4 << 20;
+
+/// Commands that are done apart at a time, by what they take.
+const LONG_MAX: usize = 16;
+const WHOLE_MAX: usize = 2;
 
 /// What all connections share.
 #[derive(Debug)]
@@ -32,22 +39,20 @@ pub(super) struct Daemon {
     streams: Mutex<Streams>,
     /// Something was added to a run.
     pub(super) added: Notify,
+    long: Semaphore,
+    whole: Semaphore,
+    pub(super) replayed: Replayed,
+    /// Frames whose answer is still to come.
+    pub(super) open_frames: Arc<AtomicU64>,
 }
 
-/// Runs as streams. Locked after the databases, never before them.
+/// Runs that are added to, and when frames began. Locked after the databases, never before them, and never while anything is compressed.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     /// Those that were begun here and have not ended.
-    pub(super) open: HashMap<String, Open>,
+    pub(super) open: HashMap<String, Arc<OpenRun>>,
     /// When frames began, in milliseconds since 1970, never going back.
     times: HashMap<RunUid, Vec<u64>>,
-}
-
-/// A run that is added to.
-#[derive(Debug)]
-pub(super) struct Open {
-    pub(super) run: Arc<Run>,
-    pub(super) last_ms: u64,
 }
 
 /// A command that is done later, in a turn of its own.
@@ -58,6 +63,7 @@ pub(super) struct Held {
     pub(super) until: Option<u64>,
     /// It waits for something to come; else only for what the turn before wrote.
     pub(super) waits: bool,
+    pub(super) apart: Option<Apart>,
 }
 
 /// What is told of a connection.
@@ -88,6 +94,10 @@ pub(super) struct Session {
     pub(super) until: Option<u64>,
     /// A transaction's commands are being done: none of them waits.
     pub(super) in_exec: bool,
+    /// The command that is being done is done apart.
+    pub(super) apart: Option<Apart>,
+    /// The run that is replayed to it.
+    pub(super) replay: Option<Replay>,
 }
 
 /// Commands between MULTI and EXEC.
@@ -121,12 +131,24 @@ impl Daemon {
             cursors: Mutex::default(),
             streams: Mutex::default(),
             added: Notify::new(),
+            long: Semaphore::new(LONG_MAX),
+            whole: Semaphore::new(WHOLE_MAX),
+            replayed: Replayed::default(),
+            open_frames: Arc::default(),
         }
     }
 
     /// Who is connected.
     pub(super) fn clients(&self) -> MutexGuard<'_, BTreeMap<u64, Facts>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The places for what is done apart.
+    pub(super) fn places(&self, apart: Apart) -> &Semaphore {
+        match apart {
+            Apart::Long => &self.long,
+            Apart::Whole => &self.whole,
+        }
     }
 
     /// Runs as streams.
@@ -153,9 +175,10 @@ impl Daemon {
         Ok(times.get(..frames as usize).unwrap_or_default().to_vec())
     }
 
-    /// Ends what was begun here: those runs are whole.
+    /// Ends what XADD began here: those runs are whole. Others were not told to end, so they are abandoned with the store's closing.
     pub(super) fn end_streams(&self) {
-        for (_, open) in self.streams().open.drain() {
+        let open = std::mem::take(&mut self.streams().open);
+        for open in open.into_values().filter(|open| open.is_stream) {
             // Where that fails the store's closing says why.
             let _ = open.run.end(Status::Ok);
         }
@@ -194,6 +217,8 @@ impl Session {
             held: None,
             until: None,
             in_exec: false,
+            apart: None,
+            replay: None,
         }
     }
 
@@ -206,5 +231,6 @@ impl Session {
             ..Facts::default()
         };
         (self.facts, self.transaction, self.authenticated) = (facts, None, self.access.is_open());
+        self.replay = None;
     }
 }

@@ -6,13 +6,15 @@ use super::commands;
 use super::turn::{Call, Outcome};
 
 /// A command. Words, keys and flags are as COMMAND of Redis tells them.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Command {
     /// In small letters.
     pub(super) name: &'static str,
     /// How many words it has, its name among them; at least so many where this is negative.
     pub(super) arity: i32,
-    /// `no_auth`: also before login; `no_multi`: done at once within a transaction; the others are for clients.
+    /// `no_auth`: also before login; `no_multi`: done at once within a transaction; `settled`: only once what came before is on disk;
+    /// `apart`, `whole`: by itself, where waiting holds nobody up ([`super::turn::Apart`]); `stores`: its values are the engine's, which long ones
+    /// are handed to ahead; the others are for clients.
     pub(super) flags: &'static [&'static str],
     /// Which words are keys: the first, the last (from the end where negative), every how many. No keys: zeros.
     pub(super) keys: (i32, i32, i32),
@@ -24,6 +26,32 @@ pub(super) struct Command {
     /// What follows its name: `[x]` may be left out, `a|b` is one of both, `...` may come again, CAPITALS are written as they are.
     pub(super) arguments: &'static str,
     pub(super) run: fn(&mut Call<'_, '_>) -> Outcome,
+}
+
+/// A command on one key, whose group is said by [`in_group`].
+pub(super) const fn command(
+    name: &'static str,
+    arity: i32,
+    flags: &'static [&'static str],
+    since: &'static str,
+    summary: &'static str,
+    arguments: &'static str,
+    run: fn(&mut Call<'_, '_>) -> Outcome,
+) -> Command {
+    Command { name, arity, flags, keys: (1, 1, 1), group: "", since, summary, arguments, run }
+}
+
+/// Commands of one group.
+pub(super) const fn in_group<const N: usize>(
+    group: &'static str,
+    mut commands: [Command; N],
+) -> [Command; N] {
+    let mut at = 0;
+    while at < N {
+        commands[at].group = group;
+        at += 1;
+    }
+    commands
 }
 
 /// Commands by their names.

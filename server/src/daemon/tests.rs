@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
-use annals::Store;
 use annals::io::RealIo;
+use annals::{Options, Store};
 
 use super::access::Access;
 use super::databases::Databases;
 use super::session::{Daemon, Facts, Session};
 use super::turn::{End, turn};
 use crate::resp::{Limits, Requests};
+
+mod own;
+mod runs;
 
 /// A daemon without sockets.
 struct Bench {
@@ -27,10 +30,14 @@ struct Client<'a> {
 
 impl Bench {
     fn new() -> Self {
+        Self::with(Options::default())
+    }
+
+    fn with(options: Options) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build().unwrap();
-        let store = Store::open(directory.path().join("s")).unwrap();
+        let store = Store::open_with(directory.path().join("s"), options).unwrap();
         let space = store.namespace("default").unwrap();
         let (databases, settling) = Databases::open(space, Arc::new(RealIo::new())).unwrap();
         runtime.spawn(databases.clone().settle(settling));
@@ -482,7 +489,7 @@ fn runs_are_streams() {
         xadd string * a 1 -> -WRONGTYPE Operation against a key holding the wrong kind of value
         xlen string -> -WRONGTYPE Operation against a key holding the wrong kind of value
         run.end s -> +OK
-        run.end s -> -NOTFOUND no run s was begun here by XADD
+        run.end s -> -CONFLICT run s has ended (ok): fork it, or record into a new run
         xadd s * a 1 -> -ERR run s is ok: only what XADD began since the daemon began is added to
         "#,
     );

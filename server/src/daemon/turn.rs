@@ -1,13 +1,16 @@
 //! A turn: all whole requests that have come, done in order, their writes as one batch.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use annals::{ErrorKind, StoredBlob};
 use tokio::sync::oneshot;
 
-use super::databases::{Settled, Work};
+use super::databases::{Entry, Settled, Work};
 use super::session::{Daemon, Held, Session};
 use super::table::{Command, refused};
 use crate::resp::{Limits, Malformed, Reply, Requests};
+use crate::share::code_of;
 
 /// A turn ends after so many commands, bytes to write, and bytes of replies.
 const COMMANDS_MAX: usize = 1024;
@@ -17,6 +20,32 @@ const REPLY_BYTES_MAX: usize = 256 << 10;
 const QUEUED_MAX: usize = 64 << 10;
 const QUEUED_BYTES_MAX: usize = 64 << 20;
 
+/// A command that writes so many bytes and more is done apart: they are compressed meanwhile.
+const APART_BYTES: usize = 64 << 10;
+
+/// Where a command is done that takes its time: in a turn of its own, on a thread where waiting keeps no other connection from going on. Of
+/// each kind there are a few places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Apart {
+    /// It reads or writes a run or a long value.
+    Long,
+    /// It reads the whole store, or a whole run.
+    Whole,
+}
+
+impl Apart {
+    /// How a command is to be done, if not at once.
+    fn of(command: &Command, words: &[Vec<u8>]) -> Option<Self> {
+        let is = |flag| command.flags.contains(&flag);
+        let is_long = || words.iter().map(Vec::len).sum::<usize>() >= APART_BYTES;
+        match () {
+            () if is("whole") => Some(Self::Whole),
+            () if is("apart") || is("write") && is_long() => Some(Self::Long),
+            () => None,
+        }
+    }
+}
+
 /// What a command is given.
 pub(super) struct Call<'a, 'w> {
     pub(super) daemon: &'a Daemon,
@@ -24,6 +53,8 @@ pub(super) struct Call<'a, 'w> {
     pub(super) work: &'a mut Work<'w>,
     /// Its words, its name first; as many as its arity asks for.
     pub(super) words: &'a [Vec<u8>],
+    /// Those of them that the store has already, by their places.
+    pub(super) stored: &'a [(usize, StoredBlob)],
 }
 
 impl<'a> Call<'a, '_> {
@@ -35,6 +66,25 @@ impl<'a> Call<'a, '_> {
     /// The words from one on.
     pub(super) fn rest(&self, from: usize) -> &'a [Vec<u8>] {
         self.words.get(from..).unwrap_or_default()
+    }
+
+    /// A word as a value to be kept.
+    pub(super) fn value(&self, at: usize, deadline: Option<u64>) -> Entry {
+        let stored = self.stored.iter().find(|(of, _)| *of == at).map(|(_, blob)| blob.clone());
+        Entry { value: Arc::new(self.word(at).to_vec()), stored, deadline }
+    }
+
+    /// Has this command done again, apart.
+    ///
+    /// # Errors
+    /// Within a transaction, which is not interrupted.
+    pub(super) fn again_apart(&mut self) -> Outcome {
+        if self.session.in_exec {
+            return Err(NOT_IN_TRANSACTION.into());
+        }
+        let (words, until) = (self.words.to_vec(), self.session.until);
+        self.session.held = Some(Held { words, until, waits: false, apart: Some(Apart::Long) });
+        Ok(Reply::Null)
     }
 
     /// The database that the connection uses.
@@ -49,7 +99,11 @@ pub(super) struct Refusal(pub(super) String);
 
 impl From<annals::Error> for Refusal {
     fn from(error: annals::Error) -> Self {
-        Self(format!("ERR {error}"))
+        let code = match error.kind() {
+            ErrorKind::Invalid => "ERR",
+            kind => code_of(kind),
+        };
+        Self(format!("{code} {error}"))
     }
 }
 
@@ -58,6 +112,8 @@ impl From<&str> for Refusal {
         Self(text.to_owned())
     }
 }
+
+const NOT_IN_TRANSACTION: &str = "ERR Command not allowed inside a transaction";
 
 pub(super) type Outcome = Result<Reply, Refusal>;
 
@@ -114,6 +170,7 @@ pub(super) fn turn(
         }
         let held = session.held.take();
         session.until = held.as_ref().and_then(|held| held.until);
+        session.apart = held.as_ref().and_then(|held| held.apart);
         let next = held.map_or_else(|| requests.next(input), |held| Ok(Some(held.words)));
         let request = match next {
             Ok(None) => break,
@@ -148,6 +205,10 @@ pub(super) fn turn(
         }
         // From its login on a client may say more.
         requests.limit(if session.authenticated { Limits::CLIENT } else { Limits::STRANGER });
+        if session.apart.take().is_some() {
+            turn.more = true;
+            break;
+        }
     }
     daemon.commands.fetch_add(turn.commands as u64, Ordering::Relaxed);
     turn.added = work.has_handed_over();
@@ -170,9 +231,14 @@ fn answer(daemon: &Daemon, session: &mut Session, work: &mut Work<'_>, words: Ve
             return Reply::Error(why);
         }
     };
+    let apart = Apart::of(command, &words);
     if let Some(transaction) = &mut session.transaction
         && !command.flags.contains(&"no_multi")
     {
+        if ["apart", "whole"].iter().any(|flag| command.flags.contains(flag)) {
+            transaction.spoiled = true;
+            return Reply::error(NOT_IN_TRANSACTION);
+        }
         transaction.bytes += words.iter().map(|word| word.len() + 32).sum::<usize>();
         if transaction.queued.len() >= QUEUED_MAX || transaction.bytes > QUEUED_BYTES_MAX {
             (transaction.spoiled, transaction.queued) = (true, Vec::new());
@@ -183,12 +249,29 @@ fn answer(daemon: &Daemon, session: &mut Session, work: &mut Work<'_>, words: Ve
         transaction.queued.push((command, words));
         return Reply::Simple("QUEUED".into());
     }
-    if command.flags.contains(&"settled") && work.has_handed_over() {
-        session.held = Some(Held { words, until: session.until, waits: false });
+    let has_to_settle = command.flags.contains(&"settled") && work.has_written();
+    if has_to_settle || apart.is_some() && session.apart.is_none() {
+        session.held = Some(Held { words, until: session.until, waits: false, apart });
         return Reply::Null;
     }
-    let mut call = Call { daemon, session, work, words: &words };
-    (command.run)(&mut call).unwrap_or_else(|Refusal(why)| Reply::Error(why))
+    let done = stored(command, &words, apart, work).and_then(|stored| {
+        (command.run)(&mut Call { daemon, session, work, words: &words, stored: &stored })
+    });
+    done.unwrap_or_else(|Refusal(why)| Reply::Error(why))
+}
+
+/// Hands long values to the store before anybody is kept waiting for it: they are compressed here.
+fn stored(
+    command: &Command,
+    words: &[Vec<u8>],
+    apart: Option<Apart>,
+    work: &Work<'_>,
+) -> Result<Vec<(usize, StoredBlob)>, Refusal> {
+    if apart.is_none() || !command.flags.contains(&"stores") {
+        return Ok(Vec::new());
+    }
+    let long = words.iter().enumerate().filter(|(_, word)| word.len() >= APART_BYTES);
+    long.map(|(at, word)| Ok((at, work.space().store_blob(word.as_slice())?))).collect()
 }
 
 /// The command that is meant, if this connection may give it like this.

@@ -32,7 +32,6 @@ pub(crate) enum Reply {
     Set(Vec<Reply>),
     #[cfg_attr(not(test), expect(dead_code, reason = "part of the protocol; no command replies with it yet"))]
     Double(f64),
-    #[cfg_attr(not(test), expect(dead_code, reason = "part of the protocol; no command replies with it yet"))]
     Boolean(bool),
     /// A text, and the three letters that say what it is: `txt`, `mkd`.
     Verbatim(&'static str, Vec<u8>),

@@ -276,12 +276,13 @@ fn unavailable(what: String) -> annals::Error {
 }
 
 /// Kinds of errors, and what they are called on the wire.
-const KINDS: [(ErrorKind, &str); 9] = [
+const KINDS: [(ErrorKind, &str); 10] = [
     (ErrorKind::Invalid, "INVALID"),
     (ErrorKind::NotFound, "NOTFOUND"),
     (ErrorKind::Conflict, "CONFLICT"),
     (ErrorKind::Locked, "LOCKED"),
     (ErrorKind::Damaged, "DAMAGED"),
+    (ErrorKind::Diverged, "DIVERGED"),
     (ErrorKind::Gone, "GONE"),
     (ErrorKind::Unavailable, "UNAVAILABLE"),
     (ErrorKind::Poisoned, "POISONED"),
@@ -290,9 +291,14 @@ const KINDS: [(ErrorKind, &str); 9] = [
 
 fn replied(done: annals::Result<Reply>) -> Reply {
     done.unwrap_or_else(|error| {
-        let code = KINDS.iter().find(|(kind, _)| *kind == error.kind()).map_or("ERR", |(_, code)| *code);
+        let code = code_of(error.kind());
         Reply::Error(format!("{code} {error}"))
     })
+}
+
+/// The code that an error of a kind begins with.
+pub(crate) fn code_of(kind: ErrorKind) -> &'static str {
+    KINDS.iter().find(|(known, _)| *known == kind).map_or("ERR", |(_, code)| *code)
 }
 
 /// An error as the other side meant it.

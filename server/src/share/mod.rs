@@ -23,4 +23,6 @@ mod words;
 pub use destination::{Destination, Shared};
 pub(crate) use destination::{Kept, NewFrame, NewRun};
 pub(crate) use host::{Came, Host};
+pub(crate) use member::code_of;
 pub(crate) use socket::{Listening, listen_at, listen_for};
+pub(crate) use words::Arguments;

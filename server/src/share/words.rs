@@ -72,7 +72,7 @@ impl<'a> Words<'a> {
     }
 
     /// What is known of a frame at its end.
-    pub(super) fn ending(self, ending: &'a Ending) -> Self {
+    pub(crate) fn ending(self, ending: &'a Ending) -> Self {
         let words = self.option("DURATION", ending.duration_ns).severity(ending.severity);
         words.metadata(ending.metadata.as_deref()).flag("ERROR", ending.error)
     }
@@ -100,11 +100,11 @@ pub(super) fn wrong(what: String) -> annals::Error {
 
 /// The words of a command that has come, behind its name.
 #[derive(Debug)]
-pub(super) struct Arguments(std::vec::IntoIter<Vec<u8>>);
+pub(crate) struct Arguments(std::vec::IntoIter<Vec<u8>>);
 
 impl Arguments {
     /// The command's name in capitals, and the rest.
-    pub(super) fn of(command: Vec<Vec<u8>>) -> (String, Self) {
+    pub(crate) fn of(command: Vec<Vec<u8>>) -> (String, Self) {
         let mut words = command.into_iter();
         let name = words.next().unwrap_or_default().to_ascii_uppercase();
         (String::from_utf8_lossy(&name).into_owned(), Self(words))
@@ -114,7 +114,7 @@ impl Arguments {
     ///
     /// # Errors
     /// `Invalid` where there is none.
-    pub(super) fn bytes(&mut self, what: &str) -> annals::Result<Vec<u8>> {
+    pub(crate) fn bytes(&mut self, what: &str) -> annals::Result<Vec<u8>> {
         self.0.next().ok_or_else(|| wrong(format!("{what} is missing")))
     }
 
@@ -122,7 +122,7 @@ impl Arguments {
     ///
     /// # Errors
     /// `Invalid` where there is none, or it is not UTF-8.
-    pub(super) fn text(&mut self, what: &str) -> annals::Result<String> {
+    pub(crate) fn text(&mut self, what: &str) -> annals::Result<String> {
         String::from_utf8(self.bytes(what)?).map_err(|_| wrong(format!("{what} is not UTF-8")))
     }
 
@@ -130,7 +130,7 @@ impl Arguments {
     ///
     /// # Errors
     /// `Invalid` where there is none, or it is something else.
-    pub(super) fn parsed<T: FromStr>(&mut self, what: &str) -> annals::Result<T> {
+    pub(crate) fn parsed<T: FromStr>(&mut self, what: &str) -> annals::Result<T> {
         let text = self.text(what)?;
         text.parse().map_err(|_| wrong(format!("{what} is none: {text:?}")))
     }
@@ -145,7 +145,7 @@ impl Arguments {
     }
 
     /// The name of the next option, in capitals.
-    fn option(&mut self) -> Option<String> {
+    pub(crate) fn option(&mut self) -> Option<String> {
         let word = self.0.next()?.to_ascii_uppercase();
         Some(String::from_utf8_lossy(&word).into_owned())
     }
@@ -155,13 +155,25 @@ impl Arguments {
     /// # Errors
     /// `Invalid`.
     pub(super) fn run(&mut self) -> annals::Result<RunSpec> {
-        let mut spec = RunSpec::new(self.text("a run's name")?);
+        let spec = RunSpec::new(self.text("a run's name")?);
+        self.run_of(spec, &["REPLACE"])
+    }
+
+    /// What is said of a run besides, in options: those that every run has, and of NAME and REPLACE these.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub(crate) fn run_of(&mut self, mut spec: RunSpec, others: &[&str]) -> annals::Result<RunSpec> {
         while let Some(option) = self.option() {
             match option.as_str() {
+                other if ["NAME", "REPLACE"].contains(&other) && !others.contains(&other) => {
+                    return Err(unknown(other));
+                }
+                "NAME" => spec.name = self.text(&option)?,
                 "AGENT" => spec.agent = self.text(&option)?,
                 "MODEL" => spec.model = self.text(&option)?,
                 "SEVERITY" => spec.severity = self.parsed(&option)?,
-                "META" => spec.metadata = self.bytes(&option)?.into(),
+                "META" | "METADATA" => spec.metadata = self.bytes(&option)?.into(),
                 "STARTED" => spec.started_ns = Some(self.parsed(&option)?),
                 "TAG" => spec.tags.push((self.text("a tag's key")?, self.text("a tag's value")?)),
                 "REPLACE" => spec.replace = true,
@@ -175,7 +187,7 @@ impl Arguments {
     ///
     /// # Errors
     /// `Invalid`.
-    pub(super) fn frame(&mut self, begins: bool) -> annals::Result<(Frame, Option<Vec<u8>>)> {
+    pub(crate) fn frame(&mut self, begins: bool) -> annals::Result<(Frame, Option<Vec<u8>>)> {
         let component: Component = self.text("a component's name")?.parse()?;
         let input = self.bytes("an input")?;
         let output = if begins { Vec::new() } else { self.bytes("an output")? };
@@ -185,7 +197,7 @@ impl Arguments {
                 "PARENT" => frame.parent = Some(self.parsed(&option)?),
                 "STARTED" => frame.started_ns = Some(self.parsed(&option)?),
                 "DURATION" => frame.duration_ns = self.parsed(&option)?,
-                "META" => frame.metadata = self.bytes(&option)?,
+                "META" | "METADATA" => frame.metadata = self.bytes(&option)?,
                 "SEVERITY" => frame.severity = self.parsed(&option)?,
                 "ERROR" => frame.error = true,
                 "BLOB" if !begins => blob = Some(self.bytes(&option)?),
@@ -199,12 +211,12 @@ impl Arguments {
     ///
     /// # Errors
     /// `Invalid`.
-    pub(super) fn ending(&mut self) -> annals::Result<Ending> {
+    pub(crate) fn ending(&mut self) -> annals::Result<Ending> {
         let mut ending = Ending::default();
         while let Some(option) = self.option() {
             match option.as_str() {
                 "DURATION" => ending.duration_ns = Some(self.parsed(&option)?),
-                "META" => ending.metadata = Some(self.bytes(&option)?),
+                "META" | "METADATA" => ending.metadata = Some(self.bytes(&option)?),
                 "SEVERITY" => ending.severity = self.parsed(&option)?,
                 "ERROR" => ending.error = true,
                 _ => return Err(unknown(&option)),

@@ -3,7 +3,7 @@
 use super::parse::{deadline, integer, is, shown, syntax};
 use crate::daemon::databases::Entry;
 use crate::daemon::glob;
-use crate::daemon::table::Command;
+use crate::daemon::table::{Command, command, in_group};
 use crate::daemon::turn::{Call, Outcome, Refusal};
 use crate::resp::Reply;
 
@@ -14,194 +14,193 @@ const SCANNED_MAX: usize = 10_000;
 /// What is looked at, at once, while counting.
 const PAGE: usize = 10_000;
 
-const fn command(
-    name: &'static str,
-    arity: i32,
-    flags: &'static [&'static str],
-    since: &'static str,
-    summary: &'static str,
-    arguments: &'static str,
-    run: fn(&mut Call<'_, '_>) -> Outcome,
-) -> Command {
-    Command { name, arity, flags, keys: (1, 1, 1), group: "generic", since, summary, arguments, run }
-}
-
 const READ: &[&str] = &["readonly", "fast"];
 const WRITE: &[&str] = &["write", "fast"];
 
-pub(super) const COMMANDS: &[Command] = &[
-    Command {
-        keys: (1, -1, 1),
-        ..command("del", -2, &["write"], "1.0.0", "Deletes one or more keys.", "key [key ...]", delete)
-    },
-    Command {
-        keys: (1, -1, 1),
-        ..command(
-            "unlink",
-            -2,
+pub(super) const COMMANDS: &[Command] = &in_group(
+    "generic",
+    [
+        Command {
+            keys: (1, -1, 1),
+            ..command("del", -2, &["write"], "1.0.0", "Deletes one or more keys.", "key [key ...]", delete)
+        },
+        Command {
+            keys: (1, -1, 1),
+            ..command(
+                "unlink",
+                -2,
+                WRITE,
+                "4.0.0",
+                "Deletes one or more keys: the same as DEL.",
+                "key [key ...]",
+                delete,
+            )
+        },
+        Command {
+            keys: (1, -1, 1),
+            ..command(
+                "exists",
+                -2,
+                READ,
+                "1.0.0",
+                "Determines whether one or more keys exist.",
+                "key [key ...]",
+                count,
+            )
+        },
+        Command {
+            keys: (1, -1, 1),
+            ..command(
+                "touch",
+                -2,
+                READ,
+                "3.2.1",
+                "Returns the number of existing keys.",
+                "key [key ...]",
+                count,
+            )
+        },
+        command("type", 2, READ, "1.0.0", "Determines the type of value stored at a key.", "key", |call| {
+            let name = std::str::from_utf8(call.word(1)).unwrap_or_default();
+            Ok(Reply::Simple(match get(call)? {
+                Some(_) => "string".into(),
+                None if call.work.space().run(name).is_ok() => "stream".into(),
+                None => "none".into(),
+            }))
+        }),
+        command(
+            "expire",
+            -3,
             WRITE,
-            "4.0.0",
-            "Deletes one or more keys: the same as DEL.",
-            "key [key ...]",
-            delete,
-        )
-    },
-    Command {
-        keys: (1, -1, 1),
-        ..command(
-            "exists",
-            -2,
-            READ,
             "1.0.0",
-            "Determines whether one or more keys exist.",
-            "key [key ...]",
-            count,
-        )
-    },
-    Command {
-        keys: (1, -1, 1),
-        ..command("touch", -2, READ, "3.2.1", "Returns the number of existing keys.", "key [key ...]", count)
-    },
-    command("type", 2, READ, "1.0.0", "Determines the type of value stored at a key.", "key", |call| {
-        let name = std::str::from_utf8(call.word(1)).unwrap_or_default();
-        Ok(Reply::Simple(match get(call)? {
-            Some(_) => "string".into(),
-            None if call.work.space().run(name).is_ok() => "stream".into(),
-            None => "none".into(),
-        }))
-    }),
-    command(
-        "expire",
-        -3,
-        WRITE,
-        "1.0.0",
-        "Sets the expiration time of a key in seconds.",
-        "key seconds [NX|XX|GT|LT]",
-        |call| expire(call, 1000, true, "expire"),
-    ),
-    command(
-        "pexpire",
-        -3,
-        WRITE,
-        "2.6.0",
-        "Sets the expiration time of a key in milliseconds.",
-        "key milliseconds [NX|XX|GT|LT]",
-        |call| expire(call, 1, true, "pexpire"),
-    ),
-    command(
-        "expireat",
-        -3,
-        WRITE,
-        "1.2.0",
-        "Sets the expiration time of a key to a Unix timestamp.",
-        "key unix-time-seconds [NX|XX|GT|LT]",
-        |call| expire(call, 1000, false, "expireat"),
-    ),
-    command(
-        "pexpireat",
-        -3,
-        WRITE,
-        "2.6.0",
-        "Sets the expiration time of a key to a Unix milliseconds timestamp.",
-        "key unix-time-milliseconds [NX|XX|GT|LT]",
-        |call| expire(call, 1, false, "pexpireat"),
-    ),
-    command("ttl", 2, READ, "1.0.0", "Returns the expiration time in seconds of a key.", "key", |call| {
-        left(call, |ms, now| ms.saturating_sub(now).saturating_add(500) / 1000)
-    }),
-    command(
-        "pttl",
-        2,
-        READ,
-        "2.6.0",
-        "Returns the expiration time in milliseconds of a key.",
-        "key",
-        |call| left(call, |ms, now| ms.saturating_sub(now)),
-    ),
-    command(
-        "expiretime",
-        2,
-        READ,
-        "7.0.0",
-        "Returns the expiration time of a key as a Unix timestamp.",
-        "key",
-        |call| left(call, |ms, _| ms.saturating_add(500) / 1000),
-    ),
-    command(
-        "pexpiretime",
-        2,
-        READ,
-        "7.0.0",
-        "Returns the expiration time of a key as a Unix milliseconds timestamp.",
-        "key",
-        |call| left(call, |ms, _| ms),
-    ),
-    command("persist", 2, WRITE, "2.2.0", "Removes the expiration time of a key.", "key", |call| match get(
-        call,
-    )? {
-        Some(Entry { value, deadline: Some(_) }) => {
-            let (database, words) = (call.database(), call.words);
-            call.work.put(database, &words[1], Entry { value, deadline: None })?;
-            Ok(Reply::Integer(1))
-        }
-        _ => Ok(Reply::Integer(0)),
-    }),
-    Command {
-        keys: (0, 0, 0),
-        ..command(
-            "keys",
+            "Sets the expiration time of a key in seconds.",
+            "key seconds [NX|XX|GT|LT]",
+            |call| expire(call, 1000, true, "expire"),
+        ),
+        command(
+            "pexpire",
+            -3,
+            WRITE,
+            "2.6.0",
+            "Sets the expiration time of a key in milliseconds.",
+            "key milliseconds [NX|XX|GT|LT]",
+            |call| expire(call, 1, true, "pexpire"),
+        ),
+        command(
+            "expireat",
+            -3,
+            WRITE,
+            "1.2.0",
+            "Sets the expiration time of a key to a Unix timestamp.",
+            "key unix-time-seconds [NX|XX|GT|LT]",
+            |call| expire(call, 1000, false, "expireat"),
+        ),
+        command(
+            "pexpireat",
+            -3,
+            WRITE,
+            "2.6.0",
+            "Sets the expiration time of a key to a Unix milliseconds timestamp.",
+            "key unix-time-milliseconds [NX|XX|GT|LT]",
+            |call| expire(call, 1, false, "pexpireat"),
+        ),
+        command("ttl", 2, READ, "1.0.0", "Returns the expiration time in seconds of a key.", "key", |call| {
+            left(call, |ms, now| ms.saturating_sub(now).saturating_add(500) / 1000)
+        }),
+        command(
+            "pttl",
             2,
-            &["readonly"],
-            "1.0.0",
-            "Returns all key names that match a pattern.",
-            "pattern",
-            |call| {
-                let (database, words) = (call.database(), call.words);
-                let (mut found, mut after): (Vec<Reply>, Option<Vec<u8>>) = (Vec::new(), None);
+            READ,
+            "2.6.0",
+            "Returns the expiration time in milliseconds of a key.",
+            "key",
+            |call| left(call, |ms, now| ms.saturating_sub(now)),
+        ),
+        command(
+            "expiretime",
+            2,
+            READ,
+            "7.0.0",
+            "Returns the expiration time of a key as a Unix timestamp.",
+            "key",
+            |call| left(call, |ms, _| ms.saturating_add(500) / 1000),
+        ),
+        command(
+            "pexpiretime",
+            2,
+            READ,
+            "7.0.0",
+            "Returns the expiration time of a key as a Unix milliseconds timestamp.",
+            "key",
+            |call| left(call, |ms, _| ms),
+        ),
+        command("persist", 2, WRITE, "2.2.0", "Removes the expiration time of a key.", "key", |call| {
+            match get(call)? {
+                Some(Entry { value, stored, deadline: Some(_) }) => {
+                    let (database, words) = (call.database(), call.words);
+                    call.work.put(database, &words[1], Entry { value, stored, deadline: None })?;
+                    Ok(Reply::Integer(1))
+                }
+                _ => Ok(Reply::Integer(0)),
+            }
+        }),
+        Command {
+            keys: (0, 0, 0),
+            ..command(
+                "keys",
+                2,
+                &["readonly"],
+                "1.0.0",
+                "Returns all key names that match a pattern.",
+                "pattern",
+                |call| {
+                    let (database, words) = (call.database(), call.words);
+                    let (mut found, mut after): (Vec<Reply>, Option<Vec<u8>>) = (Vec::new(), None);
+                    loop {
+                        let page = call.work.keys(database, after.as_deref(), PAGE)?;
+                        let is_last = page.len() < PAGE;
+                        after = page.last().cloned();
+                        let matching = page.into_iter().filter(|key| glob::matches(&words[1], key, false));
+                        found.extend(matching.map(Reply::Bulk));
+                        if found.len() > LISTED_MAX {
+                            return Err(Refusal(format!("ERR over {LISTED_MAX} keys: use SCAN")));
+                        }
+                        if is_last {
+                            return Ok(Reply::Array(found));
+                        }
+                    }
+                },
+            )
+        },
+        Command {
+            keys: (0, 0, 0),
+            ..command(
+                "scan",
+                -2,
+                &["readonly"],
+                "2.8.0",
+                "Iterates over the key names in the database, in their order.",
+                "cursor [MATCH pattern] [COUNT count] [TYPE type]",
+                scan,
+            )
+        },
+        Command {
+            keys: (0, 0, 0),
+            ..command("dbsize", 1, READ, "1.0.0", "Returns the number of keys in the database.", "", |call| {
+                let database = call.database();
+                let (mut count, mut after): (usize, Option<Vec<u8>>) = (0, None);
                 loop {
                     let page = call.work.keys(database, after.as_deref(), PAGE)?;
-                    let is_last = page.len() < PAGE;
+                    count += page.len();
+                    if page.len() < PAGE {
+                        return Ok(Reply::count(count));
+                    }
                     after = page.last().cloned();
-                    let matching = page.into_iter().filter(|key| glob::matches(&words[1], key, false));
-                    found.extend(matching.map(Reply::Bulk));
-                    if found.len() > LISTED_MAX {
-                        return Err(Refusal(format!("ERR over {LISTED_MAX} keys: use SCAN")));
-                    }
-                    if is_last {
-                        return Ok(Reply::Array(found));
-                    }
                 }
-            },
-        )
-    },
-    Command {
-        keys: (0, 0, 0),
-        ..command(
-            "scan",
-            -2,
-            &["readonly"],
-            "2.8.0",
-            "Iterates over the key names in the database, in their order.",
-            "cursor [MATCH pattern] [COUNT count] [TYPE type]",
-            scan,
-        )
-    },
-    Command {
-        keys: (0, 0, 0),
-        ..command("dbsize", 1, READ, "1.0.0", "Returns the number of keys in the database.", "", |call| {
-            let database = call.database();
-            let (mut count, mut after): (usize, Option<Vec<u8>>) = (0, None);
-            loop {
-                let page = call.work.keys(database, after.as_deref(), PAGE)?;
-                count += page.len();
-                if page.len() < PAGE {
-                    return Ok(Reply::count(count));
-                }
-                after = page.last().cloned();
-            }
-        })
-    },
-];
+            })
+        },
+    ],
+);
 
 fn get(call: &mut Call<'_, '_>) -> Result<Option<Entry>, Refusal> {
     let (database, words) = (call.database(), call.words);
@@ -269,7 +268,7 @@ fn expire(call: &mut Call<'_, '_>, unit: i64, from_now: bool, name: &str) -> Out
     }
     match u64::try_from(ends) {
         Ok(ends) if ends > now => {
-            call.work.put(database, &words[1], Entry { value: entry.value, deadline: Some(ends) })?;
+            call.work.put(database, &words[1], Entry { deadline: Some(ends), ..entry })?;
         }
         _ => {
             call.work.delete(database, &words[1])?;

@@ -1,9 +1,16 @@
 //! The commands, a file for each group, with Redis' semantics and the texts of its errors.
 
+mod blobs;
 mod connection;
+mod frames;
+mod history;
 mod keys;
+mod nondet;
 mod parse;
+mod runs;
 mod server;
+mod snapshots;
+mod store;
 mod streams;
 mod strings;
 mod transactions;
@@ -18,4 +25,11 @@ pub(super) const GROUPS: &[&[Command]] = &[
     streams::COMMANDS,
     transactions::COMMANDS,
     server::COMMANDS,
+    runs::COMMANDS,
+    frames::COMMANDS,
+    nondet::COMMANDS,
+    snapshots::COMMANDS,
+    blobs::COMMANDS,
+    history::COMMANDS,
+    store::COMMANDS,
 ];

@@ -1,6 +1,10 @@
 //! Words as numbers and options, as Redis reads them.
 
-use crate::daemon::turn::Refusal;
+use annals::{RUN_NAME_BYTES_MAX, RunReader};
+
+use crate::daemon::turn::{Call, Refusal};
+use crate::resp::Reply;
+use crate::share::Arguments;
 
 /// A number as Redis writes it: no sign but a minus, no zeros ahead, no space.
 ///
@@ -10,6 +14,47 @@ pub(super) fn integer(word: &[u8]) -> Result<i64, Refusal> {
     let number = std::str::from_utf8(word).ok().and_then(|text| text.parse::<i64>().ok());
     let number = number.filter(|number| number.to_string().as_bytes() == word);
     number.ok_or_else(|| "ERR value is not an integer or out of range".into())
+}
+
+/// A number that is not negative, of a type of the engine's.
+///
+/// # Errors
+/// Redis' own for anything else.
+pub(super) fn number<T: TryFrom<i64>>(word: &[u8]) -> Result<T, Refusal> {
+    T::try_from(integer(word)?).map_err(|_| "ERR value is not an integer or out of range".into())
+}
+
+/// A run's name.
+///
+/// # Errors
+/// Where the bytes are none.
+pub(super) fn run_name(word: &[u8]) -> Result<&str, Refusal> {
+    let name = std::str::from_utf8(word).ok().filter(|name| (1..=RUN_NAME_BYTES_MAX).contains(&name.len()));
+    name.ok_or_else(|| Refusal(format!("ERR a run's name is UTF-8 of 1 to {RUN_NAME_BYTES_MAX} bytes")))
+}
+
+/// The run that a word names.
+///
+/// # Errors
+/// `NOTFOUND`; those of the store.
+pub(super) fn run_of(call: &Call<'_, '_>, at: usize) -> Result<RunReader, Refusal> {
+    Ok(call.work.space().run(run_name(call.word(at))?)?)
+}
+
+/// The words of a command from one on, as a grammar of options reads them.
+pub(super) fn arguments(call: &Call<'_, '_>, from: usize) -> Arguments {
+    let name = call.words.first().into_iter();
+    Arguments::of(name.chain(call.rest(from)).cloned().collect()).1
+}
+
+/// A field of a map.
+pub(super) fn field(name: &str, value: Reply) -> (Reply, Reply) {
+    (Reply::text(name), value)
+}
+
+/// A number of the engine's.
+pub(super) fn integer_of(number: u64) -> Reply {
+    Reply::Integer(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
 /// Whether a word is this option, in whatever letters.

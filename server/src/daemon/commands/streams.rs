@@ -8,11 +8,12 @@
 
 use std::sync::Arc;
 
-use annals::{Component, Durability, ErrorKind, Frame, RecordedFrame, RunReader, RunSpec, Status};
+use annals::{Component, Durability, ErrorKind, Frame, RecordedFrame, RunReader, RunSpec};
 
-use super::parse::{integer, is, no_subcommand, shown, syntax, wrong_number_of};
-use crate::daemon::session::{Held, Open};
-use crate::daemon::table::Command;
+use super::parse::{integer, is, no_subcommand, syntax, wrong_number_of};
+use crate::daemon::open_runs::OpenRun;
+use crate::daemon::session::Held;
+use crate::daemon::table::{Command, command, in_group};
 use crate::daemon::turn::{Call, Outcome, Refusal, wrong_number};
 use crate::resp::{Limits, Protocol, Reply, Requests, write_command};
 
@@ -23,7 +24,8 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const WRONG_ID: &str = "ERR Invalid stream ID specified as stream command argument";
 
-const fn command(
+/// A command on one stream.
+const fn stream(
     name: &'static str,
     arity: i32,
     flags: &'static [&'static str],
@@ -31,68 +33,59 @@ const fn command(
     arguments: &'static str,
     run: fn(&mut Call<'_, '_>) -> Outcome,
 ) -> Command {
-    Command { name, arity, flags, keys: (1, 1, 1), group: "stream", since: "5.0.0", summary, arguments, run }
+    command(name, arity, flags, "5.0.0", summary, arguments, run)
 }
 
 /// They see what is on disk, so they wait until all that came before is.
 const READ: &[&str] = &["readonly", "settled"];
 
-pub(super) const COMMANDS: &[Command] = &[
-    command(
-        "xadd",
-        -5,
-        &["write", "fast"],
-        "Appends a new entry to a run: a frame. Begins the run if there is none of this name.",
-        "key [NOMKSTREAM] id field value [field value ...]",
-        add,
-    ),
-    command("xlen", 2, READ, "Returns the number of entries in a run.", "key", |call| {
-        Ok(Reply::count(find(call, 1)?.map_or(0, |reader| reader.info().frames as usize)))
-    }),
-    command(
-        "xrange",
-        -4,
-        READ,
-        "Returns the entries of a run within a range of ids.",
-        "key start end [COUNT count]",
-        |call| range(call, 2, 3, false),
-    ),
-    command(
-        "xrevrange",
-        -4,
-        READ,
-        "Returns the entries of a run within a range of ids in reverse order.",
-        "key end start [COUNT count]",
-        |call| range(call, 3, 2, true),
-    ),
-    Command {
-        keys: (0, 0, 0),
-        ..command(
-            "xread",
+pub(super) const COMMANDS: &[Command] = &in_group(
+    "stream",
+    [
+        stream(
+            "xadd",
+            -5,
+            &["write", "fast"],
+            "Appends a new entry to a run: a frame. Begins the run if there is none of this name.",
+            "key [NOMKSTREAM] id field value [field value ...]",
+            add,
+        ),
+        stream("xlen", 2, READ, "Returns the number of entries in a run.", "key", |call| {
+            Ok(Reply::count(find(call, 1)?.map_or(0, |reader| reader.info().frames as usize)))
+        }),
+        stream(
+            "xrange",
             -4,
-            &["readonly", "settled", "blocking"],
-            "Returns entries of runs with ids greater than those given. Waits where there are none and BLOCK is given.",
-            "[COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
-            read,
-        )
-    },
-    Command {
-        keys: (2, 2, 1),
-        ..command("xinfo", -2, READ, "Returns information about a run: STREAM.", "subcommand key", info)
-    },
-    Command {
-        group: "runs",
-        since: "annals 0.1.0",
-        ..command(
-            "run.end",
-            -2,
-            &["write", "settled"],
-            "Ends a run that XADD began here, with a status: ok where none is given.",
-            "run [status]",
-            end,
-        )
-    },
-];
+            READ,
+            "Returns the entries of a run within a range of ids.",
+            "key start end [COUNT count]",
+            |call| range(call, 2, 3, false),
+        ),
+        stream(
+            "xrevrange",
+            -4,
+            READ,
+            "Returns the entries of a run within a range of ids in reverse order.",
+            "key end start [COUNT count]",
+            |call| range(call, 3, 2, true),
+        ),
+        Command {
+            keys: (0, 0, 0),
+            ..stream(
+                "xread",
+                -4,
+                &["readonly", "settled", "blocking"],
+                "Returns entries of runs with ids greater than those given. Waits where there are none and BLOCK is given.",
+                "[COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
+                read,
+            )
+        },
+        Command {
+            keys: (2, 2, 1),
+            ..stream("xinfo", -2, READ, "Returns information about a run: STREAM.", "subcommand key", info)
+        },
+    ],
+);
 
 /// The run that a word names, if there is one.
 fn find(call: &mut Call<'_, '_>, at: usize) -> Result<Option<RunReader>, Refusal> {
@@ -127,64 +120,49 @@ fn add(call: &mut Call<'_, '_>) -> Outcome {
         return Err(wrong_number("xadd"));
     }
     let name = std::str::from_utf8(call.word(1)).map_err(|_| "ERR a run's name is UTF-8")?;
-    let database = call.database();
-    call.work.hold();
-    let mut streams = call.daemon.streams();
-    if !streams.open.contains_key(name) {
-        if call.work.get(database, call.word(1))?.is_some() {
-            return Err(WRONG_TYPE.into());
-        }
-        match call.work.space().run(name) {
-            Ok(reader) => {
-                let status = reader.info().status.name();
-                return Err(Refusal(format!(
-                    "ERR run {name} is {status}: only what XADD began since the daemon began is added to"
-                )));
-            }
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
-            Err(_) if !makes => return Ok(Reply::Null),
-            Err(_) => {}
-        }
-        let run = Arc::new(call.work.space().begin_run(RunSpec::new(name))?);
-        streams.open.insert(name.to_owned(), Open { run, last_ms: 0 });
-    }
-    let Some(open) = streams.open.get_mut(name) else { return Err(WRONG_ID.into()) };
+    let Some(open) = stream_of(call, name, makes)? else { return Ok(Reply::Null) };
     let now_ns = call.daemon.databases.now_ns();
-    let ms = (now_ns / 1_000_000).max(open.last_ms);
     let mut body = Vec::new();
     let words: Vec<&[u8]> = fields.iter().map(Vec::as_slice).collect();
     // A vector takes all.
     let _ = write_command(&mut body, &words);
     let mut frame = Frame::new(Component::Other(ENTRY.to_owned()), body, Vec::new());
-    frame.started_ns = Some(now_ns.max(ms * 1_000_000));
     let mut batch = open.run.batch()?;
     batch.durability(Durability::Disk);
+    // The batch is the run's only one, so that times are in the order of numbers.
+    let ms = open.not_before(now_ns / 1_000_000);
+    frame.started_ns = Some(now_ns.max(ms.saturating_mul(1_000_000)));
     let seq = batch.frame(frame)?;
-    open.last_ms = ms;
     let ticket = batch.submit()?;
     call.work.rest_on(ticket);
     Ok(Reply::text(format!("{ms}-{seq}")))
 }
 
-fn end(call: &mut Call<'_, '_>) -> Outcome {
-    let status = match call.words.len() {
-        2 => Status::Ok,
-        3 => std::str::from_utf8(call.word(2)).ok().and_then(|text| text.parse().ok()).ok_or_else(syntax)?,
-        _ => return Err(wrong_number("run.end")),
-    };
-    let name = String::from_utf8_lossy(call.word(1)).into_owned();
+/// The run that entries of this name go into; it is begun if there is none, and that is wanted.
+fn stream_of(call: &mut Call<'_, '_>, name: &str, makes: bool) -> Result<Option<Arc<OpenRun>>, Refusal> {
+    if let Some(open) = call.daemon.streams().open.get(name) {
+        return Ok(Some(open.clone()));
+    }
+    let database = call.database();
     call.work.hold();
-    let mut streams = call.daemon.streams();
-    let Some(open) = streams.open.get(&name) else {
-        return Err(Refusal(format!("NOTFOUND no run {} was begun here by XADD", shown(call.word(1)))));
-    };
-    let mut batch = open.run.batch()?;
-    batch.durability(Durability::Disk);
-    batch.end(status)?;
-    let ticket = batch.submit()?;
-    call.work.rest_on(ticket);
-    streams.open.remove(&name);
-    Ok(Reply::OK)
+    if call.work.get(database, call.word(1))?.is_some() {
+        return Err(WRONG_TYPE.into());
+    }
+    match call.work.space().run(name) {
+        Ok(reader) => {
+            let status = reader.info().status.name();
+            Err(Refusal(format!(
+                "ERR run {name} is {status}: only what XADD began since the daemon began is added to"
+            )))
+        }
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
+        Err(_) if !makes => Ok(None),
+        Err(_) => {
+            call.daemon.may_open()?;
+            let run = call.work.space().begin_run(RunSpec::new(name))?;
+            Ok(Some(call.daemon.admit(run, true)))
+        }
+    }
 }
 
 /// An id: milliseconds and a number. What is missing of it is `rest`.
@@ -350,7 +328,7 @@ fn read(call: &mut Call<'_, '_>) -> Outcome {
         if let Some(ms) = block.filter(|_| !call.session.in_exec) {
             let until = call.session.until.or((ms > 0).then(|| call.work.now_ms().saturating_add(ms)));
             if until.is_none_or(|until| call.work.now_ms() < until) {
-                call.session.held = Some(Held { words: again, until, waits: true });
+                call.session.held = Some(Held { words: again, until, waits: true, apart: None });
             }
         }
         return Ok(Reply::NullArray);

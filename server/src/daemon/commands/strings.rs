@@ -4,223 +4,215 @@ use std::sync::Arc;
 
 use super::parse::{deadline, integer, is, syntax};
 use crate::daemon::databases::Entry;
-use crate::daemon::table::Command;
+use crate::daemon::table::{Command, command, in_group};
 use crate::daemon::turn::{Call, Outcome, Refusal, wrong_number};
 use crate::resp::{BULK_BYTES_MAX, Reply};
 
-/// A command on one string, in its group.
-const fn command(
-    name: &'static str,
-    arity: i32,
-    flags: &'static [&'static str],
-    since: &'static str,
-    summary: &'static str,
-    arguments: &'static str,
-    run: fn(&mut Call<'_, '_>) -> Outcome,
-) -> Command {
-    Command { name, arity, flags, keys: (1, 1, 1), group: "string", since, summary, arguments, run }
-}
-
 const READ: &[&str] = &["readonly", "fast"];
 const WRITE: &[&str] = &["write", "denyoom", "fast"];
+/// Their values are words.
+const STORES: &[&str] = &["write", "denyoom", "fast", "stores"];
 
-pub(super) const COMMANDS: &[Command] = &[
-    command("get", 2, READ, "1.0.0", "Returns the string value of a key.", "key", |call| {
-        Ok(get(call)?.map_or(Reply::Null, bulk))
-    }),
-    command(
-        "set",
-        -3,
-        WRITE,
-        "1.0.0",
-        "Sets the string value of a key, ignoring its type. The key is created if it doesn't exist.",
-        "key value [NX|XX] [GET] [EX seconds|PX milliseconds|EXAT unix-time-seconds|PXAT unix-time-milliseconds|KEEPTTL]",
-        set,
-    ),
-    command(
-        "setnx",
-        3,
-        WRITE,
-        "1.0.0",
-        "Set the string value of a key only when the key doesn't exist.",
-        "key value",
-        |call| {
-            let is_new = get(call)?.is_none();
-            if is_new {
-                put(call, call.word(2).to_vec(), None)?;
-            }
-            Ok(Reply::Integer(is_new.into()))
-        },
-    ),
-    command(
-        "setex",
-        4,
-        WRITE,
-        "2.0.0",
-        "Sets the string value and expiration time of a key. Creates the key if it doesn't exist.",
-        "key seconds value",
-        |call| set_for(call, 1000, "setex"),
-    ),
-    command(
-        "psetex",
-        4,
-        WRITE,
-        "2.6.0",
-        "Sets both string value and expiration time in milliseconds of a key. The key is created if it doesn't exist.",
-        "key milliseconds value",
-        |call| set_for(call, 1, "psetex"),
-    ),
-    command(
-        "getset",
-        3,
-        WRITE,
-        "1.0.0",
-        "Returns the previous string value of a key after setting it to a new value.",
-        "key value",
-        |call| {
-            let before = get(call)?;
-            put(call, call.word(2).to_vec(), None)?;
-            Ok(before.map_or(Reply::Null, bulk))
-        },
-    ),
-    command(
-        "getdel",
-        2,
-        WRITE,
-        "6.2.0",
-        "Returns the string value of a key after deleting the key.",
-        "key",
-        |call| {
-            let before = get(call)?;
-            let (database, words) = (call.database(), call.words);
-            call.work.delete(database, &words[1])?;
-            Ok(before.map_or(Reply::Null, bulk))
-        },
-    ),
-    command(
-        "getex",
-        -2,
-        WRITE,
-        "6.2.0",
-        "Returns the string value of a key after setting its expiration time.",
-        "key [EX seconds|PX milliseconds|EXAT unix-time-seconds|PXAT unix-time-milliseconds|PERSIST]",
-        getex,
-    ),
-    command("strlen", 2, READ, "2.2.0", "Returns the length of a string value.", "key", |call| {
-        Ok(Reply::count(get(call)?.map_or(0, |entry| entry.value.len())))
-    }),
-    command(
-        "append",
-        3,
-        WRITE,
-        "2.0.0",
-        "Appends a string to the value of a key. Creates the key if it doesn't exist.",
-        "key value",
-        |call| {
-            let before = get(call)?;
-            let added = call.word(2);
-            let mut value = before.as_ref().map(|entry| entry.value.to_vec()).unwrap_or_default();
-            if value.len() + added.len() > BULK_BYTES_MAX {
-                return Err("ERR string exceeds maximum allowed size (proto-max-bulk-len)".into());
-            }
-            value.extend_from_slice(added);
-            let len = value.len();
-            put(call, value, before.and_then(|entry| entry.deadline))?;
-            Ok(Reply::count(len))
-        },
-    ),
-    command(
-        "incr",
-        2,
-        WRITE,
-        "1.0.0",
-        "Increments the integer value of a key by one. Uses 0 as initial value if the key doesn't exist.",
-        "key",
-        |call| add(call, 1),
-    ),
-    command(
-        "decr",
-        2,
-        WRITE,
-        "1.0.0",
-        "Decrements the integer value of a key by one. Uses 0 as initial value if the key doesn't exist.",
-        "key",
-        |call| add(call, -1),
-    ),
-    command(
-        "incrby",
-        3,
-        WRITE,
-        "1.0.0",
-        "Increments the integer value of a key by a number. Uses 0 as initial value if the key doesn't exist.",
-        "key increment",
-        |call| {
-            let by = integer(call.word(2))?;
-            add(call, by)
-        },
-    ),
-    command(
-        "decrby",
-        3,
-        WRITE,
-        "1.0.0",
-        "Decrements a number from the integer value of a key. Uses 0 as initial value if the key doesn't exist.",
-        "key decrement",
-        |call| {
-            let by = integer(call.word(2))?.checked_neg().ok_or("ERR decrement would overflow")?;
-            add(call, by)
-        },
-    ),
-    Command {
-        keys: (1, -1, 1),
-        ..command(
-            "mget",
-            -2,
-            READ,
+pub(super) const COMMANDS: &[Command] = &in_group(
+    "string",
+    [
+        command("get", 2, READ, "1.0.0", "Returns the string value of a key.", "key", |call| {
+            Ok(get(call)?.map_or(Reply::Null, bulk))
+        }),
+        command(
+            "set",
+            -3,
+            STORES,
             "1.0.0",
-            "Atomically returns the string values of one or more keys.",
-            "key [key ...]",
+            "Sets the string value of a key, ignoring its type. The key is created if it doesn't exist.",
+            "key value [NX|XX] [GET] [EX seconds|PX milliseconds|EXAT unix-time-seconds|PXAT unix-time-milliseconds|KEEPTTL]",
+            set,
+        ),
+        command(
+            "setnx",
+            3,
+            STORES,
+            "1.0.0",
+            "Set the string value of a key only when the key doesn't exist.",
+            "key value",
             |call| {
-                let (database, words) = (call.database(), call.words);
-                let mut values = Vec::with_capacity(words.len());
-                let mut bytes = 0;
-                for key in words.iter().skip(1) {
-                    let found = call.work.get(database, key)?;
-                    bytes += found.as_ref().map_or(0, |entry| entry.value.len());
-                    if bytes > BULK_BYTES_MAX {
-                        return Err(Refusal(format!("ERR a reply has at most {BULK_BYTES_MAX} bytes")));
-                    }
-                    values.push(found.map_or(Reply::Null, bulk));
+                let is_new = get(call)?.is_none();
+                if is_new {
+                    put(call, call.value(2, None))?;
                 }
-                Ok(Reply::Array(values))
+                Ok(Reply::Integer(is_new.into()))
             },
-        )
-    },
-    Command {
-        keys: (1, -1, 2),
-        ..command(
-            "mset",
-            -3,
+        ),
+        command(
+            "setex",
+            4,
+            STORES,
+            "2.0.0",
+            "Sets the string value and expiration time of a key. Creates the key if it doesn't exist.",
+            "key seconds value",
+            |call| set_for(call, 1000, "setex"),
+        ),
+        command(
+            "psetex",
+            4,
+            STORES,
+            "2.6.0",
+            "Sets both string value and expiration time in milliseconds of a key. The key is created if it doesn't exist.",
+            "key milliseconds value",
+            |call| set_for(call, 1, "psetex"),
+        ),
+        command(
+            "getset",
+            3,
+            STORES,
+            "1.0.0",
+            "Returns the previous string value of a key after setting it to a new value.",
+            "key value",
+            |call| {
+                let before = get(call)?;
+                put(call, call.value(2, None))?;
+                Ok(before.map_or(Reply::Null, bulk))
+            },
+        ),
+        command(
+            "getdel",
+            2,
             WRITE,
-            "1.0.1",
-            "Atomically creates or modifies the string values of one or more keys.",
-            "key value [key value ...]",
-            |call| mset(call, "mset", true),
-        )
-    },
-    Command {
-        keys: (1, -1, 2),
-        ..command(
-            "msetnx",
-            -3,
+            "6.2.0",
+            "Returns the string value of a key after deleting the key.",
+            "key",
+            |call| {
+                let before = get(call)?;
+                let (database, words) = (call.database(), call.words);
+                call.work.delete(database, &words[1])?;
+                Ok(before.map_or(Reply::Null, bulk))
+            },
+        ),
+        command(
+            "getex",
+            -2,
             WRITE,
-            "1.0.1",
-            "Atomically modifies the string values of one or more keys only when all keys don't exist.",
-            "key value [key value ...]",
-            |call| mset(call, "msetnx", false),
-        )
-    },
-];
+            "6.2.0",
+            "Returns the string value of a key after setting its expiration time.",
+            "key [EX seconds|PX milliseconds|EXAT unix-time-seconds|PXAT unix-time-milliseconds|PERSIST]",
+            getex,
+        ),
+        command("strlen", 2, READ, "2.2.0", "Returns the length of a string value.", "key", |call| {
+            Ok(Reply::count(get(call)?.map_or(0, |entry| entry.value.len())))
+        }),
+        command(
+            "append",
+            3,
+            WRITE,
+            "2.0.0",
+            "Appends a string to the value of a key. Creates the key if it doesn't exist.",
+            "key value",
+            |call| {
+                let before = get(call)?;
+                let added = call.word(2);
+                let mut value = before.as_ref().map(|entry| entry.value.to_vec()).unwrap_or_default();
+                if value.len() + added.len() > BULK_BYTES_MAX {
+                    return Err("ERR string exceeds maximum allowed size (proto-max-bulk-len)".into());
+                }
+                value.extend_from_slice(added);
+                let len = value.len();
+                put(call, made(value, before.and_then(|entry| entry.deadline)))?;
+                Ok(Reply::count(len))
+            },
+        ),
+        command(
+            "incr",
+            2,
+            WRITE,
+            "1.0.0",
+            "Increments the integer value of a key by one. Uses 0 as initial value if the key doesn't exist.",
+            "key",
+            |call| add(call, 1),
+        ),
+        command(
+            "decr",
+            2,
+            WRITE,
+            "1.0.0",
+            "Decrements the integer value of a key by one. Uses 0 as initial value if the key doesn't exist.",
+            "key",
+            |call| add(call, -1),
+        ),
+        command(
+            "incrby",
+            3,
+            WRITE,
+            "1.0.0",
+            "Increments the integer value of a key by a number. Uses 0 as initial value if the key doesn't exist.",
+            "key increment",
+            |call| {
+                let by = integer(call.word(2))?;
+                add(call, by)
+            },
+        ),
+        command(
+            "decrby",
+            3,
+            WRITE,
+            "1.0.0",
+            "Decrements a number from the integer value of a key. Uses 0 as initial value if the key doesn't exist.",
+            "key decrement",
+            |call| {
+                let by = integer(call.word(2))?.checked_neg().ok_or("ERR decrement would overflow")?;
+                add(call, by)
+            },
+        ),
+        Command {
+            keys: (1, -1, 1),
+            ..command(
+                "mget",
+                -2,
+                READ,
+                "1.0.0",
+                "Atomically returns the string values of one or more keys.",
+                "key [key ...]",
+                |call| {
+                    let (database, words) = (call.database(), call.words);
+                    let mut values = Vec::with_capacity(words.len());
+                    let mut bytes = 0;
+                    for key in words.iter().skip(1) {
+                        let found = call.work.get(database, key)?;
+                        bytes += found.as_ref().map_or(0, |entry| entry.value.len());
+                        if bytes > BULK_BYTES_MAX {
+                            return Err(Refusal(format!("ERR a reply has at most {BULK_BYTES_MAX} bytes")));
+                        }
+                        values.push(found.map_or(Reply::Null, bulk));
+                    }
+                    Ok(Reply::Array(values))
+                },
+            )
+        },
+        Command {
+            keys: (1, -1, 2),
+            ..command(
+                "mset",
+                -3,
+                STORES,
+                "1.0.1",
+                "Atomically creates or modifies the string values of one or more keys.",
+                "key value [key value ...]",
+                |call| mset(call, "mset", true),
+            )
+        },
+        Command {
+            keys: (1, -1, 2),
+            ..command(
+                "msetnx",
+                -3,
+                STORES,
+                "1.0.1",
+                "Atomically modifies the string values of one or more keys only when all keys don't exist.",
+                "key value [key value ...]",
+                |call| mset(call, "msetnx", false),
+            )
+        },
+    ],
+);
 
 fn bulk(entry: Entry) -> Reply {
     Reply::Bulk(Arc::unwrap_or_clone(entry.value))
@@ -233,9 +225,14 @@ fn get(call: &mut Call<'_, '_>) -> Result<Option<Entry>, Refusal> {
 }
 
 /// Sets the command's key.
-fn put(call: &mut Call<'_, '_>, value: Vec<u8>, deadline: Option<u64>) -> Result<(), Refusal> {
+fn put(call: &mut Call<'_, '_>, entry: Entry) -> Result<(), Refusal> {
     let (database, words) = (call.database(), call.words);
-    Ok(call.work.put(database, &words[1], Entry { value: Arc::new(value), deadline })?)
+    Ok(call.work.put(database, &words[1], entry)?)
+}
+
+/// A value that was made of another.
+fn made(value: Vec<u8>, deadline: Option<u64>) -> Entry {
+    Entry { value: Arc::new(value), stored: None, deadline }
 }
 
 /// When something is to end, as an option says it: its name and its amount.
@@ -286,7 +283,7 @@ fn set(call: &mut Call<'_, '_>) -> Outcome {
             }
             ends => {
                 let deadline = ends.and_then(|ends| u64::try_from(ends).ok()).or(kept);
-                put(call, call.word(2).to_vec(), deadline)?;
+                put(call, call.value(2, deadline))?;
             }
         }
     }
@@ -303,7 +300,7 @@ fn set_for(call: &mut Call<'_, '_>, unit: i64, name: &str) -> Outcome {
         return Err(Refusal(format!("ERR invalid expire time in '{name}' command")));
     }
     let ends = deadline(amount, unit, call.work.now_ms(), name)?;
-    put(call, call.word(3).to_vec(), u64::try_from(ends).ok())?;
+    put(call, call.value(3, u64::try_from(ends).ok()))?;
     Ok(Reply::OK)
 }
 
@@ -323,7 +320,7 @@ fn getex(call: &mut Call<'_, '_>) -> Outcome {
         Some(ends) => {
             let deadline = ends.and_then(|ends| u64::try_from(ends).ok());
             if deadline != entry.deadline {
-                put(call, entry.value.to_vec(), deadline)?;
+                put(call, Entry { deadline, ..entry.clone() })?;
             }
         }
         None => {}
@@ -335,7 +332,7 @@ fn add(call: &mut Call<'_, '_>, by: i64) -> Outcome {
     let before = get(call)?;
     let number = before.as_ref().map_or(Ok(0), |entry| integer(&entry.value))?;
     let number = number.checked_add(by).ok_or("ERR increment or decrement would overflow")?;
-    put(call, number.to_string().into_bytes(), before.and_then(|entry| entry.deadline))?;
+    put(call, made(number.to_string().into_bytes(), before.and_then(|entry| entry.deadline)))?;
     Ok(Reply::Integer(number))
 }
 
@@ -352,8 +349,8 @@ fn mset(call: &mut Call<'_, '_>, name: &str, always: bool) -> Outcome {
             return Ok(Reply::Integer(0));
         }
     }
-    for [key, value] in pairs {
-        let entry = Entry { value: Arc::new(value.clone()), deadline: None };
+    for (number, [key, _]) in pairs.iter().enumerate() {
+        let entry = call.value(2 + 2 * number, None);
         call.work.put(database, key, entry)?;
     }
     Ok(if always { Reply::OK } else { Reply::Integer(1) })

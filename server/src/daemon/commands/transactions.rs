@@ -58,8 +58,13 @@ fn exec(call: &mut Call<'_, '_>) -> Outcome {
     call.session.in_exec = true;
     let mut replies = Vec::with_capacity(transaction.queued.len());
     for (command, words) in transaction.queued {
-        let mut one =
-            Call { daemon: call.daemon, session: &mut *call.session, work: &mut *call.work, words: &words };
+        let mut one = Call {
+            daemon: call.daemon,
+            session: &mut *call.session,
+            work: &mut *call.work,
+            words: &words,
+            stored: &[],
+        };
         replies.push((command.run)(&mut one).unwrap_or_else(|Refusal(why)| Reply::Error(why)));
     }
     call.session.in_exec = false;
