@@ -493,7 +493,8 @@ fn runs_are_streams() {
         xadd s * a 1 -> -ERR run s is ok: only what XADD began since the daemon began is added to
         "#,
     );
-    assert!(client.bytes(b"xinfo stream s\r\n").0.contains("$6|length|:3|"));
+    let about = client.bytes(b"xinfo stream s\r\n").0;
+    assert!(about.contains("$6|length|:3|") && about.contains("$20|max-deleted-entry-id|$3|0-0|"), "{about}");
     // It is a run like any other, and a run like any other is a stream.
     let space = bench.daemon.store.namespace("default").unwrap();
     let reader = space.run("s").unwrap();

@@ -351,6 +351,7 @@ fn info(call: &mut Call<'_, '_>) -> Outcome {
     let reader = find(call, 2)?.ok_or("ERR no such key")?;
     let ids = call.daemon.times(&reader)?;
     let last = ids.last().map_or("0-0".to_owned(), |ms| format!("{ms}-{}", ids.len()));
+    let first = ids.first().map_or("0-0".to_owned(), |ms| format!("{ms}-1"));
     let one = |number: usize| {
         let found =
             if ids.is_empty() { Ok(Vec::new()) } else { entries(&reader, &ids, std::iter::once(number)) };
@@ -361,7 +362,9 @@ fn info(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::Map(vec![
         pair("length", Reply::count(ids.len())),
         pair("last-generated-id", Reply::text(last)),
+        pair("max-deleted-entry-id", Reply::text("0-0")),
         pair("entries-added", Reply::count(ids.len())),
+        pair("recorded-first-entry-id", Reply::text(first)),
         pair("groups", Reply::Integer(0)),
         pair("first-entry", one(1)?),
         pair("last-entry", one(ids.len())?),
