@@ -5,7 +5,7 @@
 //!
 //! The engine shows what is as durable as was asked. What was handed over and is not shown yet is kept here (`pending`) until the settler has seen
 //! its ticket, so that the next one reads it; and whoever reads it waits for it before replying. Batches are handed over under the lock, so the settler
-//! sees their tickets in the order in which they become durable.
+//! sees their tickets in the order in which they become durable. Then it is what [`Values`] knows, which reads ask next, and the store last.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +14,8 @@ use annals::io::Io;
 use annals::{Content, Durability, History, Keyspace, Namespace, ScanRange, StoredBlob, Ticket};
 use tokio::sync::{mpsc, oneshot};
 
+use super::values::Values;
+
 /// How many databases there are.
 pub(super) const DATABASES: u8 = 16;
 /// The longest key: one byte less than the engine's, which a deadline's key needs.
@@ -21,7 +23,7 @@ pub(super) const KEY_BYTES_MAX: usize = annals::KEY_BYTES_MAX - 1;
 const DEADLINES: &str = "annals.deadlines";
 
 /// A key of a database.
-type Key = (u8, Vec<u8>);
+pub(super) type Key = (u8, Vec<u8>);
 
 /// A value, and when it ends.
 #[derive(Debug, Clone)]
@@ -55,6 +57,8 @@ struct State {
     /// Whether there may be a deadline.
     any_deadline: bool,
     pending: HashMap<Key, Pending>,
+    /// What keys hold of which nothing is pending.
+    values: Values,
     /// The number of the last batch.
     last: u64,
 }
@@ -90,7 +94,8 @@ impl Databases {
         }
         let deadlines = space.find_keyspace(DEADLINES)?;
         let any_deadline = deadlines.as_ref().is_some_and(|all| all.scan(ScanRange::all()).next().is_some());
-        let state = State { spaces, deadlines, any_deadline, pending: HashMap::new(), last: 0 };
+        let (pending, values) = (HashMap::new(), Values::new());
+        let state = State { spaces, deadlines, any_deadline, pending, values, last: 0 };
         // Bounded by what connections may have under way: one turn each.
         let (settling, settled) = mpsc::unbounded_channel();
         Ok((Arc::new(Self { space, io, state: Mutex::new(state), settling }), settled))
@@ -109,8 +114,13 @@ impl Databases {
             if !next.keys.is_empty() {
                 let mut state = self.lock();
                 for key in next.keys {
-                    if state.pending.get(&key).is_some_and(|pending| pending.batch == next.batch) {
-                        state.pending.remove(&key);
+                    if state.pending.get(&key).is_none_or(|pending| pending.batch != next.batch) {
+                        continue;
+                    }
+                    let settled = state.pending.remove(&key).and_then(|pending| pending.entry);
+                    match &failed {
+                        None => state.values.put(key, settled),
+                        Some(_) => state.values.forget(&key),
                     }
                 }
             }
@@ -242,30 +252,48 @@ impl<'a> Work<'a> {
     /// Those of the store; `Invalid` for a key that is too long.
     pub(super) fn get(&mut self, database: u8, key: &[u8]) -> annals::Result<Option<Entry>> {
         check(key)?;
-        let name = (database, key.to_vec());
-        let found = match self.staged.get(&name) {
-            Some(staged) => staged.clone(),
-            None => self.beneath(&name)?,
+        let found = match self.at_hand(database, key) {
+            Some(entry) => Some(entry),
+            None => self.found((database, key.to_vec()))?,
         };
         match found.as_ref().and_then(|entry| entry.deadline) {
             Some(deadline) if deadline <= self.now_ms => {
-                self.stage(name, None);
+                self.stage((database, key.to_vec()), None);
                 Ok(None)
             }
             _ => Ok(found),
         }
     }
 
+    /// What a key is known to hold, where nothing is on its way that could be of it.
+    fn at_hand(&mut self, database: u8, key: &[u8]) -> Option<Entry> {
+        let is_quiet = self.staged.is_empty();
+        let state = self.state();
+        (is_quiet && state.pending.is_empty()).then(|| state.values.get(database, key)).flatten()
+    }
+
+    fn found(&mut self, name: Key) -> annals::Result<Option<Entry>> {
+        match self.staged.get(&name) {
+            Some(staged) => Ok(staged.clone()),
+            None => self.beneath(name),
+        }
+    }
+
     /// What a key held before this turn.
-    fn beneath(&mut self, name: &Key) -> annals::Result<Option<Entry>> {
-        if let Some(pending) = self.state().pending.get(name) {
+    fn beneath(&mut self, name: Key) -> annals::Result<Option<Entry>> {
+        if let Some(pending) = self.state().pending.get(&name) {
             let entry = pending.entry.clone();
             self.rests = true;
             return Ok(entry);
         }
+        if let Some(entry) = self.state().values.get(name.0, &name.1) {
+            return Ok(Some(entry));
+        }
         let Some(keyspace) = self.keyspace(name.0) else { return Ok(None) };
         let Some(value) = keyspace.get(&name.1)? else { return Ok(None) };
-        Ok(Some(Entry { value: Arc::new(value), stored: None, deadline: self.deadline(name)? }))
+        let entry = Entry { value: Arc::new(value), stored: None, deadline: self.deadline(&name)? };
+        self.state().values.put(name, Some(entry.clone()));
+        Ok(Some(entry))
     }
 
     fn keyspace(&mut self, database: u8) -> Option<Keyspace> {
