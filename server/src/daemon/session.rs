@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use annals::{RunReader, RunUid, Status};
+use annals::{RunReader, RunUid, Status, StoredBlob};
 use tokio::sync::{Notify, Semaphore};
 
 use super::access::Access;
@@ -100,10 +100,19 @@ pub(super) struct Session {
     pub(super) replay: Option<Replay>,
 }
 
+/// A command that EXEC is to do.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) command: &'static Command,
+    pub(super) words: Vec<Vec<u8>>,
+    /// Long ones of them, which the store has already.
+    pub(super) stored: Vec<(usize, StoredBlob)>,
+}
+
 /// Commands between MULTI and EXEC.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
-    pub(super) queued: Vec<(&'static Command, Vec<Vec<u8>>)>,
+    pub(super) queued: Vec<Queued>,
     pub(super) bytes: usize,
     /// One of them was refused: EXEC refuses all.
     pub(super) spoiled: bool,

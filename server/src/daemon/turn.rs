@@ -7,7 +7,7 @@ use annals::{ErrorKind, StoredBlob};
 use tokio::sync::oneshot;
 
 use super::databases::{Entry, Settled, Work};
-use super::session::{Daemon, Held, Session};
+use super::session::{Daemon, Held, Queued, Session};
 use super::table::{Command, refused};
 use crate::resp::{Limits, Malformed, Reply, Requests};
 use crate::share::code_of;
@@ -224,40 +224,45 @@ fn answer(daemon: &Daemon, session: &mut Session, work: &mut Work<'_>, words: Ve
     let checked = check(daemon, session, &words);
     let command = match checked {
         Ok(command) => command,
-        Err(Refusal(why)) => {
-            if let Some(transaction) = &mut session.transaction {
-                transaction.spoiled = true;
-            }
-            return Reply::Error(why);
-        }
+        Err(Refusal(why)) => return spoiled(session, why),
     };
     let apart = Apart::of(command, &words);
-    if let Some(transaction) = &mut session.transaction
-        && !command.flags.contains(&"no_multi")
-    {
-        if ["apart", "whole"].iter().any(|flag| command.flags.contains(flag)) {
-            transaction.spoiled = true;
-            return Reply::error(NOT_IN_TRANSACTION);
-        }
-        transaction.bytes += words.iter().map(|word| word.len() + 32).sum::<usize>();
-        if transaction.queued.len() >= QUEUED_MAX || transaction.bytes > QUEUED_BYTES_MAX {
-            (transaction.spoiled, transaction.queued) = (true, Vec::new());
-            return Reply::error(format!(
-                "ERR a transaction has at most {QUEUED_MAX} commands and {QUEUED_BYTES_MAX} bytes"
-            ));
-        }
-        transaction.queued.push((command, words));
-        return Reply::Simple("QUEUED".into());
+    let is = |flag| command.flags.contains(&flag);
+    let queues = session.transaction.is_some() && !is("no_multi");
+    if queues && (is("apart") || is("whole")) {
+        return spoiled(session, NOT_IN_TRANSACTION.to_owned());
     }
-    let has_to_settle = command.flags.contains(&"settled") && work.has_written();
-    if has_to_settle || apart.is_some() && session.apart.is_none() {
+    let has_to_settle = !queues && is("settled") && work.has_written();
+    let goes_apart = apart.is_some() && session.apart.is_none() && (!queues || is("stores"));
+    if has_to_settle || goes_apart {
         session.held = Some(Held { words, until: session.until, waits: false, apart });
         return Reply::Null;
     }
-    let done = stored(command, &words, apart, work).and_then(|stored| {
-        (command.run)(&mut Call { daemon, session, work, words: &words, stored: &stored })
-    });
-    done.unwrap_or_else(|Refusal(why)| Reply::Error(why))
+    let stored = match stored(command, &words, apart, work) {
+        Ok(stored) => stored,
+        Err(Refusal(why)) => return spoiled(session, why),
+    };
+    if let Some(transaction) = session.transaction.as_mut().filter(|_| queues) {
+        transaction.bytes += words.iter().map(|word| word.len() + 32).sum::<usize>();
+        if transaction.queued.len() >= QUEUED_MAX || transaction.bytes > QUEUED_BYTES_MAX {
+            transaction.queued = Vec::new();
+            let why =
+                format!("ERR a transaction has at most {QUEUED_MAX} commands and {QUEUED_BYTES_MAX} bytes");
+            return spoiled(session, why);
+        }
+        transaction.queued.push(Queued { command, words, stored });
+        return Reply::Simple("QUEUED".into());
+    }
+    let mut call = Call { daemon, session, work, words: &words, stored: &stored };
+    (command.run)(&mut call).unwrap_or_else(|Refusal(why)| Reply::Error(why))
+}
+
+/// An error, after which EXEC does nothing of a transaction.
+fn spoiled(session: &mut Session, why: String) -> Reply {
+    if let Some(transaction) = &mut session.transaction {
+        transaction.spoiled = true;
+    }
+    Reply::Error(why)
 }
 
 /// Hands long values to the store before anybody is kept waiting for it: they are compressed here.

@@ -38,7 +38,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
                 -1,
                 WRITE,
                 SINCE,
-                "Begins a run, by a name of its own where none is given, and returns its name and uid.",
+                "Begins a run, by a name of its own where none is given, and returns its name and uid. Each tag has a TAG of its own.",
                 "[NAME name] [AGENT agent] [MODEL model] [SEVERITY severity] [METADATA json] [STARTED nanoseconds] [TAG key value ...]",
                 |call| {
                     let spec = spec(call, 1)?;

@@ -19,7 +19,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             -3,
             &["write"],
             SINCE,
-            "Keeps the agent's state after the last frame of a run, whose number is returned. A vector is of f32 in little-endian bytes.",
+            "Keeps the agent's state after the last frame of a run, whose number is returned. A vector is of f32 in little-endian bytes, each with an EMBEDDING of its own.",
             "run state [EMBEDDING embedder vector ...]",
             put,
         ),

@@ -1,6 +1,6 @@
 //! MULTI, EXEC, DISCARD: several commands that happen together. A turn is one batch anyway; what is between is only not yet done.
 
-use crate::daemon::session::Transaction;
+use crate::daemon::session::{Queued, Transaction};
 use crate::daemon::table::Command;
 use crate::daemon::turn::{Call, Outcome, Refusal};
 use crate::resp::Reply;
@@ -57,13 +57,13 @@ fn exec(call: &mut Call<'_, '_>) -> Outcome {
     }
     call.session.in_exec = true;
     let mut replies = Vec::with_capacity(transaction.queued.len());
-    for (command, words) in transaction.queued {
+    for Queued { command, words, stored } in transaction.queued {
         let mut one = Call {
             daemon: call.daemon,
             session: &mut *call.session,
             work: &mut *call.work,
             words: &words,
-            stored: &[],
+            stored: &stored,
         };
         replies.push((command.run)(&mut one).unwrap_or_else(|Refusal(why)| Reply::Error(why)));
     }

@@ -102,9 +102,14 @@ fn long_values_are_with_the_store_before_anybody_waits_and_are_what_was_set() {
         format!("set b 1\r\n*3\r\n$3\r\nset\r\n$1\r\nl\r\n$70000\r\n{long}\r\nget b\r\nstrlen l\r\n");
     assert_eq!(client.bytes(script.as_bytes()).0, "+OK|+OK|$1|1|:70000|");
     client.script("multi -> +OK\nset b 2 -> +QUEUED");
-    assert_eq!(client.ask(&[b"set", b"l", long.as_bytes()]), "+QUEUED|");
+    // Bytes that the store does not have yet.
+    let (before, mut new) = (batches(), pattern(70_001));
+    new.reverse();
+    assert_eq!(client.ask(&[b"set", b"l", &new]), "+QUEUED|");
+    assert!(batches() > before, "it is with the store before EXEC keeps anybody waiting");
+    assert_eq!(keyspace.get(b"l").unwrap(), Some(long.into_bytes()));
     client.script(
-        "exec -> *2|+OK|+OK\nmulti -> +OK\nstore.verify -> -ERR Command not allowed inside a transaction",
+        "exec -> *2|+OK|+OK\nstrlen l -> :70001\nmulti -> +OK\nstore.verify -> -ERR Command not allowed inside a transaction",
     );
     client.script("exec -> -EXECABORT Transaction discarded because of previous errors.");
 }
