@@ -420,3 +420,29 @@ fn a_directory_without_permission_is_unavailable() {
     allow(0o700);
     Store::open(&closed).unwrap();
 }
+
+/// A new store over segments whose `CURRENT` was lost would hide all that they hold.
+#[test]
+fn no_store_is_made_where_segments_are_left() {
+    let (sim, _) = small_store();
+    let files = files(&sim);
+    let first = files.keys().find(|path| path.to_string_lossy().contains("00000001.seg")).unwrap();
+    let len = files[first].len();
+    let second = first.with_file_name("00000002.seg");
+    let cases = [(first, len, true), (&second, 0, true), (&second, len, true), (first, 0, false)];
+    for (segment, len, refused) in cases {
+        let left = BTreeMap::from([(segment.clone(), files[first][..len].to_vec())]);
+        let sim = disk_of(&left);
+        let opened = Store::open_with("s", options(&sim));
+        if !refused {
+            opened.unwrap();
+            continue;
+        }
+        let error = opened.unwrap_err();
+        assert!(
+            error.kind() == ErrorKind::Damaged && error.to_string().contains("no CURRENT"),
+            "{}: {error}",
+            segment.display()
+        );
+    }
+}

@@ -56,6 +56,34 @@ fn a_reader_sees_what_it_was_opened_with_until_it_refreshes() {
     crate::support::writer(&path).unwrap().close().unwrap();
 }
 
+/// The writer's tables keep the newest value only, and have gone past what the reader had read; what its view sees stays all the same.
+#[test]
+fn what_a_readers_view_sees_outlives_a_refresh_past_new_tables() {
+    let (dir, store, space) = fresh();
+    let path = dir.path().join("s");
+    space.keyspace("k", History::Latest).unwrap().put(b"a", "1").unwrap();
+    store.close().unwrap();
+    let live = crate::support::reader(&path).unwrap();
+    let theirs = live.namespace("default").unwrap();
+    let keys = theirs.find_keyspace("k").unwrap().unwrap();
+    let view = theirs.view();
+    let put = |value: &str| {
+        let store = crate::support::writer(&path).unwrap();
+        let space = store.namespace("default").unwrap();
+        space.keyspace("k", History::Latest).unwrap().put(b"a", value).unwrap();
+        store.close().unwrap();
+    };
+    put("2");
+    live.refresh().unwrap();
+    assert_eq!(view.get(&keys, b"a").unwrap().unwrap(), b"1");
+    assert_eq!(keys.get(b"a").unwrap().unwrap(), b"2");
+    drop(view);
+    put("3");
+    live.refresh().unwrap();
+    assert_eq!(keys.get(b"a").unwrap().unwrap(), b"3");
+    assert_whole(&live);
+}
+
 #[test]
 fn readers_open_refresh_and_verify_while_segments_change_and_writers_come_and_go() {
     let dir = tempfile::tempdir().unwrap();
