@@ -68,9 +68,15 @@ fn what_a_readers_view_sees_outlives_a_refresh_past_new_tables() {
     let keys = theirs.find_keyspace("k").unwrap().unwrap();
     let view = theirs.view();
     let put = |value: &str| {
-        let store = crate::support::writer(&path).unwrap();
+        let options = Options { index_memory_bytes: 64 << 10, ..quick() };
+        let store = Store::open_with(&path, options).unwrap();
         let space = store.namespace("default").unwrap();
-        space.keyspace("k", History::Latest).unwrap().put(b"a", value).unwrap();
+        let keys = space.keyspace("k", History::Latest).unwrap();
+        keys.put(b"a", value).unwrap();
+        // So many that memory is written to tables, and those are merged.
+        for number in 0..5000u32 {
+            keys.put(&number.to_be_bytes(), "x").unwrap();
+        }
         store.close().unwrap();
     };
     put("2");
