@@ -3,7 +3,7 @@
 use annals::io::sim::{Crash, SimIo};
 use annals::{Checkpoint, Difference, Durability, GapKind, History, Options, RunSpec, Status, Store};
 
-use crate::support::{fresh, on, quick, recorded};
+use crate::support::{Rng, fresh, on, quick, recorded};
 
 fn again(checkpoint: &Checkpoint) -> Checkpoint {
     Checkpoint::from_json(checkpoint.to_json(None).unwrap().as_bytes()).unwrap()
@@ -43,6 +43,22 @@ fn a_checkpoint_beside_a_writer_stays_true_while_the_log_grows_through_segments(
     let last = kept.last().unwrap();
     assert!(last.leaves > 100 && last.marks.len() > 32 && last.marks.len() <= 64, "{}", last.marks.len());
     assert_eq!(store.stats().unwrap().ledger_root.unwrap().0, last.root.0);
+}
+
+/// Pieces of bodies are no logical records (docs/format.md): a batch that has nothing else leaves the ledger as it is, or two stores with the
+/// same records, compressed differently, would have different ledgers.
+#[test]
+fn a_batch_of_pieces_only_is_no_leaf() {
+    let (_dir, store, space) = fresh();
+    let (run, _) = recorded(&space, "r", 2);
+    let before = (store.checkpoint().unwrap(), store.seqno());
+    space.store_blob(Rng(7).bytes(100_000).as_slice()).unwrap();
+    let after = store.checkpoint().unwrap();
+    assert!(store.seqno() > before.1);
+    assert_eq!((after.leaves, after.root), (before.0.leaves, before.0.root));
+    run.end(Status::Ok).unwrap();
+    assert_eq!(store.checkpoint().unwrap().leaves, after.leaves + 1);
+    assert_eq!(store.verify_against(&before.0).unwrap().differences, []);
 }
 
 /// A checkpoint is kept elsewhere: a power cut must not leave a store that is shorter than it.

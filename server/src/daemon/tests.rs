@@ -457,6 +457,27 @@ fn ids(reply: &str) -> Vec<String> {
     reply.split('|').filter(is_id).map(str::to_owned).collect()
 }
 
+/// Of many clients that add to a stream at once that nobody has begun, one began it; another had looked before that, waited, and was told that the
+/// run is open already.
+#[test]
+fn many_who_begin_a_stream_at_once_all_add_to_it() {
+    let bench = Bench::new();
+    for round in 0..20 {
+        let (name, gate) = (format!("s{round}"), std::sync::Barrier::new(8));
+        let add = format!("xadd {name} * a 1\r\n");
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    gate.wait();
+                    let (reply, _) = bench.client().bytes(add.as_bytes());
+                    assert!(reply.starts_with('$'), "{reply}");
+                });
+            }
+        });
+        bench.client().script(&format!("xlen {name} -> :8"));
+    }
+}
+
 #[test]
 fn runs_are_streams() {
     let bench = Bench::new();

@@ -140,11 +140,15 @@ fn add(call: &mut Call<'_, '_>) -> Outcome {
 
 /// The run that entries of this name go into; it is begun if there is none, and that is wanted.
 fn stream_of(call: &mut Call<'_, '_>, name: &str, makes: bool) -> Result<Option<Arc<OpenRun>>, Refusal> {
-    if let Some(open) = call.daemon.streams().open.get(name) {
-        return Ok(Some(open.clone()));
+    if let Some(open) = call.daemon.open_run(name) {
+        return Ok(Some(open));
     }
     let database = call.database();
     call.work.hold();
+    // Somebody else may have begun it while this waited.
+    if let Some(open) = call.daemon.open_run(name) {
+        return Ok(Some(open));
+    }
     if call.work.get(database, call.word(1))?.is_some() {
         return Err(WRONG_TYPE.into());
     }
