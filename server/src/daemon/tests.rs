@@ -337,7 +337,8 @@ fn connections_are_as_in_redis() {
     );
     let (info, _) = client.bytes(b"info\r\ninfo server\r\n");
     assert!(info.contains("loading:0") && info.contains("role:master"), "{info}");
-    let (listed, _) = bench.client().bytes(b"hello 2 setname finder\r\nclient list id 7\r\nclient list type normal\r\n");
+    let (listed, _) =
+        bench.client().bytes(b"hello 2 setname finder\r\nclient list id 7\r\nclient list type normal\r\n");
     assert!(listed.contains("id=7 addr=") && listed.contains("name=finder"), "{listed}");
     // What COMMAND says is whole in both versions.
     let (two, _) = client.bytes(b"command docs\r\ncommand\r\ncommand count\r\n");

@@ -244,7 +244,8 @@ fn client(call: &mut Call<'_, '_>) -> Outcome {
         let wanted = wanted(call)?;
         let now = call.daemon.databases.now_ns();
         let clients = call.daemon.clients();
-        let chosen = clients.values().filter(|facts| wanted.as_ref().is_none_or(|ids| ids.contains(&facts.id)));
+        let chosen =
+            clients.values().filter(|facts| wanted.as_ref().is_none_or(|ids| ids.contains(&facts.id)));
         let lines: String = chosen.map(|facts| line(facts, now)).collect();
         return Ok(Reply::Verbatim("txt", lines.into_bytes()));
     }
@@ -262,7 +263,8 @@ fn wanted(call: &Call<'_, '_>) -> Result<Option<Vec<u64>>, Refusal> {
         return Ok(None);
     }
     if is(word, "ID") {
-        let id = |word: &Vec<u8>| integer(word).ok().and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
+        let id =
+            |word: &Vec<u8>| integer(word).ok().and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
         let ids: Option<Vec<u64>> = given.iter().map(id).collect();
         return ids.map(Some).ok_or_else(|| "ERR Invalid client ID".into());
     }
