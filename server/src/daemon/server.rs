@@ -19,6 +19,8 @@ use super::session::{Daemon, Facts, Session};
 use crate::program::interrupted;
 use crate::share::{Came, Host, Listening, listen_at, listen_for};
 
+/// Threads that read, answer and write, at most: all of them share one lock.
+const CARRIERS_MAX: usize = 4;
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 10_000;
 /// How long nobody is let in after the system refused to, or at the limit.
@@ -55,7 +57,10 @@ pub fn serve(
     waiting: impl Fn(usize),
 ) -> Result<(), ServingError> {
     let (address, token) = (serving.address()?, serving.token()?);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    // The writer and the clients need cores, too: with two of them, a second thread here costs a fifth of the reads.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let carriers = (cores / 2).clamp(1, CARRIERS_MAX);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(carriers).enable_all().build();
     let runtime = runtime.map_err(|cause| system("cannot start threads", cause))?;
     // Redis clients are told of what is on disk only; recorders ask for it at a run's end, and nobody's program waits for each frame.
     let options = Options { durability: Durability::Process, ..Options::default() };
