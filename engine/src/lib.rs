@@ -50,6 +50,7 @@ pub use kv::{
     BlobReader, Content, History, KEY_BYTES_MAX, Keyspace, KvBatch, ScanRange, StoredBlob, Version, View,
 };
 pub use ledger::{Checkpoint, Comparison, Difference, Gap, GapKind, Mark, Part, Proof, Signature};
+pub use log::activity::{Activity, SYNC_BOUNDS_NS};
 pub use log::{Damage, Durability, Ticket, socket_paths};
 pub use replay::matching;
 pub use replay::{

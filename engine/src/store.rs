@@ -11,6 +11,7 @@ use crate::kv::stored::StoredBlob;
 use crate::kv::view::View;
 use crate::kv::write::{BatchWriter, store_stream};
 use crate::kv::{index::Hit, keys};
+use crate::log::activity::Activity;
 use crate::log::open::Damage;
 use crate::log::record::{Kind, SpaceHead};
 use crate::log::segments::lock;
@@ -195,6 +196,20 @@ impl Store {
         let id = NamespaceId(core.new_space());
         put_space(core, id, &SpaceHead::Namespace { id, name: name.to_owned() })?;
         Ok(Namespace { store: self.clone(), id })
+    }
+
+    /// Whether this takes writes.
+    ///
+    /// # Errors
+    /// `Poisoned` with the first cause after a failure of the writer; `Invalid` in a store open for reading.
+    pub fn check_writer(&self) -> Result<()> {
+        self.0.core.log()?.queue.check()
+    }
+
+    /// What the writer has done since this was opened, and what waits for it; nothing in a store open for reading.
+    #[must_use]
+    pub fn activity(&self) -> Activity {
+        self.0.core.log().map(|log| log.queue.activity()).unwrap_or_default()
     }
 
     /// The names of all namespaces.

@@ -28,7 +28,9 @@ mod session;
 mod share;
 
 pub use align::{Alignment, Pair, align};
-pub use daemon::{Began, Serving, ServingError, serve};
+pub use daemon::{
+    Began, ConfiguredToken, Rights, Serving, ServingError, Token, make_token, revoke_token, serve, tokens,
+};
 pub use look::{Failing, failing, new_part, new_tool_results, plain_answer};
 pub use nondet::{Captured, NondetError};
 pub use place::Place;

@@ -4,9 +4,11 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::blob::Extent;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NamespaceId, Seqno};
-use crate::kv::bodies;
+use crate::ids::{BlobId, NamespaceId, Seqno};
+use crate::kv::blob_reader::BlobReader;
+use crate::kv::bodies::{self, Hashing};
 use crate::kv::core::Core;
 use crate::kv::index::{Hit, as_slice, prefix_end};
 use crate::kv::keys::{self, KEY_BYTES_MAX};
@@ -119,6 +121,28 @@ impl Keyspace {
         Ok(self.version_in(view.seqno(), key)?.and_then(|version| version.value))
     }
 
+    /// A key's value now, as a stream.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`]; bytes that are not what was written end the stream with an error.
+    pub fn reader(&self, key: &[u8]) -> Result<Option<BlobReader>> {
+        let view = View::new(&self.core);
+        check_key(key)?;
+        let Some((_, value)) = self.core.index.get(&keys::user(self.id, key), view.seqno())? else {
+            return Ok(None);
+        };
+        let of_bytes = |bytes| BlobReader::of_bytes(self.core.clone(), self.namespace, bytes);
+        Ok(match self.record(key, value)? {
+            (_, Kept::Nothing) => None,
+            (_, Kept::Inline(bytes)) => Some(of_bytes(bytes)),
+            (_, Kept::Blob { extents, len, id }) => {
+                bodies::check_len(&extents, len, id)?;
+                let core = self.core.clone();
+                Some(BlobReader::new(core, self.namespace, extents, (len, id), Hashing::Compared))
+            }
+        })
+    }
+
     /// A key's value as it was after record `seqno`.
     ///
     /// # Errors
@@ -217,6 +241,19 @@ impl Keyspace {
 
     /// The version of a key that the record at a place wrote.
     pub(crate) fn read(&self, key: &[u8], seqno: Seqno, value: Value) -> Result<Version> {
+        let (time_ns, kept) = self.record(key, value)?;
+        let value = match kept {
+            Kept::Nothing => None,
+            Kept::Inline(bytes) => Some(bytes),
+            Kept::Blob { extents, len, id } => {
+                Some(bodies::body(&self.core, self.namespace, &extents, len, id)?)
+            }
+        };
+        Ok(Version { seqno, time_ns, value })
+    }
+
+    /// What the record at a place says of a key, and when it was written.
+    fn record(&self, key: &[u8], value: Value) -> Result<(u64, Kept)> {
         let kind = if value.kind == keys::ENDED { Kind::Delete } else { Kind::Put };
         let (head, recipe) = self.core.logical(keys::place(value), kind, |logical| {
             let head = KvHead::parse(kind, logical.head)?;
@@ -230,18 +267,25 @@ impl Keyspace {
         if head.space != self.id || head.key != key {
             return Err(Error::new(ErrorKind::Damaged, "the index leads to another key than the one wanted"));
         }
-        let value = match (head.value, recipe) {
-            (Some(BodyRef::Inline(bytes)), _) => Some(bytes),
+        let kept = match (head.value, recipe) {
+            (Some(BodyRef::Inline(bytes)), _) => Kept::Inline(bytes),
             (Some(BodyRef::Blob { len, id }), Some(recipe)) => {
                 let alone = RecipeRef { base_back: 0, recipe: &recipe };
                 let extents = bodies::extents(alone, |_| Err(Error::bug("a value's recipe stands alone")))?;
-                Some(bodies::body(&self.core, self.namespace, &extents, len, id)?)
+                Kept::Blob { extents, len, id }
             }
-            (None, _) => None,
+            (None, _) => Kept::Nothing,
             _ => return Err(Error::new(ErrorKind::Damaged, "a value's record has no recipe")),
         };
-        Ok(Version { seqno, time_ns: head.time_ns, value })
+        Ok((head.time_ns, kept))
     }
+}
+
+/// What a record says of a key.
+enum Kept {
+    Nothing,
+    Inline(Vec<u8>),
+    Blob { extents: Arc<Vec<Extent>>, len: u64, id: BlobId },
 }
 
 fn check_key(key: &[u8]) -> Result<()> {

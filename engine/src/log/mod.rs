@@ -3,6 +3,7 @@
 //! Invariants: a batch is applied whole or not at all; seqnos have no gaps; what was acknowledged with
 //! [`Durability::Disk`] is synced; bytes that were synced are never cut; a sealed segment never changes.
 
+pub(crate) mod activity;
 pub(crate) mod batch;
 pub(crate) mod cursor;
 #[cfg(any(test, fuzzing))]

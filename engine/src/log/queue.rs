@@ -11,6 +11,7 @@ use std::sync::Arc;
 use crate::blob::Packer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, SegmentId, Seqno, StoreId};
+use crate::log::activity::{Activity, Counters};
 use crate::log::batch::BatchBuf;
 use crate::log::layout::{SEGMENT_HEADER_BYTES, Salt};
 use crate::log::patience::Patience;
@@ -177,6 +178,7 @@ pub(crate) struct Queue {
     order: Mutex<Order>,
     jobs: Sender<Job>,
     budget: Budget,
+    pub(crate) counters: Counters,
     /// Batches that were written, to be filled again.
     spare: Mutex<Vec<BatchBuf>>,
     /// Of those who wait for tickets.
@@ -230,12 +232,18 @@ impl Queue {
             }),
             jobs,
             budget: Budget { limit: queue_bytes_max, used: Mutex::new(0), freed: Condvar::new() },
+            counters: Counters::default(),
             spare: Mutex::default(),
             patience: Arc::default(),
             failure: OnceLock::new(),
             store,
             segment_bytes_max,
         }
+    }
+
+    /// What the writer has done, and what waits for it.
+    pub(crate) fn activity(&self) -> Activity {
+        self.counters.read(*lock(&self.budget.used))
     }
 
     /// An empty batch of a namespace.

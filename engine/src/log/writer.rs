@@ -166,9 +166,12 @@ impl Writer {
         self.active.file.write_at(&slices, start)?;
         if batches.iter().any(|queued| queued.durability == Durability::Disk) {
             self.zero_ahead()?;
+            let began = self.io.monotonic_ns();
             self.active.file.sync()?;
+            self.queue.counters.synced(self.io.monotonic_ns().saturating_sub(began));
             self.synced = self.tail;
         }
+        self.queue.counters.wrote(batches.len(), (self.tail - start) as usize);
         self.sink.publish(batches)
     }
 

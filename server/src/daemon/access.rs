@@ -1,82 +1,331 @@
-//! Who is let in: whoever has the token. Only its hash is kept, and hashes are compared in constant time.
+//! Who is let in, and what for: whoever has a token. A token has a name, a namespace and rights.
+//!
+//! Tokens are 32 random bytes, so their BLAKE3 says nothing of them; only that is kept, in the keyspace `annals.tokens` of the namespace `annals`,
+//! under the token's name, and hashes are compared in constant time.
 
-use annals::{History, Namespace};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use annals::{Durability, History, ScanRange, Store};
+use serde::{Deserialize, Serialize};
 
 use super::config::ServingError;
+use super::tenant::Tenant;
 
-/// Where the hash of a token of the daemon's own making is kept, and under which key.
+/// What is about the daemon itself stands in this namespace.
+pub(super) const OWN_NAMESPACE: &str = "annals";
 const KEYSPACE: &str = "annals.tokens";
-const KEY: &[u8] = b"default";
+/// Tokens, at most, and the bytes of a name of one.
+const TOKENS_MAX: usize = 1024;
+const NAME_BYTES_MAX: usize = 64;
 
-/// Who is let in.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Access(Option<blake3::Hash>);
+/// What a token may do, as a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rights(u8);
 
-impl Access {
-    /// Everybody who can connect.
-    pub(super) const OPEN: Self = Self(None);
+impl Rights {
+    /// Write: begin runs, add to them, set keys.
+    pub const RECORD: Self = Self(1);
+    /// Read what was recorded.
+    pub const READ: Self = Self(2);
+    /// Read what is known of runs, without what was said in them.
+    pub const REDACTED: Self = Self(4);
+    /// What concerns the whole store: checks, copies, tokens, figures.
+    pub const OPERATE: Self = Self(8);
+    /// All of them.
+    pub const ALL: Self = Self(15);
+    /// None, which is more than a stranger has.
+    pub(super) const NONE: Self = Self(0);
 
-    /// Whoever has the token with this hash.
-    pub(super) fn by(token: blake3::Hash) -> Self {
-        Self(Some(token))
+    const NAMES: [(&'static str, Self); 4] = [
+        ("record", Self::RECORD),
+        ("read", Self::READ),
+        ("redacted", Self::REDACTED),
+        ("operate", Self::OPERATE),
+    ];
+
+    /// Whether all of those are among these.
+    #[must_use]
+    pub fn include(self, those: Self) -> bool {
+        self.0 & those.0 == those.0
     }
 
-    /// Whether nobody is asked.
-    pub(super) fn is_open(self) -> bool {
-        self.0.is_none()
-    }
-
-    /// Whether whoever says this is let in.
-    pub(super) fn admits(self, token: &[u8]) -> bool {
-        // `Hash` compares in constant time.
-        self.0.is_none_or(|hash| blake3::hash(token) == hash)
+    /// Both.
+    #[must_use]
+    pub const fn and(self, those: Self) -> Self {
+        Self(self.0 | those.0)
     }
 }
 
-/// The hash of the store's token. Where it has none, one is made: it is given beside, this once.
+impl std::fmt::Display for Rights {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<_> =
+            Self::NAMES.iter().filter(|(_, right)| self.include(*right)).map(|(name, _)| *name).collect();
+        f.write_str(&names.join(","))
+    }
+}
+
+impl std::str::FromStr for Rights {
+    type Err = String;
+
+    /// From names with commas between them.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut rights = Self::NONE;
+        for word in text.split(',') {
+            let known = Self::NAMES.iter().find(|(name, _)| *name == word.trim());
+            let (_, right) =
+                known.ok_or_else(|| format!("{word:?} is no right: record, read, redacted, operate are"))?;
+            rights = rights.and(*right);
+        }
+        Ok(rights)
+    }
+}
+
+impl Serialize for Rights {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rights {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What somebody may do.
+#[derive(Debug, Clone)]
+pub(super) struct Grant {
+    /// The token's name; `owner` without one.
+    pub(super) name: Arc<str>,
+    pub(super) rights: Rights,
+    pub(super) tenant: Arc<Tenant>,
+    /// The token's hash: it may have been taken back.
+    pub(super) token: Option<blake3::Hash>,
+}
+
+/// A token as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Kept {
+    namespace: String,
+    rights: Rights,
+    made_ns: u64,
+    blake3: String,
+}
+
+/// A token as it is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    /// What it is called, in logs, too.
+    pub name: String,
+    /// The only namespace that it leads to.
+    pub namespace: String,
+    /// What may be done with it.
+    pub rights: Rights,
+    /// When it was made, in nanoseconds since 1970; 0 for one of the configuration.
+    pub made_ns: u64,
+    /// The BLAKE3 of its text.
+    pub hash: blake3::Hash,
+}
+
+/// The tokens.
+#[derive(Debug)]
+pub(super) struct Access {
+    tokens: RwLock<BTreeMap<String, Token>>,
+    /// How often one was taken back.
+    revoked: AtomicU64,
+}
+
+impl Access {
+    pub(super) fn new(tokens: impl IntoIterator<Item = Token>) -> Self {
+        let tokens = tokens.into_iter().map(|token| (token.name.clone(), token)).collect();
+        Self { tokens: RwLock::new(tokens), revoked: AtomicU64::new(0) }
+    }
+
+    /// The token that this is, if it goes by this name, or by `default`.
+    pub(super) fn find(&self, name: &[u8], token: &[u8]) -> Option<Token> {
+        let hash = blake3::hash(token);
+        let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
+        // All are compared, each in constant time.
+        let mut found = None;
+        for token in tokens.values() {
+            let is_named = name == b"default" || name == token.name.as_bytes();
+            if token.hash == hash && is_named {
+                found = Some(token.clone());
+            }
+        }
+        found
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.tokens.read().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Whether a token still holds.
+    pub(super) fn holds(&self, name: &str, hash: &blake3::Hash) -> bool {
+        let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
+        tokens.get(name).is_some_and(|token| token.hash == *hash)
+    }
+
+    /// How often one was taken back.
+    pub(super) fn revoked(&self) -> u64 {
+        self.revoked.load(Ordering::Acquire)
+    }
+
+    /// All of them, by their names.
+    pub(super) fn all(&self) -> Vec<Token> {
+        self.tokens.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    pub(super) fn add(&self, token: Token) {
+        self.tokens.write().unwrap_or_else(PoisonError::into_inner).insert(token.name.clone(), token);
+    }
+
+    pub(super) fn remove(&self, name: &str) {
+        self.tokens.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        self.revoked.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The tokens that a store keeps.
 ///
 /// # Errors
-/// Those of the store; where the system has no randomness.
-pub(super) fn token(space: &Namespace) -> Result<(blake3::Hash, Option<String>), ServingError> {
-    let tokens = match space.find_keyspace(KEYSPACE)? {
-        Some(tokens) => tokens,
-        None => space.keyspace(KEYSPACE, History::Latest)?,
-    };
-    if let Some(kept) = tokens.get(KEY)? {
-        let hash = blake3::Hash::from_hex(kept).map_err(|_| {
-            ServingError::Refused(format!("what stands under `default` in keyspace {KEYSPACE} is no hash"))
-        })?;
-        return Ok((hash, None));
+/// Those of the store; `Refused` for what is none.
+pub fn tokens(store: &Store) -> Result<Vec<Token>, ServingError> {
+    if !store.namespaces()?.iter().any(|name| name == OWN_NAMESPACE) {
+        return Ok(Vec::new());
+    }
+    let Some(kept) = store.namespace(OWN_NAMESPACE)?.find_keyspace(KEYSPACE)? else { return Ok(Vec::new()) };
+    let mut tokens = Vec::new();
+    for found in kept.scan(ScanRange::all()).take(TOKENS_MAX) {
+        let (name, value) = found?;
+        let name = String::from_utf8_lossy(&name).into_owned();
+        let read = |value: &[u8]| {
+            let kept: Kept = serde_json::from_slice(value).ok()?;
+            let hash = blake3::Hash::from_hex(kept.blake3).ok()?;
+            Some((kept.namespace, kept.rights, kept.made_ns, hash))
+        };
+        let Some((namespace, rights, made_ns, hash)) = read(&value) else {
+            return Err(ServingError::Refused(format!(
+                "what stands under {name:?} in keyspace {KEYSPACE} is no token"
+            )));
+        };
+        tokens.push(Token { name, namespace, rights, made_ns, hash });
+    }
+    Ok(tokens)
+}
+
+/// Makes a token and keeps its hash, on disk when this returns. Its text is given beside, this once.
+///
+/// # Errors
+/// Those of the store; `Refused` for a name that is none or is taken, and where the system has no randomness.
+pub fn make_token(
+    store: &Store,
+    name: &str,
+    namespace: &str,
+    rights: Rights,
+    now_ns: u64,
+) -> Result<(Token, String), ServingError> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
+        let why = format!("a token's name has 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' or '.'");
+        return Err(ServingError::Refused(why));
+    }
+    if rights == Rights::NONE {
+        return Err(ServingError::Refused("a token has at least one right".to_owned()));
+    }
+    let known = tokens(store)?;
+    if known.iter().any(|token| token.name == name) {
+        let why = format!("there is a token {name} already: revoke it, or take another name");
+        return Err(ServingError::Refused(why));
+    }
+    if known.len() >= TOKENS_MAX {
+        return Err(ServingError::Refused(format!("there are {TOKENS_MAX} tokens already: revoke some")));
     }
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| {
         ServingError::Refused(format!("no token can be made: the system has no randomness: {error}"))
     })?;
-    let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let hash = blake3::hash(token.as_bytes());
+    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = blake3::hash(text.as_bytes());
+    let kept =
+        Kept { namespace: namespace.to_owned(), rights, made_ns: now_ns, blake3: hash.to_hex().to_string() };
+    let kept = serde_json::to_vec(&kept).map_err(|error| ServingError::Refused(error.to_string()))?;
+    // A namespace is there from then on, so a name that is none is refused here.
+    store.namespace(namespace)?;
+    let space = store.namespace(OWN_NAMESPACE)?;
+    let keyspace = match space.find_keyspace(KEYSPACE)? {
+        Some(keyspace) => keyspace,
+        None => space.keyspace(KEYSPACE, History::Latest)?,
+    };
     let mut batch = space.batch();
-    batch.put(&tokens, KEY, hash.to_hex().as_bytes().to_vec());
+    batch.put(&keyspace, name.as_bytes(), kept);
     // It is told to somebody: it has to hold from then on.
-    batch.submit_with(annals::Durability::Disk)?.wait()?;
-    Ok((hash, Some(token)))
+    batch.submit_with(Durability::Disk)?.wait()?;
+    let token =
+        Token { name: name.to_owned(), namespace: namespace.to_owned(), rights, made_ns: now_ns, hash };
+    Ok((token, text))
+}
+
+/// Takes a token back, on disk when this returns. Says whether there was one.
+///
+/// # Errors
+/// Those of the store.
+pub fn revoke_token(store: &Store, name: &str) -> Result<bool, ServingError> {
+    let space = store.namespace(OWN_NAMESPACE)?;
+    let Some(keyspace) = space.find_keyspace(KEYSPACE)? else { return Ok(false) };
+    if keyspace.get(name.as_bytes())?.is_none() {
+        return Ok(false);
+    }
+    let mut batch = space.batch();
+    batch.delete(&keyspace, name.as_bytes());
+    batch.submit_with(Durability::Disk)?.wait()?;
+    Ok(true)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Access, token};
+    use super::*;
 
     #[test]
-    fn a_token_is_made_once_and_only_its_hash_is_kept() {
+    fn a_token_is_told_once_and_only_its_hash_is_kept() {
         let directory = tempfile::tempdir().unwrap();
-        let store = annals::Store::open(directory.path().join("s")).unwrap();
-        let space = store.namespace("n").unwrap();
-        let (hash, made) = token(&space).unwrap();
-        let made = made.unwrap();
-        assert_eq!(token(&space).unwrap(), (hash, None));
-        let access = Access::by(hash);
-        assert!(access.admits(made.as_bytes()) && !access.is_open());
-        assert!(!access.admits(b"") && !access.admits(hash.to_hex().as_bytes()));
-        let kept = space.find_keyspace("annals.tokens").unwrap().unwrap().get(b"default").unwrap().unwrap();
-        assert_eq!(kept, hash.to_hex().as_bytes());
+        let store = Store::open(directory.path().join("s")).unwrap();
+        assert_eq!(tokens(&store).unwrap(), []);
+        let rights = Rights::RECORD.and(Rights::READ);
+        let (token, text) = make_token(&store, "ci", "n", rights, 5).unwrap();
+        assert_eq!(tokens(&store).unwrap(), std::slice::from_ref(&token));
+        assert!(make_token(&store, "ci", "n", rights, 5).unwrap_err().to_string().contains("already"));
+        for name in ["", "a b", &"x".repeat(65), "\u{e9}"] {
+            assert!(make_token(&store, name, "n", rights, 5).is_err(), "{name:?}");
+        }
+        let access = Access::new(tokens(&store).unwrap());
+        for name in ["ci", "default"] {
+            assert_eq!(access.find(name.as_bytes(), text.as_bytes()), Some(token.clone()));
+        }
+        let hash = token.hash.to_hex();
+        for (name, said) in [("other", text.as_str()), ("ci", ""), ("ci", &text[1..]), ("ci", hash.as_str())]
+        {
+            assert_eq!(access.find(name.as_bytes(), said.as_bytes()), None, "{name} {said}");
+        }
+        let own = store.namespace(OWN_NAMESPACE).unwrap().find_keyspace(KEYSPACE).unwrap().unwrap();
+        let kept = String::from_utf8(own.get(b"ci").unwrap().unwrap()).unwrap();
+        assert!(!kept.contains(&text) && kept.contains("\"rights\":\"record,read\""), "{kept}");
+        // Taken back, it is nobody's any more, here and at the next start.
+        assert!(revoke_token(&store, "ci").unwrap() && !revoke_token(&store, "ci").unwrap());
+        access.remove("ci");
+        assert!(access.find(b"ci", text.as_bytes()).is_none() && !access.holds("ci", &token.hash));
+        assert_eq!((tokens(&store).unwrap(), access.revoked()), (Vec::new(), 1));
+    }
+
+    #[test]
+    fn rights_are_named() {
+        let some: Rights = "read, operate".parse().unwrap();
+        assert_eq!(some.to_string(), "read,operate");
+        assert!(some.include(Rights::READ) && !some.include(Rights::RECORD) && !some.include(Rights::ALL));
+        assert!("".parse::<Rights>().is_err() && "write".parse::<Rights>().is_err());
+        assert_eq!(Rights::ALL.to_string(), "record,read,redacted,operate");
     }
 }

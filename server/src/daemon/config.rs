@@ -1,9 +1,11 @@
-//! What a daemon is told: by options, or by a file in TOML. Options win.
+//! What a daemon is told: by options, by the environment, or by a file in TOML. The first that says something wins.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::Deserialize;
+
+use super::access::{Rights, Token};
 
 /// How a store is served.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -11,12 +13,32 @@ use serde::Deserialize;
 pub struct Serving {
     /// A Unix socket besides the store's own.
     pub socket: Option<PathBuf>,
-    /// An address of the loopback, as `127.0.0.1:7420`.
+    /// An address of the loopback for Redis clients, as `127.0.0.1:7420`.
     pub tcp: Option<String>,
-    /// Whether TCP asks for no token.
+    /// One for HTTP, as `127.0.0.1:7421`.
+    pub http: Option<String>,
+    /// Whether TCP and HTTP ask for no token.
     pub no_auth: bool,
-    /// The BLAKE3 of the token, in hexadecimal digits.
-    pub token_blake3: Option<String>,
+    /// Milliseconds that a command takes before it is told of as slow. Default: 100.
+    pub slow_ms: Option<u64>,
+    /// Seconds after which a connection is hung up on that asks nothing. Default: 0, never.
+    pub idle_seconds: Option<u64>,
+    /// Tokens besides those that the store keeps.
+    pub tokens: Vec<ConfiguredToken>,
+}
+
+/// A token of the configuration: one whose text somebody else keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfiguredToken {
+    /// What it is called.
+    pub name: String,
+    /// The namespace that it leads to; the daemon's where none is named.
+    pub namespace: Option<String>,
+    /// `record`, `read`, `redacted`, `operate`, with commas between. Default: all.
+    pub rights: Option<Rights>,
+    /// The BLAKE3 of its text, in hexadecimal digits. The text has to be long and random: a hash of a word that somebody chose can be guessed.
+    pub blake3: String,
 }
 
 /// Why a store is not served.
@@ -39,6 +61,13 @@ pub enum ServingError {
     },
 }
 
+/// Addresses of the loopback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Places {
+    pub(super) tcp: Option<SocketAddr>,
+    pub(super) http: Option<SocketAddr>,
+}
+
 impl Serving {
     /// What a file says.
     ///
@@ -55,64 +84,94 @@ impl Serving {
         Self {
             socket: self.socket.or(other.socket),
             tcp: self.tcp.or(other.tcp),
+            http: self.http.or(other.http),
             no_auth: self.no_auth || other.no_auth,
-            token_blake3: self.token_blake3.or(other.token_blake3),
+            slow_ms: self.slow_ms.or(other.slow_ms),
+            idle_seconds: self.idle_seconds.or(other.idle_seconds),
+            tokens: if self.tokens.is_empty() { other.tokens } else { self.tokens },
         }
     }
 
-    /// The address to listen at.
+    /// The addresses to listen at.
     ///
     /// # Errors
     /// `Refused` for one that is none, or not of the loopback.
-    pub(super) fn address(&self) -> Result<Option<SocketAddr>, ServingError> {
-        let Some(text) = &self.tcp else { return Ok(None) };
-        let address: SocketAddr = text.parse().map_err(|_| {
-            ServingError::Refused(format!("{text:?} is no address: 127.0.0.1:7420, or [::1]:7420, would be"))
-        })?;
-        if address.ip().is_loopback() {
-            return Ok(Some(address));
-        }
-        Err(ServingError::Refused(format!(
-            "{address} is not an address of the loopback: what goes over TCP here is not encrypted, so others on the network could read it; \
-             forward a port through ssh instead"
-        )))
+    pub(super) fn places(&self) -> Result<Places, ServingError> {
+        let place = |text: &Option<String>| text.as_deref().map(address).transpose();
+        Ok(Places { tcp: place(&self.tcp)?, http: place(&self.http)? })
     }
 
-    /// The hash of the token that is configured.
+    /// The tokens that are configured.
     ///
     /// # Errors
-    /// `Refused` for one that is none.
-    pub(super) fn token(&self) -> Result<Option<blake3::Hash>, ServingError> {
-        let parsed = self.token_blake3.as_deref().map(blake3::Hash::from_hex).transpose();
-        parsed.map_err(|_| {
-            ServingError::Refused("token_blake3 is not 64 hexadecimal digits: `b3sum` prints them".to_owned())
-        })
+    /// `Refused` for what is none.
+    pub(super) fn tokens(&self, home: &str) -> Result<Vec<Token>, ServingError> {
+        let token = |token: &ConfiguredToken| {
+            let hash = blake3::Hash::from_hex(&token.blake3).map_err(|_| {
+                let name = &token.name;
+                ServingError::Refused(format!(
+                    "token {name:?}: blake3 is not 64 hexadecimal digits: `b3sum` prints them"
+                ))
+            })?;
+            let namespace = token.namespace.clone().unwrap_or_else(|| home.to_owned());
+            let rights = token.rights.unwrap_or(Rights::ALL);
+            Ok(Token { name: token.name.clone(), namespace, rights, made_ns: 0, hash })
+        };
+        self.tokens.iter().map(token).collect()
     }
+}
+
+fn address(text: &str) -> Result<SocketAddr, ServingError> {
+    let address: SocketAddr = text.parse().map_err(|_| {
+        ServingError::Refused(format!("{text:?} is no address: 127.0.0.1:7420, or [::1]:7420, would be"))
+    })?;
+    if address.ip().is_loopback() {
+        return Ok(address);
+    }
+    Err(ServingError::Refused(format!(
+        "{address} is not an address of the loopback: what goes over TCP here is not encrypted, so others on the network could read it; \
+         forward a port through ssh instead"
+    )))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Serving;
+    use super::*;
 
     #[test]
     fn only_the_loopback_is_listened_at() {
-        let at = |tcp: &str| Serving { tcp: Some(tcp.to_owned()), ..Serving::default() }.address();
-        assert!(at("127.0.0.1:7420").unwrap().is_some() && at("[::1]:0").unwrap().is_some());
+        assert!(address("127.0.0.1:7420").is_ok() && address("[::1]:0").is_ok());
         for elsewhere in ["0.0.0.0:7420", "10.0.0.1:7420", "[::]:7420", "192.168.1.1:1", "[::ffff:8.8.8.8]:1"]
         {
-            let refused = at(elsewhere).unwrap_err().to_string();
+            let refused = address(elsewhere).unwrap_err().to_string();
             assert!(refused.contains("not an address of the loopback"), "{refused}");
         }
-        assert!(at("localhost").is_err() && at("").is_err());
+        assert!(address("localhost").is_err() && address("").is_err());
+        let both = Serving { http: Some("0.0.0.0:1".to_owned()), ..Serving::default() };
+        assert!(both.places().is_err());
     }
 
     #[test]
     fn a_file_fills_in_what_options_leave_open_and_unknown_words_are_refused() {
-        let file = Serving::parse("tcp = \"127.0.0.1:1\"\nsocket = \"/tmp/x\"\n").unwrap();
+        let file = Serving::parse("tcp = \"127.0.0.1:1\"\nsocket = \"/tmp/x\"\nslow_ms = 5\n").unwrap();
         let options = Serving { tcp: Some("127.0.0.1:2".to_owned()), ..Serving::default() };
         let both = options.or(file.clone());
         assert_eq!((both.tcp.as_deref(), both.socket), (Some("127.0.0.1:2"), file.socket));
+        assert_eq!(both.slow_ms, Some(5));
         assert!(Serving::parse("port = 1").unwrap_err().to_string().contains("port"));
-        assert!(Serving { token_blake3: Some("12".to_owned()), ..Serving::default() }.token().is_err());
+    }
+
+    #[test]
+    fn a_file_names_tokens_by_their_hashes() {
+        let hash = blake3::hash(b"x").to_hex();
+        let parsed = |text: &str| Serving::parse(text).and_then(|serving| serving.tokens("home"));
+        let tokens = parsed(&format!("[[tokens]]\nname = \"ci\"\nblake3 = \"{hash}\"\n")).unwrap();
+        assert_eq!((tokens[0].namespace.as_str(), tokens[0].rights), ("home", Rights::ALL));
+        let some =
+            format!("[[tokens]]\nname = \"ci\"\nnamespace = \"n\"\nrights = \"read\"\nblake3 = \"{hash}\"\n");
+        let tokens = parsed(&some).unwrap();
+        assert_eq!((tokens[0].namespace.as_str(), tokens[0].rights), ("n", Rights::READ));
+        assert!(parsed("[[tokens]]\nname = \"ci\"\nblake3 = \"12\"\n").is_err());
+        assert!(parsed(&some.replace("\"read\"", "\"all\"")).unwrap_err().to_string().contains("no right"));
     }
 }

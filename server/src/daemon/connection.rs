@@ -33,7 +33,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     mut stopped: watch::Receiver<bool>,
 ) -> std::io::Result<Option<Recorder>> {
-    let limits = if session.authenticated { Limits::CLIENT } else { Limits::STRANGER };
+    let limits = if session.grant.is_some() { Limits::CLIENT } else { Limits::STRANGER };
     let mut requests = Requests::new(limits);
     let mut buffer = vec![0; READ_BYTES];
     let mut carried: Option<Vec<u8>> = None;
@@ -47,7 +47,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
                 let read = tokio::select! {
                     read = stream.read(&mut buffer) => read?,
                     _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
-                    () = &mut login, if !session.authenticated => return Err(std::io::ErrorKind::TimedOut.into()),
+                    () = &mut login, if session.grant.is_none() => return Err(std::io::ErrorKind::TimedOut.into()),
                 };
                 if read == 0 {
                     return Ok(None);
@@ -56,6 +56,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             }
         };
         loop {
+            let began = daemon.io.monotonic_ns();
             let mut done = match session.held.as_ref().and_then(|held| held.apart) {
                 None => turn(daemon, &mut session, &mut requests, &mut input),
                 Some(apart) => {
@@ -70,14 +71,15 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
                 }
             };
             settle(&session, &mut done).await;
-            if done.added {
-                daemon.added.notify_waiters();
+            daemon.took(&session, done.first, done.commands, began);
+            if let Some(tenant) = &done.added {
+                tenant.added.notify_waiters();
             }
             write(stream, &done.out).await?;
             if let Some(until) = done.waits {
                 let mut rest = input.to_vec();
                 tokio::select! {
-                    () = pause(daemon, until) => {}
+                    () = pause(daemon, &session, until) => {}
                     _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
                     // Who hangs up is not waited with; who says more is heard afterwards.
                     more = stream.read_buf(&mut rest), if rest.len() < CARRIED_BYTES_MAX => if more? == 0 {
@@ -101,11 +103,15 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// Waits until something may have come.
-async fn pause(daemon: &Daemon, until: Option<u64>) {
-    let now = daemon.databases.now_ns() / 1_000_000;
+async fn pause(daemon: &Daemon, session: &Session, until: Option<u64>) {
+    let now = daemon.now_ns() / 1_000_000;
     let left = until.map_or(LOOK, |until| Duration::from_millis(until.saturating_sub(now)).min(LOOK));
     // What recorders add is found by looking.
-    let _ = timeout(left.max(Duration::from_millis(1)), daemon.added.notified()).await;
+    let left = left.max(Duration::from_millis(1));
+    match &session.grant {
+        Some(grant) => drop(timeout(left, grant.tenant.added.notified()).await),
+        None => tokio::time::sleep(left).await,
+    }
 }
 
 /// Waits until what a turn rests on is on disk.

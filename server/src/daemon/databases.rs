@@ -59,6 +59,9 @@ struct State {
     pending: HashMap<Key, Pending>,
     /// What keys hold of which nothing is pending.
     values: Values,
+    /// Reads that found a value there, and that asked the store.
+    hits: u64,
+    misses: u64,
     /// The number of the last batch.
     last: u64,
 }
@@ -95,7 +98,8 @@ impl Databases {
         let deadlines = space.find_keyspace(DEADLINES)?;
         let any_deadline = deadlines.as_ref().is_some_and(|all| all.scan(ScanRange::all()).next().is_some());
         let (pending, values) = (HashMap::new(), Values::new());
-        let state = State { spaces, deadlines, any_deadline, pending, values, last: 0 };
+        let (hits, misses) = (0, 0);
+        let state = State { spaces, deadlines, any_deadline, pending, values, hits, misses, last: 0 };
         // Bounded by what connections may have under way: one turn each.
         let (settling, settled) = mpsc::unbounded_channel();
         Ok((Arc::new(Self { space, io, state: Mutex::new(state), settling }), settled))
@@ -143,6 +147,12 @@ impl Databases {
     /// The keyspace of a database, if anything was ever put there.
     pub(super) fn keyspace_of(&self, database: u8) -> Option<Keyspace> {
         self.lock().spaces.get(usize::from(database)).cloned().flatten()
+    }
+
+    /// Reads that found a value at hand, and that asked the store.
+    pub(super) fn reads(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.hits, state.misses)
     }
 
     /// Nanoseconds since 1970.
@@ -269,7 +279,9 @@ impl<'a> Work<'a> {
     fn at_hand(&mut self, database: u8, key: &[u8]) -> Option<Entry> {
         let is_quiet = self.staged.is_empty();
         let state = self.state();
-        (is_quiet && state.pending.is_empty()).then(|| state.values.get(database, key)).flatten()
+        let found = (is_quiet && state.pending.is_empty()).then(|| state.values.get(database, key)).flatten();
+        state.hits += u64::from(found.is_some());
+        found
     }
 
     fn found(&mut self, name: Key) -> annals::Result<Option<Entry>> {
@@ -286,9 +298,12 @@ impl<'a> Work<'a> {
             self.rests = true;
             return Ok(entry);
         }
-        if let Some(entry) = self.state().values.get(name.0, &name.1) {
+        let state = self.state();
+        if let Some(entry) = state.values.get(name.0, &name.1) {
+            state.hits += 1;
             return Ok(Some(entry));
         }
+        state.misses += 1;
         let Some(keyspace) = self.keyspace(name.0) else { return Ok(None) };
         let Some(value) = keyspace.get(&name.1)? else { return Ok(None) };
         let entry = Entry { value: Arc::new(value), stored: None, deadline: self.deadline(&name)? };

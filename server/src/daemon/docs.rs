@@ -4,7 +4,7 @@ use super::table::Command;
 use crate::resp::Reply;
 
 /// Flags that mean something here only.
-const OWN: [&str; 4] = ["settled", "apart", "whole", "stores"];
+const OWN: [&str; 8] = ["settled", "apart", "whole", "stores", "operate", "action", "reveals", "redacts"];
 
 /// The entry of COMMAND and COMMAND INFO.
 pub(super) fn info(command: &Command) -> Reply {

@@ -20,15 +20,21 @@ mod connection;
 mod databases;
 mod docs;
 mod glob;
+mod http;
 mod open_runs;
+mod operations;
+mod perform;
 mod replay;
 mod server;
 mod session;
+mod slow;
 mod table;
+mod tenant;
 #[cfg(test)]
 mod tests;
 mod turn;
 mod values;
 
-pub use config::{Serving, ServingError};
+pub use access::{Rights, Token, make_token, revoke_token, tokens};
+pub use config::{ConfiguredToken, Serving, ServingError};
 pub use server::{Began, serve};

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use annals::{Durability, Ending, Frame, OpenFrame, RecordingNondet, Run, SystemNondet, Ticket};
 
-use super::session::Daemon;
+use super::tenant::Tenant;
 use super::turn::Refusal;
 
 /// Runs that are open at a time.
@@ -118,7 +118,7 @@ impl Drop for OpenRun {
     }
 }
 
-impl Daemon {
+impl Tenant {
     /// Whether one more run may be begun.
     ///
     /// # Errors

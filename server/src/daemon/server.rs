@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use annals::{Durability, Options, Store};
 use tokio::net::{TcpListener, UnixListener};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::access::{self, Access};
-use super::config::{Serving, ServingError};
+use super::access::{self, Access, Grant, Rights};
+use super::config::{Places, Serving, ServingError};
 use super::connection;
 use super::databases::Databases;
+use super::http::Http;
 use super::session::{Daemon, Facts, Session};
 use crate::program::interrupted;
 use crate::share::{Came, Host, Listening, listen_at, listen_for};
@@ -38,9 +40,11 @@ pub struct Began {
     pub sockets: Vec<PathBuf>,
     /// The address of TCP, its port as it was given by the system.
     pub tcp: Option<SocketAddr>,
+    /// That of HTTP.
+    pub http: Option<SocketAddr>,
     /// A token that was just made: nobody is told a second time.
     pub token: Option<String>,
-    /// Whether TCP asks for no token.
+    /// Whether TCP and HTTP ask for no token.
     pub is_open: bool,
 }
 
@@ -56,7 +60,7 @@ pub fn serve(
     began: impl FnOnce(&Began),
     waiting: impl Fn(usize),
 ) -> Result<(), ServingError> {
-    let (address, token) = (serving.address()?, serving.token()?);
+    let places = serving.places()?;
     // The writer and the clients need cores, too: with two of them, a second thread here costs a fifth of the reads.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let carriers = (cores / 2).clamp(1, CARRIERS_MAX);
@@ -66,35 +70,30 @@ pub fn serve(
     let options = Options { durability: Durability::Process, ..Options::default() };
     let io = options.io.clone();
     let store = Store::open_with(root, options)?;
-    let space = store.namespace(namespace)?;
     let host = Host::without_socket(root).map_err(|cause| system("cannot serve recorders", cause))?;
     let listened = runtime.block_on(async {
-        let (databases, settling) = Databases::open(space.clone(), io)?;
-        let daemon = Arc::new(Daemon::new(store.clone(), databases.clone()));
-        let settler = tokio::spawn(databases.clone().settle(settling));
-        let sweeper = tokio::spawn(sweep(databases));
-        let (access, made) = match (address, serving.no_auth, token) {
-            (None, ..) | (_, true, _) => (Access::OPEN, None),
-            (_, _, Some(hash)) => (Access::by(hash), None),
-            _ => {
-                let (hash, made) = access::token(&space)?;
-                (Access::by(hash), made)
-            }
-        };
+        let asks = !serving.no_auth && (places.tcp.is_some() || places.http.is_some());
+        let (access, made) = admitted(&store, namespace, serving, asks, io.now_ns())?;
+        let daemon = Arc::new(Daemon::new(store.clone(), namespace, io, access, Handle::current()));
+        let owner = daemon.owner()?;
+        let sweeper = tokio::spawn(sweep(daemon.clone()));
         // Before anybody knows where to find it: what ends it is heard from the beginning.
         let ended = interrupted();
-        let doors = Doors::open(root, serving, address).await?;
+        let doors = Doors::open(root, serving, &places).await?;
         began(&Began {
             sockets: doors.unix.iter().map(|(_, listening)| listening.place.clone()).collect(),
             tcp: doors.tcp.as_ref().and_then(|listener| listener.local_addr().ok()),
+            http: doors.http.as_ref().and_then(|listener| listener.local_addr().ok()),
             token: made,
-            is_open: access.is_open(),
+            is_open: !asks,
         });
-        let shared = Arc::new(Shared { daemon, host, store: store.clone(), access });
+        let unasked = (!asks).then(|| owner.clone());
+        let at = doors.http.as_ref().and_then(|listener| listener.local_addr().ok());
+        let http = at.map(|address| Http::new(daemon.clone(), unasked, address));
+        let shared = Arc::new(Shared { daemon, host, store: store.clone(), owner, asks, http });
         listen(&shared, doors, ended, waiting).await;
-        shared.daemon.end_streams();
+        shared.daemon.end();
         sweeper.abort();
-        settler.abort();
         // Runs of those who still record are abandoned while the store is open; their threads end with this.
         tokio::task::block_in_place(|| drop(shared));
         Ok::<(), ServingError>(())
@@ -113,17 +112,48 @@ struct Shared {
     daemon: Arc<Daemon>,
     host: Host,
     store: Store,
-    access: Access,
+    /// What whoever needs no token may do.
+    owner: Grant,
+    /// Whether a token is asked for over TCP and HTTP.
+    asks: bool,
+    http: Option<Http>,
+}
+
+impl Shared {
+    /// What whoever comes over TCP or HTTP may do without a token.
+    fn unasked(&self) -> Option<Grant> {
+        (!self.asks).then(|| self.owner.clone())
+    }
+}
+
+/// Who is let in. Where a token is asked for and there is none, one is made, which is given beside.
+fn admitted(
+    store: &Store,
+    namespace: &str,
+    serving: &Serving,
+    asks: bool,
+    now_ns: u64,
+) -> Result<(Access, Option<String>), ServingError> {
+    let mut tokens = access::tokens(store)?;
+    tokens.extend(serving.tokens(namespace)?);
+    let mut made = None;
+    if asks && tokens.is_empty() {
+        let (token, text) = access::make_token(store, "default", namespace, Rights::ALL, now_ns)?;
+        tokens.push(token);
+        made = Some(text);
+    }
+    Ok((Access::new(tokens), made))
 }
 
 /// Where somebody may come in.
 struct Doors {
     unix: Vec<(UnixListener, Listening)>,
     tcp: Option<TcpListener>,
+    http: Option<TcpListener>,
 }
 
 impl Doors {
-    async fn open(root: &Path, serving: &Serving, address: Option<SocketAddr>) -> Result<Self, ServingError> {
+    async fn open(root: &Path, serving: &Serving, places: &Places) -> Result<Self, ServingError> {
         let mut unix = Vec::new();
         let own = listen_for(root).and_then(registered);
         match own {
@@ -137,16 +167,14 @@ impl Doors {
             let listening = listen_at(place).and_then(registered);
             unix.push(listening.map_err(|cause| ServingError::System { what: what(), cause })?);
         }
-        let tcp = match address {
-            None => None,
-            Some(address) => {
-                let what = || format!("cannot listen at {address}");
-                let bound = TcpListener::bind(address).await;
-                Some(bound.map_err(|cause| ServingError::System { what: what(), cause })?)
-            }
-        };
-        Ok(Self { unix, tcp })
+        Ok(Self { unix, tcp: bound(places.tcp).await?, http: bound(places.http).await? })
     }
+}
+
+async fn bound(address: Option<SocketAddr>) -> Result<Option<TcpListener>, ServingError> {
+    let Some(address) = address else { return Ok(None) };
+    let bound = TcpListener::bind(address).await;
+    bound.map(Some).map_err(|cause| system(&format!("cannot listen at {address}"), cause))
 }
 
 fn registered(listening: Listening) -> std::io::Result<(UnixListener, Listening)> {
@@ -164,7 +192,7 @@ async fn listen(
 ) {
     let (stop, stopped) = watch::channel(false);
     let mut tasks = JoinSet::new();
-    let Doors { unix, tcp } = doors;
+    let Doors { unix, tcp, http } = doors;
     let mut places = Vec::new();
     for (listener, listening) in unix {
         tasks.spawn(accept(shared.clone(), Door::Unix(listener), stopped.clone()));
@@ -172,6 +200,9 @@ async fn listen(
     }
     if let Some(listener) = tcp {
         tasks.spawn(accept(shared.clone(), Door::Tcp(listener), stopped.clone()));
+    }
+    if let Some(listener) = http {
+        tasks.spawn(accept(shared.clone(), Door::Http(listener), stopped.clone()));
     }
     ended.await;
     // From now on it is found nowhere.
@@ -193,6 +224,7 @@ async fn listen(
 enum Door {
     Unix(UnixListener),
     Tcp(TcpListener),
+    Http(TcpListener),
 }
 
 /// Lets in whoever comes by a door, and ends once all of them have.
@@ -209,6 +241,9 @@ async fn accept(shared: Arc<Shared>, door: Door, stopped: watch::Receiver<bool>)
                 Door::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
                 Door::Tcp(listener) => {
                     listener.accept().await.map(|(stream, from)| Stream::Tcp(stream, from))
+                }
+                Door::Http(listener) => {
+                    listener.accept().await.map(|(stream, from)| Stream::Http(stream, from))
                 }
             };
             match came {
@@ -235,21 +270,27 @@ async fn accept(shared: Arc<Shared>, door: Door, stopped: watch::Receiver<bool>)
 enum Stream {
     Unix(tokio::net::UnixStream),
     Tcp(tokio::net::TcpStream, SocketAddr),
+    Http(tokio::net::TcpStream, SocketAddr),
 }
 
 async fn serve_one(shared: Arc<Shared>, stream: Stream, stopped: watch::Receiver<bool>) {
     let daemon = &shared.daemon;
     let id = daemon.connections.fetch_add(1, Ordering::Relaxed) + 1;
-    let facts =
-        |address: String| Facts { id, address, began_ns: daemon.databases.now_ns(), ..Facts::default() };
+    let facts = |address: String| Facts { id, address, began_ns: daemon.now_ns(), ..Facts::default() };
     let _listed = Listed(daemon, id);
     // A connection that breaks is nobody's concern but its own.
     match stream {
+        Stream::Http(stream, from) => {
+            let _ = stream.set_nodelay(true);
+            if let Some(http) = &shared.http {
+                http.serve(stream, from, stopped).await;
+            }
+        }
         Stream::Tcp(mut stream, from) => {
             let _ = stream.set_nodelay(true);
             let facts = facts(from.to_string());
             daemon.clients().insert(id, facts.clone());
-            let session = Session::new(facts, shared.access, false);
+            let session = Session::new(facts, shared.unasked(), false);
             let _ = connection::serve(daemon, session, &mut stream, stopped).await;
         }
         Stream::Unix(mut stream) => {
@@ -260,7 +301,7 @@ async fn serve_one(shared: Arc<Shared>, stream: Stream, stopped: watch::Receiver
             }
             let facts = facts("unix".to_owned());
             daemon.clients().insert(id, facts.clone());
-            let session = Session::new(facts, Access::OPEN, true);
+            let session = Session::new(facts, Some(shared.owner.clone()), true);
             let served = connection::serve(daemon, session, &mut stream, stopped).await;
             let Ok(Some((command, rest))) = served else { return };
             let stream = stream.into_std().and_then(|stream| {
@@ -284,24 +325,25 @@ impl Drop for Listed<'_> {
 }
 
 /// Looks for keys whose deadline is past, a few at a time.
-async fn sweep(databases: Arc<Databases>) {
-    let mut from = Vec::new();
+async fn sweep(daemon: Arc<Daemon>) {
     loop {
         tokio::time::sleep(SWEEP).await;
-        loop {
-            // A store that cannot be read says so to whoever asks for something.
-            let Ok((next, settled)) = databases.sweep(&from, SWEPT_MAX) else { break };
-            if let Some(settled) = settled {
-                let _ = settled.await;
-            }
-            match next {
-                Some(next) => from = next,
-                None => {
-                    from.clear();
-                    break;
-                }
-            }
-            tokio::time::sleep(PAUSE).await;
+        for tenant in daemon.tenants() {
+            sweep_one(&tenant.databases).await;
         }
+    }
+}
+
+async fn sweep_one(databases: &Databases) {
+    let mut from = Vec::new();
+    loop {
+        // A store that cannot be read says so to whoever asks for something.
+        let Ok((next, settled)) = databases.sweep(&from, SWEPT_MAX) else { break };
+        if let Some(settled) = settled {
+            let _ = settled.await;
+        }
+        let Some(next) = next else { break };
+        from = next;
+        tokio::time::sleep(PAUSE).await;
     }
 }

@@ -1,24 +1,28 @@
 //! What a connection is, and what all connections share.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use annals::{RunReader, RunUid, Status, StoredBlob};
-use tokio::sync::{Notify, Semaphore};
+use annals::StoredBlob;
+use annals::io::Io;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
-use super::access::Access;
+use super::access::{Access, Grant, Rights};
 use super::databases::Databases;
-use super::open_runs::OpenRun;
+use super::operations::Operations;
 use super::replay::{Replay, Replayed};
+use super::slow::{Name, SlowLog};
 use super::table::{Command, Table};
+use super::tenant::Tenant;
 use super::turn::Apart;
 use crate::resp::Protocol;
 
 /// Places in scans that are remembered; the oldest go first.
 const CURSORS_MAX: usize = 1 << 16;
-/// Frames whose times are remembered, and their runs.
-const TIMES_MAX: usize = 4 << 20;
+/// Milliseconds after which a turn is slow, where nothing else is said.
+const SLOW_MS: u64 = 100;
 
 /// Commands that are done apart at a time, by what they take.
 const LONG_MAX: usize = 16;
@@ -27,32 +31,44 @@ const WHOLE_MAX: usize = 2;
 /// What all connections share.
 #[derive(Debug)]
 pub(super) struct Daemon {
-    pub(super) databases: Arc<Databases>,
     pub(super) store: annals::Store,
+    pub(super) io: Arc<dyn Io>,
+    runtime: Handle,
+    /// The namespace of whoever needs no token.
+    pub(super) home: String,
+    /// Namespaces that somebody has come to.
+    tenants: Mutex<BTreeMap<String, Arc<Tenant>>>,
+    pub(super) access: Access,
+    pub(super) operations: Operations,
     pub(super) table: Table,
     pub(super) started_ns: u64,
     /// Commands done so far, and connections.
     pub(super) commands: AtomicU64,
     pub(super) connections: AtomicU64,
+    /// Logins with a wrong token.
+    refused: AtomicU64,
+    pub(super) slow: SlowLog,
     clients: Mutex<BTreeMap<u64, Facts>>,
     cursors: Mutex<Cursors>,
-    streams: Mutex<Streams>,
-    /// Something was added to a run.
-    pub(super) added: Notify,
     long: Semaphore,
     whole: Semaphore,
     pub(super) replayed: Replayed,
     /// Frames whose answer is still to come.
-    pub(super) open_frames: Arc<AtomicU64>,
+    open_frames: Arc<AtomicU64>,
 }
 
-/// Runs that are added to, and when frames began. Locked after the databases, never before them, and never while anything is compressed.
-#[derive(Debug, Default)]
-pub(super) struct Streams {
-    /// Those that were begun here and have not ended.
-    pub(super) open: HashMap<String, Arc<OpenRun>>,
-    /// When frames began, in milliseconds since 1970, never going back.
-    times: HashMap<RunUid, Vec<u64>>,
+/// What a daemon has done and holds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Figures {
+    pub(super) commands: u64,
+    pub(super) connections: u64,
+    pub(super) connections_begun: u64,
+    pub(super) logins_refused: u64,
+    pub(super) slow: u64,
+    pub(super) open_runs: u64,
+    pub(super) open_frames: u64,
+    pub(super) values_hits: u64,
+    pub(super) values_misses: u64,
 }
 
 /// A command that is done later, in a turn of its own.
@@ -76,14 +92,23 @@ pub(super) struct Facts {
     pub(super) library: (Vec<u8>, Vec<u8>),
     pub(super) database: u8,
     pub(super) protocol: Protocol,
+    /// Who it logged in as, and to which namespace.
+    pub(super) user: String,
+    pub(super) namespace: String,
 }
 
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) facts: Facts,
-    pub(super) access: Access,
-    pub(super) authenticated: bool,
+    /// What it may do; nothing before it has logged in.
+    pub(super) grant: Option<Grant>,
+    /// What it may do without a login.
+    unasked: Option<Grant>,
+    /// What it may do has just changed.
+    pub(super) granted: bool,
+    /// How many tokens had been taken back when that was looked at.
+    revoked: u64,
     /// It came by a Unix socket, where recorders are let in.
     pub(super) local: bool,
     pub(super) transaction: Option<Transaction>,
@@ -127,24 +152,123 @@ struct Cursors {
 }
 
 impl Daemon {
-    pub(super) fn new(store: annals::Store, databases: Arc<Databases>) -> Self {
-        let started_ns = databases.now_ns();
+    /// Of a store, whose system this is; tasks are started on the runtime.
+    pub(super) fn new(
+        store: annals::Store,
+        home: &str,
+        io: Arc<dyn Io>,
+        access: Access,
+        runtime: Handle,
+    ) -> Self {
+        let started_ns = io.now_ns();
         Self {
-            databases,
+            operations: Operations::new(store.clone()),
             store,
+            home: home.to_owned(),
+            io,
+            runtime,
+            tenants: Mutex::default(),
+            access,
             table: Table::new(),
             started_ns,
             commands: AtomicU64::new(0),
             connections: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            slow: SlowLog::new(SLOW_MS),
             clients: Mutex::default(),
             cursors: Mutex::default(),
-            streams: Mutex::default(),
-            added: Notify::new(),
             long: Semaphore::new(LONG_MAX),
             whole: Semaphore::new(WHOLE_MAX),
             replayed: Replayed::default(),
             open_frames: Arc::default(),
         }
+    }
+
+    /// Nanoseconds since 1970.
+    pub(super) fn now_ns(&self) -> u64 {
+        self.io.now_ns()
+    }
+
+    /// A namespace, which is opened, and made where there is none.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn tenant(&self, namespace: &str) -> annals::Result<Arc<Tenant>> {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tenant) = tenants.get(namespace) {
+            return Ok(tenant.clone());
+        }
+        let space = self.store.namespace(namespace)?;
+        let (databases, settling) = Databases::open(space.clone(), self.io.clone())?;
+        self.runtime.spawn(databases.clone().settle(settling));
+        let tenant = Arc::new(Tenant::new(namespace, space, databases, self.open_frames.clone()));
+        tenants.insert(namespace.to_owned(), tenant.clone());
+        Ok(tenant)
+    }
+
+    /// The namespaces that somebody has come to.
+    pub(super) fn tenants(&self) -> Vec<Arc<Tenant>> {
+        self.tenants.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// All rights, for whoever needs no token.
+    ///
+    /// # Errors
+    /// As [`Daemon::tenant`].
+    pub(super) fn owner(&self) -> annals::Result<Grant> {
+        let tenant = self.tenant(&self.home)?;
+        Ok(Grant { name: "owner".into(), rights: Rights::ALL, tenant, token: None })
+    }
+
+    /// What whoever says this may do: `user` is the token's name, or `default` where none is named.
+    ///
+    /// # Errors
+    /// As [`Daemon::tenant`].
+    pub(super) fn login(&self, user: &[u8], token: &[u8]) -> annals::Result<Option<Grant>> {
+        let Some(found) = self.access.find(user, token) else {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!("a login was refused");
+            return Ok(None);
+        };
+        let tenant = self.tenant(&found.namespace)?;
+        Ok(Some(Grant {
+            name: found.name.as_str().into(),
+            rights: found.rights,
+            tenant,
+            token: Some(found.hash),
+        }))
+    }
+
+    /// A turn of a connection has its replies, which was begun then on the monotonic clock.
+    pub(super) fn took(&self, session: &Session, first: Name, commands: usize, began_ns: u64) {
+        let took = self.io.monotonic_ns().saturating_sub(began_ns);
+        self.slow.took(took, first, commands, &session.facts, self.now_ns());
+    }
+
+    /// Figures of this moment.
+    pub(super) fn figures(&self) -> Figures {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let tenants = self.tenants();
+        let reads: Vec<_> = tenants.iter().map(|tenant| tenant.databases.reads()).collect();
+        Figures {
+            commands: load(&self.commands),
+            connections: self.clients().len() as u64,
+            connections_begun: load(&self.connections),
+            logins_refused: load(&self.refused),
+            slow: self.slow.count(),
+            open_runs: tenants.iter().map(|tenant| tenant.streams().open.len() as u64).sum(),
+            open_frames: load(&self.open_frames),
+            values_hits: reads.iter().map(|(hits, _)| hits).sum(),
+            values_misses: reads.iter().map(|(_, misses)| misses).sum(),
+        }
+    }
+
+    /// Ends what only the daemon could go on with, while the store is open.
+    pub(super) fn end(&self) {
+        for tenant in self.tenants() {
+            tenant.end_streams();
+        }
+        self.operations.end();
     }
 
     /// Who is connected.
@@ -157,39 +281,6 @@ impl Daemon {
         match apart {
             Apart::Long => &self.long,
             Apart::Whole => &self.whole,
-        }
-    }
-
-    /// Runs as streams.
-    pub(super) fn streams(&self) -> MutexGuard<'_, Streams> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// When each frame of a run began, in milliseconds since 1970, never going back.
-    ///
-    /// # Errors
-    /// Those of the store.
-    pub(super) fn times(&self, reader: &RunReader) -> annals::Result<Vec<u64>> {
-        let (uid, frames) = (reader.info().uid, reader.info().frames);
-        let mut streams = self.streams();
-        if streams.times.values().map(|times| times.len() + 64).sum::<usize>() > TIMES_MAX {
-            streams.times.clear();
-        }
-        let times = streams.times.entry(uid).or_default();
-        for number in times.len()..frames as usize {
-            let number = u32::try_from(number + 1).unwrap_or(u32::MAX);
-            let began = reader.frame_info(number)?.started_ns / 1_000_000;
-            times.push(began.max(times.last().copied().unwrap_or(0)));
-        }
-        Ok(times.get(..frames as usize).unwrap_or_default().to_vec())
-    }
-
-    /// Ends what XADD began here: those runs are whole. Others were not told to end, so they are abandoned with the store's closing.
-    pub(super) fn end_streams(&self) {
-        let open = std::mem::take(&mut self.streams().open);
-        for open in open.into_values().filter(|open| open.is_stream) {
-            // Where that fails the store's closing says why.
-            let _ = open.run.end(Status::Ok);
         }
     }
 
@@ -215,11 +306,14 @@ impl Daemon {
 }
 
 impl Session {
-    pub(super) fn new(facts: Facts, access: Access, local: bool) -> Self {
-        Self {
+    /// One that may do this without a login; nothing, where it has to log in.
+    pub(super) fn new(facts: Facts, unasked: Option<Grant>, local: bool) -> Self {
+        let mut session = Self {
             facts,
-            access,
-            authenticated: access.is_open(),
+            grant: None,
+            unasked: unasked.clone(),
+            granted: false,
+            revoked: 0,
             local,
             transaction: None,
             ends: false,
@@ -228,7 +322,60 @@ impl Session {
             in_exec: false,
             apart: None,
             replay: None,
+        };
+        if let Some(grant) = unasked {
+            session.grant(grant);
         }
+        session
+    }
+
+    /// Whether it may do what it may without a login.
+    pub(super) fn needs_no_token(&self) -> bool {
+        self.unasked.is_some()
+    }
+
+    /// Whether it may do this.
+    pub(super) fn may(&self, rights: Rights) -> bool {
+        self.grant.as_ref().is_some_and(|grant| grant.rights.include(rights))
+    }
+
+    /// Whether it is shown what is known of runs, but not what was said in them.
+    pub(super) fn is_redacted(&self) -> bool {
+        !self.may(Rights::READ)
+    }
+
+    /// Whether it may record as `annals record` does: only whoever needs no token.
+    pub(super) fn records(&self) -> bool {
+        self.grant.as_ref().is_some_and(|grant| grant.token.is_none())
+    }
+
+    /// Whether the token that it came by was taken back.
+    pub(super) fn is_taken_back(&mut self, daemon: &Daemon) -> bool {
+        let revoked = daemon.access.revoked();
+        if self.revoked == revoked {
+            return false;
+        }
+        self.revoked = revoked;
+        let Some(Grant { name, token: Some(hash), .. }) = &self.grant else { return false };
+        !daemon.access.holds(name, hash)
+    }
+
+    /// The namespace that it is in; that of the daemon before it has logged in.
+    ///
+    /// # Errors
+    /// As [`Daemon::tenant`].
+    pub(super) fn tenant(&self, daemon: &Daemon) -> annals::Result<Arc<Tenant>> {
+        match &self.grant {
+            Some(grant) => Ok(grant.tenant.clone()),
+            None => daemon.tenant(&daemon.home),
+        }
+    }
+
+    /// Lets it do this from now on.
+    pub(super) fn grant(&mut self, grant: Grant) {
+        (self.facts.user, self.facts.namespace) = (grant.name.to_string(), grant.tenant.name.clone());
+        (self.grant, self.granted) = (Some(grant), true);
+        self.replay = None;
     }
 
     /// As it was when it began, but for what it is.
@@ -239,7 +386,10 @@ impl Session {
             address: std::mem::take(&mut self.facts.address),
             ..Facts::default()
         };
-        (self.facts, self.transaction, self.authenticated) = (facts, None, self.access.is_open());
+        (self.facts, self.transaction, self.grant, self.granted) = (facts, None, None, true);
         self.replay = None;
+        if let Some(grant) = self.unasked.clone() {
+            self.grant(grant);
+        }
     }
 }

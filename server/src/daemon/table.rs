@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::access::Rights;
 use super::commands;
 use super::turn::{Call, Outcome};
 
@@ -14,7 +15,8 @@ pub(super) struct Command {
     pub(super) arity: i32,
     /// `no_auth`: also before login; `no_multi`: done at once within a transaction; `settled`: only once what came before is on disk;
     /// `apart`, `whole`: by itself, where waiting holds nobody up ([`super::turn::Apart`]); `stores`: its values are the engine's, which long ones
-    /// are handed to ahead; the others are for clients.
+    /// are handed to ahead; `operate`: what concerns the whole store; `action`: kept in the store that it was done; `reveals`: a write whose reply
+    /// tells what was there; `redacts`: shows a redacted reader less; the others are for clients.
     pub(super) flags: &'static [&'static str],
     /// Which words are keys: the first, the last (from the end where negative), every how many. No keys: zeros.
     pub(super) keys: (i32, i32, i32),
@@ -26,6 +28,24 @@ pub(super) struct Command {
     /// What follows its name: `[x]` may be left out, `a|b` is one of both, `...` may come again, CAPITALS are written as they are.
     pub(super) arguments: &'static str,
     pub(super) run: fn(&mut Call<'_, '_>) -> Outcome,
+}
+
+impl Command {
+    /// The rights that it takes.
+    pub(super) fn rights(&self) -> Rights {
+        let is = |flag| self.flags.contains(&flag);
+        let rights = [
+            (is("readonly") || is("reveals"), Rights::READ),
+            (is("write"), Rights::RECORD),
+            (is("operate"), Rights::OPERATE),
+        ];
+        rights.into_iter().filter(|(is, _)| *is).fold(Rights::NONE, |all, (_, right)| all.and(right))
+    }
+
+    /// Whether whoever has these rights may give it. What shows a redacted reader less is asked of [`Session::is_redacted`](super::session::Session::is_redacted).
+    pub(super) fn is_allowed(&self, rights: Rights) -> bool {
+        rights.include(self.rights()) || self.flags.contains(&"redacts") && rights.include(Rights::REDACTED)
+    }
 }
 
 /// A command on one key, whose group is said by [`in_group`].

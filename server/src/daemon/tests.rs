@@ -5,20 +5,21 @@ use std::sync::Arc;
 use annals::io::RealIo;
 use annals::{Options, Store};
 
-use super::access::Access;
+use super::access::{Access, Grant, Rights, Token};
 use super::databases::Databases;
 use super::session::{Daemon, Facts, Session};
 use super::turn::{End, turn};
 use crate::resp::{Limits, Requests};
 
 mod own;
+mod rights;
 mod runs;
 
 /// A daemon without sockets.
-struct Bench {
-    daemon: Arc<Daemon>,
+pub(super) struct Bench {
+    pub(super) daemon: Arc<Daemon>,
     _directory: tempfile::TempDir,
-    runtime: tokio::runtime::Runtime,
+    pub(super) runtime: tokio::runtime::Runtime,
 }
 
 /// One of its connections.
@@ -29,7 +30,7 @@ struct Client<'a> {
 }
 
 impl Bench {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::with(Options::default())
     }
 
@@ -38,29 +39,28 @@ impl Bench {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build().unwrap();
         let store = Store::open_with(directory.path().join("s"), options).unwrap();
-        let space = store.namespace("default").unwrap();
-        let (databases, settling) = Databases::open(space, Arc::new(RealIo::new())).unwrap();
-        runtime.spawn(databases.clone().settle(settling));
-        Self { daemon: Arc::new(Daemon::new(store, databases)), _directory: directory, runtime }
+        Self { daemon: Self::daemon(store, &runtime), _directory: directory, runtime }
     }
 
     /// Another daemon over the same store, as after a start.
     fn started_again(self) -> Self {
         let Self { daemon, _directory, runtime } = self;
         let store = daemon.store.clone();
-        let space = store.namespace("default").unwrap();
-        let (databases, settling) = Databases::open(space, Arc::new(RealIo::new())).unwrap();
-        runtime.spawn(databases.clone().settle(settling));
-        Self { daemon: Arc::new(Daemon::new(store, databases)), _directory, runtime }
+        Self { daemon: Self::daemon(store, &runtime), _directory, runtime }
+    }
+
+    fn daemon(store: Store, runtime: &tokio::runtime::Runtime) -> Arc<Daemon> {
+        let (io, access) = (Arc::new(RealIo::new()), Access::new([]));
+        Arc::new(Daemon::new(store, "default", io, access, runtime.handle().clone()))
     }
 
     fn client(&self) -> Client<'_> {
-        self.client_with(Access::OPEN)
+        self.client_with(Some(self.daemon.owner().unwrap()))
     }
 
-    fn client_with(&self, access: Access) -> Client<'_> {
-        let session = Session::new(Facts { id: 7, ..Facts::default() }, access, true);
-        let limits = if session.authenticated { Limits::CLIENT } else { Limits::STRANGER };
+    fn client_with(&self, grant: Option<Grant>) -> Client<'_> {
+        let session = Session::new(Facts { id: 7, ..Facts::default() }, grant, true);
+        let limits = if session.grant.is_some() { Limits::CLIENT } else { Limits::STRANGER };
         Client { bench: self, session, requests: Requests::new(limits) }
     }
 }
@@ -353,8 +353,8 @@ fn connections_are_as_in_redis() {
 #[test]
 fn nobody_does_anything_before_login() {
     let bench = Bench::new();
-    let access = Access::by(blake3::hash(b"token"));
-    let mut client = bench.client_with(access);
+    bench.daemon.access.add(token("ci", "default", Rights::ALL));
+    let mut client = bench.client_with(None);
     client.script(
         r#"
         ping -> -NOAUTH Authentication required.
@@ -372,18 +372,24 @@ fn nobody_does_anything_before_login() {
         get a -> -NOAUTH Authentication required.
         "#,
     );
-    let mut other = bench.client_with(access);
+    let mut other = bench.client_with(None);
     let (reply, ends) = other.bytes(format!("set a {}\r\n", "x ".repeat(20)).as_bytes());
     assert!(ends && reply == "-ERR Protocol error: unauthenticated multibulk length|", "{reply}");
-    let mut third = bench.client_with(access);
+    let mut third = bench.client_with(None);
     let (reply, _) = third.bytes(b"hello 2 auth default token setname me\r\nget a\r\n");
     assert!(reply.starts_with("*14|$6|server|") && reply.ends_with("$1|1|"), "{reply}");
     // From its login on it may say more, in the same bytes.
     let big = "x".repeat(20_000);
-    let mut fourth = bench.client_with(access);
+    let mut fourth = bench.client_with(None);
     let (reply, _) =
         fourth.bytes(format!("auth token\r\n*3\r\n$3\r\nset\r\n$1\r\nb\r\n$20000\r\n{big}\r\n").as_bytes());
     assert_eq!(reply, "+OK|+OK|");
+}
+
+/// A token whose text is `token`.
+pub(super) fn token(name: &str, namespace: &str, rights: Rights) -> Token {
+    let hash = blake3::hash(b"token");
+    Token { name: name.to_owned(), namespace: namespace.to_owned(), rights, made_ns: 0, hash }
 }
 
 #[test]

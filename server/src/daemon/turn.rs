@@ -8,7 +8,9 @@ use tokio::sync::oneshot;
 
 use super::databases::{Entry, Settled, Work};
 use super::session::{Daemon, Held, Queued, Session};
+use super::slow::Name;
 use super::table::{Command, refused};
+use super::tenant::Tenant;
 use crate::resp::{Limits, Malformed, Reply, Requests};
 use crate::share::code_of;
 
@@ -49,6 +51,7 @@ impl Apart {
 /// What a command is given.
 pub(super) struct Call<'a, 'w> {
     pub(super) daemon: &'a Daemon,
+    pub(super) tenant: &'a Arc<Tenant>,
     pub(super) session: &'a mut Session,
     pub(super) work: &'a mut Work<'w>,
     /// Its words, its name first; as many as its arity asks for.
@@ -133,13 +136,15 @@ pub(super) struct Turn {
     pub(super) out: Vec<u8>,
     pub(super) wait: Option<oneshot::Receiver<Settled>>,
     pub(super) commands: usize,
+    /// The first of them.
+    pub(super) first: Name,
     pub(super) end: Option<End>,
     /// There may be whole requests left.
     pub(super) more: bool,
     /// A command waits for something to come, until then at most (milliseconds since 1970).
     pub(super) waits: Option<Option<u64>>,
-    /// Something was added to a run.
-    pub(super) added: bool,
+    /// Something was added to a run of this namespace.
+    pub(super) added: Option<Arc<Tenant>>,
 }
 
 impl Turn {
@@ -159,7 +164,20 @@ pub(super) fn turn(
     input: &mut &[u8],
 ) -> Turn {
     let mut turn = Turn::default();
-    let mut work = Work::new(&daemon.databases);
+    if session.is_taken_back(daemon) {
+        turn.end = Some(End::HangUp);
+        return turn;
+    }
+    session.granted = false;
+    let tenant = match session.tenant(daemon) {
+        Ok(tenant) => tenant,
+        Err(error) => {
+            Reply::Error(Refusal::from(error).0).put(session.facts.protocol, &mut turn.out);
+            turn.end = Some(End::HangUp);
+            return turn;
+        }
+    };
+    let mut work = Work::new(&tenant.databases);
     loop {
         if turn.commands >= COMMANDS_MAX
             || turn.out.len() >= REPLY_BYTES_MAX
@@ -187,11 +205,18 @@ pub(super) fn turn(
             }
         };
         let Some(name) = request.first() else { continue };
-        if session.local && session.transaction.is_none() && name.eq_ignore_ascii_case(b"STORE.USE") {
+        if session.local
+            && session.records()
+            && session.transaction.is_none()
+            && name.eq_ignore_ascii_case(b"STORE.USE")
+        {
             turn.end = Some(End::Recorder(request));
             break;
         }
-        let reply = answer(daemon, session, &mut work, request);
+        if turn.commands == 0 {
+            turn.first = Name::of(name);
+        }
+        let reply = answer(daemon, &tenant, session, &mut work, request);
         if let Some(held) = &session.held {
             turn.more = true;
             turn.waits = held.waits.then_some(held.until);
@@ -203,15 +228,15 @@ pub(super) fn turn(
             turn.end = Some(End::HangUp);
             break;
         }
-        // From its login on a client may say more.
-        requests.limit(if session.authenticated { Limits::CLIENT } else { Limits::STRANGER });
-        if session.apart.take().is_some() {
+        // From its login on a client may say more, and is in a namespace of its own.
+        requests.limit(if session.grant.is_some() { Limits::CLIENT } else { Limits::STRANGER });
+        if session.apart.take().is_some() || session.granted {
             turn.more = true;
             break;
         }
     }
     daemon.commands.fetch_add(turn.commands as u64, Ordering::Relaxed);
-    turn.added = work.has_handed_over();
+    turn.added = work.has_handed_over().then(|| tenant.clone());
     match work.commit() {
         Ok(wait) => turn.wait = wait,
         Err(error) => turn.fail(session, &error.to_string()),
@@ -219,8 +244,45 @@ pub(super) fn turn(
     turn
 }
 
+/// What came of a command that was done alone.
+pub(super) struct Single {
+    /// Nothing, where it is held to be done again.
+    pub(super) reply: Option<Reply>,
+    pub(super) wait: Option<oneshot::Receiver<Settled>>,
+    /// Something was added to a run of this namespace.
+    pub(super) added: Option<Arc<Tenant>>,
+}
+
+/// Does one command as a turn of its own.
+pub(super) fn single(daemon: &Daemon, session: &mut Session, held: Held) -> Single {
+    let failed = |error: annals::Error| Single {
+        reply: Some(Reply::Error(Refusal::from(error).0)),
+        wait: None,
+        added: None,
+    };
+    let tenant = match session.tenant(daemon) {
+        Ok(tenant) => tenant,
+        Err(error) => return failed(error),
+    };
+    (session.until, session.apart) = (held.until, held.apart);
+    let mut work = Work::new(&tenant.databases);
+    let reply = answer(daemon, &tenant, session, &mut work, held.words);
+    daemon.commands.fetch_add(u64::from(session.held.is_none()), Ordering::Relaxed);
+    let added = work.has_handed_over().then(|| tenant.clone());
+    match work.commit() {
+        Ok(wait) => Single { reply: session.held.is_none().then_some(reply), wait, added },
+        Err(error) => failed(error),
+    }
+}
+
 /// The reply to a command.
-fn answer(daemon: &Daemon, session: &mut Session, work: &mut Work<'_>, words: Vec<Vec<u8>>) -> Reply {
+fn answer(
+    daemon: &Daemon,
+    tenant: &Arc<Tenant>,
+    session: &mut Session,
+    work: &mut Work<'_>,
+    words: Vec<Vec<u8>>,
+) -> Reply {
     let checked = check(daemon, session, &words);
     let command = match checked {
         Ok(command) => command,
@@ -253,8 +315,20 @@ fn answer(daemon: &Daemon, session: &mut Session, work: &mut Work<'_>, words: Ve
         transaction.queued.push(Queued { command, words, stored });
         return Reply::Simple("QUEUED".into());
     }
-    let mut call = Call { daemon, session, work, words: &words, stored: &stored };
-    (command.run)(&mut call).unwrap_or_else(|Refusal(why)| Reply::Error(why))
+    let mut call = Call { daemon, tenant, session, work, words: &words, stored: &stored };
+    let outcome = (command.run)(&mut call);
+    let outcome = if is("action") { recorded(&mut call, outcome) } else { outcome };
+    outcome.unwrap_or_else(|Refusal(why)| Reply::Error(why))
+}
+
+/// Keeps in the store what an operator had done. Nobody is told of it before that is on disk.
+fn recorded(call: &mut Call<'_, '_>, outcome: Outcome) -> Outcome {
+    let who = call.session.grant.as_ref().map(|grant| grant.name.clone()).unwrap_or_default();
+    let failed = outcome.as_ref().err().map(|refusal| refusal.0.as_str());
+    let (from, now_ns) = (&call.session.facts.address, call.daemon.now_ns());
+    let ticket = call.daemon.operations.record(&who, from, call.words, failed, now_ns)?;
+    call.work.rest_on(ticket);
+    outcome
 }
 
 /// An error, after which EXEC does nothing of a transaction.
@@ -283,7 +357,7 @@ fn stored(
 fn check(daemon: &Daemon, session: &Session, words: &[Vec<u8>]) -> Result<&'static Command, Refusal> {
     let name = words.first().map(Vec::as_slice).unwrap_or_default();
     let Some(command) = daemon.table.find(name) else {
-        if !session.authenticated {
+        if session.grant.is_none() {
             return Err("NOAUTH Authentication required.".into());
         }
         let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes.get(..128).unwrap_or(bytes)).into_owned();
@@ -299,8 +373,15 @@ fn check(daemon: &Daemon, session: &Session, words: &[Vec<u8>]) -> Result<&'stat
         }
         return Err(Refusal(text));
     };
-    if !session.authenticated && !command.flags.contains(&"no_auth") {
-        return Err("NOAUTH Authentication required.".into());
+    match &session.grant {
+        None if !command.flags.contains(&"no_auth") => return Err("NOAUTH Authentication required.".into()),
+        Some(grant) if !command.is_allowed(grant.rights) => {
+            let (name, wanted) = (command.name, command.rights());
+            return Err(Refusal(format!(
+                "NOPERM this user has no permissions to run the '{name}' command: it takes the right {wanted}"
+            )));
+        }
+        _ => {}
     }
     let (given, wanted) = (words.len(), command.arity.unsigned_abs() as usize);
     if given < wanted || command.arity > 0 && given > wanted {

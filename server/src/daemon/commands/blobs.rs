@@ -1,6 +1,6 @@
 //! Blobs: bytes kept under their BLAKE3, in the keyspace `annals.blobs`. A frame's bodies are not among them: those are the run's.
 
-use annals::{BlobId, Content, Durability, History, Keyspace, StoredBlob};
+use annals::{BlobId, BlobReader, Content, Durability, History, Keyspace, Namespace, StoredBlob, Ticket};
 
 use super::parse::{number, syntax};
 use crate::daemon::table::{Command, command, in_group};
@@ -43,17 +43,40 @@ pub(super) const COMMANDS: &[Command] = &in_group(
 fn put(call: &mut Call<'_, '_>) -> Outcome {
     let stored = call.stored.first().map(|(_, blob)| blob.clone());
     let id = stored.as_ref().map_or_else(|| BlobId::of(call.word(1)), StoredBlob::id);
-    let space = call.work.space();
+    let content = stored.map_or_else(|| call.word(1).into(), Content::from);
+    let ticket = keep(call.work.space(), id, content)?;
+    call.work.rest_on(ticket);
+    Ok(Reply::text(id.to_string()))
+}
+
+fn keep(space: &Namespace, id: BlobId, content: Content) -> annals::Result<Ticket> {
     let blobs = match space.find_keyspace(BLOBS)? {
         Some(blobs) => blobs,
         None => space.keyspace(BLOBS, History::Latest)?,
     };
-    let content = stored.map_or_else(|| call.word(1).into(), Content::from);
     let mut batch = space.batch();
     batch.put(&blobs, &id.0, content);
-    let ticket = batch.submit_with(Durability::Disk)?;
-    call.work.rest_on(ticket);
-    Ok(Reply::text(id.to_string()))
+    batch.submit_with(Durability::Disk)
+}
+
+/// Keeps a blob that the store has already.
+///
+/// # Errors
+/// Those of the store.
+pub(in crate::daemon) fn keep_blob(space: &Namespace, blob: StoredBlob) -> annals::Result<Ticket> {
+    keep(space, blob.id(), blob.into())
+}
+
+/// A blob that was kept under this id, as a stream.
+///
+/// # Errors
+/// Those of the store; where the id is none.
+pub(in crate::daemon) fn blob_reader(space: &Namespace, id: &[u8]) -> Result<Option<BlobReader>, Refusal> {
+    let id = id_of(id)?;
+    Ok(match space.find_keyspace(BLOBS)? {
+        Some(blobs) => blobs.reader(&id)?,
+        None => None,
+    })
 }
 
 fn get(call: &mut Call<'_, '_>) -> Outcome {

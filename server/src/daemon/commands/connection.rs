@@ -1,6 +1,7 @@
 //! Commands about the connection itself.
 
 use super::parse::{integer, is, no_subcommand, shown, syntax, wrong_number_of};
+use crate::daemon::access::Rights;
 use crate::daemon::databases::DATABASES;
 use crate::daemon::session::Facts;
 use crate::daemon::table::Command;
@@ -152,7 +153,7 @@ fn hello(call: &mut Call<'_, '_>) -> Outcome {
             return Err(Refusal(format!("ERR Syntax error in HELLO option '{}'", shown(call.word(at)))));
         }
     }
-    if !call.session.authenticated {
+    if call.session.grant.is_none() {
         return Err("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time".into());
     }
     call.session.facts.protocol = protocol;
@@ -178,7 +179,7 @@ fn hello(call: &mut Call<'_, '_>) -> Outcome {
 
 fn auth(call: &mut Call<'_, '_>) -> Outcome {
     match call.words.len() {
-        2 if call.session.access.is_open() => Err("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?".into()),
+        2 if call.daemon.access.is_empty() => Err("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?".into()),
         2 => login(call, 0, 1),
         3 => login(call, 1, 2),
         _ => Err(syntax()),
@@ -187,13 +188,19 @@ fn auth(call: &mut Call<'_, '_>) -> Outcome {
 
 /// Lets in who gives the right password; `user` is 0 where none is named.
 fn login(call: &mut Call<'_, '_>, user: usize, password: usize) -> Outcome {
-    let known = user == 0 || call.word(user) == b"default";
-    // Asked in any case, so that nothing is learnt from how long it takes.
-    let admitted = call.session.access.admits(call.word(password));
-    if !(admitted && known) {
-        return Err(WRONG_PASSWORD.into());
+    if call.session.in_exec {
+        // What was queued was allowed to whoever queued it.
+        return Err("ERR a login is not possible inside a transaction".into());
     }
-    call.session.authenticated = true;
+    let name = if user == 0 { b"default" } else { call.word(user) };
+    let grant = call.daemon.login(name, call.word(password))?;
+    match grant {
+        Some(grant) => call.session.grant(grant),
+        // Who needs no token is the user `default` by whatever he says, as in Redis.
+        None if user > 0 && name == b"default" && call.session.needs_no_token() => {}
+        None => return Err(WRONG_PASSWORD.into()),
+    }
+    tell(call);
     Ok(Reply::OK)
 }
 
@@ -237,15 +244,18 @@ fn client(call: &mut Call<'_, '_>) -> Outcome {
         return Ok(Reply::OK);
     }
     if is(word, "INFO") && count == 2 {
-        let line = line(&call.session.facts, call.daemon.databases.now_ns());
+        let line = line(&call.session.facts, call.daemon.now_ns());
         return Ok(Reply::Verbatim("txt", line.into_bytes()));
     }
     if is(word, "LIST") && (count == 2 || count > 3) {
         let wanted = wanted(call)?;
-        let now = call.daemon.databases.now_ns();
+        let now = call.daemon.now_ns();
         let clients = call.daemon.clients();
-        let chosen =
-            clients.values().filter(|facts| wanted.as_ref().is_none_or(|ids| ids.contains(&facts.id)));
+        // Of other namespaces only an operator hears.
+        let (all, own) = (call.session.may(Rights::OPERATE), &call.session.facts.namespace);
+        let chosen = clients.values().filter(|facts| {
+            wanted.as_ref().is_none_or(|ids| ids.contains(&facts.id)) && (all || facts.namespace == *own)
+        });
         let lines: String = chosen.map(|facts| line(facts, now)).collect();
         return Ok(Reply::Verbatim("txt", lines.into_bytes()));
     }
@@ -286,12 +296,14 @@ fn line(facts: &Facts, now_ns: u64) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let proto = if facts.protocol == Protocol::Resp3 { 3 } else { 2 };
     format!(
-        "id={} addr={} name={} age={} db={} resp={proto} lib-name={} lib-ver={}\n",
+        "id={} addr={} name={} age={} db={} user={} namespace={} resp={proto} lib-name={} lib-ver={}\n",
         facts.id,
         facts.address,
         text(&facts.name),
         now_ns.saturating_sub(facts.began_ns) / 1_000_000_000,
         facts.database,
+        facts.user,
+        facts.namespace,
         text(&facts.library.0),
         text(&facts.library.1),
     )

@@ -86,7 +86,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
         command(
             "frame.get",
             -3,
-            &["readonly", "apart"],
+            &["readonly", "apart", "redacts"],
             SINCE,
             "Returns a frame of a run, or one part of it. Its bytes are those that were recorded, or there is an error.",
             "run seq [REQUEST|RESPONSE|METADATA]",
@@ -102,8 +102,9 @@ fn get(call: &mut Call<'_, '_>) -> Outcome {
         [] => {
             let info = reader.frame_info(seq)?;
             bounded(info.input_bytes.saturating_add(info.output_bytes))?;
-            Ok(told(reader.frame(seq)?))
+            Ok(told(reader.frame(seq)?, call.session.is_redacted()))
         }
+        _ if call.session.is_redacted() => Err("NOPERM what was said in a frame takes the right read".into()),
         [part] if is(part, "REQUEST") => body(reader.input_reader(seq)?),
         [part] if is(part, "RESPONSE") => body(reader.output_reader(seq)?),
         [part] if is(part, "METADATA") => Ok(Reply::Bulk(reader.frame_info(seq)?.metadata)),
@@ -126,9 +127,14 @@ fn body(mut reader: BlobReader) -> Outcome {
     Ok(Reply::Bulk(bytes))
 }
 
-/// A frame as it is told.
-pub(super) fn told(frame: RecordedFrame) -> Reply {
-    Reply::Map(vec![
+/// What stands where a redacted reader is shown less.
+pub(super) fn redacted() -> (Reply, Reply) {
+    field("redacted", Reply::Boolean(true))
+}
+
+/// A frame as it is told. One that is redacted has no bytes that were said, and no hash by which they could be guessed.
+pub(super) fn told(frame: RecordedFrame, is_redacted: bool) -> Reply {
+    let mut told = vec![
         field("seq", Reply::Integer(frame.seq.into())),
         field("parent", frame.parent.map_or(Reply::Null, |seq| Reply::Integer(seq.into()))),
         field("component", Reply::text(frame.component.name())),
@@ -137,13 +143,22 @@ pub(super) fn told(frame: RecordedFrame) -> Reply {
         field("error", Reply::Boolean(frame.error)),
         field("started_ns", integer_of(frame.started_ns)),
         field("duration_ns", integer_of(frame.duration_ns)),
+        field("request_bytes", Reply::count(frame.input.len())),
+        field("response_bytes", Reply::count(frame.output.len())),
+    ];
+    if is_redacted {
+        told.push(redacted());
+        return Reply::Map(told);
+    }
+    told.extend([
         field("request_id", Reply::text(frame.input_id.to_string())),
         field("response_id", Reply::text(frame.output_id.to_string())),
         field("link", Reply::text(frame.link.to_string())),
         field("request", Reply::Bulk(frame.input)),
         field("response", Reply::Bulk(frame.output)),
         field("metadata", Reply::Bulk(frame.metadata)),
-    ])
+    ]);
+    Reply::Map(told)
 }
 
 /// Bytes that telling of a frame takes.

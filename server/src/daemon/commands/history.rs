@@ -27,7 +27,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             |call| {
                 check(call.word(1))?;
                 let seqno = Seqno(number(call.word(2))?);
-                let keyspace = call.daemon.databases.keyspace_of(call.database());
+                let keyspace = call.tenant.databases.keyspace_of(call.database());
                 let found = keyspace.map(|keyspace| keyspace.get_at(call.word(1), seqno)).transpose()?;
                 Ok(found.flatten().map_or(Reply::Null, Reply::Bulk))
             },
@@ -51,7 +51,7 @@ fn versions(call: &mut Call<'_, '_>) -> Outcome {
         _ => return Err(syntax()),
     };
     check(call.word(1))?;
-    let Some(keyspace) = call.daemon.databases.keyspace_of(call.database()) else {
+    let Some(keyspace) = call.tenant.databases.keyspace_of(call.database()) else {
         return Ok(Reply::Array(Vec::new()));
     };
     let (mut told, mut bytes) = (Vec::new(), 0);

@@ -13,7 +13,10 @@ mod snapshots;
 mod store;
 mod streams;
 mod strings;
+mod tokens;
 mod transactions;
+
+pub(super) use blobs::{blob_reader, keep_blob};
 
 use super::table::Command;
 
@@ -32,4 +35,5 @@ pub(super) const GROUPS: &[&[Command]] = &[
     blobs::COMMANDS,
     history::COMMANDS,
     store::COMMANDS,
+    tokens::COMMANDS,
 ];

@@ -50,7 +50,7 @@ fn draw(call: &mut Call<'_, '_>) -> Outcome {
         _ => return Err(wrong_number("nondet.draw")),
     };
     let name = run_name(call.word(1))?;
-    if call.daemon.open_run(name).is_some() {
+    if call.tenant.open_run(name).is_some() {
         let (drawn, ticket) = open_run(call, 1)?.draw(|draws| drawn(draws, kind))?;
         if let Some(ticket) = ticket {
             call.work.rest_on(ticket);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use annals::{Durability, Run, RunInfo, RunSpec, RunUid, Status};
 
-use super::frames::{told, told_bytes};
+use super::frames::{redacted, told, told_bytes};
 use super::parse::{arguments, field, integer_of, is, number, run_name, run_of, syntax};
 use crate::daemon::open_runs::OpenRun;
 use crate::daemon::replay::Replay;
@@ -17,6 +17,7 @@ use crate::resp::Reply;
 
 const SINCE: &str = "annals 0.1.0";
 const READ: &[&str] = &["readonly", "apart"];
+const REDACTS: &[&str] = &["readonly", "apart", "redacts"];
 const WRITE: &[&str] = &["write", "apart"];
 /// Bytes of a run's agent, model and tags together.
 const TEXT_BYTES_MAX: usize = 16 << 10;
@@ -42,7 +43,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
                 "[NAME name] [AGENT agent] [MODEL model] [SEVERITY severity] [METADATA json] [STARTED nanoseconds] [TAG key value ...]",
                 |call| {
                     let spec = spec(call, 1)?;
-                    call.daemon.may_open()?;
+                    call.tenant.may_open()?;
                     let run = call.work.space().prepare_run(spec)?;
                     begun(call, run)
                 },
@@ -57,10 +58,13 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "run [ok|failed|abandoned]",
             end,
         ),
-        command("run.get", 2, READ, SINCE, "Returns what is known of a run.", "run", |call| {
+        command("run.get", 2, REDACTS, SINCE, "Returns what is known of a run.", "run", |call| {
             let reader = run_of(call, 1)?;
             let mut about = about(reader.info());
-            about.push(field("metadata", Reply::Bulk(reader.metadata()?)));
+            about.push(match call.session.is_redacted() {
+                true => redacted(),
+                false => field("metadata", Reply::Bulk(reader.metadata()?)),
+            });
             Ok(Reply::Map(about))
         }),
         Command {
@@ -68,7 +72,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             ..command(
                 "run.list",
                 -1,
-                READ,
+                REDACTS,
                 SINCE,
                 "Returns a cursor and runs, the oldest first. The cursor is for going on after them, and 0 where there are no more.",
                 "[STATUS open|ok|failed|abandoned] [COUNT count] [FROM cursor]",
@@ -110,7 +114,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
         command(
             "run.tail",
             -2,
-            &["readonly", "apart", "blocking"],
+            &["readonly", "apart", "blocking", "redacts"],
             SINCE,
             "Returns frames of a run from one on, which have ended. Where there are none: an empty array if the run has ended, else nil, after waiting where BLOCK is given (0: without end).",
             "run [FROM seq] [COUNT count] [BLOCK milliseconds]",
@@ -133,7 +137,7 @@ fn spec(call: &Call<'_, '_>, from: usize) -> Result<RunSpec, Refusal> {
     let mut spec = arguments(call, from).run_of(RunSpec::default(), &["NAME"])?;
     if spec.name.is_empty() {
         let mut bytes = [0; 8];
-        let drawn = call.daemon.databases.io().random(&mut bytes);
+        let drawn = call.daemon.io.random(&mut bytes);
         drawn.map_err(|error| Refusal(format!("UNAVAILABLE {error}")))?;
         spec.name = format!("run-{:016x}", u64::from_be_bytes(bytes));
     }
@@ -152,7 +156,7 @@ fn begun(call: &mut Call<'_, '_>, run: Run) -> Outcome {
     batch.durability(Durability::Disk);
     call.work.rest_on(batch.submit()?);
     let told = vec![field("name", Reply::text(run.name())), field("uid", integer_of(run.uid().0))];
-    call.daemon.admit(run, false);
+    call.tenant.admit(run, false);
     Ok(Reply::Map(told))
 }
 
@@ -162,7 +166,7 @@ fn begun(call: &mut Call<'_, '_>, run: Run) -> Outcome {
 /// `NOTFOUND` where there is none of this name, `CONFLICT` where it is not recorded here.
 pub(super) fn open_run(call: &Call<'_, '_>, at: usize) -> Result<Arc<OpenRun>, Refusal> {
     let name = run_name(call.word(at))?;
-    if let Some(open) = call.daemon.open_run(name) {
+    if let Some(open) = call.tenant.open_run(name) {
         return Ok(open);
     }
     let status = call.work.space().run(name)?.info().status;
@@ -186,7 +190,7 @@ fn end(call: &mut Call<'_, '_>) -> Outcome {
     batch.durability(Durability::Disk);
     batch.end(status)?;
     call.work.rest_on(batch.submit()?);
-    call.daemon.dismiss(&open);
+    call.tenant.dismiss(&open);
     Ok(Reply::OK)
 }
 
@@ -260,7 +264,7 @@ fn fork(call: &mut Call<'_, '_>) -> Outcome {
     let at = number::<u32>(at.as_bytes())?;
     let edits = is(call.word(2), "EDIT");
     let spec = spec(call, 2 + usize::from(edits))?;
-    call.daemon.may_open()?;
+    call.tenant.may_open()?;
     let run = run_name(run.as_bytes())?;
     let fork = call.work.space().prepare_fork(run, at, edits, spec)?;
     begun(call, fork)
@@ -295,7 +299,7 @@ fn tail(call: &mut Call<'_, '_>) -> Outcome {
         if bytes > REPLY_BYTES_MAX && !found.is_empty() {
             break;
         }
-        found.push(told(frame));
+        found.push(told(frame, call.session.is_redacted()));
     }
     if !found.is_empty() || info.status != Status::Open {
         return Ok(Reply::Array(found));

@@ -41,8 +41,19 @@ pub(super) const COMMANDS: &[Command] = &[
         config,
     ),
     command("info", -1, "1.0.0", "Returns information about the server.", "[section ...]", info),
+    Command {
+        flags: &["operate", "slow"],
+        ..command(
+            "slowlog",
+            -2,
+            "2.2.12",
+            "Returns what took long (GET, LEN) or forgets it (RESET): of each turn its number, when, microseconds, the first command and how many there were, and who asked.",
+            "subcommand [count]",
+            slowlog,
+        )
+    },
     command("time", 1, "2.6.0", "Returns the server time.", "", |call| {
-        let now = call.daemon.databases.now_ns();
+        let now = call.daemon.now_ns();
         let text = |number: u64| Reply::text(number.to_string());
         Ok(Reply::Array(vec![text(now / 1_000_000_000), text(now / 1000 % 1_000_000)]))
     }),
@@ -102,9 +113,45 @@ fn config(call: &mut Call<'_, '_>) -> Outcome {
     Err(no_subcommand("CONFIG", word))
 }
 
+fn slowlog(call: &mut Call<'_, '_>) -> Outcome {
+    let (word, count) = (call.word(1), call.words.len());
+    let integer = |number: u64| Reply::Integer(i64::try_from(number).unwrap_or(i64::MAX));
+    if is(word, "GET") && count <= 3 {
+        // As in Redis: ten, or so many, or all by -1.
+        let most = match call.rest(2) {
+            [] => 10,
+            [count] => usize::try_from(super::parse::integer(count)?).unwrap_or(usize::MAX),
+            _ => return Err(wrong_number_of("slowlog", word)),
+        };
+        let told = call.daemon.slow.kept().into_iter().take(most).map(|slow| {
+            let words = vec![Reply::text(slow.name), Reply::text(format!("({} commands)", slow.commands))];
+            Reply::Array(vec![
+                integer(slow.id),
+                integer(slow.at_s),
+                integer(slow.micros),
+                Reply::Array(words),
+                Reply::text(slow.address),
+                Reply::Bulk(slow.client),
+            ])
+        });
+        return Ok(Reply::Array(told.collect()));
+    }
+    if is(word, "LEN") && count == 2 {
+        return Ok(Reply::count(call.daemon.slow.kept().len()));
+    }
+    if is(word, "RESET") && count == 2 {
+        call.daemon.slow.reset();
+        return Ok(Reply::OK);
+    }
+    if ["GET", "LEN", "RESET"].iter().any(|known| is(word, known)) {
+        return Err(wrong_number_of("slowlog", word));
+    }
+    Err(no_subcommand("SLOWLOG", word))
+}
+
 fn info(call: &mut Call<'_, '_>) -> Outcome {
     let daemon = call.daemon;
-    let now = daemon.databases.now_ns();
+    let now = daemon.now_ns();
     let up = now.saturating_sub(daemon.started_ns) / 1_000_000_000;
     let clients = daemon.clients().len();
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);

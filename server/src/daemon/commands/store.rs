@@ -12,7 +12,8 @@ use crate::daemon::turn::{Call, Outcome, Refusal};
 use crate::resp::Reply;
 
 const SINCE: &str = "annals 0.1.0";
-const WHOLE: &[&str] = &["readonly", "whole"];
+const WHOLE: &[&str] = &["operate", "whole"];
+const ACTION: &[&str] = &["operate", "whole", "action"];
 /// Damaged places that one reply tells of.
 const TOLD_MAX: usize = 1000;
 
@@ -42,7 +43,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
         on_store(
             "store.verify",
             1,
-            WHOLE,
+            ACTION,
             "Reads every file and every run, compares all checksums, hashes and links, and returns what was read and `damaged`: what is not as it was written.",
             "",
             verify,
@@ -50,7 +51,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
         on_store(
             "store.checkpoint",
             1,
-            WHOLE,
+            ACTION,
             "Returns the ledger's checkpoint as one line of JSON: whoever keeps it can tell later whether what it covers was rewritten.",
             "",
             |call| Ok(Reply::text(call.daemon.store.checkpoint()?.to_json(None)?)),
@@ -58,7 +59,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
         on_store(
             "store.backup",
             -2,
-            WHOLE,
+            ACTION,
             "Copies the store as it is now to an absolute path where nothing is. Files that never change are shared by links unless COPY is given. For connections by a Unix socket.",
             "path [COPY]",
             backup,

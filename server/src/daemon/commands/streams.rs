@@ -121,7 +121,7 @@ fn add(call: &mut Call<'_, '_>) -> Outcome {
     }
     let name = std::str::from_utf8(call.word(1)).map_err(|_| "ERR a run's name is UTF-8")?;
     let Some(open) = stream_of(call, name, makes)? else { return Ok(Reply::Null) };
-    let now_ns = call.daemon.databases.now_ns();
+    let now_ns = call.daemon.now_ns();
     let mut body = Vec::new();
     let words: Vec<&[u8]> = fields.iter().map(Vec::as_slice).collect();
     // A vector takes all.
@@ -140,13 +140,13 @@ fn add(call: &mut Call<'_, '_>) -> Outcome {
 
 /// The run that entries of this name go into; it is begun if there is none, and that is wanted.
 fn stream_of(call: &mut Call<'_, '_>, name: &str, makes: bool) -> Result<Option<Arc<OpenRun>>, Refusal> {
-    if let Some(open) = call.daemon.open_run(name) {
+    if let Some(open) = call.tenant.open_run(name) {
         return Ok(Some(open));
     }
     let database = call.database();
     call.work.hold();
     // Somebody else may have begun it while this waited.
-    if let Some(open) = call.daemon.open_run(name) {
+    if let Some(open) = call.tenant.open_run(name) {
         return Ok(Some(open));
     }
     if call.work.get(database, call.word(1))?.is_some() {
@@ -162,9 +162,9 @@ fn stream_of(call: &mut Call<'_, '_>, name: &str, makes: bool) -> Result<Option<
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
         Err(_) if !makes => Ok(None),
         Err(_) => {
-            call.daemon.may_open()?;
+            call.tenant.may_open()?;
             let run = call.work.space().begin_run(RunSpec::new(name))?;
-            Ok(Some(call.daemon.admit(run, true)))
+            Ok(Some(call.tenant.admit(run, true)))
         }
     }
 }
@@ -228,7 +228,7 @@ fn range(call: &mut Call<'_, '_>, from: usize, to: usize, reverse: bool) -> Outc
     };
     let reader = find(call, 1)?;
     let ids = match &reader {
-        Some(reader) => call.daemon.times(reader)?,
+        Some(reader) => call.tenant.times(reader)?,
         None => Vec::new(),
     };
     let (from, to) = (first(call.word(from), &ids)?, last(call.word(to), &ids)?);
@@ -309,7 +309,7 @@ fn read(call: &mut Call<'_, '_>) -> Outcome {
         let (key, after) = (at + 1 + number, at + 1 + half + number);
         let reader = find(call, key)?;
         let ids = match &reader {
-            Some(reader) => call.daemon.times(reader)?,
+            Some(reader) => call.tenant.times(reader)?,
             None => Vec::new(),
         };
         let from = if call.word(after) == b"$" {
@@ -353,7 +353,7 @@ fn info(call: &mut Call<'_, '_>) -> Outcome {
         return Err(wrong_number_of("xinfo", call.word(1)));
     }
     let reader = find(call, 2)?.ok_or("ERR no such key")?;
-    let ids = call.daemon.times(&reader)?;
+    let ids = call.tenant.times(&reader)?;
     let last = ids.last().map_or("0-0".to_owned(), |ms| format!("{ms}-{}", ids.len()));
     let first = ids.first().map_or("0-0".to_owned(), |ms| format!("{ms}-1"));
     let one = |number: usize| {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::parse::{deadline, integer, is, syntax};
+use crate::daemon::access::Rights;
 use crate::daemon::databases::Entry;
 use crate::daemon::table::{Command, command, in_group};
 use crate::daemon::turn::{Call, Outcome, Refusal, wrong_number};
@@ -11,6 +12,8 @@ use crate::resp::{BULK_BYTES_MAX, Reply};
 const READ: &[&str] = &["readonly", "fast"];
 const WRITE: &[&str] = &["write", "denyoom", "fast"];
 /// Their values are words.
+const REVEALS: &[&str] = &["write", "denyoom", "fast", "reveals"];
+const STORES_AND_REVEALS: &[&str] = &["write", "denyoom", "fast", "stores", "reveals"];
 const STORES: &[&str] = &["write", "denyoom", "fast", "stores"];
 
 pub(super) const COMMANDS: &[Command] = &in_group(
@@ -64,7 +67,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
         command(
             "getset",
             3,
-            STORES,
+            STORES_AND_REVEALS,
             "1.0.0",
             "Returns the previous string value of a key after setting it to a new value.",
             "key value",
@@ -77,7 +80,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
         command(
             "getdel",
             2,
-            WRITE,
+            REVEALS,
             "6.2.0",
             "Returns the string value of a key after deleting the key.",
             "key",
@@ -91,7 +94,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
         command(
             "getex",
             -2,
-            WRITE,
+            REVEALS,
             "6.2.0",
             "Returns the string value of a key after setting its expiration time.",
             "key [EX seconds|PX milliseconds|EXAT unix-time-seconds|PXAT unix-time-milliseconds|PERSIST]",
@@ -123,7 +126,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
         command(
             "incr",
             2,
-            WRITE,
+            REVEALS,
             "1.0.0",
             "Increments the integer value of a key by one. Uses 0 as initial value if the key doesn't exist.",
             "key",
@@ -132,7 +135,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
         command(
             "decr",
             2,
-            WRITE,
+            REVEALS,
             "1.0.0",
             "Decrements the integer value of a key by one. Uses 0 as initial value if the key doesn't exist.",
             "key",
@@ -141,7 +144,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
         command(
             "incrby",
             3,
-            WRITE,
+            REVEALS,
             "1.0.0",
             "Increments the integer value of a key by a number. Uses 0 as initial value if the key doesn't exist.",
             "key increment",
@@ -153,7 +156,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
         command(
             "decrby",
             3,
-            WRITE,
+            REVEALS,
             "1.0.0",
             "Decrements a number from the integer value of a key. Uses 0 as initial value if the key doesn't exist.",
             "key decrement",
@@ -259,6 +262,9 @@ fn set(call: &mut Call<'_, '_>) -> Outcome {
         } else if is(option, "XX") && !new {
             old = true;
         } else if is(option, "GET") {
+            if !call.session.may(Rights::READ) {
+                return Err("NOPERM SET with GET tells what was there, which takes the right read".into());
+            }
             gives = true;
         } else if is(option, "KEEPTTL") && ends.is_none() {
             keeps = true;

@@ -60,6 +60,7 @@ fn exec(call: &mut Call<'_, '_>) -> Outcome {
     for Queued { command, words, stored } in transaction.queued {
         let mut one = Call {
             daemon: call.daemon,
+            tenant: call.tenant,
             session: &mut *call.session,
             work: &mut *call.work,
             words: &words,

@@ -1,0 +1,218 @@
+//! The description of the API (OpenAPI 3.1), made of the table of routes.
+
+use serde_json::{Map, Value, json};
+
+use super::routes::{Gives, Kind, ROUTES, Route, Verb, Word};
+use super::{bodies, replays, schemas};
+
+/// The whole document.
+pub(super) fn document() -> Value {
+    let mut paths = Map::new();
+    for route in ROUTES {
+        let verb = match route.verb {
+            Verb::Get => "get",
+            Verb::Put => "put",
+            Verb::Post => "post",
+            Verb::Delete => "delete",
+        };
+        add(&mut paths, route.path, verb, operation(route));
+    }
+    for (verb, path, id, summary) in bodies::DESCRIBED {
+        add(&mut paths, path, verb, streamed(verb, path, id, summary));
+    }
+    for (verb, path, id, summary) in replays::DESCRIBED {
+        add(&mut paths, path, verb, replayed(verb, path, id, summary));
+    }
+    for (path, id, summary) in [
+        ("/healthz", "alive", "Whether it lives. Asks for no token."),
+        ("/readyz", "ready", "Whether the store takes writes: 503 where it does not. Asks for no token."),
+        ("/metrics", "metrics", "Figures for Prometheus (OpenMetrics)."),
+    ] {
+        let mut operation = described(
+            id,
+            summary,
+            Vec::new(),
+            json!({ "200": { "description": "As a text.", "content": { "text/plain": { "schema": { "type": "string" } } } } }),
+        );
+        if path == "/metrics" {
+            operation["responses"]["200"]["content"] =
+                json!({ "application/openmetrics-text": { "schema": { "type": "string" } } });
+        } else {
+            operation["security"] = json!([]);
+        }
+        if path == "/readyz" {
+            operation["responses"]["503"] = json!({ "description": "It does not." });
+        }
+        add(&mut paths, path, "get", operation);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "annals",
+            "version": env!("CARGO_PKG_VERSION"),
+            "summary": "Recorded runs of agents: read, written, replayed, forked.",
+            "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
+        },
+        "servers": [{ "url": "/" }],
+        "security": [{ "token": [] }],
+        "paths": paths,
+        "components": {
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+            "schemas": schemas::components(),
+        },
+    })
+}
+
+fn add(paths: &mut Map<String, Value>, path: &str, verb: &str, operation: Value) {
+    let at = paths.entry(path.to_owned()).or_insert_with(|| json!({}));
+    at[verb] = operation;
+}
+
+fn described(id: &str, summary: &str, parameters: Vec<Value>, responses: Value) -> Value {
+    let mut operation = json!({ "operationId": id, "summary": summary, "responses": responses });
+    operation["responses"]["default"] = json!({
+        "description": "What went wrong.",
+        "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
+    });
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
+    }
+    operation
+}
+
+/// The parameters that a path names.
+fn of_path(path: &str) -> Vec<Value> {
+    let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let one = |name: &str| {
+        let schema = match name {
+            "seq" => json!({ "type": "integer", "minimum": 1 }),
+            "database" => json!({ "type": "integer", "minimum": 0, "maximum": 15 }),
+            "id" => json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" }),
+            _ => json!({ "type": "string", "minLength": 1 }),
+        };
+        json!({ "name": name, "in": "path", "required": true, "schema": schema })
+    };
+    names.map(one).collect()
+}
+
+fn kind(kind: Kind) -> Value {
+    match kind {
+        Kind::Text => json!({ "type": "string" }),
+        Kind::Bytes => json!({ "$ref": "#/components/schemas/Bytes" }),
+        Kind::Json => {
+            json!({ "description": "JSON as it stands, or a text that holds it.", "type": ["object", "string"] })
+        }
+        Kind::Number => json!({ "type": "integer", "minimum": 0, "maximum": i64::MAX }),
+        Kind::Flag => json!({ "type": "boolean" }),
+        Kind::Texts => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
+        Kind::Vectors => {
+            json!({ "type": "object", "additionalProperties": { "type": "array", "items": { "type": "number" } } })
+        }
+    }
+}
+
+fn operation(route: &Route) -> Value {
+    let mut parameters = of_path(route.path);
+    let (mut properties, mut required) = (Map::new(), Vec::new());
+    let mut raw = false;
+    for word in route.words {
+        match *word {
+            Word::Path(_) | Word::Is(_) => {}
+            Word::PathAt(_, name) => {
+                properties.insert(name.to_owned(), kind(Kind::Number));
+                required.push(name);
+            }
+            Word::Field(name, of) => {
+                properties.insert(name.to_owned(), kind(of));
+                required.push(name);
+            }
+            Word::Option(name, _, of) | Word::Tail(name, of) => {
+                properties.insert(name.to_owned(), kind(of));
+            }
+            Word::Query(name, _, of) => {
+                parameters
+                    .push(json!({ "name": name, "in": "query", "required": false, "schema": kind(of) }));
+            }
+            Word::Asked(name, of) => {
+                parameters.push(json!({ "name": name, "in": "query", "required": true, "schema": kind(of) }));
+            }
+            Word::Body => raw = true,
+        }
+    }
+    let json_of = |schema: Value| json!({ "application/json": { "schema": schema } });
+    let (status, content) = match route.gives {
+        Gives::Json(schema) | Gives::Found(schema) => (route.status, Some(json_of(schema.json()))),
+        Gives::Named(name, schema) => {
+            let object =
+                json!({ "type": "object", "properties": { name: schema.json() }, "required": [name] });
+            (route.status, Some(json_of(object)))
+        }
+        Gives::Bytes => (route.status, Some(json!({ "application/octet-stream": {} }))),
+        Gives::Nothing => (204, None),
+    };
+    let mut response = json!({ "description": "Done." });
+    if let Some(content) = content {
+        response["content"] = content;
+    }
+    let mut responses = Map::new();
+    responses.insert(status.to_string(), response);
+    let summary = format!("{} The command {}.", route.summary, route.command.to_ascii_uppercase());
+    let mut operation = described(route.id, &summary, parameters, responses.into());
+    if raw {
+        operation["requestBody"] = json!({ "required": true, "content": { "application/octet-stream": {} } });
+    } else if route.verb == Verb::Post {
+        let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+        if !required.is_empty() {
+            schema["required"] = required.clone().into();
+        }
+        operation["requestBody"] = json!({ "required": !required.is_empty(), "content": json_of(schema) });
+    }
+    operation
+}
+
+fn streamed(verb: &str, path: &str, id: &str, summary: &str) -> Value {
+    let bytes = json!({ "application/octet-stream": {} });
+    let responses = match (verb, id) {
+        ("get", _) => json!({
+            "200": { "description": "All of it. `ETag` is its BLAKE3.", "content": bytes },
+            "206": { "description": "The part that `Range` asks for.", "content": bytes },
+            "304": { "description": "It is what `If-None-Match` says." },
+        }),
+        (_, "putBlob") => {
+            json!({ "201": { "description": "It is on disk.", "content": { "application/json": { "schema": {
+            "type": "object", "properties": { "id": { "type": "string" }, "bytes": { "type": "integer" } }, "required": ["id", "bytes"],
+        } } } } })
+        }
+        _ => json!({ "200": { "description": "It is on disk.", "content": { "application/json": { "schema": {
+            "type": "object", "properties": { "response_bytes": { "type": "integer" } }, "required": ["response_bytes"],
+        } } } } }),
+    };
+    let mut operation = described(id, summary, of_path(path), responses);
+    if verb == "post" {
+        operation["requestBody"] = json!({ "required": true, "content": bytes });
+    }
+    operation
+}
+
+fn replayed(verb: &str, path: &str, id: &str, summary: &str) -> Value {
+    let object = |name: &str, schema: Value| json!({ "application/json": { "schema": { "type": "object", "properties": { name: schema }, "required": [name] } } });
+    let bytes = || json!({ "$ref": "#/components/schemas/Bytes" });
+    let responses = match id {
+        "beginReplay" => {
+            json!({ "201": { "description": "Its name.", "content": object("replay", json!({ "type": "string" })) } })
+        }
+        "replay" => {
+            json!({ "200": { "description": "What was recorded.", "content": object("response", bytes()) } })
+        }
+        _ => json!({ "204": { "description": "Done." } }),
+    };
+    let mut operation = described(id, summary, of_path(path), responses);
+    if id == "replay" {
+        operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": {
+            "type": "object", "properties": { "request": bytes(), "name": { "type": "string" } },
+            "required": ["request"], "additionalProperties": false,
+        } } } });
+    }
+    let _ = verb;
+    operation
+}

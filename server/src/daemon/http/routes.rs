@@ -1,0 +1,401 @@
+//! The routes: one table, from which requests are understood, refused and described. A route is a command of the daemon in other clothes: it says how the
+//! command's words are made of a path, a query and a body, and what its reply is called.
+
+use super::schemas::Schema;
+
+/// A method of HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    Get,
+    Put,
+    Post,
+    Delete,
+}
+
+/// What a value is, in a query or in JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A text.
+    Text,
+    /// Any bytes: a text, or `{"base64": "..."}`.
+    Bytes,
+    /// JSON as it stands, or a text that holds it.
+    Json,
+    /// An integer that is not negative.
+    Number,
+    /// `true` adds the word, `false` does not.
+    Flag,
+    /// An object of texts: a word, a key and a value for each.
+    Texts,
+    /// An object of arrays of numbers: a word, a key and its numbers as f32 in little-endian bytes for each.
+    Vectors,
+}
+
+/// How a command's words are made, in order.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Word {
+    /// A part of the path.
+    Path(&'static str),
+    /// A part of the path and a number of the JSON, as `part@number`.
+    PathAt(&'static str, &'static str),
+    /// Something that has to be in the JSON.
+    Field(&'static str, Kind),
+    /// Something that may be in the JSON, behind a word of its own.
+    Option(&'static str, &'static str, Kind),
+    /// Something that may be in the JSON, by itself.
+    Tail(&'static str, Kind),
+    /// Something that may be in the query, behind a word of its own.
+    Query(&'static str, &'static str, Kind),
+    /// Something that has to be in the query.
+    Asked(&'static str, Kind),
+    /// A word that is always the same.
+    Is(&'static str),
+    /// The body as it is.
+    Body,
+}
+
+/// What a route gives where nothing went wrong.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Gives {
+    /// The reply as JSON; a null is `null`.
+    Json(Schema),
+    /// The reply as JSON; a null is 404.
+    Found(Schema),
+    /// The reply as JSON under this name.
+    Named(&'static str, Schema),
+    /// The bytes of the reply; a null is 404.
+    Bytes,
+    /// Nothing: 204; a zero is 404.
+    Nothing,
+}
+
+/// See the module.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Route {
+    pub(super) verb: Verb,
+    pub(super) path: &'static str,
+    /// Its name in the description.
+    pub(super) id: &'static str,
+    pub(super) summary: &'static str,
+    pub(super) command: &'static str,
+    pub(super) words: &'static [Word],
+    pub(super) gives: Gives,
+    /// 200, or 201 where something new is there.
+    pub(super) status: u16,
+}
+
+const fn route(
+    verb: Verb,
+    path: &'static str,
+    id: &'static str,
+    command: &'static str,
+    words: &'static [Word],
+    gives: Gives,
+    summary: &'static str,
+) -> Route {
+    Route { verb, path, id, summary, command, words, gives, status: 200 }
+}
+
+const fn makes(route: Route) -> Route {
+    Route { status: 201, ..route }
+}
+
+use Kind::{Bytes, Flag, Json, Number, Text, Texts, Vectors};
+use Verb::{Delete, Get, Post, Put};
+use Word::{Asked, Body, Field, Is, Option as Opt, Path, PathAt, Query, Tail};
+
+/// All of them, but for those of [`super::bodies`], which stream.
+pub(super) const ROUTES: &[Route] = &[
+    route(
+        Get,
+        "/v1/runs",
+        "listRuns",
+        "run.list",
+        &[Query("status", "STATUS", Text), Query("count", "COUNT", Number), Query("from", "FROM", Number)],
+        Gives::Json(Schema::RunList),
+        "Runs, the oldest first, and a cursor for going on after them: 0 where there are no more.",
+    ),
+    makes(route(
+        Post,
+        "/v1/runs",
+        "beginRun",
+        "run.begin",
+        &[
+            Opt("name", "NAME", Text),
+            Opt("agent", "AGENT", Text),
+            Opt("model", "MODEL", Text),
+            Opt("severity", "SEVERITY", Text),
+            Opt("metadata", "METADATA", Json),
+            Opt("started_ns", "STARTED", Number),
+            Opt("tags", "TAG", Texts),
+        ],
+        Gives::Json(Schema::Begun),
+        "Begins a run, by a name of its own where none is given.",
+    )),
+    route(
+        Get,
+        "/v1/runs/{run}",
+        "getRun",
+        "run.get",
+        &[Path("run")],
+        Gives::Json(Schema::Run),
+        "What is known of a run.",
+    ),
+    route(
+        Post,
+        "/v1/runs/{run}/end",
+        "endRun",
+        "run.end",
+        &[Path("run"), Tail("status", Text)],
+        Gives::Nothing,
+        "Ends a run that was begun here, as `ok` where no status is given.",
+    ),
+    makes(route(
+        Post,
+        "/v1/runs/{run}/fork",
+        "forkRun",
+        "run.fork",
+        &[
+            PathAt("run", "at"),
+            Opt("edit", "EDIT", Flag),
+            Opt("name", "NAME", Text),
+            Opt("agent", "AGENT", Text),
+            Opt("model", "MODEL", Text),
+            Opt("severity", "SEVERITY", Text),
+            Opt("metadata", "METADATA", Json),
+            Opt("started_ns", "STARTED", Number),
+            Opt("tags", "TAG", Texts),
+        ],
+        Gives::Json(Schema::Begun),
+        "Begins a run that shares another one's frames up to this one, which with `edit` is left out.",
+    )),
+    route(
+        Post,
+        "/v1/runs/{run}/verify",
+        "verifyRun",
+        "run.verify",
+        &[Path("run")],
+        Gives::Json(Schema::Verified),
+        "Reads every frame of a run and compares its hashes and links.",
+    ),
+    route(
+        Get,
+        "/v1/runs/{run}/frames",
+        "tailRun",
+        "run.tail",
+        &[
+            Path("run"),
+            Query("from", "FROM", Number),
+            Query("count", "COUNT", Number),
+            Query("wait_ms", "BLOCK", Number),
+        ],
+        Gives::Json(Schema::Frames),
+        "Frames of a run from one on, which have ended. Where there are none: an empty array if the run has ended, else null, after waiting for so long.",
+    ),
+    makes(route(
+        Post,
+        "/v1/runs/{run}/frames",
+        "addFrame",
+        "frame.add",
+        &[
+            Path("run"),
+            Field("component", Text),
+            Field("request", Bytes),
+            Field("response", Bytes),
+            Opt("metadata", "METADATA", Json),
+            Opt("parent", "PARENT", Number),
+            Opt("severity", "SEVERITY", Text),
+            Opt("error", "ERROR", Flag),
+            Opt("started_ns", "STARTED", Number),
+            Opt("duration_ns", "DURATION", Number),
+        ],
+        Gives::Named("seq", Schema::Number),
+        "Adds a frame to a run and gives its number.",
+    )),
+    makes(route(
+        Post,
+        "/v1/runs/{run}/frames/begin",
+        "beginFrame",
+        "frame.begin",
+        &[
+            Path("run"),
+            Field("component", Text),
+            Field("request", Bytes),
+            Opt("metadata", "METADATA", Json),
+            Opt("parent", "PARENT", Number),
+            Opt("severity", "SEVERITY", Text),
+            Opt("started_ns", "STARTED", Number),
+        ],
+        Gives::Named("seq", Schema::Number),
+        "Begins a frame whose response is still to come.",
+    )),
+    route(
+        Get,
+        "/v1/runs/{run}/frames/{seq}",
+        "getFrame",
+        "frame.get",
+        &[Path("run"), Path("seq")],
+        Gives::Json(Schema::Frame),
+        "A frame of a run.",
+    ),
+    route(
+        Post,
+        "/v1/runs/{run}/frames/{seq}/end",
+        "endFrame",
+        "frame.end",
+        &[
+            Path("run"),
+            Path("seq"),
+            Opt("error", "ERROR", Flag),
+            Opt("metadata", "METADATA", Json),
+            Opt("severity", "SEVERITY", Text),
+            Opt("duration_ns", "DURATION", Number),
+        ],
+        Gives::Nothing,
+        "Ends a frame that was begun. Metadata is instead of what it began with.",
+    ),
+    makes(route(
+        Post,
+        "/v1/runs/{run}/draws",
+        "draw",
+        "nondet.draw",
+        &[Path("run"), Field("kind", Text), Tail("length", Number)],
+        Gives::Named("drawn", Schema::Drawn),
+        "Draws for a run that is being recorded: `clock`, `uuid`, `random` or `fill` (so many bytes).",
+    )),
+    makes(route(
+        Post,
+        "/v1/runs/{run}/snapshots",
+        "putSnapshot",
+        "snap.put",
+        &[Path("run"), Field("state", Bytes), Opt("embeddings", "EMBEDDING", Vectors)],
+        Gives::Named("seq", Schema::Number),
+        "Keeps the agent's state after the last frame of a run, whose number is given.",
+    )),
+    route(
+        Get,
+        "/v1/runs/{run}/snapshots/{seq}",
+        "getSnapshot",
+        "snap.get",
+        &[Path("run"), Path("seq")],
+        Gives::Found(Schema::Snapshot),
+        "The state that was kept after this frame.",
+    ),
+    route(
+        Get,
+        "/v1/runs/{run}/state",
+        "stateAt",
+        "snap.at",
+        &[Path("run"), Asked("at", Number)],
+        Gives::Found(Schema::Snapshot),
+        "The last state that was kept at this frame or before it.",
+    ),
+    route(
+        Get,
+        "/v1/databases/{database}/keys/{key}",
+        "getKey",
+        "get",
+        &[Path("key")],
+        Gives::Bytes,
+        "What a key holds.",
+    ),
+    route(
+        Put,
+        "/v1/databases/{database}/keys/{key}",
+        "setKey",
+        "set",
+        &[Path("key"), Body, Query("px", "PX", Number)],
+        Gives::Nothing,
+        "Sets what a key holds, for so many milliseconds where that is said.",
+    ),
+    route(
+        Delete,
+        "/v1/databases/{database}/keys/{key}",
+        "deleteKey",
+        "del",
+        &[Path("key")],
+        Gives::Nothing,
+        "Deletes a key.",
+    ),
+    route(
+        Get,
+        "/v1/databases/{database}/keys/{key}/at",
+        "keyAt",
+        "kv.at",
+        &[Path("key"), Asked("seqno", Number)],
+        Gives::Bytes,
+        "What a key held after the record of this number.",
+    ),
+    route(
+        Get,
+        "/v1/databases/{database}/keys/{key}/history",
+        "keyHistory",
+        "kv.history",
+        &[Path("key"), Query("count", "COUNT", Number)],
+        Gives::Json(Schema::Versions),
+        "The versions of a key that are kept, the newest first.",
+    ),
+    route(
+        Get,
+        "/v1/databases/{database}/keys",
+        "scanKeys",
+        "scan",
+        &[Asked("cursor", Number), Query("match", "MATCH", Text), Query("count", "COUNT", Number)],
+        Gives::Json(Schema::Scanned),
+        "Keys of a database, and a cursor for going on: 0 where there are no more. Begin with 0.",
+    ),
+    route(
+        Get,
+        "/v1/store/stats",
+        "stats",
+        "store.stats",
+        &[],
+        Gives::Json(Schema::Stats),
+        "What the store holds.",
+    ),
+    route(
+        Post,
+        "/v1/store/verify",
+        "verifyStore",
+        "store.verify",
+        &[],
+        Gives::Json(Schema::Object),
+        "Reads every file and every run, and compares all checksums, hashes and links.",
+    ),
+    route(
+        Get,
+        "/v1/store/checkpoint",
+        "checkpoint",
+        "store.checkpoint",
+        &[],
+        Gives::Bytes,
+        "The ledger's checkpoint, as JSON.",
+    ),
+    route(
+        Post,
+        "/v1/store/backup",
+        "backup",
+        "store.backup",
+        &[Field("path", Text), Opt("copy", "COPY", Flag)],
+        Gives::Json(Schema::Object),
+        "Copies the store. For connections by a Unix socket: over HTTP it is refused.",
+    ),
+    route(
+        Get,
+        "/v1/tokens",
+        "listTokens",
+        "token.list",
+        &[],
+        Gives::Json(Schema::Tokens),
+        "The tokens, without their texts.",
+    ),
+    route(
+        Get,
+        "/v1/slowlog",
+        "slowlog",
+        "slowlog",
+        &[Is("GET")],
+        Gives::Json(Schema::Array),
+        "The latest slow commands.",
+    ),
+];

@@ -1,0 +1,125 @@
+//! What replies look like, as JSON Schema (2020-12).
+
+use serde_json::{Value, json};
+
+/// What a reply is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Schema {
+    Array,
+    Begun,
+    Drawn,
+    Frame,
+    Frames,
+    Number,
+    Object,
+    Run,
+    RunList,
+    Scanned,
+    Snapshot,
+    Stats,
+    Tokens,
+    Verified,
+    Versions,
+}
+
+/// What every description of a reply may refer to.
+pub(super) fn components() -> Value {
+    let count = || json!({ "type": "integer", "minimum": 0 });
+    let time = || json!({ "type": "integer", "minimum": 0, "description": "Nanoseconds since 1970." });
+    let bytes = || json!({ "$ref": "#/components/schemas/Bytes" });
+    let or_null = |schema: Value| json!({ "anyOf": [schema, { "type": "null" }] });
+    let text = || json!({ "type": "string" });
+    let hash = || json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" });
+    let status = json!({ "enum": ["open", "ok", "failed", "abandoned"] });
+    let severity = json!({ "enum": ["debug", "normal", "flagged", "escalated"] });
+    json!({
+        "Bytes": {
+            "description": "Bytes: a text where they are UTF-8, else base64.",
+            "oneOf": [
+                { "type": "string" },
+                { "type": "object", "properties": { "base64": { "type": "string", "contentEncoding": "base64" } },
+                  "required": ["base64"], "additionalProperties": false },
+            ],
+        },
+        "Problem": {
+            "description": "RFC 9457. `code` is what a program goes by.",
+            "type": "object",
+            "properties": { "title": text(), "status": { "type": "integer" }, "code": text(), "detail": text() },
+            "required": ["title", "status", "code", "detail"],
+        },
+        "Begun": {
+            "type": "object", "properties": { "name": text(), "uid": count() }, "required": ["name", "uid"],
+        },
+        "Run": {
+            "type": "object",
+            "properties": {
+                "name": text(), "uid": count(), "status": status, "severity": severity, "agent": text(),
+                "model": text(), "tags": { "type": "object", "additionalProperties": text() },
+                "parent": or_null(json!({ "type": "object" })), "started_ns": time(), "ended_ns": or_null(time()),
+                "frames": count(), "bytes": count(), "fingerprint": or_null(hash()), "metadata": bytes(),
+                "redacted": { "type": "boolean" },
+            },
+            "required": ["name", "uid", "status", "severity", "agent", "model", "tags", "parent", "started_ns",
+                         "ended_ns", "frames", "bytes", "fingerprint"],
+        },
+        "Frame": {
+            "type": "object",
+            "properties": {
+                "seq": count(), "parent": or_null(count()), "component": text(), "severity": severity,
+                "incomplete": { "type": "boolean" }, "error": { "type": "boolean" }, "started_ns": time(),
+                "duration_ns": count(), "request_bytes": count(), "response_bytes": count(),
+                "request_id": hash(), "response_id": hash(), "link": hash(),
+                "request": bytes(), "response": bytes(), "metadata": bytes(), "redacted": { "type": "boolean" },
+            },
+            "required": ["seq", "parent", "component", "severity", "incomplete", "error", "started_ns", "duration_ns"],
+        },
+        "Snapshot": {
+            "type": "object",
+            "properties": { "seq": count(), "embeddings": { "type": "object" }, "state": bytes() },
+            "required": ["seq", "embeddings", "state"],
+        },
+        "Verified": {
+            "type": "object",
+            "properties": { "frames": count(), "blobs": count(), "bytes": count(), "fingerprint": or_null(hash()) },
+            "required": ["frames", "blobs", "bytes", "fingerprint"],
+        },
+        "Version": {
+            "type": "object",
+            "properties": { "seqno": count(), "time_ns": time(), "value": or_null(bytes()) },
+            "required": ["seqno", "time_ns", "value"],
+        },
+        "Token": {
+            "type": "object",
+            "properties": { "name": text(), "namespace": text(), "rights": text(), "made_ns": time() },
+            "required": ["name", "namespace", "rights", "made_ns"],
+        },
+    })
+}
+
+impl Schema {
+    pub(super) fn json(self) -> Value {
+        let component = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
+        let many = |name: &str| json!({ "type": "array", "items": component(name) });
+        // RESP has no pair of named things: a cursor comes first, what it leads on from second.
+        let cursor_and = |of: Value| {
+            json!({ "type": "array", "prefixItems": [{ "type": "string", "pattern": "^[0-9]+$" }, of],
+                    "minItems": 2, "maxItems": 2 })
+        };
+        match self {
+            Self::Array => json!({ "type": "array" }),
+            Self::Begun => component("Begun"),
+            Self::Drawn => json!({ "anyOf": [{ "type": "integer" }, component("Bytes")] }),
+            Self::Frame => component("Frame"),
+            Self::Frames => json!({ "anyOf": [many("Frame"), { "type": "null" }] }),
+            Self::Number => json!({ "type": "integer", "minimum": 0 }),
+            Self::Object | Self::Stats => json!({ "type": "object" }),
+            Self::Run => component("Run"),
+            Self::RunList => cursor_and(many("Run")),
+            Self::Scanned => cursor_and(json!({ "type": "array", "items": component("Bytes") })),
+            Self::Snapshot => component("Snapshot"),
+            Self::Tokens => many("Token"),
+            Self::Verified => component("Verified"),
+            Self::Versions => many("Version"),
+        }
+    }
+}

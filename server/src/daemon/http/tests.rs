@@ -1,0 +1,401 @@
+//! The API as a client meets it: over a socket, in bytes.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::Http;
+use crate::daemon::access::Rights;
+use crate::daemon::tests::{Bench, token};
+
+/// A daemon's API at a port of the loopback.
+struct Api {
+    bench: Bench,
+    address: SocketAddr,
+    stop: tokio::sync::watch::Sender<bool>,
+}
+
+/// What came back.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Api {
+    fn new() -> Self {
+        Self::with(true)
+    }
+
+    fn with(is_open: bool) -> Self {
+        let bench = Bench::new();
+        let listener = bench.runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        let unasked = is_open.then(|| bench.daemon.owner().unwrap());
+        let http = Arc::new(Http::new(bench.daemon.clone(), unasked, address));
+        let (stop, stopped) = tokio::sync::watch::channel(false);
+        bench.runtime.spawn(async move {
+            while let Ok((stream, from)) = listener.accept().await {
+                let (http, stopped) = (http.clone(), stopped.clone());
+                tokio::spawn(async move { http.serve(stream, from, stopped).await });
+            }
+        });
+        Self { bench, address, stop }
+    }
+
+    /// Sends these bytes and reads to the end.
+    fn raw(&self, bytes: &[u8]) -> Answer {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        // It may be hung up on before it said all.
+        let _ = stream.write_all(bytes);
+        let mut all = Vec::new();
+        let _ = stream.read_to_end(&mut all);
+        let end = all.windows(4).position(|window| window == b"\r\n\r\n").map_or(all.len(), |at| at + 4);
+        let head = String::from_utf8(all[..end].to_vec()).unwrap().to_lowercase();
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        let mut body = all[end..].to_vec();
+        if head.contains("transfer-encoding: chunked") {
+            body = unchunked(&body);
+        }
+        Answer { status, head, body }
+    }
+
+    fn ask_with(&self, request: &str, headers: &str, body: &[u8]) -> Answer {
+        let head = format!(
+            "{request} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: {}\r\n{headers}\r\n",
+            self.address,
+            body.len()
+        );
+        self.raw(&[head.as_bytes(), body].concat())
+    }
+
+    fn ask(&self, request: &str, body: Value) -> Answer {
+        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        self.ask_with(request, "", &body)
+    }
+
+    /// The JSON that a request is answered with, which has to have this status.
+    #[track_caller]
+    fn json(&self, status: u16, request: &str, body: Value) -> Value {
+        let answer = self.ask(request, body);
+        assert_eq!(answer.status, status, "{request}: {}", answer.text());
+        if answer.body.is_empty() { Value::Null } else { serde_json::from_slice(&answer.body).unwrap() }
+    }
+}
+
+impl Answer {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+}
+
+fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
+    let mut whole = Vec::new();
+    while let Some(end) = bytes.windows(2).position(|window| window == b"\r\n") {
+        let len = usize::from_str_radix(std::str::from_utf8(&bytes[..end]).unwrap(), 16).unwrap();
+        if len == 0 || bytes.len() < end + 2 + len {
+            break;
+        }
+        whole.extend_from_slice(&bytes[end + 2..end + 2 + len]);
+        bytes = &bytes[end + 4 + len..];
+    }
+    whole
+}
+
+#[test]
+fn a_run_is_recorded_read_and_replayed() {
+    let api = Api::new();
+    let run = json!({ "name": "r", "agent": "a", "tags": { "team": "x" }, "metadata": { "k": 1.50 } });
+    assert_eq!(api.json(201, "POST /v1/runs", run)["name"], "r");
+    let frame =
+        json!({ "component": "llm", "request": "why?", "response": { "base64": "/wA=" }, "parent": null });
+    assert_eq!(api.json(201, "POST /v1/runs/r/frames", frame), json!({ "seq": 1 }));
+    let begun = json!({ "component": "llm", "request": "and?", "metadata": "{\"a\":1}" });
+    assert_eq!(api.json(201, "POST /v1/runs/r/frames/begin", begun), json!({ "seq": 2 }));
+    let append = |piece: &[u8]| api.ask_with("POST /v1/runs/r/frames/2/response", "", piece).text();
+    assert_eq!(append(b"be"), "{\"response_bytes\":2}\n");
+    assert_eq!(append(b"cause"), "{\"response_bytes\":7}\n");
+    assert_eq!(append(b""), "{\"response_bytes\":7}\n");
+    assert_eq!(api.ask("POST /v1/runs/r/frames/2/end", json!({ "error": false })).status, 204);
+    let state = json!({ "state": "{}", "embeddings": { "m": [0.5, 1] } });
+    assert_eq!(api.json(201, "POST /v1/runs/r/snapshots", state), json!({ "seq": 2 }));
+    assert_eq!(
+        api.json(201, "POST /v1/runs/r/draws", json!({ "kind": "uuid" }))["drawn"].as_str().unwrap().len(),
+        36
+    );
+    assert_eq!(api.ask("POST /v1/runs/r/end", Value::Null).status, 204);
+
+    let run = api.json(200, "GET /v1/runs/r", Value::Null);
+    assert_eq!(
+        (&run["status"], &run["tags"], &run["metadata"]),
+        (&json!("ok"), &json!({ "team": "x" }), &json!("{\"k\":1.5}"))
+    );
+    let frame = api.json(200, "GET /v1/runs/r/frames/1", Value::Null);
+    assert_eq!((&frame["request"], &frame["response"]), (&json!("why?"), &json!({ "base64": "/wA=" })));
+    let frames = api.json(200, "GET /v1/runs/r/frames?from=2&count=1", Value::Null);
+    assert_eq!((frames.as_array().unwrap().len(), &frames[0]["response"]), (1, &json!("because")));
+    assert_eq!(api.json(200, "GET /v1/runs?status=ok", Value::Null)[1][0]["name"], "r");
+    assert_eq!(api.json(200, "GET /v1/runs/r/state?at=3", Value::Null)["seq"], 2);
+    assert!(api.json(200, "POST /v1/runs/r/verify", json!({}))["frames"].as_u64().unwrap() >= 2);
+
+    let replay = api.json(201, "POST /v1/runs/r/replays", Value::Null)["replay"].as_str().unwrap().to_owned();
+    let asked = |request: &str| api.ask(&format!("POST /v1/replays/{replay}"), json!({ "request": request }));
+    assert_eq!(asked("and?").text(), "{\"response\":\"because\"}\n");
+    assert_eq!(asked("why?").text(), "{\"response\":{\"base64\":\"/wA=\"}}\n");
+    // Each once.
+    let diverged = asked("why?");
+    assert_eq!(diverged.status, 409);
+    assert!(diverged.text().contains("\"code\":\"DIVERGED\""), "{}", diverged.text());
+    assert_eq!(api.ask(&format!("DELETE /v1/replays/{replay}"), Value::Null).status, 204);
+    assert_eq!(asked("why?").status, 404);
+
+    let fork = api.json(201, "POST /v1/runs/r/fork", json!({ "at": 1, "edit": true, "name": "f" }));
+    assert_eq!(fork["name"], "f");
+    assert_eq!(api.json(200, "GET /v1/runs/f", Value::Null)["parent"]["at"], 1);
+}
+
+#[test]
+fn keys_are_set_read_scanned_and_deleted() {
+    let api = Api::new();
+    let at = "/v1/databases/3/keys";
+    assert_eq!(api.ask_with(&format!("PUT {at}/a%2Fb"), "", b"\xff\x00").status, 204);
+    let got = api.ask(&format!("GET {at}/a%2Fb"), Value::Null);
+    assert_eq!((got.status, got.body.as_slice()), (200, &b"\xff\x00"[..]));
+    let tag = format!("\"{}\"", blake3::hash(b"\xff\x00").to_hex());
+    assert_eq!(got.header("etag"), Some(tag.as_str()));
+    assert_eq!(api.json(200, &format!("GET {at}?cursor=0"), Value::Null), json!(["0", ["a/b"]]));
+    assert_eq!(
+        api.json(200, &format!("GET {at}/a%2Fb/history"), Value::Null)[0]["value"],
+        json!({ "base64": "/wA=" })
+    );
+    assert_eq!(api.ask(&format!("DELETE {at}/a%2Fb"), Value::Null).status, 204);
+    for gone in
+        [format!("GET {at}/a%2Fb"), format!("DELETE {at}/a%2Fb"), "GET /v1/databases/4/keys/a".to_owned()]
+    {
+        assert_eq!(api.ask(&gone, Value::Null).status, 404, "{gone}");
+    }
+    assert_eq!(api.ask("GET /v1/databases/16/keys/a", Value::Null).status, 400);
+}
+
+#[test]
+fn bodies_are_streamed_in_parts_and_known_by_their_hash() {
+    let api = Api::new();
+    let bytes: Vec<u8> =
+        (0..3_000_000_u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let id = blake3::hash(&bytes).to_hex().to_string();
+    let put = api.ask_with("POST /v1/blobs", "", &bytes);
+    assert_eq!((put.status, put.text()), (201, format!("{{\"bytes\":12000000,\"id\":\"{id}\"}}\n")));
+    let get = |headers: &str| api.ask_with(&format!("GET /v1/blobs/{id}"), headers, b"");
+    let whole = get("");
+    assert!(whole.status == 200 && whole.body == bytes);
+    assert_eq!(whole.header("etag"), Some(format!("\"{id}\"").as_str()));
+    assert_eq!(whole.header("content-length"), Some("12000000"));
+    let part = get("range: bytes=1000000-1000009\r\n");
+    assert_eq!((part.status, part.body.as_slice()), (206, &bytes[1_000_000..1_000_010]));
+    assert_eq!(part.header("content-range"), Some("bytes 1000000-1000009/12000000"));
+    let last = get(&format!("range: bytes=-5\r\nif-range: \"{id}\"\r\n"));
+    assert_eq!((last.status, last.body.as_slice()), (206, &bytes[11_999_995..]));
+    assert_eq!(get("range: bytes=-5\r\nif-range: \"other\"\r\n").status, 200);
+    let none = get("range: bytes=12000000-\r\n");
+    assert_eq!((none.status, none.header("content-range")), (416, Some("bytes */12000000")));
+    let known = get(&format!("if-none-match: \"{id}\"\r\n"));
+    assert_eq!((known.status, known.body.len()), (304, 0));
+    let head = api.ask_with(&format!("HEAD /v1/blobs/{id}"), "", b"");
+    assert_eq!((head.status, head.header("content-length"), head.body.len()), (200, Some("12000000"), 0));
+    assert_eq!(api.ask(&format!("GET /v1/blobs/{}", "0".repeat(64)), Value::Null).status, 404);
+    assert_eq!(api.ask("GET /v1/blobs/zz", Value::Null).status, 400);
+    // A frame's response, as it was recorded; a body in chunks is appended as it comes.
+    api.json(201, "POST /v1/runs", json!({ "name": "r" }));
+    api.json(201, "POST /v1/runs/r/frames/begin", json!({ "component": "llm", "request": "q" }));
+    let chunked = format!(
+        "POST /v1/runs/r/frames/1/response HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n",
+        api.address
+    );
+    assert_eq!(api.raw(chunked.as_bytes()).text(), "{\"response_bytes\":7}\n");
+    let part = api.ask_with("GET /v1/runs/r/frames/1/response", "range: bytes=2-3\r\n", b"");
+    assert_eq!((part.status, part.text().as_str()), (206, "cd"));
+    assert_eq!(api.ask("GET /v1/runs/r/frames/1/request", Value::Null).text(), "q");
+}
+
+#[test]
+fn who_has_no_token_or_too_little_of_one_is_refused() {
+    let api = Api::with(false);
+    api.bench.daemon.access.add(token("reader", "default", Rights::READ));
+    let with = |request: &str, header: &str| api.ask_with(request, header, b"{}").status;
+    for header in
+        ["", "authorization: Bearer wrong\r\n", "authorization: Basic token\r\n", "authorization: \r\n"]
+    {
+        let refused = api.ask_with("GET /v1/runs", header, b"");
+        assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("bearer")), "{header}");
+    }
+    let token = "authorization: Bearer token\r\n";
+    assert_eq!(with("GET /v1/runs", token), 200);
+    assert_eq!(with("POST /v1/runs", token), 403);
+    assert_eq!(with("GET /metrics", token), 403);
+    assert_eq!(with("POST /v1/store/verify", token), 403);
+    assert_eq!(api.ask_with("POST /v1/blobs", token, b"x").status, 403);
+    // What tells nothing is told to everybody.
+    for open in ["GET /healthz", "GET /readyz", "GET /openapi.json"] {
+        assert_eq!(with(open, ""), 200, "{open}");
+    }
+}
+
+#[test]
+fn a_page_of_another_origin_gets_nothing() {
+    let api = Api::new();
+    let port = api.address.port();
+    let asked = |host: &str, more: &str| {
+        api.raw(
+            format!("GET /v1/runs HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{more}\r\n").as_bytes(),
+        )
+        .status
+    };
+    assert_eq!(asked(&format!("localhost:{port}"), ""), 200);
+    assert_eq!(asked(&format!("LOCALHOST:{port}"), &format!("origin: http://127.0.0.1:{port}\r\n")), 200);
+    // A name that somebody had lead here.
+    for host in ["evil.example", &format!("evil.example:{port}"), "localhost", "localhost:1", ""] {
+        assert_eq!(asked(host, ""), 421, "{host}");
+    }
+    for origin in [
+        "http://evil.example",
+        "null",
+        "https://127.0.0.1:1",
+        &format!("http://127.0.0.1:{port}.evil.example"),
+    ] {
+        assert_eq!(asked(&api.address.to_string(), &format!("origin: {origin}\r\n")), 403, "{origin}");
+    }
+    let form = "content-type: text/plain\r\n";
+    assert_eq!(api.ask_with("POST /v1/runs", form, b"{}").status, 415);
+    let two = format!("host: {}\r\n", api.address);
+    assert_eq!(api.ask_with("GET /v1/runs", &two, b"").status, 421);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_a_reason() {
+    let api = Api::new();
+    api.json(201, "POST /v1/runs", json!({ "name": "r" }));
+    for (status, request, body, told) in [
+        (400, "POST /v1/runs/r/frames", "{", "no JSON object"),
+        (400, "POST /v1/runs/r/frames", "{}", "\"component\" is missing"),
+        (
+            400,
+            "POST /v1/runs/r/frames",
+            r#"{"component":"llm","request":1,"response":""}"#,
+            "\"request\" is not a text",
+        ),
+        (
+            400,
+            "POST /v1/runs/r/frames",
+            r#"{"component":"llm","request":"","response":"","wat":1}"#,
+            "\"wat\"",
+        ),
+        (400, "POST /v1/runs/r/frames", r#"{"component":"llm","component":"llm"}"#, "twice"),
+        (
+            404,
+            "POST /v1/runs/no/frames",
+            r#"{"component":"llm","request":"","response":""}"#,
+            "there is no run",
+        ),
+        (409, "POST /v1/runs", r#"{"name":"r"}"#, "CONFLICT"),
+        (400, "GET /v1/runs?count=x", "", "count is not an integer"),
+        (400, "GET /v1/runs?count=1&count=2", "", "twice"),
+        (400, "GET /v1/runs?wat=1", "", "wat"),
+        (400, "GET /v1/runs/r/state", "", "at is missing"),
+        (404, "GET /v1/runs/r/frames/9", "", "NOTFOUND"),
+        (400, "GET /v1/runs/r/frames/x/request", "", "number"),
+        (404, "GET /nothing", "", "openapi.json"),
+        (405, "DELETE /v1/runs", "", "another method"),
+        (403, "POST /v1/store/backup", r#"{"path":"/tmp/x"}"#, "Unix socket"),
+    ] {
+        let answer = api.ask_with(request, "", body.as_bytes());
+        assert_eq!(answer.status, status, "{request} {body}: {}", answer.text());
+        let text = answer.text().replace("\\\"", "\"");
+        assert!(text.contains(told), "{request} {body}: {text}");
+        assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{request}");
+    }
+    // What a head and a whole body may have is bounded.
+    let long = format!("GET /v1/runs?x={} HTTP/1.1\r\nhost: {}\r\n\r\n", "x".repeat(100_000), api.address);
+    assert!((400..500).contains(&api.raw(long.as_bytes()).status));
+}
+
+#[test]
+fn a_reader_waits_for_frames_that_come() {
+    let api = Api::new();
+    api.json(201, "POST /v1/runs", json!({ "name": "r" }));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| api.json(200, "GET /v1/runs/r/frames?wait_ms=20000", Value::Null));
+        api.json(
+            201,
+            "POST /v1/runs/r/frames",
+            json!({ "component": "tool", "request": "a", "response": "b" }),
+        );
+        assert_eq!(waits.join().unwrap()[0]["request"], "a");
+    });
+    assert_eq!(api.json(200, "GET /v1/runs/r/frames?from=2&wait_ms=1", Value::Null), Value::Null);
+}
+
+#[test]
+fn those_who_watch_are_told_figures() {
+    let api = Api::new();
+    api.ask_with("PUT /v1/databases/0/keys/a", "", b"1");
+    let metrics = api.ask("GET /metrics", Value::Null).text();
+    let value = |name: &str| {
+        let line =
+            metrics.lines().find(|line| line.starts_with(name) && line[name.len()..].starts_with([' ', '{']));
+        line.and_then(|line| line.rsplit(' ').next())
+            .and_then(|value| value.parse::<f64>().ok())
+            .unwrap_or(-1.0)
+    };
+    assert!(value("annals_commands_total") >= 1.0 && value("annals_disk_bytes") > 0.0, "{metrics}");
+    let syncs = value("annals_sync_seconds_count");
+    assert!(syncs >= 1.0 && value("annals_sync_seconds_sum") > 0.0, "{metrics}");
+    let last =
+        metrics.lines().find(|line| line.starts_with("annals_sync_seconds_bucket{le=\"+Inf\"}")).unwrap();
+    assert_eq!(
+        last.rsplit(' ').next().unwrap().parse::<f64>().unwrap(),
+        syncs,
+        "the last class has all: {metrics}"
+    );
+    assert!(metrics.ends_with("# EOF\n"));
+}
+
+#[test]
+fn the_description_names_every_route_and_every_route_is_there() {
+    let api = Api::new();
+    let document = api.json(200, "GET /openapi.json", Value::Null);
+    let mut seen = 0;
+    for (path, verbs) in document["paths"].as_object().unwrap() {
+        for (verb, operation) in verbs.as_object().unwrap() {
+            seen += 1;
+            let id = operation["operationId"].as_str().unwrap();
+            let path = path.replace("{run}", "none").replace("{seq}", "1").replace("{database}", "0");
+            let path =
+                path.replace("{key}", "k").replace("{id}", &"0".repeat(64)).replace("{replay}", "none");
+            let answer = api.ask_with(&format!("{} {path}", verb.to_uppercase()), "", b"");
+            assert!(
+                answer.status != 405 && !answer.text().contains("openapi.json"),
+                "{id}: {} {}",
+                answer.status,
+                answer.text()
+            );
+        }
+    }
+    assert_eq!(
+        seen,
+        super::ROUTES.len() + super::bodies::DESCRIBED.len() + super::replays::DESCRIBED.len() + 3
+    );
+    // What a reference names is there.
+    let text = document.to_string();
+    for part in text.split("\"$ref\":\"#/components/schemas/").skip(1) {
+        let name = part.split('"').next().unwrap();
+        assert!(document["components"]["schemas"][name].is_object(), "{name}");
+    }
+    let _ = api.stop.send(true);
+}

@@ -1,0 +1,70 @@
+//! What operators had done, recorded in the store itself: a run in the namespace `annals`, with a frame for each action, begun with the first one.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use annals::{Component, Durability, Frame, Run, RunSpec, Status, Store, Ticket};
+use serde_json::json;
+
+use super::access::OWN_NAMESPACE;
+
+/// What a frame keeps of an action's words, and of each.
+const WORDS_MAX: usize = 16;
+const WORD_BYTES_MAX: usize = 256;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Operations {
+    store: Store,
+    run: Mutex<Option<Arc<Run>>>,
+}
+
+impl Operations {
+    pub(super) fn new(store: Store) -> Self {
+        Self { store, run: Mutex::default() }
+    }
+
+    /// Records what somebody had done: who, from where, in which words, and the error where it failed. What it gave is not kept: a token may be
+    /// among it.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn record(
+        &self,
+        who: &str,
+        from: &str,
+        words: &[Vec<u8>],
+        failed: Option<&str>,
+        now_ns: u64,
+    ) -> annals::Result<Ticket> {
+        let shown =
+            |word: &Vec<u8>| String::from_utf8_lossy(word.get(..WORD_BYTES_MAX).unwrap_or(word)).into_owned();
+        let words: Vec<_> = words.iter().take(WORDS_MAX).map(shown).collect();
+        let input = json!({ "who": who, "from": from, "words": words }).to_string();
+        let output = failed.map_or_else(|| "OK".to_owned(), str::to_owned);
+        let mut frame = Frame::new(Component::Other("operation".to_owned()), input, output);
+        frame.error = failed.is_some();
+        frame.started_ns = Some(now_ns);
+        let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+        let run = match &*run {
+            Some(run) => run.clone(),
+            None => {
+                let name = format!("operations-{now_ns}");
+                let spec = RunSpec::new(name).agent("annals serve").started_ns(now_ns);
+                let begun = self.store.namespace(OWN_NAMESPACE)?.begin_run(spec)?;
+                run.insert(Arc::new(begun)).clone()
+            }
+        };
+        let mut batch = run.batch()?;
+        batch.durability(Durability::Disk);
+        batch.frame(frame)?;
+        batch.submit()
+    }
+
+    /// Ends the run, if anything was done.
+    pub(super) fn end(&self) {
+        if let Some(run) = self.run.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // Where that fails the store's closing says why.
+            let _ = run.end(Status::Ok);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! A namespace as it is served: its databases, and those of its runs that are added to.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use annals::{Namespace, RunReader, RunUid, Status};
+use tokio::sync::Notify;
+
+use super::databases::Databases;
+use super::open_runs::OpenRun;
+
+/// Frames whose times are remembered, and their runs.
+const TIMES_MAX: usize = 4 << 20;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Tenant {
+    /// The namespace's name.
+    pub(super) name: String,
+    pub(super) space: Namespace,
+    pub(super) databases: Arc<Databases>,
+    streams: Mutex<Streams>,
+    /// Something was added to a run.
+    pub(super) added: Notify,
+    /// Frames of all tenants whose answer is still to come.
+    pub(super) open_frames: Arc<AtomicU64>,
+}
+
+/// Runs that are added to, and when frames began. Locked after the databases, never before them, and never while anything is compressed.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    /// Those that were begun here and have not ended.
+    pub(super) open: HashMap<String, Arc<OpenRun>>,
+    /// When frames began, in milliseconds since 1970, never going back.
+    times: HashMap<RunUid, Vec<u64>>,
+}
+
+impl Tenant {
+    pub(super) fn new(
+        name: &str,
+        space: Namespace,
+        databases: Arc<Databases>,
+        open_frames: Arc<AtomicU64>,
+    ) -> Self {
+        let name = name.to_owned();
+        Self { name, space, databases, streams: Mutex::default(), added: Notify::new(), open_frames }
+    }
+
+    /// Runs as streams.
+    pub(super) fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When each frame of a run began, in milliseconds since 1970, never going back.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn times(&self, reader: &RunReader) -> annals::Result<Vec<u64>> {
+        let (uid, frames) = (reader.info().uid, reader.info().frames);
+        let mut streams = self.streams();
+        if streams.times.values().map(|times| times.len() + 64).sum::<usize>() > TIMES_MAX {
+            streams.times.clear();
+        }
+        let times = streams.times.entry(uid).or_default();
+        for number in times.len()..frames as usize {
+            let number = u32::try_from(number + 1).unwrap_or(u32::MAX);
+            let began = reader.frame_info(number)?.started_ns / 1_000_000;
+            times.push(began.max(times.last().copied().unwrap_or(0)));
+        }
+        Ok(times.get(..frames as usize).unwrap_or_default().to_vec())
+    }
+
+    /// Ends what XADD began here: those runs are whole. Others were not told to end, so they are abandoned with the store's closing.
+    pub(super) fn end_streams(&self) {
+        let open = std::mem::take(&mut self.streams().open);
+        for open in open.into_values().filter(|open| open.is_stream) {
+            // Where that fails the store's closing says why.
+            let _ = open.run.end(Status::Ok);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Who may do what, and where.
+
+use super::{Bench, Rights, token};
+
+#[test]
+fn a_token_leads_to_its_namespace_and_to_no_other() {
+    let bench = Bench::new();
+    bench.daemon.access.add(token("one", "first", Rights::ALL));
+    let mut owner = bench.client();
+    owner.script(
+        "set k home -> +OK\nrun.begin name r -> *4|$4|name|$1|r|$3|uid|:1\nframe.add r llm a b -> :1",
+    );
+    let mut client = bench.client_with(None);
+    // What follows a login in the same bytes is done where the login leads to.
+    let (reply, _) = client.bytes(b"auth one token\r\nget k\r\nset k first\r\n");
+    assert_eq!(reply, "+OK|$-1|+OK|");
+    client.script(
+        "get k -> $5|first
+        run.get r -> -NOTFOUND there is no run \"r\"
+        frame.get r 1 -> -NOTFOUND there is no run \"r\"
+        run.list -> *2|$1|0|*0
+        frame.add r llm a b -> -NOTFOUND there is no run \"r\"",
+    );
+    owner.script("get k -> $4|home");
+    // It is told of its own connections only, an operator of all.
+    let lists = |reply: String| reply.matches("addr=").count();
+    bench.daemon.clients().insert(1, owner.session.facts.clone());
+    assert_eq!(lists(owner.bytes(b"client list\r\n").0), 2);
+    client.session.grant.as_mut().unwrap().rights = Rights::READ;
+    assert_eq!(lists(client.bytes(b"client list\r\n").0), 1);
+}
+
+#[test]
+fn each_right_is_for_its_own_commands() {
+    let bench = Bench::new();
+    let mut owner = bench.client();
+    owner.script("set k 1 -> +OK\nframe.add none llm a b -> -NOTFOUND there is no run \"none\"");
+    owner.bytes(b"run.begin name r metadata '{\"secret\":1}' tag a b\r\nframe.add r llm question answer METADATA '{\"x\":1}'\r\n");
+    let of = |rights: Rights| {
+        let mut grant = bench.daemon.owner().unwrap();
+        grant.rights = rights;
+        bench.client_with(Some(grant))
+    };
+    let no = |name: &str, right: &str| {
+        format!(
+            "-NOPERM this user has no permissions to run the '{name}' command: it takes the right {right}"
+        )
+    };
+    of(Rights::RECORD).script(&format!(
+        "set k 2 -> +OK
+        frame.add r tool a b -> :2
+        get k -> {}
+        incr k -> {}
+        set k 3 get -> -NOPERM SET with GET tells what was there, which takes the right read
+        run.get r -> {}
+        store.verify -> {}
+        ping -> +PONG",
+        no("get", "read"),
+        no("incr", "record,read"),
+        no("run.get", "read"),
+        no("store.verify", "operate"),
+    ));
+    of(Rights::READ).script(&format!(
+        "get k -> $1|2\nset k 3 -> {}\nframe.get r 1 request -> $8|question\ntoken.list -> {}",
+        no("set", "record"),
+        no("token.list", "operate"),
+    ));
+    of(Rights::OPERATE).script(&format!("get k -> {}\ntoken.list -> *0", no("get", "read")));
+    // Within a transaction, too.
+    of(Rights::READ).script("multi -> +OK");
+    let (reply, _) = of(Rights::READ).bytes(b"multi\r\nset k 9\r\nexec\r\n");
+    assert!(reply.ends_with("-EXECABORT Transaction discarded because of previous errors.|"), "{reply}");
+    owner.script("get k -> $1|2");
+}
+
+#[test]
+fn a_redacted_reader_sees_what_is_known_of_runs_and_nothing_that_was_said() {
+    let bench = Bench::new();
+    let mut owner = bench.client();
+    owner.bytes(b"run.begin name r metadata '{\"sesame\":1}'\r\nframe.add r llm question sesame METADATA '{\"sesame\":1}'\r\nrun.end r\r\n");
+    let mut grant = bench.daemon.owner().unwrap();
+    grant.rights = Rights::REDACTED;
+    let mut client = bench.client_with(Some(grant));
+    let id = blake3::hash(b"sesame").to_hex().to_string();
+    for command in ["run.get r", "run.list", "frame.get r 1", "run.tail r"] {
+        let whole = owner.bytes(format!("{command}\r\n").as_bytes()).0;
+        let (reply, _) = client.bytes(format!("{command}\r\n").as_bytes());
+        assert!(
+            !reply.starts_with('-') && !reply.contains("sesame") && !reply.contains(&id),
+            "{command}: {reply}"
+        );
+        assert_eq!(reply.contains("redacted"), command != "run.list", "{command}: {reply}");
+        assert!(command == "run.list" || whole.contains("sesame"), "{command}: {whole}");
+    }
+    for command in
+        ["frame.get r 1 response", "run.replay r question", "xrange r - +", "get r", "snap.get r 1"]
+    {
+        let (reply, _) = client.bytes(format!("{command}\r\n").as_bytes());
+        assert!(reply.starts_with("-NOPERM"), "{command}: {reply}");
+    }
+}
+
+#[test]
+fn tokens_are_made_and_taken_back_and_the_store_keeps_that_it_was_done() {
+    let bench = Bench::new();
+    let mut owner = bench.client();
+    let made = owner.bytes(b"token.add ci namespace n rights record,read\r\n").0;
+    let text = made.split('|').nth(1).unwrap().to_owned();
+    assert_eq!(text.len(), 64, "{made}");
+    owner.script("token.add ci -> -ERR there is a token ci already: revoke it, or take another name");
+    owner.script("token.add x rights everything -> -ERR \"everything\" is no right: record, read, redacted, operate are");
+    let mut client = bench.client_with(None);
+    assert_eq!(client.bytes(format!("auth ci {text}\r\nset a 1\r\n").as_bytes()).0, "+OK|+OK|");
+    assert!(client.bytes(b"token.add mine\r\n").0.starts_with("-NOPERM"));
+    // Taken back, it is hung up on before anything more is done for it.
+    owner.script("token.revoke ci -> +OK\ntoken.revoke ci -> -NOTFOUND there is no token ci in the store");
+    assert_eq!(client.bytes(b"set a 2\r\n"), (String::new(), true));
+    assert!(
+        bench.client_with(None).bytes(format!("auth ci {text}\r\n").as_bytes()).0.starts_with("-WRONGPASS")
+    );
+    bench.daemon.end();
+    let space = bench.daemon.store.namespace("annals").unwrap();
+    let run = space.last_run().unwrap();
+    let frames: Vec<_> = run.frames().map(|frame| frame.unwrap()).collect();
+    let told = |at: usize| String::from_utf8(frames[at].input.clone()).unwrap();
+    assert_eq!(frames.len(), 5);
+    assert!(
+        told(0).contains("\"words\":[\"token.add\",\"ci\"") && told(0).contains("\"who\":\"owner\""),
+        "{}",
+        told(0)
+    );
+    assert!(frames[1].error && !frames[0].error && told(3).contains("token.revoke"));
+    let whole: Vec<u8> =
+        frames.iter().flat_map(|frame| [frame.input.clone(), frame.output.clone()]).flatten().collect();
+    assert!(!String::from_utf8(whole).unwrap().contains(&text), "a token's text is kept nowhere");
+}
+
+/// A login within a transaction would have changed who its queued commands are done for.
+#[test]
+fn a_transaction_is_done_for_whoever_queued_it() {
+    let bench = Bench::new();
+    bench.daemon.access.add(token("one", "first", Rights::ALL));
+    let (reply, _) = bench.client().bytes(b"multi\r\nauth one token\r\nset k 1\r\nexec\r\nget k\r\n");
+    assert_eq!(reply, "+OK|+QUEUED|+QUEUED|*2|-ERR a login is not possible inside a transaction|+OK|$1|1|");
+}
