@@ -42,6 +42,9 @@ pub(crate) enum Verb {
     Attach(AttachArgs),
     /// Serve the store to Redis clients and to recorders, until Ctrl-C or SIGTERM
     Serve(ServeArgs),
+    /// Who may come to a daemon over TCP and HTTP
+    #[command(subcommand)]
+    Token(TokenVerb),
     /// Create a store
     Init,
     /// Record runs from a file of transcripts or frames
@@ -139,22 +142,70 @@ pub(crate) struct AttachArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "It always listens at SOCKET in the store's directory, for its user alone. Over TCP a client logs in with a token (AUTH), which is made
-and shown when the store is first served so. Every option but --config may stand in a file: socket, tcp, no_auth, token_blake3."
+    after_help = "It always listens at SOCKET in the store's directory, for its user alone. Over TCP and HTTP a client needs a token: `annals token add` makes
+one, and where there is none, one is made and shown at the start. Each option may also stand in the environment, and, but for --config, in the file:
+socket, tcp, http, no_auth, slow_ms, idle_seconds, log, and [[tokens]] with name, namespace, rights, blake3. An option wins over the environment, that over the file."
 )]
 pub(crate) struct ServeArgs {
     /// Listen at this Unix socket, too
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", env = "ANNALS_SOCKET")]
     pub(crate) socket: Option<PathBuf>,
-    /// Listen at this address of the loopback, too: 127.0.0.1:7420
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    /// Listen for Redis clients at this address of the loopback, too: 127.0.0.1:7420
+    #[arg(long, value_name = "ADDRESS:PORT", env = "ANNALS_TCP")]
     pub(crate) tcp: Option<String>,
-    /// Ask for no token over TCP: every user and program of this machine may read and write
-    #[arg(long)]
+    /// Listen for HTTP at this address of the loopback: 127.0.0.1:7421
+    #[arg(long, value_name = "ADDRESS:PORT", env = "ANNALS_HTTP")]
+    pub(crate) http: Option<String>,
+    /// Ask for no token over TCP and HTTP: every user and program of this machine may read and write
+    #[arg(long, env = "ANNALS_NO_AUTH", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) no_auth: bool,
+    /// Tell of what takes longer than so many milliseconds [default: 100]
+    #[arg(long, value_name = "MS", env = "ANNALS_SLOW_MS")]
+    pub(crate) slow_ms: Option<u64>,
+    /// Hang up on a Redis client that asks nothing for so many seconds [default: 0, never]
+    #[arg(long, value_name = "SECONDS", env = "ANNALS_IDLE_SECONDS")]
+    pub(crate) idle_seconds: Option<u64>,
+    /// How it tells on standard error what happens [default: human]
+    #[arg(long, value_name = "FORM", env = "ANNALS_LOG")]
+    pub(crate) log: Option<LogForm>,
     /// A file in TOML with what is not given here
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "ANNALS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
+}
+
+/// How a daemon tells what happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogForm {
+    /// Lines for a person
+    Human,
+    /// An object in JSON a line
+    Json,
+}
+
+/// Tokens, by which clients log in to a daemon.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenVerb {
+    /// Make a token for the namespace, and print it this once
+    Add(TokenAddArgs),
+    /// List tokens, without their texts
+    List,
+    /// Take a token back: whoever came by it is hung up on
+    Revoke(TokenRevokeArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokenAddArgs {
+    /// What it is called
+    pub(crate) name: String,
+    /// What may be done with it: record, read, redacted, operate, with commas between [default: all]
+    #[arg(long, value_name = "RIGHTS")]
+    pub(crate) rights: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokenRevokeArgs {
+    /// What it is called
+    pub(crate) name: String,
 }
 
 /// The run that calls are recorded into, and where they go.

@@ -29,7 +29,8 @@ mod share;
 
 pub use align::{Alignment, Pair, align};
 pub use daemon::{
-    Began, ConfiguredToken, Rights, Serving, ServingError, Token, make_token, revoke_token, serve, tokens,
+    Began, ConfiguredToken, Log, Rights, Serving, ServingError, Token, make_token, revoke_token, serve,
+    tokens,
 };
 pub use look::{Failing, failing, new_part, new_tool_results, plain_answer};
 pub use nondet::{Captured, NondetError};
@@ -44,4 +45,4 @@ pub use session::{
     Attached, Attaching, ForkReport, Forking, Onward, OnwardReport, Origin, Recording, ReplayReport, Report,
     SessionError, attach, fork, record, replay, replay_onward,
 };
-pub use share::{Destination, Shared};
+pub use share::{Destination, Shared, ask_daemon};

@@ -19,6 +19,7 @@ mod show;
 mod stats;
 mod tail;
 mod tape;
+mod token;
 mod upkeep;
 mod verify;
 
@@ -36,6 +37,7 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         Verb::Record(args) => record::run(global, args),
         Verb::Attach(args) => attach::run(global, args, &mut out),
         Verb::Serve(args) => serve::run(global, args),
+        Verb::Token(verb) => token::run(global, verb, &mut out),
         Verb::Import(args) => import::run(global, args, &mut out),
         Verb::Runs(args) => runs::run(global, args, &mut out),
         Verb::Show(args) => show::run(global, args, &mut out),

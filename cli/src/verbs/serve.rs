@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
-use annals_server::{Began, Serving, ServingError};
+use annals_server::{Began, Log, Serving, ServingError};
 
-use crate::args::{Global, ServeArgs};
+use crate::args::{Global, LogForm, ServeArgs};
 use crate::door::engine;
 use crate::failure::{Code, Failure, Result};
 use crate::locate;
@@ -13,8 +13,15 @@ pub(super) fn run(global: &Global, args: &ServeArgs) -> Result<()> {
     let options = Serving {
         socket: args.socket.clone(),
         tcp: args.tcp.clone(),
+        http: args.http.clone(),
         no_auth: args.no_auth,
-        token_blake3: None,
+        slow_ms: args.slow_ms,
+        idle_seconds: args.idle_seconds,
+        log: args.log.map(|form| match form {
+            LogForm::Human => Log::Human,
+            LogForm::Json => Log::Json,
+        }),
+        tokens: Vec::new(),
     };
     let serving = match &args.config {
         Some(path) => {
@@ -28,7 +35,31 @@ pub(super) fn run(global: &Global, args: &ServeArgs) -> Result<()> {
         None => options,
     };
     let root = locate::store(global.store.as_deref());
-    annals_server::serve(&root, &global.namespace, &serving, began, waiting).map_err(told)
+    let log = serving.log.unwrap_or_default();
+    tell_by(log);
+    let served = match log {
+        Log::Human => annals_server::serve(&root, &global.namespace, &serving, began, waiting),
+        // Lines of another form would be in the way of whoever reads these.
+        Log::Json => annals_server::serve(&root, &global.namespace, &serving, |_| {}, |_| {}),
+    };
+    served.map_err(told)
+}
+
+/// Has told on standard error what happens from now on: to a person what is wrong, to a program everything.
+fn tell_by(log: Log) {
+    let tells = tracing_subscriber::fmt().with_writer(std::io::stderr);
+    // A second one in this process would be refused; there is none.
+    let _ = match log {
+        Log::Human => {
+            let colour = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
+            let tells = tells.with_max_level(tracing::Level::WARN).with_ansi(colour).with_target(false);
+            tracing::subscriber::set_global_default(tells.finish())
+        }
+        Log::Json => {
+            let tells = tells.with_max_level(tracing::Level::INFO).json().flatten_event(true);
+            tracing::subscriber::set_global_default(tells.finish())
+        }
+    };
 }
 
 fn told(error: ServingError) -> Failure {
@@ -38,7 +69,7 @@ fn told(error: ServingError) -> Failure {
             Failure::new(Code::Usage, error, "`annals serve --help` says what can be given")
         }
         ServingError::System { .. } => {
-            Failure::new(Code::Failed, error, "name another place with --socket or --tcp")
+            Failure::new(Code::Failed, error, "name another place with --socket, --tcp or --http")
         }
     }
 }
@@ -52,6 +83,10 @@ fn began(began: &Began) {
     if let Some(address) = began.tcp {
         let login = if began.is_open { "without a token" } else { "with a token" };
         let _ = writeln!(stderr, "annals: listening at {address}, {login}");
+    }
+    if let Some(address) = began.http {
+        let login = if began.is_open { "without a token" } else { "with a token" };
+        let _ = writeln!(stderr, "annals: listening at http://{address}, {login}");
     }
     if let Some(token) = &began.token {
         let _ = writeln!(stderr, "annals: the token, which is told this once: {token}");

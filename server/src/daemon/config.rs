@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Deserialize;
 
 use super::access::{Rights, Token};
+use super::session::Patience;
 
 /// How a store is served.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -23,8 +25,21 @@ pub struct Serving {
     pub slow_ms: Option<u64>,
     /// Seconds after which a connection is hung up on that asks nothing. Default: 0, never.
     pub idle_seconds: Option<u64>,
+    /// How the program tells what happens. The daemon itself only says it, to `tracing`.
+    pub log: Option<Log>,
     /// Tokens besides those that the store keeps.
     pub tokens: Vec<ConfiguredToken>,
+}
+
+/// How what happens is told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Log {
+    /// Lines for a person.
+    #[default]
+    Human,
+    /// An object in JSON a line.
+    Json,
 }
 
 /// A token of the configuration: one whose text somebody else keeps.
@@ -88,6 +103,7 @@ impl Serving {
             no_auth: self.no_auth || other.no_auth,
             slow_ms: self.slow_ms.or(other.slow_ms),
             idle_seconds: self.idle_seconds.or(other.idle_seconds),
+            log: self.log.or(other.log),
             tokens: if self.tokens.is_empty() { other.tokens } else { self.tokens },
         }
     }
@@ -99,6 +115,13 @@ impl Serving {
     pub(super) fn places(&self) -> Result<Places, ServingError> {
         let place = |text: &Option<String>| text.as_deref().map(address).transpose();
         Ok(Places { tcp: place(&self.tcp)?, http: place(&self.http)? })
+    }
+
+    /// How long what may take.
+    pub(super) fn patience(&self) -> Patience {
+        let default = Patience::default();
+        let idle = self.idle_seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+        Patience { slow_ms: self.slow_ms.unwrap_or(default.slow_ms), idle }
     }
 
     /// The tokens that are configured.

@@ -47,6 +47,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
                 let read = tokio::select! {
                     read = stream.read(&mut buffer) => read?,
                     _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
+                    () = idle(daemon.idle), if session.grant.is_some() => return Err(std::io::ErrorKind::TimedOut.into()),
                     () = &mut login, if session.grant.is_none() => return Err(std::io::ErrorKind::TimedOut.into()),
                 };
                 if read == 0 {
@@ -99,6 +100,14 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
                 Some(End::Recorder(command)) => return Ok(Some((command, input.to_vec()))),
             }
         }
+    }
+}
+
+/// Waits as long as a connection may ask nothing.
+async fn idle(most: Option<Duration>) {
+    match most {
+        Some(most) => tokio::time::sleep(most).await,
+        None => std::future::pending().await,
     }
 }
 

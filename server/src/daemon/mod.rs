@@ -36,5 +36,5 @@ mod turn;
 mod values;
 
 pub use access::{Rights, Token, make_token, revoke_token, tokens};
-pub use config::{ConfiguredToken, Serving, ServingError};
+pub use config::{ConfiguredToken, Log, Serving, ServingError};
 pub use server::{Began, serve};

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::access::{self, Access, Grant, Rights};
-use super::config::{Places, Serving, ServingError};
+use super::config::{Log, Places, Serving, ServingError};
 use super::connection;
 use super::databases::Databases;
 use super::http::Http;
@@ -48,6 +48,21 @@ pub struct Began {
     pub is_open: bool,
 }
 
+impl Began {
+    /// What may be told to everybody.
+    fn log(&self) {
+        let login = if self.is_open { "none" } else { "token" };
+        for socket in &self.sockets {
+            tracing::info!(place = %socket.display(), login = "none", "listening");
+        }
+        for (protocol, address) in [("resp", self.tcp), ("http", self.http)] {
+            if let Some(address) = address {
+                tracing::info!(protocol, %address, login, "listening");
+            }
+        }
+    }
+}
+
 /// Serves a store until this process is told to end (Ctrl-C, SIGTERM); then ends the connections, each after what it had asked for, waits for
 /// those who record (`waiting` is told how many), and closes the store. Told once more, it ends at once: those runs are abandoned.
 ///
@@ -74,22 +89,26 @@ pub fn serve(
     let listened = runtime.block_on(async {
         let asks = !serving.no_auth && (places.tcp.is_some() || places.http.is_some());
         let (access, made) = admitted(&store, namespace, serving, asks, io.now_ns())?;
-        let daemon = Arc::new(Daemon::new(store.clone(), namespace, io, access, Handle::current()));
+        let patience = serving.patience();
+        let daemon = Arc::new(Daemon::new(store.clone(), namespace, io, access, patience, Handle::current()));
         let owner = daemon.owner()?;
         let sweeper = tokio::spawn(sweep(daemon.clone()));
         // Before anybody knows where to find it: what ends it is heard from the beginning.
         let ended = interrupted();
         let doors = Doors::open(root, serving, &places).await?;
-        began(&Began {
+        let began_at = Began {
             sockets: doors.unix.iter().map(|(_, listening)| listening.place.clone()).collect(),
             tcp: doors.tcp.as_ref().and_then(|listener| listener.local_addr().ok()),
             http: doors.http.as_ref().and_then(|listener| listener.local_addr().ok()),
             token: made,
             is_open: !asks,
-        });
+        };
+        began_at.log();
+        began(&began_at);
         let unasked = (!asks).then(|| owner.clone());
         let at = doors.http.as_ref().and_then(|listener| listener.local_addr().ok());
         let http = at.map(|address| Http::new(daemon.clone(), unasked, address));
+        tracing::info!(store = %store.id(), namespace, "the daemon serves");
         let shared = Arc::new(Shared { daemon, host, store: store.clone(), owner, asks, http });
         listen(&shared, doors, ended, waiting).await;
         shared.daemon.end();
@@ -137,6 +156,10 @@ fn admitted(
     let mut tokens = access::tokens(store)?;
     tokens.extend(serving.tokens(namespace)?);
     let mut made = None;
+    if asks && tokens.is_empty() && serving.log == Some(Log::Json) {
+        let why = "there is no token, and a log is no place to show one: make one with `annals token add`";
+        return Err(ServingError::Refused(why.to_owned()));
+    }
     if asks && tokens.is_empty() {
         let (token, text) = access::make_token(store, "default", namespace, Rights::ALL, now_ns)?;
         tokens.push(token);
@@ -205,6 +228,7 @@ async fn listen(
         tasks.spawn(accept(shared.clone(), Door::Http(listener), stopped.clone()));
     }
     ended.await;
+    tracing::info!("the daemon ends");
     // From now on it is found nowhere.
     drop(places);
     let again = interrupted();
@@ -288,6 +312,8 @@ async fn serve_one(shared: Arc<Shared>, stream: Stream, stopped: watch::Receiver
         }
         Stream::Tcp(mut stream, from) => {
             let _ = stream.set_nodelay(true);
+            // A peer that vanished is found out some time.
+            let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
             let facts = facts(from.to_string());
             daemon.clients().insert(id, facts.clone());
             let session = Session::new(facts, shared.unasked(), false);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use annals::StoredBlob;
 use annals::io::Io;
@@ -21,8 +22,20 @@ use crate::resp::Protocol;
 
 /// Places in scans that are remembered; the oldest go first.
 const CURSORS_MAX: usize = 1 << 16;
-/// Milliseconds after which a turn is slow, where nothing else is said.
-const SLOW_MS: u64 = 100;
+/// How long what may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// Milliseconds after which a turn is slow.
+    pub(super) slow_ms: u64,
+    /// How long a connection may ask nothing.
+    pub(super) idle: Option<Duration>,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { slow_ms: 100, idle: None }
+    }
+}
 
 /// Commands that are done apart at a time, by what they take.
 const LONG_MAX: usize = 16;
@@ -48,6 +61,8 @@ pub(super) struct Daemon {
     /// Logins with a wrong token.
     refused: AtomicU64,
     pub(super) slow: SlowLog,
+    /// How long a connection may ask nothing; without end where there is none.
+    pub(super) idle: Option<Duration>,
     clients: Mutex<BTreeMap<u64, Facts>>,
     cursors: Mutex<Cursors>,
     long: Semaphore,
@@ -158,6 +173,7 @@ impl Daemon {
         home: &str,
         io: Arc<dyn Io>,
         access: Access,
+        patience: Patience,
         runtime: Handle,
     ) -> Self {
         let started_ns = io.now_ns();
@@ -174,7 +190,8 @@ impl Daemon {
             commands: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            slow: SlowLog::new(SLOW_MS),
+            slow: SlowLog::new(patience.slow_ms),
+            idle: patience.idle,
             clients: Mutex::default(),
             cursors: Mutex::default(),
             long: Semaphore::new(LONG_MAX),

@@ -7,7 +7,7 @@ use annals::{Options, Store};
 
 use super::access::{Access, Grant, Rights, Token};
 use super::databases::Databases;
-use super::session::{Daemon, Facts, Session};
+use super::session::{Daemon, Facts, Patience, Session};
 use super::turn::{End, turn};
 use crate::resp::{Limits, Requests};
 
@@ -51,7 +51,7 @@ impl Bench {
 
     fn daemon(store: Store, runtime: &tokio::runtime::Runtime) -> Arc<Daemon> {
         let (io, access) = (Arc::new(RealIo::new()), Access::new([]));
-        Arc::new(Daemon::new(store, "default", io, access, runtime.handle().clone()))
+        Arc::new(Daemon::new(store, "default", io, access, Patience::default(), runtime.handle().clone()))
     }
 
     fn client(&self) -> Client<'_> {

@@ -8,11 +8,12 @@
 //! that began it, and is abandoned with it; a command is read within fixed limits before anything is done.
 //!
 //! Layout: `words` (runs and frames as words of a command), `socket` (where it stands), `host` and
-//! `member` (the side that holds the store: the listener, one connection), `remote` (the other side), `destination` (both as one).
+//! `member` (the side that holds the store: the listener, one connection), `remote` (the other side), `ask` (one command to the side that holds it), `destination` (both as one).
 //!
 //! Left out on purpose: forks, keys and answers of earlier runs do not go through the socket; who may connect is decided by the
 //! file's mode alone.
 
+mod ask;
 mod destination;
 mod host;
 mod member;
@@ -20,6 +21,7 @@ mod remote;
 mod socket;
 mod words;
 
+pub use ask::ask_daemon;
 pub use destination::{Destination, Shared};
 pub(crate) use destination::{Kept, NewFrame, NewRun};
 pub(crate) use host::{Came, Host};

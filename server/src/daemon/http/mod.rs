@@ -361,6 +361,11 @@ fn given(route: &Route, reply: Reply) -> Result<Response, Problem> {
             status,
             &serde_json::Value::Object([(name.to_owned(), json::value(reply))].into_iter().collect()),
         ),
+        (Gives::Page(name, _), Reply::Array(mut pair)) if pair.len() == 2 => {
+            let (of, cursor) = (pair.pop().unwrap_or(Reply::Null), pair.pop().unwrap_or(Reply::Null));
+            let members = [("cursor".to_owned(), json::value(cursor)), (name.to_owned(), json::value(of))];
+            json_response(status, &serde_json::Value::Object(members.into_iter().collect()))
+        }
         (Gives::Bytes, Reply::Bulk(bytes)) => {
             let tag = HeaderValue::from_str(&format!("\"{}\"", blake3::hash(&bytes).to_hex()));
             let mut response = (status, [(CONTENT_TYPE, "application/octet-stream")], bytes).into_response();
@@ -369,7 +374,7 @@ fn given(route: &Route, reply: Reply) -> Result<Response, Problem> {
             }
             response
         }
-        (Gives::Bytes, _) => {
+        (Gives::Bytes | Gives::Page(..), _) => {
             return Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "BUG", "the reply has no bytes"));
         }
     })

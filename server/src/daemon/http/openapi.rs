@@ -147,6 +147,12 @@ fn operation(route: &Route) -> Value {
                 json!({ "type": "object", "properties": { name: schema.json() }, "required": [name] });
             (route.status, Some(json_of(object)))
         }
+        Gives::Page(name, schema) => {
+            let cursor = json!({ "type": "string", "pattern": "^[0-9]+$" });
+            let properties = json!({ "cursor": cursor, name: schema.json() });
+            let object = json!({ "type": "object", "properties": properties, "required": ["cursor", name] });
+            (route.status, Some(json_of(object)))
+        }
         Gives::Bytes => (route.status, Some(json!({ "application/octet-stream": {} }))),
         Gives::Nothing => (204, None),
     };

@@ -63,6 +63,8 @@ pub(super) enum Gives {
     Found(Schema),
     /// The reply as JSON under this name.
     Named(&'static str, Schema),
+    /// The two of the reply as JSON: a cursor, and under this name what it leads on from.
+    Page(&'static str, Schema),
     /// The bytes of the reply; a null is 404.
     Bytes,
     /// Nothing: 204; a zero is 404.
@@ -112,7 +114,7 @@ pub(super) const ROUTES: &[Route] = &[
         "listRuns",
         "run.list",
         &[Query("status", "STATUS", Text), Query("count", "COUNT", Number), Query("from", "FROM", Number)],
-        Gives::Json(Schema::RunList),
+        Gives::Page("runs", Schema::Runs),
         "Runs, the oldest first, and a cursor for going on after them: 0 where there are no more.",
     ),
     makes(route(
@@ -341,7 +343,7 @@ pub(super) const ROUTES: &[Route] = &[
         "scanKeys",
         "scan",
         &[Asked("cursor", Number), Query("match", "MATCH", Text), Query("count", "COUNT", Number)],
-        Gives::Json(Schema::Scanned),
+        Gives::Page("keys", Schema::Keys),
         "Keys of a database, and a cursor for going on: 0 where there are no more. Begin with 0.",
     ),
     route(

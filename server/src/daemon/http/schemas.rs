@@ -10,11 +10,11 @@ pub(super) enum Schema {
     Drawn,
     Frame,
     Frames,
+    Keys,
     Number,
     Object,
     Run,
-    RunList,
-    Scanned,
+    Runs,
     Snapshot,
     Stats,
     Tokens,
@@ -100,11 +100,6 @@ impl Schema {
     pub(super) fn json(self) -> Value {
         let component = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
         let many = |name: &str| json!({ "type": "array", "items": component(name) });
-        // RESP has no pair of named things: a cursor comes first, what it leads on from second.
-        let cursor_and = |of: Value| {
-            json!({ "type": "array", "prefixItems": [{ "type": "string", "pattern": "^[0-9]+$" }, of],
-                    "minItems": 2, "maxItems": 2 })
-        };
         match self {
             Self::Array => json!({ "type": "array" }),
             Self::Begun => component("Begun"),
@@ -114,8 +109,8 @@ impl Schema {
             Self::Number => json!({ "type": "integer", "minimum": 0 }),
             Self::Object | Self::Stats => json!({ "type": "object" }),
             Self::Run => component("Run"),
-            Self::RunList => cursor_and(many("Run")),
-            Self::Scanned => cursor_and(json!({ "type": "array", "items": component("Bytes") })),
+            Self::Runs => many("Run"),
+            Self::Keys => many("Bytes"),
             Self::Snapshot => component("Snapshot"),
             Self::Tokens => many("Token"),
             Self::Verified => component("Verified"),

@@ -4,7 +4,7 @@ use annals::{History, Store};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{Access, Bench, Client, Facts, Session};
+use super::{Bench, Client, Facts, Session};
 use crate::daemon::connection;
 use crate::daemon::turn::Apart;
 

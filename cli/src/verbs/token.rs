@@ -1,0 +1,94 @@
+//! `annals token`: who may come to a daemon. One that serves the store has it done; else it is done here.
+
+use annals::{Options, Store};
+use annals_server::{Rights, ServingError, Token, ask_daemon, make_token, revoke_token, tokens};
+use serde_json::json;
+
+use crate::args::{Global, TokenAddArgs, TokenVerb};
+use crate::door::engine;
+use crate::failure::{Code, Failure, Result};
+use crate::locate;
+use crate::out::Out;
+
+pub(super) fn run(global: &Global, verb: &TokenVerb, out: &mut Out) -> Result<()> {
+    match verb {
+        TokenVerb::Add(args) => add(global, args, out),
+        TokenVerb::List => list(global, out),
+        TokenVerb::Revoke(args) => revoke(global, &args.name, out),
+    }
+}
+
+fn add(global: &Global, args: &TokenAddArgs, out: &mut Out) -> Result<()> {
+    let rights = args.rights.as_deref().map_or(Ok(Rights::ALL), str::parse::<Rights>);
+    let rights = rights.map_err(|why| Failure::new(Code::Usage, why, "as in --rights record,read"))?;
+    let root = locate::store(global.store.as_deref());
+    let named = rights.to_string();
+    let words: [&[u8]; 6] = [
+        b"TOKEN.ADD",
+        args.name.as_bytes(),
+        b"NAMESPACE",
+        global.namespace.as_bytes(),
+        b"RIGHTS",
+        named.as_bytes(),
+    ];
+    let text = match ask_daemon(&root, &words).map_err(engine)? {
+        Some(text) => text,
+        None => {
+            let (store, now_ns) = open(global)?;
+            let (_, text) =
+                make_token(&store, &args.name, &global.namespace, rights, now_ns).map_err(told)?;
+            store.close().map_err(engine)?;
+            text
+        }
+    };
+    if out.json {
+        let (name, namespace) = (&args.name, &global.namespace);
+        return out.object(&json!({ "name": name, "namespace": namespace, "rights": named, "token": text }));
+    }
+    out.line(text)
+}
+
+fn list(global: &Global, out: &mut Out) -> Result<()> {
+    let root = locate::store(global.store.as_deref());
+    let store = Store::open_read_only(&root).map_err(engine)?;
+    for Token { name, namespace, rights, made_ns, .. } in tokens(&store).map_err(told)? {
+        if out.json {
+            let rights = rights.to_string();
+            out.object(
+                &json!({ "name": name, "namespace": namespace, "rights": rights, "made_ns": made_ns }),
+            )?;
+        } else {
+            out.line(format_args!("{name}  {namespace}  {rights}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn revoke(global: &Global, name: &str, out: &mut Out) -> Result<()> {
+    let root = locate::store(global.store.as_deref());
+    if ask_daemon(&root, &[b"TOKEN.REVOKE", name.as_bytes()]).map_err(engine)?.is_none() {
+        let (store, _) = open(global)?;
+        let was = revoke_token(&store, name).map_err(told)?;
+        store.close().map_err(engine)?;
+        if !was {
+            let why = format!("there is no token {name}");
+            return Err(Failure::new(Code::NoSuchThing, why, "`annals token list` lists what there is"));
+        }
+    }
+    if out.json { out.object(&json!({ "revoked": name })) } else { out.line(format_args!("revoked {name}")) }
+}
+
+/// The store, and what time it is there.
+fn open(global: &Global) -> Result<(Store, u64)> {
+    let options = Options::default();
+    let now_ns = options.io.now_ns();
+    let store = Store::open_with(locate::store(global.store.as_deref()), options).map_err(engine)?;
+    Ok((store, now_ns))
+}
+
+fn told(error: ServingError) -> Failure {
+    match error {
+        ServingError::Store(error) => engine(error),
+        other => Failure::new(Code::Failed, other, "`annals token list` lists what there is"),
+    }
+}
