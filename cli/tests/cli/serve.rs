@@ -162,7 +162,9 @@ fn a_file_says_what_options_leave_open_and_another_socket_is_listened_at_too() {
     let hash = blake3::hash(b"sesame");
     bench.write(
         "annals.toml",
-        format!("tcp = \"127.0.0.1:0\"\nsocket = \"here\"\ntoken_blake3 = \"{hash}\"\n"),
+        format!(
+            "tcp = \"127.0.0.1:0\"\nsocket = \"here\"\n[[tokens]]\nname = \"mine\"\nblake3 = \"{hash}\"\n"
+        ),
     );
     let daemon = bench.serve(&["--config", "annals.toml"]);
     assert_eq!(ask(&mut daemon.tcp(), "auth sesame"), "+OK");
@@ -241,7 +243,7 @@ fn commands_of_our_own_work_over_sockets_and_what_they_say_outlasts_the_process(
     let long = "x".repeat(200_000);
     assert_eq!(ask(&mut one, &format!("*3\r\n$3\r\nset\r\n$4\r\nlong\r\n$200000\r\n{long}")), "+OK");
     assert_eq!(ask(&mut one, "frame.end r 1"), "+OK");
-    assert_eq!((line(&mut other), line(&mut other)), ("*1".to_owned(), "*28".to_owned()));
+    assert_eq!((line(&mut other), line(&mut other)), ("*1".to_owned(), "*32".to_owned()));
     assert_eq!(ask(&mut one, "frame.add r tool a b"), ":2");
     // Nobody has files written who came by TCP.
     let copy = bench.path("copy");
@@ -337,4 +339,96 @@ fn a_program_is_recorded_through_a_daemon() {
     let replayed = bench.replay(&["r"], &[]);
     assert_eq!(replayed.code, 0, "{replayed:?}");
     assert_eq!(String::from_utf8_lossy(&replayed.stdout), String::from_utf8_lossy(&recorded.stdout));
+}
+
+/// Asks over HTTP; gives the status and the body.
+fn http(daemon: &Daemon, request: &str, token: &str, body: &str) -> (u16, String) {
+    let address = daemon.said("listening at http://");
+    let address = address.split(',').next().unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let login = if token.is_empty() { String::new() } else { format!("authorization: Bearer {token}\r\n") };
+    let head = format!(
+        "{request} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{login}content-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(body.as_bytes()).unwrap();
+    let mut all = String::new();
+    stream.read_to_string(&mut all).unwrap();
+    let (head, body) = all.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+#[test]
+fn http_is_served_to_whoever_has_a_token_that_the_command_line_made() {
+    let bench = Bench::new();
+    bench.run("init").ok();
+    let add = |name: &str| {
+        let made = bench.run(&format!("token add {name} --rights record,read"));
+        assert_eq!(made.code, 0, "{}", made.stderr);
+        String::from_utf8(made.stdout).unwrap().trim().to_owned()
+    };
+    let early = add("early");
+    let daemon = bench.serve(&["--http", "127.0.0.1:0"]);
+    assert!(!daemon.told.iter().any(|line| line.contains("told this once")), "there is a token already");
+    assert_eq!(http(&daemon, "GET /v1/runs", "", "").0, 401);
+    assert_eq!(http(&daemon, "POST /v1/runs", &early, "{\"name\":\"r\"}").0, 201);
+    // While the daemon has the store, too.
+    let late = add("late");
+    assert_eq!(http(&daemon, "GET /v1/runs/r", &late, "").0, 200);
+    assert_eq!(http(&daemon, "GET /v1/store/stats", &late, "").0, 403);
+    bench.run("token revoke late").ok();
+    assert_eq!(http(&daemon, "GET /v1/runs/r", &late, "").0, 401);
+    assert_eq!(bench.run("token revoke late").code, 4);
+    assert_eq!(http(&daemon, "POST /v1/runs/r/end", &early, "").0, 204);
+    daemon.signal("-TERM");
+    assert_eq!(daemon.ended(), (Some(0), String::new()));
+    let listed = String::from_utf8(bench.run("token list").stdout).unwrap();
+    assert_eq!(listed, "early  default  record,read\n");
+    // What was done is a run of the store.
+    let operations = String::from_utf8(bench.run("runs --namespace annals").stdout).unwrap();
+    assert!(operations.contains("operations-"), "{operations}");
+    assert_eq!(bench.run("verify").code, 0);
+}
+
+#[test]
+fn options_may_stand_in_the_environment_and_a_log_in_json_has_no_other_lines() {
+    let bench = Bench::new();
+    bench.run("init").ok();
+    let mut command = bench.command(["serve"]);
+    command.env("ANNALS_TCP", "127.0.0.1:0").env("ANNALS_LOG", "json");
+    let refused = command.output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "no token is shown in a log");
+    assert!(String::from_utf8(refused.stderr).unwrap().contains("annals token add"));
+    bench.run("token add me").ok();
+    let mut command = bench.command(["serve"]);
+    command.env("ANNALS_TCP", "127.0.0.1:0").env("ANNALS_LOG", "json").env("ANNALS_SLOW_MS", "0");
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut lines = Vec::new();
+    while !lines.iter().any(|line: &String| line.contains("the daemon serves")) {
+        let mut line = String::new();
+        assert!(stderr.read_line(&mut line).unwrap() > 0, "{lines:?}");
+        lines.push(line);
+    }
+    let mut client = bench.connect();
+    assert_eq!(ask(&mut client, "set colour secret-word"), "+OK");
+    assert!(
+        std::process::Command::new("kill")
+            .args(["-TERM", &child.id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    lines.extend(rest.lines().map(str::to_owned));
+    for line in &lines {
+        let _: serde_json::Value = serde_json::from_str(line).unwrap();
+    }
+    let all = lines.concat();
+    assert!(all.contains("\"command\":\"SET\"") && !all.contains("secret-word"), "{all}");
+    assert!(all.contains("\"protocol\":\"resp\"") && all.contains("the daemon ends"), "{all}");
 }

@@ -4,8 +4,9 @@
 //! database's number as a byte and the key, as milliseconds since 1970 in eight bytes, little-endian, and changes in the same batch as its value.
 //!
 //! The engine shows what is as durable as was asked. What was handed over and is not shown yet is kept here (`pending`) until the settler has seen
-//! its ticket, so that the next one reads it; and whoever reads it waits for it before replying. Batches are handed over under the lock, so the settler
-//! sees their tickets in the order in which they become durable. Then it is what [`Values`] knows, which reads ask next, and the store last.
+//! its ticket, so that the next one reads it; and whoever reads it waits for it before replying. One batch of keys is on its way at a time, and what turns
+//! write meanwhile is the next one. Batches are handed over under the lock, so the settler sees their tickets in the order in which they become durable. Then
+//! it is what [`Values`] knows, which reads ask next, and the store last.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +21,8 @@ use super::values::Values;
 pub(super) const DATABASES: u8 = 16;
 /// The longest key: one byte less than the engine's, which a deadline's key needs.
 pub(super) const KEY_BYTES_MAX: usize = annals::KEY_BYTES_MAX - 1;
+/// So many bytes are handed over also where a batch is on its way.
+const GATHERED_BYTES_MAX: usize = 8 << 20;
 const DEADLINES: &str = "annals.deadlines";
 
 /// A key of a database.
@@ -62,24 +65,61 @@ struct State {
     /// Reads that found a value there, and that asked the store.
     hits: u64,
     misses: u64,
-    /// The number of the last batch.
-    last: u64,
+    /// A batch of keys is on its way to the disk; what is written meanwhile is gathered, and handed over once that is there. One after the other they cost
+    /// the writer, the settler and the disk as little as they can, and nobody waits longer: the disk takes one after the other anyway.
+    under_way: usize,
+    gathered: Gathered,
+}
+
+impl State {
+    fn gather(&mut self, changes: Vec<Change>, done: oneshot::Sender<Settled>) {
+        let batch = self.gathered.number;
+        for (at, change) in (self.gathered.changes.len()..).zip(&changes) {
+            self.gathered.bytes +=
+                change.key.1.len() + change.entry.as_ref().map_or(0, |entry| entry.value.len());
+            self.pending.insert(change.key.clone(), Pending { entry: change.entry.clone(), batch, at });
+        }
+        self.gathered.changes.extend(changes);
+        self.gathered.done.push(done);
+    }
 }
 
 #[derive(Debug)]
 struct Pending {
     entry: Option<Entry>,
+    /// The batch that it is in, and which of its changes it is.
     batch: u64,
+    at: usize,
 }
 
-/// A batch that was handed over, or, without a ticket, somebody who waits for all before.
+/// What was handed over, and who waits for it and for all before it.
 #[derive(Debug)]
 pub(super) struct Settling {
-    ticket: Option<Ticket>,
-    batch: u64,
-    keys: Vec<Key>,
-    /// Who waits; nobody where something follows that is waited for.
-    done: Option<oneshot::Sender<Settled>>,
+    tickets: Vec<Ticket>,
+    /// The batch of keys that the last ticket is of, or why there is none.
+    batch: Option<(Gathered, Option<String>)>,
+    done: Vec<oneshot::Sender<Settled>>,
+}
+
+/// What turns have written while a batch was on its way: the next one.
+#[derive(Debug, Default)]
+struct Gathered {
+    /// In the order in which they were made; a key may be there more than once.
+    changes: Vec<Change>,
+    bytes: usize,
+    /// Who waits for them.
+    done: Vec<oneshot::Sender<Settled>>,
+    number: u64,
+}
+
+/// A key's new value, or its end.
+#[derive(Debug)]
+struct Change {
+    keyspace: Keyspace,
+    key: Key,
+    entry: Option<Entry>,
+    /// What becomes of its deadline, where something does.
+    deadline: Option<(Keyspace, Option<u64>)>,
 }
 
 impl Databases {
@@ -99,7 +139,17 @@ impl Databases {
         let any_deadline = deadlines.as_ref().is_some_and(|all| all.scan(ScanRange::all()).next().is_some());
         let (pending, values) = (HashMap::new(), Values::new());
         let (hits, misses) = (0, 0);
-        let state = State { spaces, deadlines, any_deadline, pending, values, hits, misses, last: 0 };
+        let state = State {
+            spaces,
+            deadlines,
+            any_deadline,
+            pending,
+            values,
+            hits,
+            misses,
+            under_way: 0,
+            gathered: Gathered::default(),
+        };
         // Bounded by what connections may have under way: one turn each.
         let (settling, settled) = mpsc::unbounded_channel();
         Ok((Arc::new(Self { space, io, state: Mutex::new(state), settling }), settled))
@@ -108,31 +158,82 @@ impl Databases {
     /// Waits for batches in their order and tells those who wait. Ends with the last handle.
     pub(super) async fn settle(self: Arc<Self>, mut settling: mpsc::UnboundedReceiver<Settling>) {
         let mut failed = None;
-        while let Some(next) = settling.recv().await {
-            if let Some(ticket) = next.ticket
-                && let Err(error) = ticket.await
-            {
-                // The writer is poisoned by it: nothing after it is written either.
-                failed.get_or_insert_with(|| error.to_string());
-            }
-            if !next.keys.is_empty() {
-                let mut state = self.lock();
-                for key in next.keys {
-                    if state.pending.get(&key).is_none_or(|pending| pending.batch != next.batch) {
-                        continue;
-                    }
-                    let settled = state.pending.remove(&key).and_then(|pending| pending.entry);
-                    match &failed {
-                        None => state.values.put(key, settled),
-                        Some(_) => state.values.forget(&key),
-                    }
+        while let Some(Settling { tickets, batch, done }) = settling.recv().await {
+            for ticket in tickets {
+                if let Err(error) = ticket.await {
+                    // The writer is poisoned by it: nothing after it is written either.
+                    failed.get_or_insert_with(|| error.to_string());
                 }
             }
-            // Who went away meanwhile does not want to know.
-            if let Some(done) = next.done {
-                let _ = done.send(failed.clone().map_or(Ok(()), Err));
+            let mut refused = None;
+            if let Some((gathered, why)) = batch {
+                refused = why;
+                let holds = failed.is_none() && refused.is_none();
+                let mut state = self.lock();
+                for (at, Change { key, entry, .. }) in gathered.changes.into_iter().enumerate() {
+                    match state.pending.get(&key) {
+                        // Something newer comes, of this batch or of a later one.
+                        Some(pending) if (pending.batch, pending.at) != (gathered.number, at) => {}
+                        Some(_) if holds => {
+                            state.pending.remove(&key);
+                            state.values.put(key, entry);
+                        }
+                        // A later batch had taken its place and was refused: what is at hand may be older than this.
+                        _ => {
+                            state.pending.remove(&key);
+                            state.values.forget(&key);
+                        }
+                    }
+                }
+                state.under_way -= 1;
+                if state.under_way == 0 && !state.gathered.done.is_empty() {
+                    self.hand_over(&mut state);
+                }
+            }
+            let settled = failed.clone().or(refused).map_or(Ok(()), Err);
+            for done in done {
+                // Who went away meanwhile does not want to know.
+                let _ = done.send(settled.clone());
             }
         }
+    }
+
+    /// Hands over what was gathered, as one batch.
+    fn hand_over(&self, state: &mut State) {
+        let number = state.gathered.number + 1;
+        let mut gathered = std::mem::replace(&mut state.gathered, Gathered { number, ..Gathered::default() });
+        let done = std::mem::take(&mut gathered.done);
+        state.under_way += 1;
+        let mut batch = self.space.batch();
+        for Change { keyspace, key, entry, deadline } in &gathered.changes {
+            match entry {
+                Some(Entry { stored: Some(blob), .. }) => batch.put(keyspace, &key.1, blob.clone()),
+                Some(entry) => batch.put(keyspace, &key.1, Content::Bytes(entry.value.clone())),
+                None => batch.delete(keyspace, &key.1),
+            };
+            match deadline {
+                Some((deadlines, Some(ms))) => {
+                    batch.put(deadlines, &deadline_key(key), ms.to_le_bytes().to_vec());
+                }
+                Some((deadlines, None)) => {
+                    batch.delete(deadlines, &deadline_key(key));
+                }
+                None => {}
+            }
+        }
+        let (tickets, why) = match batch.submit_with(Durability::Disk) {
+            Ok(ticket) => (vec![ticket], None),
+            Err(error) => {
+                // Nobody is to read what will not be.
+                for Change { key, .. } in &gathered.changes {
+                    if state.pending.get(key).is_some_and(|pending| pending.batch == gathered.number) {
+                        state.pending.remove(key);
+                    }
+                }
+                (Vec::new(), Some(error.to_string()))
+            }
+        };
+        let _ = self.settling.send(Settling { tickets, batch: Some((gathered, why)), done });
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -417,66 +518,64 @@ impl<'a> Work<'a> {
         let (done, settled) = oneshot::channel();
         let staged = std::mem::take(&mut self.staged);
         self.hold();
-        for ticket in std::mem::take(&mut self.tickets) {
-            let one = Settling { ticket: Some(ticket), batch: 0, keys: Vec::new(), done: None };
-            let _ = self.databases.settling.send(one);
+        let mut changes = Vec::with_capacity(staged.len());
+        for (key, entry) in staged {
+            let keyspace = self.keyspace_for(key.0, entry.is_some())?;
+            // Nothing was ever there.
+            let Some(keyspace) = keyspace else { continue };
+            let deadline = self.deadline_after(&key, entry.as_ref())?;
+            changes.push(Change { keyspace, key, entry, deadline });
         }
-        let ticket = if staged.is_empty() { None } else { self.submit(&staged)? };
         let databases = self.databases;
-        let state = self.state();
-        state.last += 1;
-        let batch = state.last;
-        let mut keys = Vec::with_capacity(staged.len());
-        if ticket.is_some() {
-            for (key, entry) in staged {
-                keys.push(key.clone());
-                state.pending.insert(key, Pending { entry, batch });
-            }
-        }
         // Sent under the lock, so that the order is that of the log. Nobody listens only once the daemon has ended.
-        let _ = databases.settling.send(Settling { ticket, batch, keys, done: Some(done) });
+        let tickets = std::mem::take(&mut self.tickets);
+        if changes.is_empty() && self.state().gathered.changes.is_empty() {
+            let _ = databases.settling.send(Settling { tickets, batch: None, done: vec![done] });
+            return Ok(Some(settled));
+        }
+        if !tickets.is_empty() {
+            let _ = databases.settling.send(Settling { tickets, batch: None, done: Vec::new() });
+        }
+        self.state().gather(changes, done);
+        let state = self.state();
+        if state.under_way == 0 || state.gathered.bytes >= GATHERED_BYTES_MAX {
+            databases.hand_over(state);
+        }
         Ok(Some(settled))
     }
 
-    fn submit(&mut self, staged: &BTreeMap<Key, Option<Entry>>) -> annals::Result<Option<Ticket>> {
-        let space = self.databases.space.clone();
-        let mut batch = space.batch();
-        let mut any = false;
-        for (name, entry) in staged {
-            let keyspace = match (self.keyspace(name.0), entry) {
-                (Some(keyspace), _) => keyspace,
-                // Nothing was ever there.
-                (None, None) => continue,
-                (None, Some(_)) => {
-                    let made = space.keyspace(&format!("db{}", name.0), History::Latest)?;
-                    if let Some(place) = self.state().spaces.get_mut(usize::from(name.0)) {
-                        *place = Some(made.clone());
-                    }
-                    made
-                }
-            };
-            any = true;
-            match entry {
-                Some(Entry { stored: Some(blob), .. }) => batch.put(&keyspace, &name.1, blob.clone()),
-                Some(entry) => batch.put(&keyspace, &name.1, Content::Bytes(entry.value.clone())),
-                None => batch.delete(&keyspace, &name.1),
-            };
-            let deadline = entry.as_ref().and_then(|entry| entry.deadline);
-            if let Some(deadline) = deadline {
-                let state = self.state();
-                state.any_deadline = true;
-                let deadlines = match &state.deadlines {
-                    Some(deadlines) => deadlines.clone(),
-                    None => state.deadlines.insert(space.keyspace(DEADLINES, History::Latest)?).clone(),
-                };
-                batch.put(&deadlines, &deadline_key(name), deadline.to_le_bytes().to_vec());
-            } else if self.had_deadline(name)?
-                && let Some(deadlines) = self.state().deadlines.clone()
-            {
-                batch.delete(&deadlines, &deadline_key(name));
-            }
+    /// The keyspace of a database, which is made where something is to be put there.
+    fn keyspace_for(&mut self, database: u8, puts: bool) -> annals::Result<Option<Keyspace>> {
+        let known = self.keyspace(database);
+        if known.is_some() || !puts {
+            return Ok(known);
         }
-        if any { batch.submit_with(Durability::Disk).map(Some) } else { Ok(None) }
+        let made = self.databases.space.keyspace(&format!("db{database}"), History::Latest)?;
+        if let Some(place) = self.state().spaces.get_mut(usize::from(database)) {
+            *place = Some(made.clone());
+        }
+        Ok(Some(made))
+    }
+
+    /// What becomes of a key's deadline.
+    fn deadline_after(
+        &mut self,
+        key: &Key,
+        entry: Option<&Entry>,
+    ) -> annals::Result<Option<(Keyspace, Option<u64>)>> {
+        let deadline = entry.and_then(|entry| entry.deadline);
+        if deadline.is_none() && !self.had_deadline(key)? {
+            return Ok(None);
+        }
+        let deadlines = match self.state().deadlines.clone() {
+            Some(deadlines) => deadlines,
+            None => {
+                let made = self.databases.space.keyspace(DEADLINES, History::Latest)?;
+                self.state().deadlines.insert(made).clone()
+            }
+        };
+        self.state().any_deadline |= deadline.is_some();
+        Ok(Some((deadlines, deadline)))
     }
 
     /// Whether there is a deadline from before this turn, on disk or on its way.
@@ -507,4 +606,55 @@ fn deadline_key((database, key): &Key) -> Vec<u8> {
     whole.push(*database);
     whole.extend_from_slice(key);
     whole
+}
+
+#[cfg(test)]
+mod tests {
+    use annals::io::RealIo;
+    use annals::{Options, Store};
+
+    use super::*;
+
+    fn put(databases: &Databases, key: &str, value: &str) -> oneshot::Receiver<Settled> {
+        let mut work = Work::new(databases);
+        let entry = Entry { value: Arc::new(value.as_bytes().to_vec()), stored: None, deadline: None };
+        work.put(0, key.as_bytes(), entry).unwrap();
+        work.commit().unwrap().unwrap()
+    }
+
+    fn get(databases: &Databases, key: &str) -> (Option<Vec<u8>>, Waits) {
+        let mut work = Work::new(databases);
+        let entry = work.get(0, key.as_bytes()).unwrap();
+        (entry.map(|entry| entry.value.to_vec()), work.commit().unwrap())
+    }
+
+    #[tokio::test]
+    async fn what_is_written_while_a_batch_is_on_its_way_is_the_next_one_and_every_version_of_it_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open_with(directory.path().join("s"), Options::default()).unwrap();
+        let space = store.namespace("n").unwrap();
+        let kept = space.keyspace("db0", History::All).unwrap();
+        let before = store.stats().unwrap().batches;
+        let (databases, settling) = Databases::open(space, Arc::new(RealIo::new())).unwrap();
+        // Nobody settles yet: the first is on its way, the others are gathered.
+        let mut waits =
+            vec![put(&databases, "k", "one"), put(&databases, "k", "two"), put(&databases, "j", "x")];
+        waits.push(put(&databases, "k", "three"));
+        let (value, rests) = get(&databases, "k");
+        assert_eq!(value.as_deref(), Some(&b"three"[..]));
+        let mut rests = rests.unwrap();
+        assert!(rests.try_recv().is_err(), "what was read is not on disk");
+        tokio::spawn(databases.clone().settle(settling));
+        for wait in waits {
+            wait.await.unwrap().unwrap();
+        }
+        rests.await.unwrap().unwrap();
+        assert_eq!(store.stats().unwrap().batches - before, 2);
+        let versions: Vec<_> =
+            kept.versions(b"k").unwrap().map(|version| version.unwrap().value.unwrap()).collect();
+        assert_eq!(versions, [b"three".to_vec(), b"two".to_vec(), b"one".to_vec()]);
+        // The last of a batch is what is at hand then: the first of it was once, and INCR gave numbers a second time.
+        assert_eq!(get(&databases, "k").0.as_deref(), Some(&b"three"[..]));
+        assert!(get(&databases, "k").1.is_none(), "it is at hand, and on disk");
+    }
 }
