@@ -16,6 +16,7 @@ mod look;
 #[cfg(feature = "middleware")]
 pub mod middleware;
 mod nondet;
+mod otlp;
 mod percent;
 mod place;
 mod program;
