@@ -36,7 +36,9 @@ fn body(span: &Span, takes: &[Take], events: &[&str]) -> Body {
         }
     }
     let at: Vec<usize> = (0..span.events.len())
-        .filter(|at| events.contains(&span.events[*at].name.as_str()) && !span.events[*at].attributes.is_empty())
+        .filter(|at| {
+            events.contains(&span.events[*at].name.as_str()) && !span.events[*at].attributes.is_empty()
+        })
         .collect();
     if at.is_empty() {
         return Body::default();

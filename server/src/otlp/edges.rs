@@ -198,7 +198,8 @@ pub(super) struct Noted {
 impl Noted {
     pub(super) fn of(span: &Mapped, edges: &Edges) -> Self {
         let told = edges.told.as_ref().and_then(|told| told["inferred"].as_array());
-        let took_up = told.into_iter().flatten().filter_map(|edge| u32::try_from(edge["from"].as_u64()?).ok());
+        let took_up =
+            told.into_iter().flatten().filter_map(|edge| u32::try_from(edge["from"].as_u64()?).ok());
         // Whose outputs others go on with; that of an agent or a chain is one of these again.
         let gives = matches!(span.component, Component::Llm | Component::Tool)
             || span.component.name() == "retriever";

@@ -159,7 +159,8 @@ impl Found {
                 }
             }
             (Some("tool_call" | "tool_use" | "function_call"), _) | (Some("function"), _) => {
-                let of = |key: &str| function.and_then(|function| function.get(key)).or_else(|| fields.get(key));
+                let of =
+                    |key: &str| function.and_then(|function| function.get(key)).or_else(|| fields.get(key));
                 if let Some(id) = id(&["call_id", "id"]) {
                     let name = of("name").and_then(Value::as_str).unwrap_or_default();
                     self.ask(id, name, of("arguments").or_else(|| fields.get("input")));
@@ -244,7 +245,9 @@ fn sampling(span: &Span) -> Option<Value> {
         && let Ok(Value::Object(given)) = serde_json::from_str(text)
     {
         let scalar = |value: &Value| value.is_number() || value.is_boolean();
-        fields.extend(given.into_iter().filter(|(key, value)| key.len() <= NAME_BYTES_MAX && scalar(value)).take(64));
+        fields.extend(
+            given.into_iter().filter(|(key, value)| key.len() <= NAME_BYTES_MAX && scalar(value)).take(64),
+        );
     }
     for (key, names) in known::SAMPLING {
         if let Some(value) = first(&span.attributes, names).map(seen)
@@ -262,7 +265,8 @@ fn finish_reason(span: &Span) -> Option<Value> {
         Value::Array(reasons) => reasons,
         reason => vec![reason],
     };
-    let texts = reasons.iter().filter_map(Value::as_str).take(128).map(|text| json!(clip(text, NAME_BYTES_MAX)));
+    let texts =
+        reasons.iter().filter_map(Value::as_str).take(128).map(|text| json!(clip(text, NAME_BYTES_MAX)));
     let mut texts: Vec<Value> = texts.collect();
     match texts.len() {
         0 => None,

@@ -4,13 +4,14 @@
 //! locked until then). Locks of several traces are taken in the order of their ids. What is held is bounded: so many traces, so many span ids;
 //! those that were used least recently are ended for it.
 
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use annals::{Namespace, Ticket};
 
+use super::edges::{Known, Noted, Place};
 use super::reply::{Refused, Taken};
 use super::span::{self, Mapped, SpanId, TraceId};
 use super::trace::{PARTS_MAX, Trace};
@@ -252,7 +253,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 ///
 /// # Errors
 /// As [`Ingest::traces`].
-pub(crate) fn mapped(body: &[u8], form: Form) -> Result<(Taken, Traces), Refused> {
+pub(super) fn mapped(body: &[u8], form: Form) -> Result<(Taken, Traces), Refused> {
     let mut taken = Taken::default();
     let mut traces = Traces::new();
     span::each(parse(body, form)?, &mut taken, |span| traces.entry(span.trace).or_default().push(span));
@@ -260,6 +261,26 @@ pub(crate) fn mapped(body: &[u8], form: Form) -> Result<(Taken, Traces), Refused
         *spans = in_order(std::mem::take(spans));
     }
     Ok((taken, traces))
+}
+
+/// Does all that is done with a request, but for the store: for whoever wants to see what hostile bytes do. Gives how many frames it makes.
+///
+/// # Errors
+/// As [`Ingest::traces`].
+pub(crate) fn look(body: &[u8], form: Form) -> Result<u64, Refused> {
+    let (_, traces) = mapped(body, form)?;
+    let mut frames = 0;
+    for spans in traces.into_values() {
+        let mut known = Known::default();
+        for (seq, span) in (1..).zip(spans) {
+            let edges = known.edges(&span, 1, |part| part.to_string());
+            let noted = Noted::of(&span, &edges);
+            span.frame(edges.parent, edges.told)?;
+            known.take(&noted, Place { part: 1, seq });
+            frames += 1;
+        }
+    }
+    Ok(frames)
 }
 
 /// Spans by their trace.

@@ -4,6 +4,9 @@
 //! are passed over. (The derived reading of opentelemetry-proto refuses nulls, empty arrays that are left out, and NaN.) An id that is no
 //! hexadecimal gives an id of a wrong length, so that only its span is refused. Doubles are read from their source text, to the bit.
 
+use std::fmt;
+use std::marker::PhantomData;
+
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -16,7 +19,8 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::span::{Event, Link, SpanKind};
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Status};
-use serde::de::{Deserialize, Deserializer, Error};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// Both alphabets, with or without padding.
@@ -26,7 +30,7 @@ const BASE64: GeneralPurposeConfig =
 const NO_ID: [u8; 1] = [0];
 
 pub(super) fn read(body: &[u8]) -> serde_json::Result<ExportTraceServiceRequest> {
-    Ok(serde_json::from_slice::<Request>(body)?.into())
+    Ok(serde_json::from_slice::<Object<Request>>(body)?.0.into())
 }
 
 /// Declares a message as it stands in JSON, and how it becomes the one of protobuf.
@@ -98,8 +102,8 @@ struct Any {
     bool_value: Option<bool>,
     int_value: Option<Int>,
     double_value: Option<Double>,
-    array_value: Option<Values>,
-    kvlist_value: Option<Pairs>,
+    array_value: Option<Object<Values>>,
+    kvlist_value: Option<Object<Pairs>>,
     bytes_value: Option<Bytes>,
 }
 
@@ -109,8 +113,8 @@ impl From<Any> for AnyValue {
         let value = value.or_else(|| from.bool_value.map(Value::BoolValue));
         let value = value.or_else(|| from.int_value.map(|int| Value::IntValue(int.0)));
         let value = value.or_else(|| from.double_value.map(|double| Value::DoubleValue(double.0)));
-        let value = value.or_else(|| from.array_value.map(|values| Value::ArrayValue(values.into())));
-        let value = value.or_else(|| from.kvlist_value.map(|pairs| Value::KvlistValue(pairs.into())));
+        let value = value.or_else(|| from.array_value.map(|values| Value::ArrayValue(values.0.into())));
+        let value = value.or_else(|| from.kvlist_value.map(|pairs| Value::KvlistValue(pairs.0.into())));
         Self { value: value.or_else(|| from.bytes_value.map(|bytes| Value::BytesValue(bytes.0))) }
     }
 }
@@ -128,6 +132,29 @@ impl Get<String> for String {
     }
 }
 
+/// A message. What is derived would take an array for one, too, field by field.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(Fields(PhantomData)).map(Self)
+    }
+}
+
+struct Fields<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, fields: M) -> Result<T, M::Error> {
+        T::deserialize(MapAccessDeserializer::new(fields))
+    }
+}
+
 /// Messages of a list.
 struct Many<T>(Vec<T>);
 
@@ -139,7 +166,8 @@ impl<T> Default for Many<T> {
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Many<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Vec::deserialize(from).map(Self)
+        let items: Vec<Object<T>> = Vec::deserialize(from)?;
+        Ok(Self(items.into_iter().map(|item| item.0).collect()))
     }
 }
 
@@ -160,7 +188,7 @@ impl<T> Default for One<T> {
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for One<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        T::deserialize(from).map(|message| Self(Some(message)))
+        Object::deserialize(from).map(|message| Self(Some(message.0)))
     }
 }
 
@@ -220,14 +248,12 @@ fn double(text: &str) -> Option<f64> {
 }
 
 fn bytes(text: &str) -> Option<Vec<u8>> {
-    let alphabet =
-        if text.contains(['-', '_']) { &alphabet::URL_SAFE } else { &alphabet::STANDARD };
+    let alphabet = if text.contains(['-', '_']) { &alphabet::URL_SAFE } else { &alphabet::STANDARD };
     GeneralPurpose::new(alphabet, BASE64).decode(text).ok()
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> =
-        text.chars().map(|digit| u8::try_from(digit.to_digit(16)?).ok()).collect();
+    let digits: Option<Vec<u8>> = text.chars().map(|digit| u8::try_from(digit.to_digit(16)?).ok()).collect();
     let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
     Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }

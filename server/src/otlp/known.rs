@@ -86,10 +86,7 @@ pub(super) const USAGE: [(&str, &[&str]); 5] = [
             "llm.token_count.prompt_details.cache_write",
         ],
     ),
-    (
-        "reasoning",
-        &["gen_ai.usage.reasoning.output_tokens", "llm.token_count.completion_details.reasoning"],
-    ),
+    ("reasoning", &["gen_ai.usage.reasoning.output_tokens", "llm.token_count.completion_details.reasoning"]),
 ];
 
 /// Parameters of sampling, by the key that metadata has.
@@ -168,8 +165,14 @@ pub(super) fn count(attributes: &[KeyValue], names: &[&str]) -> Option<u64> {
     names.iter().find_map(|name| match first(attributes, &[name])?.value.as_ref()? {
         Held::IntValue(count) => u64::try_from(*count).ok(),
         // Some count in floating point; what has a fraction counts nothing.
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole, and within bounds")]
-        Held::DoubleValue(count) if (0.0..9e15).contains(count) && count.fract() == 0.0 => Some(*count as u64),
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "whole, and within bounds"
+        )]
+        Held::DoubleValue(count) if (0.0..9e15).contains(count) && count.fract() == 0.0 => {
+            Some(*count as u64)
+        }
         Held::StringValue(text) => text.parse().ok(),
         _ => None,
     })

@@ -25,6 +25,7 @@ mod trace;
 mod value;
 mod wire;
 
-pub(crate) use ingest::{Ingest, mapped};
+pub(crate) use ingest::{Ingest, look};
 pub(crate) use reply::{Refused, Taken};
+pub use trace::is_ingested;
 pub(crate) use wire::{BODY_BYTES_MAX, Form, unpack};

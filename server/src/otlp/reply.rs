@@ -2,7 +2,9 @@
 //! `google.rpc.Status` with a sentence; both written like the request.
 
 use annals::ErrorKind;
-use opentelemetry_proto::tonic::collector::trace::v1::{ExportTracePartialSuccess, ExportTraceServiceResponse};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTracePartialSuccess, ExportTraceServiceResponse,
+};
 use prost::Message as _;
 use serde_json::json;
 

@@ -117,8 +117,9 @@ impl Mapped {
         };
         let volatile = Volatile { facts: &facts.volatile, otlp };
         let metadata = Metadata { facts: &facts.stable, ingested: &self.ingested, edges, volatile };
-        let metadata = serde_json::to_vec(&metadata)
-            .map_err(|error| annals::Error::with_source(annals::ErrorKind::Bug, "a span has no JSON", error))?;
+        let metadata = serde_json::to_vec(&metadata).map_err(|error| {
+            annals::Error::with_source(annals::ErrorKind::Bug, "a span has no JSON", error)
+        })?;
         let mut frame = Frame::new(self.component, self.input, self.output).metadata(metadata);
         frame.parent = parent;
         // 0 is the field's default: not said.
@@ -131,11 +132,7 @@ impl Mapped {
 }
 
 /// Takes the spans of a request, one after another; those that cannot be taken are counted in `taken`.
-pub(super) fn each(
-    request: ExportTraceServiceRequest,
-    taken: &mut Taken,
-    mut take: impl FnMut(Mapped),
-) {
+pub(super) fn each(request: ExportTraceServiceRequest, taken: &mut Taken, mut take: impl FnMut(Mapped)) {
     let mut seen = 0;
     for ResourceSpans { resource, scope_spans, schema_url } in request.resource_spans {
         let service = resource.as_ref().and_then(|of| word(&of.attributes, known::SERVICE));
@@ -157,7 +154,10 @@ pub(super) fn each(
                     continue;
                 }
                 if bytes > RESOURCE_BYTES_MAX {
-                    taken.reject(1, &format!("a resource and a scope have at most {RESOURCE_BYTES_MAX} bytes"));
+                    taken.reject(
+                        1,
+                        &format!("a resource and a scope have at most {RESOURCE_BYTES_MAX} bytes"),
+                    );
                     continue;
                 }
                 match map(&span, &origin) {
@@ -210,7 +210,12 @@ fn map(span: &Span, origin: &Arc<OriginOf>) -> Result<Mapped, &'static str> {
 }
 
 /// What a frame says of how it came to be one.
-fn ingested(span: &Span, convention: known::Convention, input: &bodies::Body, output: &bodies::Body) -> Value {
+fn ingested(
+    span: &Span,
+    convention: known::Convention,
+    input: &bodies::Body,
+    output: &bodies::Body,
+) -> Value {
     let mut fields = Map::new();
     fields.insert("from".to_owned(), json!("otlp"));
     fields.insert("convention".to_owned(), json!(convention.name()));

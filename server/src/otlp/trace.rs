@@ -3,9 +3,7 @@
 //! A trace is the run `trace-<32 digits>`. One that has ended, or was left by a process that is gone, cannot be added to: what comes later goes to
 //! `trace-<32 digits>.2`, `.3` and so on, each of which names the first. Which spans the earlier ones hold is read from them, so that none comes twice.
 
-use annals::{
-    Durability, ErrorKind, Namespace, Run, RunReader, RunSpec, Status, Ticket,
-};
+use annals::{Durability, ErrorKind, Namespace, Run, RunReader, RunSpec, Status, Ticket};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -190,6 +188,19 @@ fn spec(id: &TraceId, part: u16, spans: &[Mapped]) -> RunSpec {
     }
     spec.started_ns = spans.iter().map(|span| span.started_ns).filter(|ns| *ns > 0).min();
     spec.metadata(json!({ "ingested": ingested }).to_string())
+}
+
+/// Whether a run was made of traces that others recorded: it holds what their spans say, and not what went over a wire, so nothing can be replayed from it.
+///
+/// # Errors
+/// As [`RunReader::metadata`].
+pub fn is_ingested(reader: &RunReader) -> annals::Result<bool> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        #[serde(rename = "ingested")]
+        _ingested: serde::de::IgnoredAny,
+    }
+    Ok(serde_json::from_slice::<Metadata>(&reader.metadata()?).is_ok())
 }
 
 /// The span that a frame's metadata says it is.

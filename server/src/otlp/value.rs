@@ -268,7 +268,8 @@ pub(super) fn plain(value: &AnyValue, left: &mut usize) -> Value {
         Some(Held::KvlistValue(list)) => {
             let few = list.values.len().min(*left);
             let fields = list.values.iter().take(few);
-            let fields = fields.filter_map(|pair| Some((pair.key.clone(), plain(pair.value.as_ref()?, left))));
+            let fields =
+                fields.filter_map(|pair| Some((pair.key.clone(), plain(pair.value.as_ref()?, left))));
             Value::Object(fields.collect())
         }
         Some(Held::BytesValue(_) | Held::StringValueStrindex(_)) | None => Value::Null,

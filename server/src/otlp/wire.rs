@@ -61,8 +61,7 @@ pub(super) fn parse(body: &[u8], form: Form) -> Result<ExportTraceServiceRequest
         }
         Form::Json => {
             count_json(body)?;
-            json::read(body)
-                .map_err(|error| Refused::bad(format!("the body is no traces in JSON: {error}")))
+            json::read(body).map_err(|error| Refused::bad(format!("the body is no traces in JSON: {error}")))
         }
     }
 }
