@@ -7,7 +7,7 @@ use std::io::Write;
 
 use annals::RunReader;
 use annals::import::base64;
-use annals_server::{Onward, Origin, Program, Recorded, ReplayOptions, ReplayReport, Timing, is_ingested};
+use annals_server::{Onward, Origin, Program, Recorded, ReplayOptions, ReplayReport, Timing};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -42,7 +42,7 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
     let run = door.run(args.run.as_deref().unwrap_or("last"))?;
     if !args.raw && !out.json {
         let reader = door.reader(&run.id)?;
-        if is_ingested(&reader)? {
+        if door.is_ingested(&reader)? {
             return Err(Failure::new(
                 Code::Damage,
                 format!(

@@ -195,7 +195,6 @@ fn values_that_nest_too_deep_are_refused_and_never_overflow() {
             (levels, request.encode_to_vec(), as_json(&request).into_bytes())
         })
     });
-    #[expect(clippy::disallowed_methods, reason = "a stack of another size")]
     let bodies = bodies.unwrap().join().unwrap();
     // A thread of tokio has 2 MiB.
     let read = move || {
