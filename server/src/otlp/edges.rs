@@ -46,9 +46,16 @@ pub(super) struct Known {
 struct Output {
     seq: u32,
     ended_ns: u64,
-    /// As it is, and as it stands within a JSON text.
     text: Vec<u8>,
-    escaped: Vec<u8>,
+}
+
+impl Output {
+    /// Whether it stands in an input: as it is, or as it is written within a text of JSON.
+    fn is_in(&self, input: &[u8]) -> bool {
+        let holds = |text: &[u8]| memmem::find(input, text).is_some();
+        let quoted = || serde_json::to_vec(&String::from_utf8_lossy(&self.text)).unwrap_or_default();
+        holds(&self.text) || quoted().get(1..).and_then(|text| text.strip_suffix(b"\"")).is_some_and(holds)
+    }
 }
 
 /// The edges of a frame.
@@ -148,8 +155,7 @@ impl Known {
             }
         }
         for output in &self.outputs {
-            let holds = |text: &[u8]| memmem::find(&span.input, text).is_some();
-            if output.ended_ns <= span.started_ns && (holds(&output.text) || holds(&output.escaped)) {
+            if output.ended_ns <= span.started_ns && output.is_in(&span.input) {
                 put(output.seq, json!({ "rule": "output_in_input", "from": output.seq }));
             }
         }
@@ -174,10 +180,7 @@ impl Known {
                 self.outputs.pop_front();
             }
             let text = output.clone();
-            let escaped = serde_json::to_vec(&String::from_utf8_lossy(&text)).unwrap_or_default();
-            // Without the quotes.
-            let escaped = escaped.get(1..escaped.len().saturating_sub(1)).unwrap_or_default().to_vec();
-            self.outputs.push_back(Output { seq, ended_ns: span.ended_ns, text, escaped });
+            self.outputs.push_back(Output { seq, ended_ns: span.ended_ns, text });
         }
     }
 }

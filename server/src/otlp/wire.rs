@@ -27,6 +27,25 @@ pub(crate) enum Form {
     Json,
 }
 
+impl Form {
+    /// The form of a `Content-Type`; none for another.
+    pub(crate) fn of(content_type: &str) -> Option<Self> {
+        match content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
+            "application/x-protobuf" => Some(Self::Protobuf),
+            "application/json" => Some(Self::Json),
+            _ => None,
+        }
+    }
+
+    /// The `Content-Type` of the answer.
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            Self::Protobuf => "application/x-protobuf",
+            Self::Json => "application/json",
+        }
+    }
+}
+
 /// Undoes `Content-Encoding: gzip`.
 ///
 /// # Errors

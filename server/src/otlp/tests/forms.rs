@@ -234,6 +234,15 @@ fn two_bytes_that_become_hundreds_are_counted_first() {
 }
 
 #[test]
+fn a_form_is_told_by_its_content_type() {
+    for form in [Form::Protobuf, Form::Json] {
+        assert_eq!(Form::of(form.content_type()), Some(form));
+    }
+    assert_eq!(Form::of("Application/JSON; charset=utf-8"), Some(Form::Json));
+    assert_eq!((Form::of("application/grpc"), Form::of("")), (None, None));
+}
+
+#[test]
 fn gzip_is_unpacked_up_to_its_bound() {
     let text = b"spans ".repeat(1000);
     let packed = gzip(&text);
