@@ -14,7 +14,7 @@ use super::reply::Refused;
 /// The longest body, unpacked.
 pub(crate) const BODY_BYTES_MAX: usize = 32 << 20;
 /// Messages of a body: spans, attributes, values, events, links.
-const MESSAGES_MAX: usize = 1 << 19;
+const MESSAGES_MAX: usize = 1 << 18;
 /// How deep protobuf messages nest, as its decoder has it.
 const DEPTH_MAX: usize = 100;
 

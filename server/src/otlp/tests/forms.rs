@@ -72,7 +72,6 @@ fn every_kind_of_value_comes_through_json_to_the_bit() {
         Held::IntValue(i64::MIN),
         Held::IntValue(9_007_199_254_740_993),
         Held::DoubleValue(-0.0),
-        // One that a fast reading of decimals gets wrong in its last bit.
         Held::DoubleValue(8.533e68),
         Held::DoubleValue(f64::from_bits(1)),
         Held::DoubleValue(f64::INFINITY),
@@ -109,7 +108,69 @@ fn every_kind_of_value_comes_through_json_to_the_bit() {
     };
     // Equal numbers may be other bits.
     assert_eq!(double(&read, 5), (-0.0f64).to_bits());
-    assert_eq!(double(&read, 6), 8.533e68f64.to_bits());
+}
+
+/// serde_json reads some of these wrong in their last bit unless a feature of it is on, which no crate here asks for by itself.
+#[test]
+fn doubles_are_read_to_the_bit() {
+    let doubles = (1..2000u64)
+        .map(|n| f64::from_bits(0x3000_0000_0000_0000 + n.wrapping_mul(0x9e37_79b9_7f4a_7c15) / 4));
+    let doubles: Vec<f64> = doubles.filter(|double| double.is_finite()).collect();
+    let values: Vec<Value> =
+        doubles.iter().map(|double| json!({ "value": { "doubleValue": double } })).collect();
+    let body = request(&[json!({ "attributes": values })]).to_string();
+    let read = parse(body.as_bytes(), Form::Json).unwrap();
+    let read = &read.resource_spans[0].scope_spans[0].spans[0].attributes;
+    for (pair, double) in read.iter().zip(&doubles) {
+        let held = pair.value.as_ref().and_then(|value| value.value.clone());
+        assert!(
+            matches!(held, Some(Held::DoubleValue(read)) if read.to_bits() == double.to_bits()),
+            "{double}"
+        );
+    }
+}
+
+/// Bytes of real requests changed, cut and doubled: whatever comes of it, nothing falls over.
+#[test]
+fn changed_requests_are_taken_or_refused() {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut draw = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state % below as u64).unwrap()
+    };
+    let (mut taken, mut refused) = (0, 0);
+    for (whole, form) in [
+        (unpack(include_bytes!("data/genai.pb.gz"), BODY_BYTES_MAX).unwrap(), Form::Protobuf),
+        (unpack(include_bytes!("data/openinference.pb.gz"), BODY_BYTES_MAX).unwrap(), Form::Protobuf),
+        (include_bytes!("data/openinference.json").to_vec(), Form::Json),
+    ] {
+        for _ in 0..1500 {
+            let mut body = whole.clone();
+            for _ in 0..=draw(3) {
+                let (from, to) = (draw(body.len()), draw(body.len()));
+                match draw(4) {
+                    0 => body[from] ^= 1 << draw(8),
+                    1 => body[from] = b"\0\x7f\xff{}[]\",:0"[draw(11)],
+                    2 => body.copy_within(
+                        from..(from + 40).min(whole.len()),
+                        to.min(whole.len().saturating_sub(40)),
+                    ),
+                    _ => body.truncate(from.max(1)),
+                }
+                body.resize(whole.len(), b' ');
+            }
+            match look(&body, form) {
+                Ok(_) => taken += 1,
+                Err(error) => {
+                    assert!(matches!(error.status, 400 | 413), "{}", error.message());
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(taken > 100 && refused > 100, "{taken} {refused}");
 }
 
 #[test]

@@ -98,6 +98,27 @@ fn an_agent_as_openinference_has_it_the_same_from_both_forms() {
     );
 }
 
+/// What looks at runs of annals' own looks at these.
+#[test]
+fn a_person_looks_at_an_ingested_run_as_at_any() {
+    let bench = Bench::new();
+    bench.ingest.traces(include_bytes!("data/openinference.json"), Form::Json, NOW).unwrap();
+    let name = bench.names().remove(0);
+    let run = bench.run(&name);
+    let (before, new) = crate::new_part(&run, 4).unwrap().unwrap();
+    assert_eq!(before, 2);
+    let new = new.to_string();
+    assert!(new.contains("high_water") && !new.contains("You plan departures"), "{new}");
+    assert_eq!(crate::failing(&run).unwrap().unwrap().frame.seq, 4);
+    // Messages as GenAI has them are in no provider's form; they are shown, not refused.
+    let messages = r#"[{"role":"user","parts":[{"type":"text","content":"hello"}]}]"#;
+    let chat = [("gen_ai.operation.name", "chat"), ("gen_ai.input.messages", messages)];
+    bench.take(&request(&[span(1, 0, &chat), span(2, 0, &chat)]));
+    let run = bench.run(&format!("trace-{TRACE}"));
+    assert!(crate::new_part(&run, 2).unwrap().is_some());
+    run.verify().unwrap();
+}
+
 fn one(bench: &Bench, span: &Value) -> (annals::RecordedFrame, Value) {
     assert_eq!(bench.take(&request(std::slice::from_ref(span))).frames, 1);
     let frame = bench.frames(&format!("trace-{TRACE}")).pop().unwrap();
