@@ -117,7 +117,7 @@ struct Found {
 
 impl Found {
     fn ask(&mut self, id: &str, name: &str, arguments: Option<&Value>) {
-        if is_id(id) && self.asked.len() < CALLS_MAX && self.asked.iter().all(|call| call.id != id) {
+        if self.wants(id) {
             let arguments = match arguments {
                 None | Some(Value::Null) => String::new(),
                 Some(Value::String(text)) => text.clone(),
@@ -125,6 +125,11 @@ impl Found {
             };
             self.asked.push(Asked { id: id.to_owned(), name: name.to_owned(), arguments });
         }
+    }
+
+    /// Whether this is the id of a call that is not here yet, and there is room for it.
+    fn wants(&self, id: &str) -> bool {
+        is_id(id) && self.asked.len() < CALLS_MAX && self.asked.iter().all(|call| call.id != id)
     }
 
     fn carry(&mut self, id: &str) {
@@ -183,6 +188,8 @@ fn looked(span: &Span, body: &Body, found: &mut Found) {
     for pair in attributes.chain(of_events.flat_map(|event| &event.attributes)) {
         match pair.value.as_ref().and_then(|value| value.value.as_ref()) {
             Some(Held::StringValue(text)) => match flat(&pair.key) {
+                // Its siblings are looked for among all attributes.
+                Some(Flat::Asked) if !found.wants(text) => {}
                 Some(Flat::Asked) => {
                     let sibling = |name: &str| format!("{}{name}", pair.key.trim_end_matches("id"));
                     let names = [sibling("function.name"), sibling("name")];

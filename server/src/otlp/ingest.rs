@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use annals::{Namespace, Ticket};
 
-use super::edges::{Known, Noted, Place};
 use super::reply::{Refused, Taken};
 use super::span::{self, Mapped, SpanId, TraceId};
 use super::trace::{PARTS_MAX, Trace};
@@ -267,7 +266,9 @@ pub(super) fn mapped(body: &[u8], form: Form) -> Result<(Taken, Traces), Refused
 ///
 /// # Errors
 /// As [`Ingest::traces`].
+#[cfg(any(test, fuzzing))]
 pub(crate) fn look(body: &[u8], form: Form) -> Result<u64, Refused> {
+    use super::edges::{Known, Noted, Place};
     let (_, traces) = mapped(body, form)?;
     let mut frames = 0;
     for spans in traces.into_values() {

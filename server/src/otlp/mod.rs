@@ -25,7 +25,9 @@ mod trace;
 mod value;
 mod wire;
 
-pub(crate) use ingest::{Ingest, look};
+pub(crate) use ingest::Ingest;
+#[cfg(any(test, fuzzing))]
+pub(crate) use ingest::look;
 pub(crate) use reply::{Refused, Taken};
 pub use trace::is_ingested;
 pub(crate) use wire::{BODY_BYTES_MAX, Form, unpack};

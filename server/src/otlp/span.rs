@@ -56,17 +56,23 @@ pub(super) struct Mapped {
 /// Where spans come from.
 #[derive(Debug)]
 struct OriginOf {
-    resource: Box<RawValue>,
-    resource_schema_url: String,
+    resource: Arc<ResourceOf>,
     scope: Box<RawValue>,
-    scope_schema_url: String,
+    schema_url: String,
+}
+
+#[derive(Debug)]
+struct ResourceOf {
+    told: Box<RawValue>,
+    schema_url: String,
+    /// The name of the service.
     service: Option<String>,
 }
 
 impl OriginOf {
     fn bytes(&self) -> usize {
-        let schemas = self.resource_schema_url.len() + self.scope_schema_url.len();
-        self.resource.get().len() + self.scope.get().len() + schemas
+        let ResourceOf { told, schema_url, .. } = &*self.resource;
+        told.get().len() + schema_url.len() + self.scope.get().len() + self.schema_url.len()
     }
 }
 
@@ -102,17 +108,17 @@ struct Told<'a> {
 impl Mapped {
     /// The name of the service that it is of.
     pub(super) fn service(&self) -> Option<&String> {
-        self.origin.service.as_ref()
+        self.origin.resource.service.as_ref()
     }
 
     /// The frame, with these edges in its metadata.
     pub(super) fn frame(self, parent: Option<u32>, edges: Option<Value>) -> annals::Result<Frame> {
         let Self { facts, origin, .. } = &self;
         let otlp = Told {
-            resource: &origin.resource,
-            resource_schema_url: &origin.resource_schema_url,
+            resource: &origin.resource.told,
+            resource_schema_url: &origin.resource.schema_url,
             scope: &origin.scope,
-            scope_schema_url: &origin.scope_schema_url,
+            scope_schema_url: &origin.schema_url,
             span: &self.told,
         };
         let volatile = Volatile { facts: &facts.volatile, otlp };
@@ -135,17 +141,14 @@ impl Mapped {
 pub(super) fn each(request: ExportTraceServiceRequest, taken: &mut Taken, mut take: impl FnMut(Mapped)) {
     let mut seen = 0;
     for ResourceSpans { resource, scope_spans, schema_url } in request.resource_spans {
-        let service = resource.as_ref().and_then(|of| word(&of.attributes, known::SERVICE));
-        let resource = resource.as_ref().map(value::text).unwrap_or_default();
-        let resource_schema_url = schema_url;
+        let resource = Arc::new(ResourceOf {
+            service: resource.as_ref().and_then(|of| word(&of.attributes, known::SERVICE)),
+            told: resource.as_ref().map(value::text).unwrap_or_default(),
+            schema_url,
+        });
         for ScopeSpans { scope, spans, schema_url } in scope_spans {
-            let origin = Arc::new(OriginOf {
-                resource: resource.clone(),
-                resource_schema_url: resource_schema_url.clone(),
-                scope: scope.as_ref().map(value::text).unwrap_or_default(),
-                scope_schema_url: schema_url,
-                service: service.clone(),
-            });
+            let scope = scope.as_ref().map(value::text).unwrap_or_default();
+            let origin = Arc::new(OriginOf { resource: resource.clone(), scope, schema_url });
             let bytes = origin.bytes();
             for span in spans {
                 seen += 1;

@@ -198,7 +198,12 @@ pub fn is_ingested(reader: &RunReader) -> annals::Result<bool> {
     #[derive(Deserialize)]
     struct Metadata {
         #[serde(rename = "ingested")]
-        _ingested: serde::de::IgnoredAny,
+        _ingested: Ingested,
+    }
+    #[derive(Deserialize)]
+    struct Ingested {
+        #[serde(rename = "from")]
+        _from: String,
     }
     Ok(serde_json::from_slice::<Metadata>(&reader.metadata()?).is_ok())
 }

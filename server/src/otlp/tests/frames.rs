@@ -317,6 +317,25 @@ fn what_is_inferred_stands_apart_and_names_its_rule() {
     );
     let told = metadata(&bench.frames(&format!("trace-{TRACE}"))[1]);
     assert_eq!(told["tool_calls"], json!([{ "name": "f", "arguments": "{\"x\":1}" }]));
+
+    // The same, flattened into attributes.
+    let call = "llm.output_messages.0.message.tool_calls.0.tool_call";
+    let [id, name, arguments] =
+        ["id", "function.name", "function.arguments"].map(|of| format!("{call}.{of}"));
+    let flat = [
+        ("openinference.span.kind", "LLM"),
+        (id.as_str(), "c9"),
+        (name.as_str(), "g"),
+        (arguments.as_str(), "{}"),
+    ];
+    let carried = [("openinference.span.kind", "LLM"), ("llm.input_messages.2.message.tool_call_id", "c9")];
+    let tool = [("openinference.span.kind", "TOOL"), ("tool.id", "c9")];
+    bench.take(&request(&[span(11, 1, &flat), span(12, 1, &tool), span(13, 1, &carried)]));
+    let edges = edges(&bench);
+    assert_eq!(edges[8]["inferred"], json!([{ "rule": "tool_call_id", "from": 8 }]));
+    assert_eq!(edges[9]["inferred"], json!([{ "rule": "tool_result_id", "from": 9 }]));
+    let told = metadata(&bench.frames(&format!("trace-{TRACE}"))[7]);
+    assert_eq!(told["tool_calls"], json!([{ "name": "g", "arguments": "{}" }]));
 }
 
 #[test]

@@ -193,8 +193,12 @@ fn what_was_ingested_is_known_as_that_and_has_no_calls_to_be_replayed() {
         span(1, 0, &[("gen_ai.operation.name", "chat"), ("input.value", "{}"), ("output.value", "ok")]);
     bench.take(&request(&[call]));
     bench.ingest.settle(NOW, true).unwrap();
-    let own =
-        bench.space.begin_run(annals::RunSpec::new("own").metadata(r#"{"program":{"ingested":1}}"#)).unwrap();
+    let own = bench
+        .space
+        .begin_run(
+            annals::RunSpec::new("own").metadata(r#"{"ingested":7,"program":{"ingested":{"from":"otlp"}}}"#),
+        )
+        .unwrap();
     own.end(Status::Ok).unwrap();
     assert!(is_ingested(&bench.run(&name())).unwrap());
     assert!(!is_ingested(&bench.run("own")).unwrap());
