@@ -242,6 +242,11 @@ impl Door {
         Origin::of(reader).map_err(engine)
     }
 
+    /// Whether a run was made of traces that others recorded.
+    pub(crate) fn is_ingested(&self, reader: &RunReader) -> Result<bool> {
+        annals_server::is_ingested(reader).map_err(engine)
+    }
+
     pub(crate) fn run(&self, id: &str) -> Result<RunRow> {
         Ok(row(self.reader(id)?.info()))
     }

@@ -5,7 +5,7 @@
 //!
 //! Layout: `proxy` (listening, exchanges, recording, replaying), `program` (the child process: its
 //! environment, its output, its end), `nondet` (what it reads of clocks and randomness), `session` (both together, as a run), `share` (several recorders of one store), `daemon` (a store
-//! served to Redis clients), `resp` (what both speak), `look`
+//! served to Redis clients), `otlp` (traces of others as runs), `resp` (what both speak), `look`
 //! (recorded exchanges as a person wants to see them), `align` (two runs side by side), `rules` (a file of the user's own), [`mod@inspect`] (a program before it is recorded). With the feature `middleware` a program of one's own records and replays itself ([`middleware`]). Without a socket, functions of bytes alone:
 //! [`providers`] (what is known of model providers) and [`redact`] (what must not reach the disk).
 
@@ -16,6 +16,8 @@ mod look;
 #[cfg(feature = "middleware")]
 pub mod middleware;
 mod nondet;
+#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "what listens on HTTP is to call it"))]
+mod otlp;
 mod percent;
 mod place;
 mod program;
@@ -34,6 +36,7 @@ pub use daemon::{
 };
 pub use look::{Failing, failing, new_part, new_tool_results, plain_answer};
 pub use nondet::{Captured, NondetError};
+pub use otlp::is_ingested;
 pub use place::Place;
 pub use program::{Program, ProgramError, interrupted};
 pub use proxy::{

@@ -42,6 +42,19 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
     let run = door.run(args.run.as_deref().unwrap_or("last"))?;
     if !args.raw && !out.json {
         let reader = door.reader(&run.id)?;
+        if door.is_ingested(&reader)? {
+            return Err(Failure::new(
+                Code::Damage,
+                format!(
+                    "DIVERGED at step 1: run `{}` was ingested from traces, which hold no requests and answers as they were sent",
+                    run.id
+                ),
+                format!(
+                    "`annals show {}` lists what its spans say; --json and --raw give its frames, verified",
+                    run.id
+                ),
+            ));
+        }
         if let Some(origin) = door.origin(&reader)? {
             return again(&door, &reader, &run, &origin, args);
         }

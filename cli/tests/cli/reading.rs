@@ -1,5 +1,6 @@
 //! The reading verbs: their JSON is a contract.
 
+use annals::{Component, Frame, RunSpec, Status, Store};
 use serde_json::{Value, json};
 
 use crate::{Bench, LINES};
@@ -47,6 +48,23 @@ fn replay_prints_an_object_for_each_frame() {
     assert_eq!(bench.run("show a@2 --json").json()[0], frames[1]);
     assert!(bench.run("replay a").text().contains("bit-exact: 3 frames"));
     assert!(bench.run("replay --all").text().contains("bit-exact: 2 runs, 4 frames"));
+}
+
+#[test]
+fn a_run_that_was_ingested_is_read_and_not_replayed() {
+    let bench = imported();
+    let store = Store::open(bench.path(".annals")).unwrap();
+    let spec = RunSpec::new("trace-1").metadata(r#"{"ingested":{"from":"otlp"}}"#);
+    let run = store.namespace("default").unwrap().begin_run(spec).unwrap();
+    run.record(Frame::new(Component::Llm, "{}", "ok")).unwrap();
+    run.end(Status::Ok).unwrap();
+    store.close().unwrap();
+    for command in ["replay trace-1", "replay trace-1 -- echo", "replay"] {
+        let told = bench.run(command).failed(3);
+        assert!(told.contains("DIVERGED at step 1") && told.contains("ingested from traces"), "{told}");
+    }
+    assert_eq!(bench.run("replay trace-1 --json").json()[0]["output"], "ok");
+    assert!(bench.run("replay --all").text().contains("bit-exact: 3 runs, 5 frames"));
 }
 
 #[test]

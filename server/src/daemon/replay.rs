@@ -11,6 +11,7 @@ use annals::{Component, ReplayingNondet, RunReader};
 use serde::Deserialize;
 
 use super::turn::Refusal;
+use crate::otlp::is_ingested;
 
 /// The key of the hashes: requests are whole in the recording, and nobody else sees the hashes.
 const KEY: [u8; 32] = *b"annals daemon, in memory only.  ";
@@ -56,8 +57,14 @@ impl Replay {
     /// Reads a run, every frame of it verified.
     ///
     /// # Errors
-    /// Those of the store; where replays hold too much.
+    /// Those of the store; `DIVERGED` for a run that was ingested; where replays hold too much.
     pub(super) fn of(name: &str, reader: RunReader, replayed: &Replayed) -> Result<Self, Refusal> {
+        // Its frames hold what was traced, which may look like what a program asks.
+        if is_ingested(&reader)? {
+            return Err(Refusal(format!(
+                "DIVERGED at step 1: run {name} was ingested from traces, which hold no requests and answers as they were sent"
+            )));
+        }
         let (mut held, mut calls) = (Held(replayed.clone(), 0), Vec::new());
         for frame in reader.frames() {
             let frame = frame?;

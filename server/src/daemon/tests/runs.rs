@@ -70,6 +70,21 @@ fn a_run_is_recorded_read_forked_and_verified() {
 }
 
 #[test]
+fn a_run_that_was_ingested_diverges_at_its_first_step() {
+    let bench = Bench::new();
+    let why = "-DIVERGED at step 1: run t was ingested from traces, which hold no requests and answers as they were sent";
+    bench.client().script(&format!(
+        r#"
+        run.begin name t metadata {{"ingested":{{"from":"otlp"}}}} -> *4|$4|name|$1|t|$3|uid|:1
+        frame.add t llm {{}} ok -> :1
+        run.end t -> +OK
+        run.replay t {{}} -> {why}
+        run.replay t {{}} -> {why}
+        "#
+    ));
+}
+
+#[test]
 fn runs_are_listed_page_by_page() {
     let bench = Bench::new();
     let space = bench.daemon.store.namespace("default").unwrap();
