@@ -81,6 +81,7 @@ impl Reply {
                     value.put(protocol, out);
                 }
             }
+            Self::Double(number) if new && number.is_nan() => out.extend_from_slice(b",nan\r\n"),
             Self::Double(number) if new => out.extend_from_slice(format!(",{number}\r\n").as_bytes()),
             Self::Double(number) => bulk('$', number.to_string().as_bytes(), out),
             Self::Boolean(yes) if new => {
