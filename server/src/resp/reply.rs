@@ -30,12 +30,18 @@ pub(crate) enum Reply {
     Array(Vec<Reply>),
     Map(Vec<(Reply, Reply)>),
     Set(Vec<Reply>),
-    #[cfg_attr(not(test), expect(dead_code, reason = "part of the protocol; no command replies with it yet"))]
+    #[cfg_attr(
+        not(any(test, fuzzing)),
+        expect(dead_code, reason = "part of the protocol; no command replies with it yet")
+    )]
     Double(f64),
     Boolean(bool),
     /// A text, and the three letters that say what it is: `txt`, `mkd`.
     Verbatim(&'static str, Vec<u8>),
-    #[cfg_attr(not(test), expect(dead_code, reason = "part of the protocol; nothing is pushed yet"))]
+    #[cfg_attr(
+        not(any(test, fuzzing)),
+        expect(dead_code, reason = "part of the protocol; nothing is pushed yet")
+    )]
     /// What was not asked for.
     Push(Vec<Reply>),
 }
