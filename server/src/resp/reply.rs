@@ -64,6 +64,20 @@ impl Reply {
         Self::Integer(i64::try_from(count).unwrap_or(i64::MAX))
     }
 
+    /// About how many bytes it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        let of_all = |items: &[Self]| items.iter().map(Self::bytes).sum::<usize>();
+        size_of::<Self>()
+            + match self {
+                Self::Simple(text) => text.len(),
+                Self::Error(text) => text.len(),
+                Self::Bulk(bytes) | Self::Verbatim(_, bytes) => bytes.len(),
+                Self::Array(items) | Self::Set(items) | Self::Push(items) => of_all(items),
+                Self::Map(pairs) => pairs.iter().map(|(key, value)| key.bytes() + value.bytes()).sum(),
+                Self::Integer(_) | Self::Null | Self::NullArray | Self::Double(_) | Self::Boolean(_) => 0,
+            }
+    }
+
     /// Appends it. It nests as deep as a command builds it, which no input decides.
     pub(crate) fn put(&self, protocol: Protocol, out: &mut Vec<u8>) {
         let new = protocol == Protocol::Resp3;
