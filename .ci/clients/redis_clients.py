@@ -24,6 +24,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("ANNALS", str(ROOT / "target" / "debug" / "annals"))
 VERSIONS = {"redis-py": "8.1.0", "ioredis": "6.0.0", "node-redis": "6.3.1"}
 KEYS = 5
+# What a terminal is told beside the text.
+COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 class Skipped(Exception):
@@ -93,9 +95,9 @@ def redis_cli(daemon, folder):
     yield "--latency", re.search(r"\d+ \d+ [\d.]+ \d+", out) is not None, out
     yield says("SUBSCRIBE is refused", ["subscribe", "x"], "SUBSCRIBE is not offered: nothing is published here")
     yield typed("hints while typing, from COMMAND DOCS", by_port, ["run.begin ", "\x15"], [r"\[NAME name\] \[AGENT agent\]"])
-    typing = ["subscribe x\n", "set by-hand 1\n", "get by-hand\n"]
+    typing = ["subscribe x\r", "set by-hand 1\r", "get by-hand\r"]
     yield typed("goes on after a refused SUBSCRIBE", by_port, typing, ["SUBSCRIBE is not offered", "OK", '"1"'])
-    yield typed("help", by_port, ["help run.begin\n"], ["summary: Begins a run", "since: annals"])
+    yield typed("help", by_port, ["help run.begin\r"], ["summary: Begins a run", "since: annals"])
     yield typed("--stat", [*by_port, "--stat", "-i", "0.2"], [""], [r"keys.*mem.*clients", r"\d+ \(\+\d+\)"])
 
 
@@ -112,7 +114,7 @@ def typed(doing, command, typing, expected):
     while time.monotonic() < until and not wanted.search(seen):
         if select.select([terminal], [], [], 0.4)[0]:
             try:
-                seen += os.read(terminal, 65536).decode(errors="replace")
+                seen += COLOURS.sub("", os.read(terminal, 65536).decode(errors="replace"))
             except OSError:
                 break
         elif typing:

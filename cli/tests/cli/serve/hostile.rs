@@ -14,7 +14,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::{Bench, Daemon, ask, line};
 
 /// What a connection that does nothing may take: what is read at once, and its task.
-const IDLE_KIB: u64 = 48;
+const IDLE_KIB: u64 = 32;
 /// What the allocator may keep of what is given back, and what the other client's work takes.
 const SLACK_KIB: u64 = 40 << 10;
 
@@ -207,7 +207,7 @@ fn a_long_pipeline_is_answered_once_it_is_read() {
         let mut stream = bench.connect();
         let piece = b"echo 0123456789\r\n";
         let sent = stuff(&stream, &piece.repeat(1000));
-        let mut answered = |stream: &mut UnixStream| {
+        let answered = |stream: &mut UnixStream| {
             let mut reply = [0; 17];
             stream.read_exact(&mut reply).unwrap();
             assert_eq!(&reply, b"$10\r\n0123456789\r\n");
