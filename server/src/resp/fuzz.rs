@@ -29,7 +29,7 @@ pub fn resp_request(mut data: &[u8]) {
         assert!(goes_on || read.len() == expected.len(), "more is read than is there: {read:?}");
     } else {
         let sent: Vec<Words> = data.split(|byte| *byte == 0xff).map(words).collect();
-        let bytes: Vec<u8> = sent.iter().flat_map(|words| encoded(words)).collect();
+        let bytes: Vec<u8> = sent.iter().flat_map(encoded).collect();
         let fits = sent.iter().take_while(|words| limits.admits(words)).count();
         let (read, refused) = requests(limits, pieces(&bytes, seed));
         assert_eq!((&read[..], refused.is_none()), (&sent[..fits], fits == sent.len()));

@@ -3,6 +3,7 @@
 //!
 //! What it takes is read from the system: the most that it had resident since an attack began (`VmHWM`, which `clear_refs` resets), and what it
 //! has. A limit on its address space would count the maps of the store.
+#![expect(clippy::print_stdout, reason = "what was measured is told")]
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
