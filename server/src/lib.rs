@@ -11,6 +11,9 @@
 
 mod align;
 mod daemon;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod inspect;
 mod look;
 #[cfg(feature = "middleware")]

@@ -1,5 +1,9 @@
 //! A store served to clients.
 
+#[cfg(target_os = "linux")]
+mod hostile;
+mod kills;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;

@@ -8,6 +8,8 @@
 //!
 //! Left out on purpose: reading nested replies, numbers beyond 64 bits, attributes, streamed strings.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod reply;
 mod request;
 mod response;

@@ -30,12 +30,18 @@ pub(crate) enum Reply {
     Array(Vec<Reply>),
     Map(Vec<(Reply, Reply)>),
     Set(Vec<Reply>),
-    #[cfg_attr(not(test), expect(dead_code, reason = "part of the protocol; no command replies with it yet"))]
+    #[cfg_attr(
+        not(any(test, fuzzing)),
+        expect(dead_code, reason = "part of the protocol; no command replies with it yet")
+    )]
     Double(f64),
     Boolean(bool),
     /// A text, and the three letters that say what it is: `txt`, `mkd`.
     Verbatim(&'static str, Vec<u8>),
-    #[cfg_attr(not(test), expect(dead_code, reason = "part of the protocol; nothing is pushed yet"))]
+    #[cfg_attr(
+        not(any(test, fuzzing)),
+        expect(dead_code, reason = "part of the protocol; nothing is pushed yet")
+    )]
     /// What was not asked for.
     Push(Vec<Reply>),
 }
@@ -56,6 +62,20 @@ impl Reply {
     /// A count.
     pub(crate) fn count(count: usize) -> Self {
         Self::Integer(i64::try_from(count).unwrap_or(i64::MAX))
+    }
+
+    /// About how many bytes it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        let of_all = |items: &[Self]| items.iter().map(Self::bytes).sum::<usize>();
+        size_of::<Self>()
+            + match self {
+                Self::Simple(text) => text.len(),
+                Self::Error(text) => text.len(),
+                Self::Bulk(bytes) | Self::Verbatim(_, bytes) => bytes.len(),
+                Self::Array(items) | Self::Set(items) | Self::Push(items) => of_all(items),
+                Self::Map(pairs) => pairs.iter().map(|(key, value)| key.bytes() + value.bytes()).sum(),
+                Self::Integer(_) | Self::Null | Self::NullArray | Self::Double(_) | Self::Boolean(_) => 0,
+            }
     }
 
     /// Appends it. It nests as deep as a command builds it, which no input decides.
@@ -81,6 +101,7 @@ impl Reply {
                     value.put(protocol, out);
                 }
             }
+            Self::Double(number) if new && number.is_nan() => out.extend_from_slice(b",nan\r\n"),
             Self::Double(number) if new => out.extend_from_slice(format!(",{number}\r\n").as_bytes()),
             Self::Double(number) => bulk('$', number.to_string().as_bytes(), out),
             Self::Boolean(yes) if new => {

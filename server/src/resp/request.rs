@@ -42,6 +42,18 @@ impl Limits {
         inline: false,
         stranger: false,
     };
+    /// So little that short inputs meet every limit.
+    #[cfg(any(test, fuzzing))]
+    pub(super) const TINY: Self =
+        Self { words: 4, word_bytes: 8, request_bytes: 20, inline: true, stranger: false };
+
+    /// Whether a request is within these.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn admits(&self, words: &[Vec<u8>]) -> bool {
+        words.len() <= self.words
+            && words.iter().all(|word| word.len() <= self.word_bytes)
+            && words.iter().map(Vec::len).sum::<usize>() <= self.request_bytes
+    }
 }
 
 /// Reads requests.
@@ -64,6 +76,14 @@ impl Requests {
     /// What holds from the next request on.
     pub(crate) fn limit(&mut self, limits: Limits) {
         self.limits = limits;
+    }
+
+    /// What it has taken room for.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn held_bytes(&self) -> usize {
+        let of_words: usize = self.words.iter().map(Vec::capacity).sum();
+        let lists = self.words.capacity() * size_of::<Vec<u8>>();
+        of_words + lists + self.line.held_bytes() + self.bulk.as_ref().map_or(0, |bulk| bulk.bytes.capacity())
     }
 
     /// The next request, taken off the front of `input`; `None` once all of it is taken and the request is not whole. It may have no words.
@@ -113,33 +133,44 @@ impl Requests {
         }
     }
 
+    /// What a length that is too much is told.
+    fn too_much(&self, of: &str) -> Malformed {
+        Malformed::new(format!(
+            "{} {of} length",
+            if self.limits.stranger { "unauthenticated" } else { "invalid" }
+        ))
+    }
+
     /// The number of words that are to come.
     fn counted(&self, text: &[u8]) -> Result<usize, Malformed> {
-        let why = if self.limits.stranger {
-            "unauthenticated multibulk length"
-        } else {
-            "invalid multibulk length"
-        };
-        length(text, self.limits.words).ok_or_else(|| Malformed::new(why))
+        length(text, self.limits.words).ok_or_else(|| self.too_much("multibulk"))
     }
 
     /// The length of the word that is to come.
     fn announced(&mut self, text: &[u8]) -> Result<usize, Malformed> {
-        let why = if self.limits.stranger { "unauthenticated bulk length" } else { "invalid bulk length" };
-        let len = length(text, self.limits.word_bytes).ok_or_else(|| Malformed::new(why))?;
+        let len = length(text, self.limits.word_bytes).ok_or_else(|| self.too_much("bulk"))?;
         self.bytes += len;
         if self.bytes > self.limits.request_bytes {
-            return Err(Malformed::new(format!("a command is over {} bytes", self.limits.request_bytes)));
+            return Err(self.over());
         }
         Ok(len)
     }
 
+    fn over(&self) -> Malformed {
+        Malformed::new(format!("a command is over {} bytes", self.limits.request_bytes))
+    }
+
     fn inline(&self, line: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
         let words = split(line).ok_or_else(|| Malformed::new("unbalanced quotes in request"))?;
-        if words.len() > self.limits.words {
-            return Err(Malformed::new("unauthenticated multibulk length"));
+        if is_http(&words) {
+            return Err(Malformed::Http);
         }
-        if is_http(&words) { Err(Malformed::Http) } else { Ok(words) }
+        match () {
+            () if words.len() > self.limits.words => Err(self.too_much("multibulk")),
+            () if words.iter().any(|word| word.len() > self.limits.word_bytes) => Err(self.too_much("bulk")),
+            () if words.iter().map(Vec::len).sum::<usize>() > self.limits.request_bytes => Err(self.over()),
+            () => Ok(words),
+        }
     }
 }
 
@@ -314,6 +345,9 @@ mod tests {
         assert_eq!(told(b"*11\r\n"), Err("unauthenticated multibulk length".to_owned()));
         assert_eq!(told(b"*1\r\n$16385\r\n"), Err("unauthenticated bulk length".to_owned()));
         assert_eq!(told(b"a b c d e f g h i j k\r\n"), Err("unauthenticated multibulk length".to_owned()));
+        // A line was once measured as a whole only.
+        let long = format!("AUTH {}\r\n", "x".repeat(16385));
+        assert_eq!(told(long.as_bytes()), Err("unauthenticated bulk length".to_owned()));
         assert_eq!(told(b"*2\r\n$4\r\nAUTH\r\n$1\r\nx\r\n").unwrap(), [words(&[b"AUTH", b"x"])]);
     }
 

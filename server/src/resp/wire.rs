@@ -36,6 +36,12 @@ impl std::fmt::Display for Malformed {
 pub(super) struct Line(Vec<u8>);
 
 impl Line {
+    /// What it has taken room for.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.0.capacity()
+    }
+
     /// The byte it begins with, once there is one.
     pub(super) fn first(&self, input: &[u8]) -> Option<u8> {
         self.0.first().or(input.first()).copied()

@@ -5,14 +5,17 @@ use crate::daemon::databases::Entry;
 use crate::daemon::glob;
 use crate::daemon::table::{Command, command, in_group};
 use crate::daemon::turn::{Call, Outcome, Refusal};
-use crate::resp::Reply;
+use crate::resp::{BULK_BYTES_MAX, Reply};
 
 /// Keys that KEYS gives at most: SCAN gives any number.
 const LISTED_MAX: usize = 1 << 20;
 /// Keys that one SCAN looks at, at most.
 const SCANNED_MAX: usize = 10_000;
-/// What is looked at, at once, while counting.
-const PAGE: usize = 10_000;
+/// Bytes of keys that one SCAN gives, and a page, and bytes that KEYS gives at most.
+const SCANNED_BYTES_MAX: usize = 64 << 20;
+const LISTED_BYTES_MAX: usize = BULK_BYTES_MAX;
+/// What is looked at, at once: the longest keys take 64 MiB then.
+const PAGE: usize = 1000;
 
 const READ: &[&str] = &["readonly", "fast"];
 const WRITE: &[&str] = &["write", "fast"];
@@ -156,14 +159,16 @@ pub(super) const COMMANDS: &[Command] = &in_group(
                 |call| {
                     let (database, words) = (call.database(), call.words);
                     let (mut found, mut after): (Vec<Reply>, Option<Vec<u8>>) = (Vec::new(), None);
+                    let mut bytes = 0;
                     loop {
                         let page = call.work.keys(database, after.as_deref(), PAGE)?;
                         let is_last = page.len() < PAGE;
                         after = page.last().cloned();
                         let matching = page.into_iter().filter(|key| glob::matches(&words[1], key, false));
-                        found.extend(matching.map(Reply::Bulk));
-                        if found.len() > LISTED_MAX {
-                            return Err(Refusal(format!("ERR over {LISTED_MAX} keys: use SCAN")));
+                        found.extend(matching.inspect(|key| bytes += key.len()).map(Reply::Bulk));
+                        if found.len() > LISTED_MAX || bytes > LISTED_BYTES_MAX {
+                            let most = format!("{LISTED_MAX} keys or {LISTED_BYTES_MAX} bytes");
+                            return Err(Refusal(format!("ERR over {most} of them: use SCAN")));
                         }
                         if is_last {
                             return Ok(Reply::Array(found));
@@ -303,11 +308,15 @@ fn scan(call: &mut Call<'_, '_>) -> Outcome {
     };
     let count = usize::try_from(count).unwrap_or(usize::MAX).min(SCANNED_MAX);
     let database = call.database();
-    let page = call.work.keys(database, after.as_deref(), count)?;
-    let next = match page.last() {
-        Some(last) if page.len() == count => call.daemon.cursor(last.clone()),
-        _ => 0,
-    };
+    let (mut page, mut bytes, mut is_last) = (Vec::new(), 0, false);
+    while page.len() < count && bytes < SCANNED_BYTES_MAX && !is_last {
+        let wanted = PAGE.min(count - page.len());
+        let part = call.work.keys(database, page.last().or(after.as_ref()).map(Vec::as_slice), wanted)?;
+        is_last = part.len() < wanted;
+        bytes += part.iter().map(Vec::len).sum::<usize>();
+        page.extend(part);
+    }
+    let next = page.last().filter(|_| !is_last).map_or(0, |last| call.daemon.cursor(last.clone()));
     let found = page
         .into_iter()
         .filter(|key| strings && pattern.is_none_or(|pattern| glob::matches(pattern, key, false)))

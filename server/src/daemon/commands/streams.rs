@@ -237,23 +237,26 @@ fn range(call: &mut Call<'_, '_>, from: usize, to: usize, reverse: bool) -> Outc
     }
     let Some(reader) = reader else { return Ok(Reply::Array(Vec::new())) };
     let found = if reverse {
-        entries(&reader, &ids, (from..=to).rev().take(count))
+        entries(&reader, &ids, (from..=to).rev().take(count), &mut 0)
     } else {
-        entries(&reader, &ids, (from..=to).take(count))
+        entries(&reader, &ids, (from..=to).take(count), &mut 0)
     };
     found.map(Reply::Array)
 }
 
+/// Entries of a run; `bytes` are those of the reply so far.
 fn entries(
     reader: &RunReader,
     ids: &[u64],
     numbers: impl Iterator<Item = usize>,
+    bytes: &mut usize,
 ) -> Result<Vec<Reply>, Refusal> {
-    let (mut found, mut bytes) = (Vec::new(), 0);
+    let mut found = Vec::new();
     for number in numbers {
         let frame = reader.frame(u32::try_from(number).unwrap_or(u32::MAX))?;
-        bytes += frame.input.len() + frame.output.len() + frame.metadata.len();
-        if bytes > REPLY_BYTES_MAX && !found.is_empty() {
+        let of_frame = frame.input.len() + frame.output.len() + frame.metadata.len();
+        let is_first = std::mem::replace(bytes, *bytes + of_frame) == 0;
+        if *bytes > REPLY_BYTES_MAX && !is_first {
             return Err(Refusal(format!(
                 "ERR entries of over {REPLY_BYTES_MAX} bytes: ask for fewer by COUNT"
             )));
@@ -303,7 +306,7 @@ fn read(call: &mut Call<'_, '_>) -> Outcome {
         );
     }
     let half = given.len() / 2;
-    let mut found = Vec::new();
+    let (mut found, mut bytes) = (Vec::new(), 0);
     let mut again = call.words.to_vec();
     for number in 0..half {
         let (key, after) = (at + 1 + number, at + 1 + half + number);
@@ -323,7 +326,7 @@ fn read(call: &mut Call<'_, '_>) -> Outcome {
             before(&ids, id(call.word(after), 0)?, true) + 1
         };
         let Some(reader) = reader else { continue };
-        let new = entries(&reader, &ids, (from..=ids.len()).take(count))?;
+        let new = entries(&reader, &ids, (from..=ids.len()).take(count), &mut bytes)?;
         if !new.is_empty() {
             found.push((Reply::Bulk(call.word(key).to_vec()), Reply::Array(new)));
         }
@@ -357,8 +360,11 @@ fn info(call: &mut Call<'_, '_>) -> Outcome {
     let last = ids.last().map_or("0-0".to_owned(), |ms| format!("{ms}-{}", ids.len()));
     let first = ids.first().map_or("0-0".to_owned(), |ms| format!("{ms}-1"));
     let one = |number: usize| {
-        let found =
-            if ids.is_empty() { Ok(Vec::new()) } else { entries(&reader, &ids, std::iter::once(number)) };
+        let found = if ids.is_empty() {
+            Ok(Vec::new())
+        } else {
+            entries(&reader, &ids, std::iter::once(number), &mut 0)
+        };
         found.map(|found| found.into_iter().next().unwrap_or(Reply::Null))
     };
     let info = reader.info();

@@ -308,3 +308,30 @@ fn who_waits_for_a_place_keeps_nobody_waiting() {
         assert!(!ended.await.unwrap().unwrap() && !served.await.unwrap().unwrap());
     });
 }
+
+/// Each of these once took memory without a limit: the same run named often, and keys that are long.
+#[test]
+fn replies_of_many_parts_are_bounded_together() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    let entry = vec![b'x'; 4 << 20];
+    assert!(client.ask(&[b"xadd", b"s", b"*", b"field", &entry]).starts_with('$'));
+    let mut words: Vec<&[u8]> = vec![b"xread", b"streams"];
+    words.extend([&b"s"[..]; 40]);
+    words.extend([&b"0"[..]; 40]);
+    assert_eq!(client.ask(&words), "-ERR entries of over 67108864 bytes: ask for fewer by COUNT|");
+    let key = |number: usize| format!("{number:0>60000}").into_bytes();
+    for number in 0..1200 {
+        assert_eq!(client.ask(&[b"set", &key(number), b""]), "+OK|");
+    }
+    // 64 MiB and a page at most, and then the rest.
+    let (first, _) = client.bytes(b"scan 0 count 10000\r\n");
+    let mut parts = first.split('|');
+    let (head, cursor, count) = (parts.next(), parts.nth(1).unwrap(), parts.next().unwrap());
+    assert_eq!((head, cursor, count), (Some("*2"), "0", "*1200"));
+    let (cut, _) = client.bytes(b"scan 0 count 1100\r\n");
+    let cursor = cut.split('|').nth(2).unwrap();
+    assert!(cut.contains("|*1100|"));
+    let (rest, _) = client.bytes(format!("scan {cursor} count 1100\r\n").as_bytes());
+    assert!(rest.starts_with("*2|$1|0|*100|"));
+}

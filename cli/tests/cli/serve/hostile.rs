@@ -1,0 +1,355 @@
+//! Peers that mean ill, one kind after the other: another client goes on undisturbed meanwhile, what the daemon takes is bounded while they are
+//! there and gone afterwards, and it ends in order.
+//!
+//! What it takes is read from the system: the most that it had resident since an attack began (`VmHWM`, which `clear_refs` resets), and what it
+//! has. A limit on its address space would count the maps of the store.
+#![expect(clippy::print_stdout, reason = "what was measured is told")]
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::{Bench, Daemon, ask, line};
+
+/// What a connection that does nothing may take: what is read at once, and its task.
+const IDLE_KIB: u64 = 32;
+/// What the allocator may keep of what is given back, and what the other client's work takes.
+const SLACK_KIB: u64 = 40 << 10;
+
+impl Daemon {
+    /// A line of the process' status, in KiB.
+    fn kib(&self, name: &str) -> u64 {
+        #[expect(clippy::disallowed_methods, reason = "what the process holds is to be seen")]
+        let status = std::fs::read(format!("/proc/{}/status", self.child.id())).unwrap();
+        let status = String::from_utf8(status).unwrap();
+        let told = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+        told.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
+    /// From now on the most that it had resident is counted anew.
+    fn count_anew(&self) {
+        #[expect(clippy::disallowed_methods, reason = "a switch of the system's")]
+        std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").unwrap();
+    }
+
+    fn connected(&self, client: &mut (impl Read + Write)) -> u64 {
+        client.write_all(b"info clients\r\n").unwrap();
+        let mut found = 0;
+        for _ in 0..4 {
+            let told = line(client);
+            found = told.strip_prefix("connected_clients:").map_or(found, |count| count.parse().unwrap());
+        }
+        found
+    }
+}
+
+/// Lets this process and those it starts open many files; says whether it may.
+fn many_files(wanted: u64) -> bool {
+    let now = getrlimit(Resource::Nofile);
+    let current = now.maximum.map_or(wanted, |maximum| maximum.min(wanted.max(now.current.unwrap_or(0))));
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum: now.maximum });
+    let allowed = getrlimit(Resource::Nofile).current.is_none_or(|current| current >= wanted);
+    if !allowed {
+        println!("SKIPPED: this system does not let a process open {wanted} files");
+    }
+    allowed
+}
+
+/// Has an attack run against a daemon, three times. `attack` gives what it keeps open. While it is under way and while that is open another client
+/// sets and reads keys. The daemon takes at most `most_kib` beside what it had; once all of it is closed at most `kept_kib`, which is what the
+/// allocator does not give back, and the third attack takes no more than the second. It knows one connection then, and ends with 0.
+fn besieged<T>(options: &[&str], most_kib: u64, kept_kib: u64, attack: impl Fn(&Bench, &Daemon) -> T) {
+    let bench = Bench::new();
+    let daemon = bench.serve(options);
+    let mut client = bench.connect();
+    let mut one = |number: u64| {
+        assert_eq!(ask(&mut client, &format!("set n:{} {number}", number % 100)), "+OK");
+        assert_eq!(
+            ask(&mut client, &format!("get n:{}", number % 100)),
+            format!("${}", number.to_string().len())
+        );
+        assert_eq!(line(&mut client), number.to_string());
+    };
+    (0..200).for_each(&mut one);
+    let before = daemon.kib("VmRSS");
+    let mut peaks = Vec::new();
+    for _ in 0..3 {
+        daemon.count_anew();
+        let (rounds, over) = (AtomicU64::new(200), AtomicBool::new(false));
+        let peak = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    one(rounds.fetch_add(1, Ordering::Relaxed));
+                }
+            });
+            let stop = Stop(&over);
+            let held = attack(&bench, &daemon);
+            let seen = rounds.load(Ordering::Relaxed);
+            while rounds.load(Ordering::Relaxed) < seen + 50 && !other.is_finished() {
+                std::thread::yield_now();
+            }
+            let peak = daemon.kib("VmHWM");
+            drop((held, stop));
+            other.join().unwrap();
+            peak
+        });
+        let mut asks = bench.connect();
+        while daemon.connected(&mut asks) > 2 {
+            std::thread::yield_now();
+        }
+        let after = daemon.kib("VmRSS");
+        println!(
+            "{before} KiB before, {peak} at most, {after} after; {} rounds of the other",
+            rounds.into_inner()
+        );
+        assert!(peak <= before + most_kib + SLACK_KIB, "{before} KiB before, {peak} at most");
+        assert!(after <= before + kept_kib + SLACK_KIB, "{before} KiB before, {after} after");
+        peaks.push(peak);
+    }
+    assert!(peaks[2] <= peaks[1] + SLACK_KIB / 2, "it grows: {peaks:?}");
+    daemon.signal("-TERM");
+    assert_eq!(daemon.ended(), (Some(0), String::new()));
+    assert_eq!(bench.run("verify").code, 0);
+}
+
+/// The other client stops even where an attack panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn connections(bench: &Bench, count: usize) -> Vec<UnixStream> {
+    (0..count).map(|_| bench.connect()).collect()
+}
+
+/// Writes until nothing more is taken for a while; gives how much was.
+fn stuff(stream: &UnixStream, piece: &[u8]) -> usize {
+    stream.set_nonblocking(true).unwrap();
+    let (mut sent, mut quiet) = (0, 0);
+    while quiet < 20 {
+        match (&*stream).write(&piece[sent % piece.len()..]) {
+            Ok(written) => (sent, quiet) = (sent + written, 0),
+            Err(_) => {
+                quiet += 1;
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+        assert!(sent < 64 << 20, "what is not read is held back");
+    }
+    stream.set_nonblocking(false).unwrap();
+    sent
+}
+
+#[test]
+fn five_thousand_who_say_nothing_take_little() {
+    if !many_files(5_500) {
+        return;
+    }
+    besieged(
+        &["--tcp", "127.0.0.1:0", "--no-auth"],
+        5_000 * IDLE_KIB,
+        5_000 * IDLE_KIB / 2,
+        |bench, daemon| {
+            let mut held: Vec<TcpStream> = (0..2_500).map(|_| daemon.tcp()).collect();
+            held.iter_mut().for_each(|stream| assert_eq!(ask(stream, "ping"), "+PONG"));
+            let unix = connections(bench, 2_500);
+            let mut client = bench.connect();
+            while daemon.connected(&mut client) < 5_002 {
+                std::thread::yield_now();
+            }
+            assert!(daemon.kib("VmRSS") < 300 << 10, "{} KiB", daemon.kib("VmRSS"));
+            (held, unix)
+        },
+    );
+}
+
+#[test]
+fn lengths_that_are_announced_take_nothing() {
+    besieged(&[], 400 * 200, 0, |bench, _| {
+        let mut held = connections(bench, 400);
+        for (number, stream) in held.iter_mut().enumerate() {
+            let (words, bytes) = [(2, 512 << 20), (1 << 20, 512 << 20), (3, 1 << 30)][number % 3];
+            stream.write_all(format!("*{words}\r\n$3\r\nGET\r\n${bytes}\r\n").as_bytes()).unwrap();
+            if bytes > 512 << 20 {
+                assert_eq!(line(stream), "-ERR Protocol error: invalid bulk length");
+            } else {
+                stream.write_all(&[b'x'; 1000]).unwrap();
+            }
+        }
+        held
+    });
+}
+
+#[test]
+fn who_never_reads_is_not_worked_for() {
+    // Each may hold a read, a turn's replies, and one reply of 4 MiB: as a value, as a reply, and as its bytes.
+    besieged(&[], 20 * (16 << 10), 20 * (4 << 10), |bench, _| {
+        let mut setup = bench.connect();
+        let long = vec![b'x'; 4 << 20];
+        setup.write_all(format!("*3\r\n$3\r\nset\r\n$4\r\nlong\r\n${}\r\n", long.len()).as_bytes()).unwrap();
+        setup.write_all(&long).unwrap();
+        assert_eq!(ask(&mut setup, ""), "+OK");
+        let held = connections(bench, 20);
+        let requests = b"get long\r\n".repeat(1000);
+        held.iter().for_each(|stream| assert!(stuff(stream, &requests) > 0));
+        held
+    });
+}
+
+#[test]
+fn a_long_pipeline_is_answered_once_it_is_read() {
+    besieged(&[], 64 << 10, 0, |bench, _| {
+        let mut stream = bench.connect();
+        let piece = b"echo 0123456789\r\n";
+        let sent = stuff(&stream, &piece.repeat(1000));
+        let answered = |stream: &mut UnixStream| {
+            let mut reply = [0; 17];
+            stream.read_exact(&mut reply).unwrap();
+            assert_eq!(&reply, b"$10\r\n0123456789\r\n");
+        };
+        (0..sent / piece.len()).for_each(|_| answered(&mut stream));
+        // Of the last command only a part was taken.
+        stream.write_all(&piece[sent % piece.len()..]).unwrap();
+        answered(&mut stream);
+        assert_eq!(ask(&mut stream, "ping"), "+PONG");
+    });
+}
+
+#[test]
+fn a_transaction_that_names_a_long_value_often_gives_a_part() {
+    // What the replies may hold and one more, as values and as bytes on their way.
+    besieged(&[], 2 * ((512 + 32) << 10), 64 << 10, |bench, _| {
+        let mut client = bench.connect();
+        let long = vec![b'x'; 32 << 20];
+        client.write_all(format!("*3\r\n$3\r\nset\r\n$4\r\nlong\r\n${}\r\n", long.len()).as_bytes()).unwrap();
+        client.write_all(&long).unwrap();
+        assert_eq!(ask(&mut client, ""), "+OK");
+        let gets = 5_000;
+        client
+            .write_all(
+                &[&b"multi\r\n"[..], &b"get long\r\n".repeat(gets), b"set after 1\r\nexec\r\n"].concat(),
+            )
+            .unwrap();
+        (0..gets + 2).for_each(|_| assert!(line(&mut client).starts_with(['+'])));
+        assert_eq!(line(&mut client), format!("*{}", gets + 1));
+        let mut value = vec![0; long.len() + 2];
+        for _ in 0..16 {
+            assert_eq!(line(&mut client), format!("${}", long.len()));
+            client.read_exact(&mut value).unwrap();
+            assert!(value.starts_with(&long));
+        }
+        for _ in 16..gets {
+            assert!(line(&mut client).ends_with("what this one gives is left out"));
+        }
+        assert_eq!(line(&mut client), "+OK");
+        assert_eq!(ask(&mut client, "get after"), "$1");
+    });
+}
+
+#[test]
+fn who_hangs_up_half_way_or_without_a_word_leaves_nothing() {
+    besieged(&["--tcp", "127.0.0.1:0", "--no-auth"], 32 << 10, 0, |bench, daemon| {
+        for number in 0..300 {
+            // Nothing more is said, and what was asked is answered all the same.
+            let mut half = bench.connect();
+            half.write_all(format!("set half {number}\r\nget half\r\n").as_bytes()).unwrap();
+            half.shutdown(Shutdown::Write).unwrap();
+            let mut all = String::new();
+            half.read_to_string(&mut all).unwrap();
+            assert_eq!(all, format!("+OK\r\n${}\r\n{number}\r\n", number.to_string().len()));
+            // Gone in the middle of a word, of a transaction, with replies on their way, while it waits.
+            for said in ["*3\r\n$3\r\nSET\r\n$9\r\nabc", "multi\r\nset a b\r\n", "get half\r\nget half\r\n"] {
+                daemon.tcp().write_all(said.as_bytes()).unwrap();
+            }
+            let mut deaf = daemon.tcp();
+            deaf.shutdown(Shutdown::Read).unwrap();
+            deaf.write_all(b"get half\r\n").unwrap();
+            bench.connect().write_all(b"xread block 0 streams nothing $\r\n").unwrap();
+        }
+        let mut client = bench.connect();
+        assert_eq!(ask(&mut client, "get a"), "$-1", "what was never executed was not done");
+    });
+}
+
+#[test]
+fn nonsense_is_refused_at_its_first_byte() {
+    besieged(&[], 32 << 10, 0, |bench, _| {
+        let nested = b"*1\r\n".repeat(250_000);
+        let mut state = 7_u64;
+        let mut noise = vec![0; 64 << 10];
+        for byte in &mut noise {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            *byte = (state >> 33) as u8;
+        }
+        let mut held = Vec::new();
+        for number in 0..100 {
+            let mut stream = bench.connect();
+            // It may be hung up on while it still speaks.
+            let _ = stream.write_all(if number % 2 == 0 { &nested } else { &noise[number * 100..] });
+            if number % 2 == 0 {
+                assert_eq!(line(&mut stream), "-ERR Protocol error: expected '$', got '*'");
+            }
+            held.push(stream);
+        }
+        // One byte at a time, in 50 connections beside each other.
+        let mut slow = connections(bench, 50);
+        for byte in b"*3\r\n$3\r\nSET\r\n$4\r\ndrip\r\n$1\r\n1\r\n" {
+            slow.iter_mut().for_each(|stream| stream.write_all(&[*byte]).unwrap());
+        }
+        slow.iter_mut().for_each(|stream| assert_eq!(line(stream), "+OK"));
+        (held, slow)
+    });
+}
+
+#[test]
+fn logins_that_are_never_finished_take_little_and_keep_nobody_out() {
+    besieged(&["--tcp", "127.0.0.1:0"], 500 * IDLE_KIB + 500 * 80, 0, |_, daemon| {
+        let token = daemon.said("told this once: ");
+        let mut held: Vec<TcpStream> = (0..500).map(|_| daemon.tcp()).collect();
+        for (number, stream) in held.iter_mut().enumerate() {
+            let said =
+                ["*2\r\n$4\r\nAUTH\r\n$64\r\nabc", "HELLO 3 AUTH default ", "*10\r\n$16384\r\n"][number % 3];
+            stream.write_all(said.as_bytes()).unwrap();
+            stream.write_all(&[b'x'; 16]).unwrap();
+        }
+        let mut late = daemon.tcp();
+        assert_eq!(ask(&mut late, &format!("auth {token}")), "+OK");
+        assert_eq!(ask(&mut late, "set late 1"), "+OK");
+        held
+    });
+}
+
+#[test]
+fn ten_thousand_connections_in_a_row_leave_nothing() {
+    besieged(&["--tcp", "127.0.0.1:0", "--no-auth"], 16 << 10, 0, |bench, daemon| {
+        for _ in 0..2_500 {
+            assert_eq!(ask(&mut bench.connect(), "ping"), "+PONG");
+            assert_eq!(ask(&mut daemon.tcp(), "ping"), "+PONG");
+        }
+    });
+}
+
+#[test]
+fn it_ends_in_order_with_all_of_them_there() {
+    let bench = Bench::new();
+    let daemon = bench.serve(&["--tcp", "127.0.0.1:0"]);
+    let mut client = bench.connect();
+    assert_eq!(ask(&mut client, &format!("set big {}", "x".repeat(60_000))), "+OK");
+    let (greedy, mut waits, mut half, mut strange) =
+        (bench.connect(), bench.connect(), bench.connect(), daemon.tcp());
+    stuff(&greedy, &b"get big\r\n".repeat(1000));
+    waits.write_all(b"xread block 0 streams nothing $\r\n").unwrap();
+    half.write_all(b"*3\r\n$3\r\nSET\r\n$536870912\r\nabc").unwrap();
+    strange.write_all(b"*2\r\n$4\r\nAUTH\r\n").unwrap();
+    assert_eq!(ask(&mut client, "set last 1"), "+OK");
+    daemon.signal("-TERM");
+    assert_eq!(daemon.ended(), (Some(0), String::new()));
+    assert_eq!(bench.value("last").as_deref(), Some("1"));
+    assert_eq!(bench.run("verify").code, 0);
+}

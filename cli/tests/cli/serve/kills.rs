@@ -1,0 +1,117 @@
+//! The daemon killed under load, again and again, on one store. `.ci/kills/serve.py` does so with all that writes, fifty times.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Bench, ask, line};
+
+const KILLS: u64 = 3;
+const CLIENTS: u64 = 12;
+/// Writes that are acknowledged before a kill; it comes between later ones.
+const WRITES: u64 = 300;
+
+/// What a client was told, and what it had under way at the end.
+#[derive(Default)]
+struct Told {
+    keys: BTreeMap<String, u64>,
+    count: u64,
+    entries: u64,
+    doubt: Option<(String, u64)>,
+}
+
+/// Writes until the daemon goes, noting each reply before the next.
+fn load(mut client: impl Read + Write, name: u64, kill: u64, told: &mut Told, all: &AtomicU64) {
+    for number in 0.. {
+        let value = kill * 1_000_000 + number;
+        let (command, replies) = match number % 4 {
+            0 => (format!("set k:{name}:{} {value}\r\n", number % 28), 1),
+            1 => (format!("incr c:{name}\r\n"), 1),
+            2 => (format!("xadd x:{kill}:{name} * field {value}\r\n"), 2),
+            _ => (format!("multi\r\nset m:{name}:a {value}\r\nset m:{name}:b {value}\r\nexec\r\n"), 6),
+        };
+        told.doubt = Some((command.split_whitespace().next().unwrap_or_default().to_owned(), value));
+        let sent = client.write_all(command.as_bytes()).is_ok();
+        let replies: Vec<String> = (0..if sent { replies } else { 0 }).map(|_| line(&mut client)).collect();
+        if replies.last().is_none_or(|last| last.is_empty()) {
+            return;
+        }
+        assert!(!replies.iter().any(|reply| reply.starts_with('-')), "{replies:?}");
+        match number % 4 {
+            0 => drop(told.keys.insert(format!("k:{name}:{}", number % 28), value)),
+            1 => told.count += 1,
+            2 => told.entries += 1,
+            _ => drop(told.keys.insert(format!("m:{name}:a"), value)),
+        }
+        told.doubt = None;
+        all.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_was_acknowledged_outlasts_every_kill_on_one_store() {
+    let bench = Bench::new();
+    let options = ["--tcp", "127.0.0.1:0", "--no-auth"];
+    let mut told: Vec<Told> = (0..CLIENTS).map(|_| Told::default()).collect();
+    let mut daemon = bench.serve(&options);
+    for kill in 1..=KILLS {
+        let all = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for (name, told) in (0..).zip(&mut told) {
+                let all = &all;
+                match name % 2 {
+                    0 => {
+                        let client = bench.connect();
+                        scope.spawn(move || load(client, name, kill, told, all))
+                    }
+                    _ => {
+                        let client = daemon.tcp();
+                        scope.spawn(move || load(client, name, kill, told, all))
+                    }
+                };
+            }
+            while all.load(Ordering::Relaxed) < WRITES {
+                std::thread::yield_now();
+            }
+            daemon.signal("-KILL");
+        });
+        assert_eq!(daemon.ended().0, None);
+        daemon = bench.serve(&options);
+        let mut client = bench.connect();
+        let mut get = |command: &str| match ask(&mut client, command).as_str() {
+            "$-1" => None,
+            head if head.starts_with('$') => Some(line(&mut client).parse::<u64>().unwrap()),
+            head => head.strip_prefix(':').map(|number| number.parse().unwrap()),
+        };
+        for (name, told) in (0..).zip(&mut told) {
+            let doubt = told.doubt.take();
+            let may_be = |kind: &str| doubt.as_ref().filter(|(of, _)| of == kind).map(|(_, value)| *value);
+            for (key, value) in &mut told.keys {
+                let found = get(&format!("get {key}")).unwrap();
+                let in_doubt = may_be(if key.starts_with('k') { "set" } else { "multi" });
+                assert!(
+                    found == *value || in_doubt == Some(found),
+                    "{key} is {found}, {value} was acknowledged"
+                );
+                *value = found;
+            }
+            // What happens together is there together.
+            assert_eq!(get(&format!("get m:{name}:a")), get(&format!("get m:{name}:b")));
+            let count = get(&format!("get c:{name}")).unwrap_or(0);
+            let more = u64::from(may_be("incr").is_some());
+            assert!((told.count..=told.count + more).contains(&count), "{count}, {} were told", told.count);
+            told.count = count;
+            let entries = get(&format!("xlen x:{kill}:{name}")).unwrap_or(0);
+            let more = u64::from(may_be("xadd").is_some());
+            assert!(
+                (told.entries..=told.entries + more).contains(&entries),
+                "{entries}, {} told",
+                told.entries
+            );
+            told.entries = 0;
+        }
+    }
+    daemon.signal("-TERM");
+    assert_eq!(daemon.ended(), (Some(0), String::new()));
+    assert_eq!(bench.run("verify").code, 0);
+}
