@@ -35,7 +35,7 @@ pub use place::Place;
 pub use program::{Program, ProgramError, interrupted};
 pub use proxy::{
     CacheUse, Diverged, Edits, Exchange, Guard, Headers, Http, Mount, MountError, Mounts, ProxyError,
-    Recorded, ReplayOptions, Replayed, Timing, Variable, Volatile,
+    Recorded, ReplayOptions, Replayed, Timing, Upstreams, Variable, Volatile,
 };
 pub use rules::{RULES_BYTES_MAX, RulesError, RulesFile};
 pub use session::{

@@ -80,6 +80,11 @@ pub(super) struct Settling {
 }
 
 impl Databases {
+    /// The namespace that they are of.
+    pub(super) fn space(&self) -> &Namespace {
+        &self.space
+    }
+
     /// Those of a namespace. What is handed over is settled by [`Databases::settle`], which the other half is for.
     ///
     /// # Errors

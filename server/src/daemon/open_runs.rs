@@ -12,6 +12,7 @@ use annals::{Durability, Ending, Frame, OpenFrame, RecordingNondet, Run, SystemN
 
 use super::session::Daemon;
 use super::turn::Refusal;
+use crate::proxy::Proxied;
 
 /// Runs that are open at a time.
 const RUNS_MAX: usize = 1 << 16;
@@ -26,8 +27,10 @@ const OPEN_METADATA_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct OpenRun {
     pub(super) run: Arc<Run>,
-    /// XADD began it, so it is whole whenever the daemon ends.
+    /// XADD or the proxy began it, so it is whole whenever the daemon ends.
     pub(super) is_stream: bool,
+    /// Who records what goes through the proxy.
+    pub(super) proxied: Arc<Proxied>,
     /// The time of the last entry, in milliseconds since 1970.
     last_ms: AtomicU64,
     draws: Mutex<RecordingNondet>,
@@ -138,6 +141,7 @@ impl Daemon {
             draws: Mutex::new(RecordingNondet::new(run.clone(), source)),
             run,
             is_stream,
+            proxied: Arc::default(),
             last_ms: AtomicU64::new(0),
             frames: Mutex::default(),
             all_frames: self.open_frames.clone(),

@@ -44,6 +44,8 @@ pub(super) struct Daemon {
     pub(super) replayed: Replayed,
     /// Frames whose answer is still to come.
     pub(super) open_frames: Arc<AtomicU64>,
+    /// Held while the proxy begins a run.
+    pub(super) proxy_begins: Mutex<()>,
 }
 
 /// Runs that are added to, and when frames began. Locked after the databases, never before them, and never while anything is compressed.
@@ -144,6 +146,7 @@ impl Daemon {
             whole: Semaphore::new(WHOLE_MAX),
             replayed: Replayed::default(),
             open_frames: Arc::default(),
+            proxy_begins: Mutex::default(),
         }
     }
 
@@ -184,12 +187,13 @@ impl Daemon {
         Ok(times.get(..frames as usize).unwrap_or_default().to_vec())
     }
 
-    /// Ends what XADD began here: those runs are whole. Others were not told to end, so they are abandoned with the store's closing.
+    /// Ends what XADD and the proxy began here: those runs are whole. Others were not told to end, so they are abandoned with the store's closing.
     pub(super) fn end_streams(&self) {
         let open = std::mem::take(&mut self.streams().open);
         for open in open.into_values().filter(|open| open.is_stream) {
+            let status = if open.proxied.failed().is_some() { Status::Failed } else { Status::Ok };
             // Where that fails the store's closing says why.
-            let _ = open.run.end(Status::Ok);
+            let _ = open.run.end(status);
         }
     }
 

@@ -2,17 +2,21 @@
 //!
 //! A request is read to its end before anything is asked of an upstream. Who does not know the run's secret learns
 //! nothing; what cannot be passed on (an upgrade, a tunnel, a body over the limit) is refused with a reason, and told to whoever
-//! answers, so that a recording keeps it. Bodies go on with a length of our own: no two readers can differ on where one ends.
+//! answers, so that a recording keeps it. Bodies go on with a length of our own: no two readers can differ on where one ends. What bodies take of
+//! memory is bounded for each, and for all together ([`Room`]).
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::BoxBody};
+use http_body_util::combinators::{BoxBody, UnsyncBoxBody};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use hyper::header::{
+    CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING, UPGRADE,
+};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,6 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::room::{Full as NoRoom, Room};
 use super::upload::Coming;
 use super::wire::{Counted, Wire};
 
@@ -35,6 +40,8 @@ pub(crate) const OURS: &str = "x-annals";
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type Outgoing = BoxBody<Bytes, BoxError>;
+/// A request's body on its way here.
+pub(crate) type Arriving = UnsyncBoxBody<Bytes, BoxError>;
 pub(crate) type Answer = Pin<Box<dyn Future<Output = Response<Outgoing>> + Send>>;
 
 /// A request as it came.
@@ -60,6 +67,11 @@ pub(crate) trait Handler: Send + Sync + 'static {
     /// Whether it takes long bodies as they come.
     fn takes_coming(&self) -> bool {
         false
+    }
+
+    /// The memory that bodies come into.
+    fn room(&self) -> Room {
+        Room::of_process()
     }
 
     fn answer(self: Arc<Self>, asked: Asked) -> Answer;
@@ -188,23 +200,66 @@ async fn one(
         refusal: None,
         wire: Some(wire),
     };
-    asked.refusal = refusal(&asked.method, &asked.headers);
-    let len = announced(&asked.headers).filter(|len| COMING.contains(len) && handler.takes_coming());
-    if let (None, Some(len)) = (&asked.refusal, len) {
-        asked.coming = Some(Coming { from: body, len });
-    } else if asked.refusal.is_none() {
-        match Limited::new(body, REQUEST_BYTES_MAX).collect().await {
-            Ok(body) => asked.body = body.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => {
-                let why = format!("a request's body may have at most {} MiB", REQUEST_BYTES_MAX >> 20);
-                asked.refusal = Some((StatusCode::PAYLOAD_TOO_LARGE, why));
-            }
-            Err(error) => {
-                asked.refusal = Some((StatusCode::BAD_REQUEST, format!("the body broke off: {error}")))
+    let body = body.map_err(Into::into).boxed_unsync();
+    match asked.take_body(body, &handler.room(), handler.takes_coming()).await {
+        Ok(()) => handler.answer(asked).await,
+        Err(refused) => *refused,
+    }
+}
+
+impl Asked {
+    /// Takes in the body of a request, or leaves it to come, where that may be and is worth it; notes why it is not to be passed on, if it is not.
+    ///
+    /// # Errors
+    /// Where there is no room for it now, with what is answered: as if it had never come.
+    pub(super) async fn take_body(
+        &mut self,
+        body: Arriving,
+        room: &Room,
+        takes_coming: bool,
+    ) -> Result<(), Box<Response<Outgoing>>> {
+        self.refusal = refusal(&self.method, &self.headers);
+        let len = announced(&self.headers).filter(|len| COMING.contains(len) && takes_coming);
+        if let (None, Some(len)) = (&self.refusal, len) {
+            self.coming = Some(Coming { from: Mutex::new(body), len, room: room.clone() });
+        } else if self.refusal.is_none() {
+            match whole_body(body, room).await {
+                Ok(body) => self.body = body,
+                Err((StatusCode::SERVICE_UNAVAILABLE, why)) => {
+                    return Err(Box::new(refused(StatusCode::SERVICE_UNAVAILABLE, &why)));
+                }
+                Err(why) => self.refusal = Some(why),
             }
         }
+        Ok(())
     }
-    handler.answer(asked).await
+}
+
+/// A body to its end.
+async fn whole_body(mut body: Arriving, room: &Room) -> Result<Bytes, (StatusCode, String)> {
+    let (mut held, mut first, mut all) = (room.hold(), Bytes::new(), Vec::new());
+    while let Some(part) = body.frame().await {
+        let part = part.map_err(|error| (StatusCode::BAD_REQUEST, format!("the body broke off: {error}")))?;
+        let Ok(part) = part.into_data() else { continue };
+        if first.len() + all.len() + part.len() > REQUEST_BYTES_MAX {
+            let why = format!("a request's body may have at most {} MiB", REQUEST_BYTES_MAX >> 20);
+            return Err((StatusCode::PAYLOAD_TOO_LARGE, why));
+        }
+        held.more(part.len()).map_err(no_room)?;
+        // Most come as one part, which is not copied.
+        if first.is_empty() && all.is_empty() {
+            first = part;
+            continue;
+        }
+        all.extend_from_slice(&std::mem::take(&mut first));
+        all.extend_from_slice(&part);
+    }
+    Ok(held.keep(if all.is_empty() { first } else { all.into() }))
+}
+
+/// What is told where a body has no room.
+pub(super) fn no_room(_: NoRoom) -> (StatusCode, String) {
+    (StatusCode::SERVICE_UNAVAILABLE, NoRoom::WHY.to_owned())
 }
 
 /// The length that a body has by its head, if it is not in chunks.
@@ -223,6 +278,7 @@ fn place<'a>(path: &'a str, secret: &str) -> Option<(&'a str, &'a str)> {
     Some((mount, &path[doubled.saturating_sub(1)..]))
 }
 
+/// Why a request is not passed on, whatever its body is.
 fn refusal(method: &Method, headers: &HeaderMap) -> Option<(StatusCode, String)> {
     let refuse = |status, why: &str| Some((status, why.to_owned()));
     if headers.contains_key(UPGRADE) {
@@ -243,7 +299,7 @@ pub(crate) fn refused(status: StatusCode, why: &str) -> Response<Outgoing> {
     told(status, &json!({ "type": "annals", "message": format!("annals: {why}") }))
 }
 
-/// An answer of our own, in the form in which model providers tell errors. No client tries it again.
+/// An answer of our own, in the form in which model providers tell errors. No client tries it again, unless it is told that it may.
 pub(crate) fn told(status: StatusCode, error: &serde_json::Value) -> Response<Outgoing> {
     let body = json!({ "error": error }).to_string();
     let length = HeaderValue::from(body.len());
@@ -251,7 +307,12 @@ pub(crate) fn told(status: StatusCode, error: &serde_json::Value) -> Response<Ou
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_LENGTH, length);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
+    let again = status == StatusCode::SERVICE_UNAVAILABLE;
+    let should = if again { "true" } else { "false" };
+    response.headers_mut().insert("x-should-retry", HeaderValue::from_static(should));
+    if again {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
     response.headers_mut().insert(OURS, HeaderValue::from_static("1"));
     response
 }
