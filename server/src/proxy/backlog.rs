@@ -75,6 +75,8 @@ struct Queue {
     jobs: VecDeque<Job>,
     /// When they are done at the latest, if there are any.
     due: Option<Instant>,
+    /// Some are being done.
+    busy: bool,
     closed: bool,
 }
 
@@ -133,12 +135,12 @@ impl Backlog {
         }
     }
 
-    /// Waits until all that is in the queue is done.
+    /// Waits until all that was given is done.
     pub(crate) fn flush(&self) {
         use tokio::runtime::{Handle, RuntimeFlavor};
         let (last, all) = sync_channel::<()>(0);
         let mut queue = self.shared.lock();
-        if std::thread::current().id() == self.thread || queue.jobs.is_empty() {
+        if std::thread::current().id() == self.thread || queue.jobs.is_empty() && !queue.busy {
             return;
         }
         queue.jobs.push_back(Box::new(move || drop(last)));
@@ -170,10 +172,13 @@ fn work(shared: &Shared) {
             Some(_) => {
                 queue.due = None;
                 let jobs = std::mem::take(&mut queue.jobs);
+                queue.busy = true;
                 drop(queue);
                 // A job that fails as none may takes no other with it.
                 jobs.into_iter().for_each(|job| drop(catch_unwind(AssertUnwindSafe(job))));
-                shared.lock()
+                let mut queue = shared.lock();
+                queue.busy = false;
+                queue
             }
         };
     }
@@ -232,6 +237,26 @@ mod tests {
             backlog.push(Duration::from_millis(1), move || done.send(()).unwrap());
             // Also after the thread has gone to sleep.
             all.recv().unwrap();
+        }
+    }
+
+    /// Whoever waited while the last of a queue was being done was told that all was: a run was found to be recorded still, right after
+    /// its last answer.
+    #[test]
+    fn what_is_being_done_is_waited_for_too() {
+        let (began, has_begun) = channel();
+        let (done, all) = channel();
+        let backlog = Backlog::new("test").unwrap();
+        for number in 0..100 {
+            let (began, done) = (began.clone(), done.clone());
+            backlog.push(Duration::ZERO, move || {
+                began.send(()).unwrap();
+                (0..1000).for_each(|_| std::thread::yield_now());
+                done.send(number).unwrap();
+            });
+            has_begun.recv().unwrap();
+            backlog.flush();
+            assert_eq!(all.try_recv(), Ok(number));
         }
     }
 

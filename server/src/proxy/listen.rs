@@ -9,6 +9,7 @@ use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::combinators::{BoxBody, UnsyncBoxBody};
@@ -31,6 +32,10 @@ use super::wire::{Counted, Wire};
 
 /// Greatest length of a request's body, in bytes.
 const REQUEST_BYTES_MAX: usize = 256 << 20;
+
+/// What is read of a body that nobody wants, and for how long.
+const SWALLOWED_BYTES_MAX: usize = 32 << 20;
+const SWALLOWED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Lengths of bodies that are worth passing on before they are whole.
 const COMING: std::ops::RangeInclusive<u64> = (32 << 10)..=(REQUEST_BYTES_MAX as u64);
@@ -153,7 +158,7 @@ async fn listen(
                     connections.spawn(serve(stream, handler.clone(), secret.clone()));
                 }
                 // Out of descriptors or the like: it may pass, and must not become a busy loop.
-                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             },
             _ = connections.join_next(), if !connections.is_empty() => {}
         }
@@ -235,17 +240,26 @@ impl Asked {
     }
 }
 
-/// A body to its end.
+/// A body to its end; also where there is no room for it, so that its client listens to what it is told.
 async fn whole_body(mut body: Arriving, room: &Room) -> Result<Bytes, (StatusCode, String)> {
     let (mut held, mut first, mut all) = (room.hold(), Bytes::new(), Vec::new());
+    let (mut len, mut full) = (0, None);
     while let Some(part) = body.frame().await {
         let part = part.map_err(|error| (StatusCode::BAD_REQUEST, format!("the body broke off: {error}")))?;
         let Ok(part) = part.into_data() else { continue };
-        if first.len() + all.len() + part.len() > REQUEST_BYTES_MAX {
+        len += part.len();
+        if len > REQUEST_BYTES_MAX {
             let why = format!("a request's body may have at most {} MiB", REQUEST_BYTES_MAX >> 20);
             return Err((StatusCode::PAYLOAD_TOO_LARGE, why));
         }
-        held.more(part.len()).map_err(no_room)?;
+        if full.is_none() {
+            full = held.more(part.len()).err();
+        }
+        if full.is_some() {
+            (first, all) = (Bytes::new(), Vec::new());
+            held.clear();
+            continue;
+        }
         // Most come as one part, which is not copied.
         if first.is_empty() && all.is_empty() {
             first = part;
@@ -254,7 +268,24 @@ async fn whole_body(mut body: Arriving, room: &Room) -> Result<Bytes, (StatusCod
         all.extend_from_slice(&std::mem::take(&mut first));
         all.extend_from_slice(&part);
     }
-    Ok(held.keep(if all.is_empty() { first } else { all.into() }))
+    match full {
+        Some(full) => Err(no_room(full)),
+        None => Ok(held.keep(if all.is_empty() { first } else { all.into() })),
+    }
+}
+
+/// Takes a body that nobody wants off its connection: who is hung up on while sending may not hear why.
+pub(super) async fn swallow(mut body: Arriving) {
+    let mut left = SWALLOWED_BYTES_MAX;
+    let swallow = async {
+        while let Some(Ok(part)) = body.frame().await {
+            left = left.saturating_sub(part.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(SWALLOWED_WITHIN, swallow).await;
 }
 
 /// What is told where a body has no room.

@@ -434,8 +434,9 @@ impl std::fmt::Debug for WaitedFor {
 
 impl Drop for WaitedFor {
     fn drop(&mut self) {
-        self.0.common.writing.send_modify(|left| *left -= 1);
         self.0.writing.send_modify(|left| *left -= 1);
+        // Whoever waits for all finds each of them to be over.
+        self.0.common.writing.send_modify(|left| *left -= 1);
     }
 }
 

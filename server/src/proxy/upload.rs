@@ -41,26 +41,37 @@ impl Coming {
         let whole = tokio::spawn(async move {
             let mut kept = Vec::with_capacity(usize::try_from(len.min(RESERVED_BYTES_MAX)).unwrap_or(0));
             let mut held = room.hold();
-            let cut = loop {
-                let part = match from.frame().await {
-                    None => return Ok(held.keep(kept.into())),
-                    Some(Ok(part)) => part,
-                    Some(Err(error)) => {
-                        break (StatusCode::BAD_REQUEST, format!("the body broke off: {error}"));
+            let mut cut: Option<Cut> = None;
+            while let Some(part) = from.frame().await {
+                let part = match part {
+                    Ok(part) => part,
+                    Err(error) => {
+                        let broken = (StatusCode::BAD_REQUEST, format!("the body broke off: {error}"));
+                        let _ = parts.send(Err(broken.1.clone()));
+                        return Err(cut.unwrap_or(broken));
                     }
                 };
                 let Ok(bytes) = part.into_data() else { continue };
+                // It is still read to its end where there is no room for it, so that its client listens to what it is told.
+                if cut.is_some() {
+                    continue;
+                }
                 // Once for what is kept, and once for what the upstream has not taken yet.
                 let mut on_its_way = room.hold();
                 if let Err(full) = held.more(bytes.len()).and_then(|()| on_its_way.more(bytes.len())) {
-                    break no_room(full);
+                    kept = Vec::new();
+                    held.clear();
+                    let _ = parts.send(Err(cut.insert(no_room(full)).1.clone()));
+                    continue;
                 }
                 kept.extend_from_slice(&bytes);
                 // Nobody takes it where the upstream has gone.
                 let _ = parts.send(Ok((bytes, on_its_way)));
-            };
-            let _ = parts.send(Err(cut.1.clone()));
-            Err(cut)
+            }
+            match cut {
+                Some(cut) => Err(cut),
+                None => Ok(held.keep(kept.into())),
+            }
         });
         (Going { parts: coming, left: len, _on_its_way: on_its_way }, Gone { sent, whole })
     }

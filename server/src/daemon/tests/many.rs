@@ -134,6 +134,8 @@ impl Town {
                 proxy.answer(login, request).await
             }
         }));
+        // Whoever came first has chosen: that is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build().unwrap();
         Self { bench, many, provider: Provider { address, told, listens }, base, client }
     }
@@ -428,11 +430,30 @@ fn who_is_not_let_in_or_names_no_run_that_can_be_recorded_is_told_so_and_nothing
         (409, "annals: run r has ended: fork it, or record into a new run")
     );
     // The same after a start, when nobody remembers it.
-    town.script("run.begin name x -> *4|$4|name|$1|x|$3|uid|:2\nrun.end x failed -> +OK");
+    town.script("run.begin name x -> *4|$4|name|$1|x|$3|uid|:3\nrun.end x failed -> +OK");
     let refused = town.ask(RECORDED, Way::Path, "x", &says("b", false));
     assert!(refused.status == 409 && refused.why().contains("(failed)"), "{refused:?}");
     assert_eq!(town.run("r").info().frames, 1);
     is_nowhere(&town, "wrong");
+    // A long request gets to hear it, too, and not that it was hung up on in the middle of its body.
+    for number in 0..10 {
+        let mut long = says(&"x".repeat(8 << 20), false);
+        long["number"] = number.into();
+        assert_eq!(town.ask(RECORDED, Way::Key, "r", &long).status, 409);
+    }
+}
+
+/// A recorder whose store refuses goes on without recording; the run that it was recording cannot end as if it were whole.
+#[test]
+fn a_run_that_could_not_be_recorded_is_not_ok() {
+    let town = Town::new();
+    assert_eq!(town.ask(RECORDED, Way::Path, "r", &says("a", false)).status, 200);
+    town.settled();
+    town.bench.daemon.open_run("r").unwrap().run.end(annals::Status::Ok).unwrap();
+    assert_eq!(town.ask(RECORDED, Way::Path, "r", &says("b", true)).status, 200);
+    town.settled();
+    let (told, _) = town.bench.client().bytes(b"run.end r\r\n");
+    assert!(told.starts_with("-UNAVAILABLE run r is not whole, so it can end as failed only:"), "{told}");
 }
 
 #[test]

@@ -29,7 +29,7 @@ use tokio::sync::Semaphore;
 use self::replays::Replays;
 pub(crate) use self::runs::{Opened, Proxied, Refused, Runs, Unended, has_ended};
 pub(crate) use self::said::{RECORDED, REPLAYED, Wants, without_token};
-use super::listen::{Asked, BoxError, Outgoing};
+use super::listen::{Arriving, Asked, BoxError, Outgoing, swallow};
 use super::mounts::{MountError, Mounts, Variable};
 use super::record::Common;
 use super::room::Room;
@@ -106,6 +106,8 @@ impl Many {
         B::Error: Into<BoxError>,
     {
         let (mut parts, body) = request.into_parts();
+        // Whoever wants it takes it.
+        let mut body = Some(body.map_err(Into::into).boxed_unsync());
         let answered = async {
             let said = said::take(&mut parts, &self.mounts)?;
             let runs = login(said.token.as_deref(), said.wants)?;
@@ -120,18 +122,37 @@ impl Many {
                 refusal: None,
                 wire: parts.extensions.remove::<Arc<Wire>>(),
             };
-            let body = body.map_err(Into::into).boxed_unsync();
             match said.wants {
-                Wants::Record => self.record(&runs, &said.run, asked, body).await,
-                Wants::Replay => self.replay(&runs, said.run, said.session, asked, body).await,
+                Wants::Record => self.record(&runs, &said.run, asked, &mut body).await,
+                Wants::Replay => self.replay(&runs, said.run, said.session, asked, &mut body).await,
             }
         };
-        answered.await.unwrap_or_else(Refused::into_response)
+        let answered = answered.await;
+        if let Some(unwanted) = body {
+            swallow(unwanted).await;
+        }
+        answered.unwrap_or_else(Refused::into_response)
     }
 
     /// Waits until all that went through is written. An exchange that goes on is waited for: whoever listens ends the connections first.
     pub(crate) async fn finish(&self) {
         self.common.finish().await;
+    }
+
+    /// Takes in the body of a request.
+    ///
+    /// # Errors
+    /// 503 where there is no room for it.
+    async fn take_body(
+        &self,
+        asked: &mut Asked,
+        body: &mut Option<Arriving>,
+        takes_coming: bool,
+    ) -> Result<(), Box<Response<Outgoing>>> {
+        match body.take() {
+            Some(body) => asked.take_body(body, self.common.room(), takes_coming).await,
+            None => Ok(()),
+        }
     }
 
     /// Does what may wait for the disk, without keeping other requests waiting.

@@ -23,7 +23,7 @@ impl Many {
         runs: &R,
         run: &str,
         mut asked: Asked,
-        body: Arriving,
+        body: &mut Option<Arriving>,
     ) -> Result<Response<Outgoing>, Refused> {
         if self.mounts.get(&asked.mount).is_none() {
             let why =
@@ -31,8 +31,7 @@ impl Many {
             return Err(Refused::new(StatusCode::NOT_FOUND, why));
         }
         let (recorder, here) = self.recorder(runs, run).await?;
-        let room = self.common.room();
-        if let Err(refused) = asked.take_body(body, room, recorder.takes_coming()).await {
+        if let Err(refused) = self.take_body(&mut asked, body, recorder.takes_coming()).await {
             return Ok(*refused);
         }
         let answer = recorder.exchange(asked, None).await;

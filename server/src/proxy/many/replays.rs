@@ -20,7 +20,7 @@ use super::recording::key_of;
 use super::{Many, Refused, Runs};
 use crate::proxy::listen::{Arriving, Asked, Outgoing, whole};
 use crate::proxy::replay::{ReplayOptions, Replayer};
-use crate::proxy::room::{Held, Room};
+use crate::proxy::room::{Full, Held, Room};
 use crate::session::Origin;
 
 /// What replays hold of their runs, about, in bytes.
@@ -122,7 +122,7 @@ impl Many {
         run: String,
         session: String,
         mut asked: Asked,
-        body: Arriving,
+        body: &mut Option<Arriving>,
     ) -> Result<Response<Outgoing>, Refused> {
         let name = (runs.space().to_owned(), run, session);
         if asked.mount.is_empty() {
@@ -131,12 +131,11 @@ impl Many {
         let replay = self.replays.find_or_begin(&name)?;
         let read = replay.replayer.get_or_try_init(|| self.apart(|| self.read(runs, &name.1))).await;
         let replayer = read.inspect_err(|_| self.replays.forget_unread(&name, &replay))?;
-        let room = self.common.room();
-        if room.is_full() {
+        if self.common.room().is_full() {
             // Once it is looked up its answer has been given.
-            return Err(Refused::new(StatusCode::SERVICE_UNAVAILABLE, crate::proxy::room::Full::WHY));
+            return Err(Refused::new(StatusCode::SERVICE_UNAVAILABLE, Full::WHY));
         }
-        if let Err(refused) = asked.take_body(body, room, false).await {
+        if let Err(refused) = self.take_body(&mut asked, body, false).await {
             return Ok(*refused);
         }
         Ok(replayer.answer(asked).await)
