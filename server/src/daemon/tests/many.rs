@@ -540,14 +540,17 @@ fn bodies_that_have_no_room_and_replays_that_hold_too_much_are_to_be_asked_again
         (StatusCode::SERVICE_UNAVAILABLE, "1")
     );
     let mut held = bodies.hold();
-    town.settled();
-    held.more(99_990).unwrap();
+    while held.more(99_990).is_err() {
+        std::thread::yield_now();
+    }
     let refused = town.ask(RECORDED, Way::Path, "r", &says("short", false));
     assert_eq!((refused.status, refused.why().contains("ask again")), (503, true));
     drop(held);
     assert_eq!(town.ask(RECORDED, Way::Path, "r", &says("short", true)).status, 200);
-    town.settled();
-    assert_eq!(bodies.taken(), 0);
+    // All of it is given back, some of it by whoever writes.
+    while bodies.taken() > 0 {
+        std::thread::yield_now();
+    }
     town.script("run.end r -> +OK");
     // The long one was begun and broke off; the one that found no room at once is as if it had not come.
     assert_eq!(town.run("r").info().frames, 3);
