@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use annals::{Durability, Ending, Frame, OpenFrame, RecordingNondet, Run, SystemNondet, Ticket};
+use annals::{Durability, Ending, Frame, OpenFrame, RecordingNondet, Run, Status, SystemNondet, Ticket};
 
 use super::session::Daemon;
 use super::turn::Refusal;
-use crate::proxy::Proxied;
+use crate::proxy::{Proxied, Unended};
 
 /// Runs that are open at a time.
 const RUNS_MAX: usize = 1 << 16;
@@ -155,8 +155,35 @@ impl Daemon {
         self.streams().open.get(name).cloned()
     }
 
+    /// Ends a run, once exchanges that were answered through the proxy are written: that may take a moment. Nobody adds to it any more from then on.
+    ///
+    /// # Errors
+    /// `CONFLICT` while a frame is open or an exchange is under way, `UNAVAILABLE` where the proxy could not record all of it and it is to be `Ok`;
+    /// those of the store. The run goes on then.
+    pub(super) fn end_run(&self, open: &Arc<OpenRun>, status: Status) -> Result<Ticket, Refusal> {
+        let name = open.run.name();
+        open.proxied.settle();
+        let ended = open.proxied.end(status, || {
+            let mut batch = open.run.batch()?;
+            batch.durability(Durability::Disk);
+            batch.end(status)?;
+            batch.submit()
+        });
+        let ticket = ended.map_err(|unended| match unended {
+            Unended::UnderWay(left) => Refusal(format!(
+                "CONFLICT {left} exchanges of run {name} are under way in the proxy: end it after them"
+            )),
+            Unended::Failed(why) => {
+                Refusal(format!("UNAVAILABLE run {name} is not whole, so it can end as failed only: {why}"))
+            }
+            Unended::Other(error) => error.into(),
+        })?;
+        self.dismiss(open);
+        Ok(ticket)
+    }
+
     /// Lets nobody add to it any more.
-    pub(super) fn dismiss(&self, run: &Arc<OpenRun>) {
+    fn dismiss(&self, run: &Arc<OpenRun>) {
         let mut streams = self.streams();
         if streams.open.get(run.run.name()).is_some_and(|open| Arc::ptr_eq(open, run)) {
             streams.open.remove(run.run.name());

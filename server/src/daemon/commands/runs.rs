@@ -13,7 +13,6 @@ use crate::daemon::replay::Replay;
 use crate::daemon::session::Held;
 use crate::daemon::table::{Command, command, in_group};
 use crate::daemon::turn::{Call, Outcome, Refusal, wrong_number};
-use crate::proxy::Unended;
 use crate::resp::Reply;
 
 const SINCE: &str = "annals 0.1.0";
@@ -183,31 +182,11 @@ fn end(call: &mut Call<'_, '_>) -> Outcome {
         _ => return Err(wrong_number("run.end")),
     };
     let open = open_run(call, 1)?;
-    if !open.proxied.is_settled() {
-        if call.session.apart.is_none() {
-            return call.again_apart();
-        }
-        open.proxied.settle();
+    if !open.proxied.is_settled() && call.session.apart.is_none() {
+        return call.again_apart();
     }
-    let ended = open.proxied.end(status, || {
-        let mut batch = open.run.batch()?;
-        batch.durability(Durability::Disk);
-        batch.end(status)?;
-        batch.submit()
-    });
-    let ticket = ended.map_err(|unended| match unended {
-        Unended::UnderWay(left) => Refusal(format!(
-            "CONFLICT {left} exchanges of run {} are under way in the proxy: end it after them",
-            open.run.name()
-        )),
-        Unended::Failed(why) => Refusal(format!(
-            "UNAVAILABLE run {} is not whole, so it can end as failed only: {why}",
-            open.run.name()
-        )),
-        Unended::Other(error) => error.into(),
-    })?;
+    let ticket = call.daemon.end_run(&open, status)?;
     call.work.rest_on(ticket);
-    call.daemon.dismiss(&open);
     Ok(Reply::OK)
 }
 

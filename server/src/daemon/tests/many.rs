@@ -21,7 +21,8 @@ use tokio::task::JoinHandle;
 
 use super::Bench;
 use crate::daemon::proxied::ProxyRuns;
-use crate::proxy::{Exchange, Many, RECORDED, REPLAYED, Refused, Room, Upstreams};
+use crate::proxy::{Exchange, Many, RECORDED, REPLAYED, Refused, ReplayOptions, Replayer, Room, Upstreams};
+use crate::session::Origin;
 
 const TOKEN: &str = "s3cret-t0ken";
 const KEY: &str = "sk-k3y-of-the-provider";
@@ -298,9 +299,18 @@ fn fifty_runs_at_once_are_recorded_each_by_itself_and_replayed_without_the_provi
         let reader = town.run(&name);
         assert_eq!((reader.info().frames, reader.info().status), (4, annals::Status::Ok));
         reader.verify().unwrap();
+        // `annals replay` finds in it what it needs.
+        let origin = Origin::of(&reader).unwrap().unwrap();
+        let replayer =
+            Replayer::new(reader.clone(), origin.key_bytes().unwrap(), ReplayOptions::default()).unwrap();
+        assert_eq!(origin.mounts.get("openai").unwrap().origin, format!("http://{}", town.provider.address));
         for (ask, got) in got.iter().enumerate() {
-            let frame = reader.frame(u32::try_from(ask).unwrap() + 1).unwrap();
-            assert_eq!(frame.input, asks(run, ask).to_string().as_bytes());
+            let body = asks(run, ask).to_string();
+            let seq = u32::try_from(ask).unwrap() + 1;
+            let found = replayer.ask("POST openai /v1/chat/completions", body.as_bytes()).unwrap();
+            assert!(matches!(found, annals::matching::Answer::Exact(number) if number == seq), "{found:?}");
+            let frame = reader.frame(seq).unwrap();
+            assert_eq!(frame.input, body.as_bytes());
             assert_eq!(frame.output, got.body);
             let exchange: Exchange = serde_json::from_slice(&frame.metadata).unwrap();
             assert_eq!((&*exchange.http.path, &*exchange.http.mount), ("/v1/chat/completions", "openai"));
