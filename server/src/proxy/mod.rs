@@ -31,7 +31,7 @@ pub use exchange::{Exchange, Headers, Http, Volatile};
 pub use listen::ProxyError;
 pub(crate) use listen::{Asked, Proxy};
 pub use many::Upstreams;
-pub(crate) use many::{Many, RECORDED, REPLAYED, Wants, without_token};
+pub(crate) use many::{Many, RECORDED, REPLAYED, Wants};
 pub(crate) use many::{Opened, Proxied, Refused, Runs, Unended, has_ended};
 pub(crate) use mounts::origin_of;
 pub use mounts::{Mount, MountError, Mounts, Variable};

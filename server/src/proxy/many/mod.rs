@@ -28,7 +28,7 @@ use tokio::sync::Semaphore;
 
 use self::replays::Replays;
 pub(crate) use self::runs::{Opened, Proxied, Refused, Runs, Unended, has_ended};
-pub(crate) use self::said::{RECORDED, REPLAYED, Wants, without_token};
+pub(crate) use self::said::{RECORDED, REPLAYED, Wants};
 use super::listen::{Arriving, Asked, BoxError, Outgoing, swallow};
 use super::mounts::{MountError, Mounts, Variable};
 use super::record::Common;
