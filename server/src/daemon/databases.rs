@@ -4,7 +4,7 @@
 //! database's number as a byte and the key, as milliseconds since 1970 in eight bytes, little-endian, and changes in the same batch as its value.
 //!
 //! The engine shows what is as durable as was asked. What was handed over and is not shown yet is kept here (`pending`) until the settler has seen
-//! its ticket, so that the next one reads it; and whoever reads it waits for it before replying. One batch of keys is on its way at a time, and what turns
+//! its ticket, so that the next one reads it; and whoever reads it waits for it before replying. Two batches of keys are on their way at a time, and what turns
 //! write meanwhile is the next one. Batches are handed over under the lock, so the settler sees their tickets in the order in which they become durable. Then
 //! it is what [`Values`] knows, which reads ask next, and the store last.
 
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use annals::io::Io;
 use annals::{Content, Durability, History, Keyspace, Namespace, ScanRange, StoredBlob, Ticket};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::values::Values;
 
@@ -21,7 +21,9 @@ use super::values::Values;
 pub(super) const DATABASES: u8 = 16;
 /// The longest key: one byte less than the engine's, which a deadline's key needs.
 pub(super) const KEY_BYTES_MAX: usize = annals::KEY_BYTES_MAX - 1;
-/// So many bytes are handed over also where a batch is on its way.
+/// Batches of keys on their way at a time.
+const UNDER_WAY_MAX: usize = 2;
+/// So many bytes are handed over however many are on their way.
 const GATHERED_BYTES_MAX: usize = 8 << 20;
 const DEADLINES: &str = "annals.deadlines";
 
@@ -51,6 +53,8 @@ pub(super) struct Databases {
     io: Arc<dyn Io>,
     state: Mutex<State>,
     settling: mpsc::UnboundedSender<Settling>,
+    /// The first turn of a batch has something to write.
+    gathering: Notify,
 }
 
 #[derive(Debug)]
@@ -65,8 +69,8 @@ struct State {
     /// Reads that found a value there, and that asked the store.
     hits: u64,
     misses: u64,
-    /// A batch of keys is on its way to the disk; what is written meanwhile is gathered, and handed over once that is there. One after the other they cost
-    /// the writer, the settler and the disk as little as they can, and nobody waits longer: the disk takes one after the other anyway.
+    /// Batches of keys on their way to the disk; what is written meanwhile is gathered. Few batches cost the writer and the settler little, and two are enough
+    /// for the disk: while it takes one, the next is with the writer.
     under_way: usize,
     gathered: Gathered,
 }
@@ -152,11 +156,31 @@ impl Databases {
         };
         // Bounded by what connections may have under way: one turn each.
         let (settling, settled) = mpsc::unbounded_channel();
-        Ok((Arc::new(Self { space, io, state: Mutex::new(state), settling }), settled))
+        Ok((
+            Arc::new(Self { space, io, state: Mutex::new(state), settling, gathering: Notify::new() }),
+            settled,
+        ))
     }
 
-    /// Waits for batches in their order and tells those who wait. Ends with the last handle.
-    pub(super) async fn settle(self: Arc<Self>, mut settling: mpsc::UnboundedReceiver<Settling>) {
+    /// Hands over what is gathered and waits for batches in their order. Ends with the last handle.
+    pub(super) async fn settle(self: Arc<Self>, settling: mpsc::UnboundedReceiver<Settling>) {
+        tokio::join!(self.hand_over_in_turn(), self.tell(settling));
+    }
+
+    /// Hands over what was gathered once all who are ready now have had their turn.
+    async fn hand_over_in_turn(&self) {
+        loop {
+            self.gathering.notified().await;
+            tokio::task::yield_now().await;
+            let mut state = self.lock();
+            if state.under_way < UNDER_WAY_MAX && !state.gathered.done.is_empty() {
+                self.hand_over(&mut state);
+            }
+        }
+    }
+
+    /// Waits for batches in their order and tells those who wait.
+    async fn tell(&self, mut settling: mpsc::UnboundedReceiver<Settling>) {
         let mut failed = None;
         while let Some(Settling { tickets, batch, done }) = settling.recv().await {
             for ticket in tickets {
@@ -186,7 +210,7 @@ impl Databases {
                     }
                 }
                 state.under_way -= 1;
-                if state.under_way == 0 && !state.gathered.done.is_empty() {
+                if !state.gathered.done.is_empty() {
                     self.hand_over(&mut state);
                 }
             }
@@ -538,8 +562,11 @@ impl<'a> Work<'a> {
         }
         self.state().gather(changes, done);
         let state = self.state();
-        if state.under_way == 0 || state.gathered.bytes >= GATHERED_BYTES_MAX {
+        if state.gathered.bytes >= GATHERED_BYTES_MAX {
             databases.hand_over(state);
+        } else if state.under_way < UNDER_WAY_MAX && state.gathered.done.len() == 1 {
+            // Whoever has something to write in the same moment writes with it.
+            databases.gathering.notify_one();
         }
         Ok(Some(settled))
     }
@@ -636,7 +663,7 @@ mod tests {
         let kept = space.keyspace("db0", History::All).unwrap();
         let before = store.stats().unwrap().batches;
         let (databases, settling) = Databases::open(space, Arc::new(RealIo::new())).unwrap();
-        // Nobody settles yet: the first is on its way, the others are gathered.
+        // Nobody hands over yet.
         let mut waits =
             vec![put(&databases, "k", "one"), put(&databases, "k", "two"), put(&databases, "j", "x")];
         waits.push(put(&databases, "k", "three"));
@@ -649,7 +676,7 @@ mod tests {
             wait.await.unwrap().unwrap();
         }
         rests.await.unwrap().unwrap();
-        assert_eq!(store.stats().unwrap().batches - before, 2);
+        assert_eq!(store.stats().unwrap().batches - before, 1);
         let versions: Vec<_> =
             kept.versions(b"k").unwrap().map(|version| version.unwrap().value.unwrap()).collect();
         assert_eq!(versions, [b"three".to_vec(), b"two".to_vec(), b"one".to_vec()]);

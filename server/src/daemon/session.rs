@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::access::{Access, Grant, Rights};
 use super::databases::Databases;
+use super::entries::Entries;
 use super::operations::Operations;
 use super::replay::{Replay, Replayed};
 use super::slow::{Name, SlowLog};
@@ -136,6 +137,9 @@ pub(super) struct Session {
     pub(super) in_exec: bool,
     /// The command that is being done is done apart.
     pub(super) apart: Option<Apart>,
+    /// Replies may come later than what follows is done: those to these entries.
+    pub(super) defers: bool,
+    pub(super) entries: Option<Entries>,
     /// The run that is replayed to it.
     pub(super) replay: Option<Replay>,
 }
@@ -338,6 +342,8 @@ impl Session {
             until: None,
             in_exec: false,
             apart: None,
+            defers: false,
+            entries: None,
             replay: None,
         };
         if let Some(grant) = unasked {

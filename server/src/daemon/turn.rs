@@ -7,6 +7,7 @@ use annals::{ErrorKind, StoredBlob};
 use tokio::sync::oneshot;
 
 use super::databases::{Entry, Settled, Work};
+use super::entries::{self, Entries};
 use super::session::{Daemon, Held, Queued, Session};
 use super::slow::Name;
 use super::table::{Command, refused};
@@ -182,6 +183,7 @@ pub(super) fn turn(
         if turn.commands >= COMMANDS_MAX
             || turn.out.len() >= REPLY_BYTES_MAX
             || work.staged_bytes() >= STAGED_BYTES_MAX
+            || session.entries.as_ref().is_some_and(|entries| entries.bytes() >= STAGED_BYTES_MAX)
         {
             turn.more = true;
             break;
@@ -198,6 +200,7 @@ pub(super) fn turn(
                 break;
             }
             Err(Malformed::Protocol(why)) => {
+                add_entries(daemon, session, &mut work, &mut turn.out);
                 let error = Reply::error(format!("ERR Protocol error: {why}"));
                 error.put(session.facts.protocol, &mut turn.out);
                 turn.end = Some(End::HangUp);
@@ -216,7 +219,18 @@ pub(super) fn turn(
         if turn.commands == 0 {
             turn.first = Name::of(name);
         }
+        if session.entries.as_ref().is_some_and(|entries| !entries.go_on(&request)) {
+            add_entries(daemon, session, &mut work, &mut turn.out);
+        }
+        let before = entries_of(session);
+        session.defers = true;
         let reply = answer(daemon, &tenant, session, &mut work, request);
+        session.defers = false;
+        if entries_of(session) > before {
+            turn.commands += 1;
+            continue;
+        }
+        add_entries(daemon, session, &mut work, &mut turn.out);
         if let Some(held) = &session.held {
             turn.more = true;
             turn.waits = held.waits.then_some(held.until);
@@ -235,6 +249,7 @@ pub(super) fn turn(
             break;
         }
     }
+    add_entries(daemon, session, &mut work, &mut turn.out);
     daemon.commands.fetch_add(turn.commands as u64, Ordering::Relaxed);
     turn.added = work.has_handed_over().then(|| tenant.clone());
     match work.commit() {
@@ -242,6 +257,17 @@ pub(super) fn turn(
         Err(error) => turn.fail(session, &error.to_string()),
     }
     turn
+}
+
+fn entries_of(session: &Session) -> usize {
+    session.entries.as_ref().map_or(0, Entries::count)
+}
+
+/// Adds the entries that are to be added, and replies to them: before anything else is replied.
+fn add_entries(daemon: &Daemon, session: &mut Session, work: &mut Work<'_>, out: &mut Vec<u8>) {
+    let Some(entries) = session.entries.take() else { return };
+    let replies = entries::add(entries, work, daemon.now_ns());
+    replies.iter().for_each(|reply| reply.put(session.facts.protocol, out));
 }
 
 /// What came of a command that was done alone.

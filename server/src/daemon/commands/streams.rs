@@ -8,9 +8,10 @@
 
 use std::sync::Arc;
 
-use annals::{Component, Durability, ErrorKind, Frame, RecordedFrame, RunReader, RunSpec};
+use annals::{Component, ErrorKind, Frame, RecordedFrame, RunReader, RunSpec};
 
 use super::parse::{integer, is, no_subcommand, syntax, wrong_number_of};
+use crate::daemon::entries;
 use crate::daemon::open_runs::OpenRun;
 use crate::daemon::session::Held;
 use crate::daemon::table::{Command, command, in_group};
@@ -121,21 +122,20 @@ fn add(call: &mut Call<'_, '_>) -> Outcome {
     }
     let name = std::str::from_utf8(call.word(1)).map_err(|_| "ERR a run's name is UTF-8")?;
     let Some(open) = stream_of(call, name, makes)? else { return Ok(Reply::Null) };
-    let now_ns = call.daemon.now_ns();
     let mut body = Vec::new();
     let words: Vec<&[u8]> = fields.iter().map(Vec::as_slice).collect();
     // A vector takes all.
     let _ = write_command(&mut body, &words);
-    let mut frame = Frame::new(Component::Other(ENTRY.to_owned()), body, Vec::new());
-    let mut batch = open.run.batch()?;
-    batch.durability(Durability::Disk);
-    // The batch is the run's only one, so that times are in the order of numbers.
-    let ms = open.not_before(now_ns / 1_000_000);
-    frame.started_ns = Some(now_ns.max(ms.saturating_mul(1_000_000)));
-    let seq = batch.frame(frame)?;
-    let ticket = batch.submit()?;
-    call.work.rest_on(ticket);
-    Ok(Reply::text(format!("{ms}-{seq}")))
+    let frame = Frame::new(Component::Other(ENTRY.to_owned()), body, Vec::new());
+    if call.session.defers && !call.session.in_exec && entries::takes(&call.session.entries, &open) {
+        // Its reply comes with those that follow.
+        entries::defer(&mut call.session.entries, open, frame);
+        return Ok(Reply::Null);
+    }
+    let mut alone = None;
+    entries::defer(&mut alone, open, frame);
+    let added = alone.map(|alone| entries::add(alone, call.work, call.daemon.now_ns()));
+    added.and_then(|mut replies| replies.pop()).ok_or_else(|| "BUG an entry was lost".into())
 }
 
 /// The run that entries of this name go into; it is begun if there is none, and that is wanted.

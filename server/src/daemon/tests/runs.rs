@@ -334,3 +334,37 @@ fn states_are_kept_after_frames() {
     let state = bench.daemon.store.namespace("default").unwrap().run("r").unwrap().snapshot(1).unwrap();
     assert_eq!((state.state, state.embeddings), (b"one".to_vec(), vec![("e".to_owned(), vec![1.0])]));
 }
+
+#[test]
+fn entries_of_a_pipeline_are_one_batch_and_replied_to_in_order() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    client.bytes(b"xadd s * k 0\r\nxadd t * k 0\r\n");
+    let batches = || bench.daemon.store.stats().unwrap().batches;
+    let before = batches();
+    let (told, _) = client.bytes(b"xadd s * k 1\r\nxadd s * k 2\r\nxadd s * k 3\r\n");
+    let numbers = |told: &str| -> Vec<String> {
+        told.split('|')
+            .filter_map(|line| line.rsplit_once('-').map(|(_, number)| number.to_owned()))
+            .collect()
+    };
+    assert_eq!(numbers(&told), ["2", "3", "4"], "{told}");
+    assert_eq!(batches() - before, 1);
+    // What comes between has its place between, whatever it is: another run, an error, a read of what was added, a key.
+    let mixed = b"xadd s * k 4\r\nxadd t * k 1\r\nxadd s * odd\r\nxadd s * k 5\r\nxlen s\r\nxadd s * k 6\r\nset k v\r\nXADD s * k 7\r\n";
+    let (told, _) = client.bytes(mixed);
+    let lines: Vec<&str> = told.split('|').filter(|line| !line.starts_with('$')).collect();
+    let number = |at: usize| lines[at].rsplit_once('-').unwrap().1;
+    assert_eq!((number(0), number(1)), ("5", "2"), "{told}");
+    assert!(lines[2].starts_with("-ERR wrong number"), "{told}");
+    assert_eq!((number(3), lines[4], number(5), lines[6], number(7)), ("6", ":6", "7", "+OK", "8"), "{told}");
+    // A run that ends between them is not added to.
+    let (told, _) = client.bytes(b"xadd s * k 8\r\nrun.end s\r\nxadd s * k 9\r\n");
+    assert!(told.contains("-9|+OK|-ERR run s is "), "{told}");
+    // What a protocol error follows is told first.
+    let (told, ends) = client.bytes(b"xadd t * k 2\r\n*1\r\n$x\r\n");
+    assert!(ends && told.contains("-3|-ERR Protocol error"), "{told}");
+    let reader = bench.daemon.tenant("default").unwrap().space.run("s").unwrap();
+    assert_eq!((reader.info().frames, reader.verify().unwrap().frames), (9, 9));
+    assert_eq!(reader.frame(3).unwrap().input, b"*2\r\n$1\r\nk\r\n$1\r\n2\r\n");
+}
