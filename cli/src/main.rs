@@ -23,6 +23,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// Bodies, frames and replies are allocated on one thread and let go on another, which the system's allocator does slowly.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = match args::Cli::try_parse() {
         Ok(cli) => cli,

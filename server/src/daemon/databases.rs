@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use annals::io::Io;
 use annals::{Content, Durability, History, Keyspace, Namespace, ScanRange, StoredBlob, Ticket};
+use foldhash::quality::RandomState;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::values::Values;
@@ -63,7 +64,7 @@ struct State {
     deadlines: Option<Keyspace>,
     /// Whether there may be a deadline.
     any_deadline: bool,
-    pending: HashMap<Key, Pending>,
+    pending: HashMap<Key, Pending, RandomState>,
     /// What keys hold of which nothing is pending.
     values: Values,
     /// Reads that found a value there, and that asked the store.
@@ -141,7 +142,7 @@ impl Databases {
         }
         let deadlines = space.find_keyspace(DEADLINES)?;
         let any_deadline = deadlines.as_ref().is_some_and(|all| all.scan(ScanRange::all()).next().is_some());
-        let (pending, values) = (HashMap::new(), Values::new());
+        let (pending, values) = (HashMap::default(), Values::new());
         let (hits, misses) = (0, 0);
         let state = State {
             spaces,

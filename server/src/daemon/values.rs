@@ -5,6 +5,7 @@
 
 use std::hash::{Hash, Hasher};
 
+use foldhash::quality::RandomState;
 use quick_cache::unsync::Cache;
 use quick_cache::{Equivalent, Weighter};
 
@@ -21,7 +22,7 @@ const VALUES_EXPECTED: usize = 1 << 16;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Values(Cache<Key, Entry, Bytes>);
+pub(super) struct Values(Cache<Key, Entry, Bytes, RandomState>);
 
 /// How much room a value takes.
 #[derive(Debug, Clone)]
@@ -54,7 +55,7 @@ impl Values {
     }
 
     fn with_room(bytes: u64) -> Self {
-        Self(Cache::with_weighter(VALUES_EXPECTED, bytes, Bytes))
+        Self(Cache::with(VALUES_EXPECTED, bytes, Bytes, RandomState::default(), Default::default()))
     }
 
     /// What a key holds, if that is known.
