@@ -25,7 +25,11 @@ impl Bench {
     fn serve(&self, options: &[&str]) -> Daemon {
         let mut args = vec!["serve"];
         args.extend(options);
-        let mut command = self.command(args);
+        self.served_by(self.command(args))
+    }
+
+    /// What a command serves.
+    fn served_by(&self, mut command: std::process::Command) -> Daemon {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
