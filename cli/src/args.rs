@@ -144,7 +144,7 @@ pub(crate) struct AttachArgs {
 #[command(
     after_help = "It always listens at SOCKET in the store's directory, for its user alone. Over TCP and HTTP a client needs a token: `annals token add` makes
 one, and where there is none, one is made and shown at the start. Each option may also stand in the environment, and, but for --config, in the file:
-socket, tcp, http, no_auth, slow_ms, idle_seconds, log, and [[tokens]] with name, namespace, rights, blake3. An option wins over the environment, that over the file."
+socket, tcp, http, no_auth, upstream, allow_host, slow_ms, idle_seconds, log, and [[tokens]] with name, namespace, rights, blake3. An option wins over the environment, that over the file."
 )]
 pub(crate) struct ServeArgs {
     /// Listen at this Unix socket, too
@@ -159,6 +159,12 @@ pub(crate) struct ServeArgs {
     /// Ask for no token over TCP and HTTP: every user and program of this machine may read and write
     #[arg(long, env = "ANNALS_NO_AUTH", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) no_auth: bool,
+    /// Where the proxy sends requests, in place of a provider's public address; may be given again
+    #[arg(long, value_name = "[PROVIDER=]URL", env = "ANNALS_UPSTREAM", value_delimiter = ',')]
+    pub(crate) upstream: Vec<String>,
+    /// A host that the proxy may call; if there are any, only these. May be given again
+    #[arg(long, value_name = "HOST", env = "ANNALS_ALLOW_HOST", value_delimiter = ',')]
+    pub(crate) allow_host: Vec<String>,
     /// Tell of what takes longer than so many milliseconds [default: 100]
     #[arg(long, value_name = "MS", env = "ANNALS_SLOW_MS")]
     pub(crate) slow_ms: Option<u64>,

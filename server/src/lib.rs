@@ -19,7 +19,6 @@ mod look;
 #[cfg(feature = "middleware")]
 pub mod middleware;
 mod nondet;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "what listens on HTTP is to call it"))]
 mod otlp;
 mod percent;
 mod place;
@@ -44,7 +43,7 @@ pub use place::Place;
 pub use program::{Program, ProgramError, interrupted};
 pub use proxy::{
     CacheUse, Diverged, Edits, Exchange, Guard, Headers, Http, Mount, MountError, Mounts, ProxyError,
-    Recorded, ReplayOptions, Replayed, Timing, Variable, Volatile,
+    Recorded, ReplayOptions, Replayed, Timing, Upstreams, Variable, Volatile,
 };
 pub use rules::{RULES_BYTES_MAX, RulesError, RulesFile};
 pub use session::{

@@ -7,6 +7,19 @@ pub(crate) fn decode(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return Cow::Borrowed(text);
     }
+    Cow::Owned(String::from_utf8_lossy(&bytes_of(text)).into_owned())
+}
+
+/// The text that `text` stands for; `None` where it stands for none, or has a `%` without two hex digits.
+pub(crate) fn decode_exactly(text: &str) -> Option<String> {
+    let is_whole = |part: &str| part.bytes().take(2).filter(|byte| digit(Some(byte)).is_some()).count() == 2;
+    if !text.split('%').skip(1).all(is_whole) {
+        return None;
+    }
+    String::from_utf8(bytes_of(text)).ok()
+}
+
+fn bytes_of(text: &str) -> Vec<u8> {
     let bytes = text.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut at = 0;
@@ -22,7 +35,7 @@ pub(crate) fn decode(text: &str) -> Cow<'_, str> {
             }
         }
     }
-    Cow::Owned(String::from_utf8_lossy(&decoded).into_owned())
+    decoded
 }
 
 fn digit(byte: Option<&u8>) -> Option<u8> {
@@ -37,6 +50,18 @@ mod tests {
             [("a%3Ab", "a:b"), ("%c3%A9", "é"), ("100%", "100%"), ("%zz%2", "%zz%2"), ("%ff", "\u{fffd}")]
         {
             assert_eq!(super::decode(text), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_no_encoded_text_is_none() {
+        for (text, expected) in
+            [("a%3Ab%25", Some("a:b%")), ("%c3%A9", Some("é")), ("é", Some("é")), ("", Some(""))]
+        {
+            assert_eq!(super::decode_exactly(text).as_deref(), expected);
+        }
+        for text in ["100%", "%zz", "%2", "%ff", "%%32", "%é"] {
+            assert_eq!(super::decode_exactly(text), None, "{text}");
         }
     }
 }

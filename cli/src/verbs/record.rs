@@ -112,13 +112,7 @@ pub(super) fn mounts(args: &NewRunArgs) -> Result<Mounts> {
 
 /// `[PROVIDER=]URL`, each as a pair.
 pub(super) fn upstreams(texts: &[String]) -> Vec<(Option<String>, String)> {
-    let of = |text: &String| match text.split_once('=') {
-        Some((provider, url)) if !provider.contains(['/', ':']) => {
-            (Some(provider.to_owned()), url.to_owned())
-        }
-        _ => (None, text.clone()),
-    };
-    texts.iter().map(of).collect()
+    texts.iter().map(|text| Mounts::named(text)).collect()
 }
 
 pub(super) fn guard(live: &LiveArgs) -> Guard {

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use annals_server::{Began, Log, Serving, ServingError};
+use annals_server::{Began, Log, Serving, ServingError, Upstreams};
 
 use crate::args::{Global, LogForm, ServeArgs};
 use crate::door::engine;
@@ -21,6 +21,7 @@ pub(super) fn run(global: &Global, args: &ServeArgs) -> Result<()> {
             LogForm::Human => Log::Human,
             LogForm::Json => Log::Json,
         }),
+        upstreams: Upstreams { upstream: args.upstream.clone(), allow_host: args.allow_host.clone() },
         tokens: Vec::new(),
     };
     let serving = match &args.config {

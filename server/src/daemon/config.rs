@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::access::{Rights, Token};
 use super::session::Patience;
+use crate::proxy::Upstreams;
 
 /// How a store is served.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -27,6 +28,9 @@ pub struct Serving {
     pub idle_seconds: Option<u64>,
     /// How the program tells what happens. The daemon itself only says it, to `tracing`.
     pub log: Option<Log>,
+    /// Where the proxy sends requests.
+    #[serde(flatten)]
+    pub upstreams: Upstreams,
     /// Tokens besides those that the store keeps.
     pub tokens: Vec<ConfiguredToken>,
 }
@@ -104,6 +108,7 @@ impl Serving {
             slow_ms: self.slow_ms.or(other.slow_ms),
             idle_seconds: self.idle_seconds.or(other.idle_seconds),
             log: self.log.or(other.log),
+            upstreams: if self.upstreams == Upstreams::default() { other.upstreams } else { self.upstreams },
             tokens: if self.tokens.is_empty() { other.tokens } else { self.tokens },
         }
     }

@@ -8,10 +8,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use annals::{Durability, Ending, Frame, OpenFrame, RecordingNondet, Run, SystemNondet, Ticket};
+use annals::{Durability, Ending, Frame, OpenFrame, RecordingNondet, Run, Status, SystemNondet, Ticket};
 
 use super::tenant::Tenant;
 use super::turn::Refusal;
+use crate::proxy::{Proxied, Unended};
 
 /// Runs that are open at a time.
 const RUNS_MAX: usize = 1 << 16;
@@ -26,8 +27,10 @@ const OPEN_METADATA_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct OpenRun {
     pub(super) run: Arc<Run>,
-    /// XADD began it, so it is whole whenever the daemon ends.
+    /// XADD or the proxy began it, so it is whole whenever the daemon ends.
     pub(super) is_stream: bool,
+    /// Who records what goes through the proxy.
+    pub(super) proxied: Arc<Proxied>,
     /// The time of the last entry, in milliseconds since 1970.
     last_ms: AtomicU64,
     draws: Mutex<RecordingNondet>,
@@ -138,6 +141,7 @@ impl Tenant {
             draws: Mutex::new(RecordingNondet::new(run.clone(), source)),
             run,
             is_stream,
+            proxied: Arc::default(),
             last_ms: AtomicU64::new(0),
             frames: Mutex::default(),
             all_frames: self.open_frames.clone(),
@@ -151,8 +155,35 @@ impl Tenant {
         self.streams().open.get(name).cloned()
     }
 
+    /// Ends a run, once exchanges that were answered through the proxy are written: that may take a moment. Nobody adds to it any more from then on.
+    ///
+    /// # Errors
+    /// `CONFLICT` while a frame is open or an exchange is under way, `UNAVAILABLE` where the proxy could not record all of it and it is to be `Ok`;
+    /// those of the store. The run goes on then.
+    pub(super) fn end_run(&self, open: &Arc<OpenRun>, status: Status) -> Result<Ticket, Refusal> {
+        let name = open.run.name();
+        open.proxied.settle();
+        let ended = open.proxied.end(status, || {
+            let mut batch = open.run.batch()?;
+            batch.durability(Durability::Disk);
+            batch.end(status)?;
+            batch.submit()
+        });
+        let ticket = ended.map_err(|unended| match unended {
+            Unended::UnderWay(left) => Refusal(format!(
+                "CONFLICT {left} exchanges of run {name} are under way in the proxy: end it after them"
+            )),
+            Unended::Failed(why) => {
+                Refusal(format!("UNAVAILABLE run {name} is not whole, so it can end as failed only: {why}"))
+            }
+            Unended::Other(error) => error.into(),
+        })?;
+        self.dismiss(open);
+        Ok(ticket)
+    }
+
     /// Lets nobody add to it any more.
-    pub(super) fn dismiss(&self, run: &Arc<OpenRun>) {
+    fn dismiss(&self, run: &Arc<OpenRun>) {
         let mut streams = self.streams();
         if streams.open.get(run.run.name()).is_some_and(|open| Arc::ptr_eq(open, run)) {
             streams.open.remove(run.run.name());

@@ -75,6 +75,7 @@ pub fn serve(
     waiting: impl Fn(usize),
 ) -> Result<(), ServingError> {
     let places = serving.places()?;
+    let mounts = serving.upstreams.mounts().map_err(|error| ServingError::Refused(error.to_string()))?;
     // The writer and the clients need cores, too: with two of them, a second thread here costs a fifth of the reads.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let carriers = (cores / 2).clamp(1, CARRIERS_MAX);
@@ -106,11 +107,14 @@ pub fn serve(
         began(&began_at);
         let unasked = (!asks).then(|| owner.clone());
         let at = doors.http.as_ref().and_then(|listener| listener.local_addr().ok());
-        let http = at.map(|address| Http::new(daemon.clone(), unasked, address));
+        let http = at.map(|address| Http::new(daemon.clone(), unasked, address, mounts));
         tracing::info!(store = %store.id(), namespace, "the daemon serves");
         let shared = Arc::new(Shared { daemon, host, store: store.clone(), owner, asks, http });
         listen(&shared, doors, ended, waiting).await;
-        shared.daemon.end();
+        if let Some(http) = &shared.http {
+            http.finish().await;
+        }
+        tokio::task::block_in_place(|| shared.daemon.end());
         sweeper.abort();
         // Runs of those who still record are abandoned while the store is open; their threads end with this.
         tokio::task::block_in_place(|| drop(shared));
@@ -356,6 +360,8 @@ async fn sweep(daemon: Arc<Daemon>) {
         tokio::time::sleep(SWEEP).await;
         for tenant in daemon.tenants() {
             sweep_one(&tenant.databases).await;
+            // A store that cannot be written says so to whoever writes.
+            let _ = tokio::task::block_in_place(|| tenant.ingest.settle(daemon.now_ns(), false));
         }
     }
 }

@@ -283,7 +283,7 @@ impl Daemon {
     /// Ends what only the daemon could go on with, while the store is open.
     pub(super) fn end(&self) {
         for tenant in self.tenants() {
-            tenant.end_streams();
+            tenant.end_streams(self.now_ns());
         }
         self.operations.end();
     }

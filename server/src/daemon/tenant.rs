@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 
 use super::databases::Databases;
 use super::open_runs::OpenRun;
+use crate::otlp::Ingest;
 
 /// Frames whose times are remembered, and their runs.
 const TIMES_MAX: usize = 4 << 20;
@@ -25,6 +26,10 @@ pub(super) struct Tenant {
     pub(super) added: Notify,
     /// Frames of all tenants whose answer is still to come.
     pub(super) open_frames: Arc<AtomicU64>,
+    /// Held while the proxy begins a run.
+    pub(super) proxy_begins: Mutex<()>,
+    /// Traces that come.
+    pub(super) ingest: Ingest,
 }
 
 /// Runs that are added to, and when frames began. Locked after the databases, never before them, and never while anything is compressed.
@@ -44,7 +49,9 @@ impl Tenant {
         open_frames: Arc<AtomicU64>,
     ) -> Self {
         let name = name.to_owned();
-        Self { name, space, databases, streams: Mutex::default(), added: Notify::new(), open_frames }
+        let ingest = Ingest::new(space.clone());
+        let (streams, added, proxy_begins) = Default::default();
+        Self { name, space, databases, streams, added, open_frames, proxy_begins, ingest }
     }
 
     /// Runs as streams.
@@ -71,12 +78,14 @@ impl Tenant {
         Ok(times.get(..frames as usize).unwrap_or_default().to_vec())
     }
 
-    /// Ends what XADD began here: those runs are whole. Others were not told to end, so they are abandoned with the store's closing.
-    pub(super) fn end_streams(&self) {
+    /// Ends what XADD, the proxy and traces began here: those runs are whole. Others were not told to end, so they are abandoned with the store's closing.
+    pub(super) fn end_streams(&self, now_ns: u64) {
         let open = std::mem::take(&mut self.streams().open);
         for open in open.into_values().filter(|open| open.is_stream) {
+            let status = if open.proxied.failed().is_some() { Status::Failed } else { Status::Ok };
             // Where that fails the store's closing says why.
-            let _ = open.run.end(Status::Ok);
+            let _ = open.run.end(status);
         }
+        let _ = self.ingest.settle(now_ns, true);
     }
 }

@@ -11,6 +11,7 @@ use super::session::{Daemon, Facts, Patience, Session};
 use super::turn::{End, turn};
 use crate::resp::{Limits, Requests};
 
+mod many;
 mod own;
 mod rights;
 mod runs;

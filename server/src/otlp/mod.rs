@@ -28,6 +28,7 @@ mod wire;
 pub(crate) use ingest::Ingest;
 #[cfg(any(test, fuzzing))]
 pub(crate) use ingest::look;
+#[cfg(test)]
 pub(crate) use reply::{Refused, Taken};
 pub use trace::is_ingested;
 pub(crate) use wire::{BODY_BYTES_MAX, Form, unpack};

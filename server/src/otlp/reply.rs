@@ -76,6 +76,7 @@ impl Refused {
     }
 
     /// Why, as a sentence.
+    #[cfg(test)]
     pub(crate) fn message(&self) -> &str {
         &self.message
     }

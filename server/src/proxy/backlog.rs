@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -20,6 +21,41 @@ const NICE: i32 = 5;
 
 /// Jobs that may wait; whoever has one more waits for all of them.
 const JOBS_MAX: usize = 4096;
+
+/// A few backlogs for many who each need one: the work of each is done in order, and waits for that of those it shares with.
+pub(crate) struct Backlogs {
+    name: &'static str,
+    /// Each is begun when it is first needed.
+    of: Vec<Mutex<Option<Arc<Backlog>>>>,
+    next: AtomicUsize,
+}
+
+impl Backlogs {
+    /// At most so many, and one at least.
+    pub(crate) fn new(name: &'static str, most: usize) -> Self {
+        Self { name, of: (0..most.max(1)).map(|_| Mutex::default()).collect(), next: AtomicUsize::new(0) }
+    }
+
+    /// The next one in turn.
+    ///
+    /// # Errors
+    /// As [`Backlog::new`].
+    pub(crate) fn one(&self) -> std::io::Result<Arc<Backlog>> {
+        let at = self.next.fetch_add(1, Ordering::Relaxed) % self.of.len();
+        let mut one = self.of[at].lock().unwrap_or_else(PoisonError::into_inner);
+        match &*one {
+            Some(backlog) => Ok(backlog.clone()),
+            None => Ok(one.insert(Arc::new(Backlog::new(self.name)?)).clone()),
+        }
+    }
+
+    /// As [`Backlog::hurry`], of all of them.
+    pub(crate) fn hurry(&self) {
+        for one in &self.of {
+            one.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|backlog| backlog.hurry());
+        }
+    }
+}
 
 /// The queue and its thread, which ends with the queue, after the last job.
 pub(crate) struct Backlog {
@@ -39,6 +75,8 @@ struct Queue {
     jobs: VecDeque<Job>,
     /// When they are done at the latest, if there are any.
     due: Option<Instant>,
+    /// Some are being done.
+    busy: bool,
     closed: bool,
 }
 
@@ -97,12 +135,12 @@ impl Backlog {
         }
     }
 
-    /// Waits until all that is in the queue is done.
+    /// Waits until all that was given is done.
     pub(crate) fn flush(&self) {
         use tokio::runtime::{Handle, RuntimeFlavor};
         let (last, all) = sync_channel::<()>(0);
         let mut queue = self.shared.lock();
-        if std::thread::current().id() == self.thread || queue.jobs.is_empty() {
+        if std::thread::current().id() == self.thread || queue.jobs.is_empty() && !queue.busy {
             return;
         }
         queue.jobs.push_back(Box::new(move || drop(last)));
@@ -134,10 +172,13 @@ fn work(shared: &Shared) {
             Some(_) => {
                 queue.due = None;
                 let jobs = std::mem::take(&mut queue.jobs);
+                queue.busy = true;
                 drop(queue);
                 // A job that fails as none may takes no other with it.
                 jobs.into_iter().for_each(|job| drop(catch_unwind(AssertUnwindSafe(job))));
-                shared.lock()
+                let mut queue = shared.lock();
+                queue.busy = false;
+                queue
             }
         };
     }
@@ -197,6 +238,42 @@ mod tests {
             // Also after the thread has gone to sleep.
             all.recv().unwrap();
         }
+    }
+
+    /// Whoever waited while the last of a queue was being done was told that all was: a run was found to be recorded still, right after
+    /// its last answer.
+    #[test]
+    fn what_is_being_done_is_waited_for_too() {
+        let (began, has_begun) = channel();
+        let (done, all) = channel();
+        let backlog = Backlog::new("test").unwrap();
+        for number in 0..100 {
+            let (began, done) = (began.clone(), done.clone());
+            backlog.push(Duration::ZERO, move || {
+                began.send(()).unwrap();
+                (0..1000).for_each(|_| std::thread::yield_now());
+                done.send(number).unwrap();
+            });
+            has_begun.recv().unwrap();
+            backlog.flush();
+            assert_eq!(all.try_recv(), Ok(number));
+        }
+    }
+
+    #[test]
+    fn two_hundred_share_a_few_threads() {
+        let backlogs = Backlogs::new("test", 3);
+        let (done, all) = channel();
+        let shares: Vec<_> = (0..200).map(|_| backlogs.one().unwrap()).collect();
+        for (number, backlog) in shares.iter().enumerate() {
+            let done = done.clone();
+            backlog.push(LONG, move || done.send((std::thread::current().id(), number)).unwrap());
+        }
+        drop(done);
+        backlogs.hurry();
+        let done: Vec<_> = all.iter().collect();
+        let threads: std::collections::HashSet<_> = done.iter().map(|(thread, _)| *thread).collect();
+        assert_eq!((done.len(), threads.len()), (200, 3));
     }
 
     #[test]

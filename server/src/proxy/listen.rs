@@ -2,17 +2,22 @@
 //!
 //! A request is read to its end before anything is asked of an upstream. Who does not know the run's secret learns
 //! nothing; what cannot be passed on (an upgrade, a tunnel, a body over the limit) is refused with a reason, and told to whoever
-//! answers, so that a recording keeps it. Bodies go on with a length of our own: no two readers can differ on where one ends.
+//! answers, so that a recording keeps it. Bodies go on with a length of our own: no two readers can differ on where one ends. What bodies take of
+//! memory is bounded for each, and for all together ([`Room`]).
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::BoxBody};
+use http_body_util::combinators::{BoxBody, UnsyncBoxBody};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use hyper::header::{
+    CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING, UPGRADE,
+};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,11 +26,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::room::{Full as NoRoom, Room};
 use super::upload::Coming;
 use super::wire::{Counted, Wire};
 
 /// Greatest length of a request's body, in bytes.
 const REQUEST_BYTES_MAX: usize = 256 << 20;
+
+/// What is read of a body that nobody wants, and for how long.
+const SWALLOWED_BYTES_MAX: usize = 32 << 20;
+const SWALLOWED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Lengths of bodies that are worth passing on before they are whole.
 const COMING: std::ops::RangeInclusive<u64> = (32 << 10)..=(REQUEST_BYTES_MAX as u64);
@@ -35,6 +45,8 @@ pub(crate) const OURS: &str = "x-annals";
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type Outgoing = BoxBody<Bytes, BoxError>;
+/// A request's body on its way here.
+pub(crate) type Arriving = UnsyncBoxBody<Bytes, BoxError>;
 pub(crate) type Answer = Pin<Box<dyn Future<Output = Response<Outgoing>> + Send>>;
 
 /// A request as it came.
@@ -60,6 +72,11 @@ pub(crate) trait Handler: Send + Sync + 'static {
     /// Whether it takes long bodies as they come.
     fn takes_coming(&self) -> bool {
         false
+    }
+
+    /// The memory that bodies come into.
+    fn room(&self) -> Room {
+        Room::of_process()
     }
 
     fn answer(self: Arc<Self>, asked: Asked) -> Answer;
@@ -141,7 +158,7 @@ async fn listen(
                     connections.spawn(serve(stream, handler.clone(), secret.clone()));
                 }
                 // Out of descriptors or the like: it may pass, and must not become a busy loop.
-                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             },
             _ = connections.join_next(), if !connections.is_empty() => {}
         }
@@ -188,23 +205,92 @@ async fn one(
         refusal: None,
         wire: Some(wire),
     };
-    asked.refusal = refusal(&asked.method, &asked.headers);
-    let len = announced(&asked.headers).filter(|len| COMING.contains(len) && handler.takes_coming());
-    if let (None, Some(len)) = (&asked.refusal, len) {
-        asked.coming = Some(Coming { from: body, len });
-    } else if asked.refusal.is_none() {
-        match Limited::new(body, REQUEST_BYTES_MAX).collect().await {
-            Ok(body) => asked.body = body.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => {
-                let why = format!("a request's body may have at most {} MiB", REQUEST_BYTES_MAX >> 20);
-                asked.refusal = Some((StatusCode::PAYLOAD_TOO_LARGE, why));
-            }
-            Err(error) => {
-                asked.refusal = Some((StatusCode::BAD_REQUEST, format!("the body broke off: {error}")))
+    let body = body.map_err(Into::into).boxed_unsync();
+    match asked.take_body(body, &handler.room(), handler.takes_coming()).await {
+        Ok(()) => handler.answer(asked).await,
+        Err(refused) => *refused,
+    }
+}
+
+impl Asked {
+    /// Takes in the body of a request, or leaves it to come, where that may be and is worth it; notes why it is not to be passed on, if it is not.
+    ///
+    /// # Errors
+    /// Where there is no room for it now, with what is answered: as if it had never come.
+    pub(super) async fn take_body(
+        &mut self,
+        body: Arriving,
+        room: &Room,
+        takes_coming: bool,
+    ) -> Result<(), Box<Response<Outgoing>>> {
+        self.refusal = refusal(&self.method, &self.headers);
+        let len = announced(&self.headers).filter(|len| COMING.contains(len) && takes_coming);
+        if let (None, Some(len)) = (&self.refusal, len) {
+            self.coming = Some(Coming { from: Mutex::new(body), len, room: room.clone() });
+        } else if self.refusal.is_none() {
+            match whole_body(body, room).await {
+                Ok(body) => self.body = body,
+                Err((StatusCode::SERVICE_UNAVAILABLE, why)) => {
+                    return Err(Box::new(refused(StatusCode::SERVICE_UNAVAILABLE, &why)));
+                }
+                Err(why) => self.refusal = Some(why),
             }
         }
+        Ok(())
     }
-    handler.answer(asked).await
+}
+
+/// A body to its end; also where there is no room for it, so that its client listens to what it is told.
+async fn whole_body(mut body: Arriving, room: &Room) -> Result<Bytes, (StatusCode, String)> {
+    let (mut held, mut first, mut all) = (room.hold(), Bytes::new(), Vec::new());
+    let (mut len, mut full) = (0, None);
+    while let Some(part) = body.frame().await {
+        let part = part.map_err(|error| (StatusCode::BAD_REQUEST, format!("the body broke off: {error}")))?;
+        let Ok(part) = part.into_data() else { continue };
+        len += part.len();
+        if len > REQUEST_BYTES_MAX {
+            let why = format!("a request's body may have at most {} MiB", REQUEST_BYTES_MAX >> 20);
+            return Err((StatusCode::PAYLOAD_TOO_LARGE, why));
+        }
+        if full.is_none() {
+            full = held.more(part.len()).err();
+        }
+        if full.is_some() {
+            (first, all) = (Bytes::new(), Vec::new());
+            held.clear();
+            continue;
+        }
+        // Most come as one part, which is not copied.
+        if first.is_empty() && all.is_empty() {
+            first = part;
+            continue;
+        }
+        all.extend_from_slice(&std::mem::take(&mut first));
+        all.extend_from_slice(&part);
+    }
+    match full {
+        Some(full) => Err(no_room(full)),
+        None => Ok(held.keep(if all.is_empty() { first } else { all.into() })),
+    }
+}
+
+/// Takes a body that nobody wants off its connection: who is hung up on while sending may not hear why.
+pub(super) async fn swallow(mut body: Arriving) {
+    let mut left = SWALLOWED_BYTES_MAX;
+    let swallow = async {
+        while let Some(Ok(part)) = body.frame().await {
+            left = left.saturating_sub(part.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(SWALLOWED_WITHIN, swallow).await;
+}
+
+/// What is told where a body has no room.
+pub(super) fn no_room(_: NoRoom) -> (StatusCode, String) {
+    (StatusCode::SERVICE_UNAVAILABLE, NoRoom::WHY.to_owned())
 }
 
 /// The length that a body has by its head, if it is not in chunks.
@@ -223,6 +309,7 @@ fn place<'a>(path: &'a str, secret: &str) -> Option<(&'a str, &'a str)> {
     Some((mount, &path[doubled.saturating_sub(1)..]))
 }
 
+/// Why a request is not passed on, whatever its body is.
 fn refusal(method: &Method, headers: &HeaderMap) -> Option<(StatusCode, String)> {
     let refuse = |status, why: &str| Some((status, why.to_owned()));
     if headers.contains_key(UPGRADE) {
@@ -243,7 +330,7 @@ pub(crate) fn refused(status: StatusCode, why: &str) -> Response<Outgoing> {
     told(status, &json!({ "type": "annals", "message": format!("annals: {why}") }))
 }
 
-/// An answer of our own, in the form in which model providers tell errors. No client tries it again.
+/// An answer of our own, in the form in which model providers tell errors. No client tries it again, unless it is told that it may.
 pub(crate) fn told(status: StatusCode, error: &serde_json::Value) -> Response<Outgoing> {
     let body = json!({ "error": error }).to_string();
     let length = HeaderValue::from(body.len());
@@ -251,7 +338,12 @@ pub(crate) fn told(status: StatusCode, error: &serde_json::Value) -> Response<Ou
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_LENGTH, length);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
+    let again = status == StatusCode::SERVICE_UNAVAILABLE;
+    let should = if again { "true" } else { "false" };
+    response.headers_mut().insert("x-should-retry", HeaderValue::from_static(should));
+    if again {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
     response.headers_mut().insert(OURS, HeaderValue::from_static("1"));
     response
 }

@@ -1,7 +1,7 @@
 //! The loopback proxy: `listen` takes connections and reads requests, `mounts` says which upstream an address stands for,
 //! `upstream` calls it, `record` records what goes through, `replay` answers
 //! from a recording, `branch` and `onward` do both, one after the other, `cache` has answers of earlier runs, `upload` passes
-//! a long body on while it comes, `backlog` writes while traffic goes on, `exchange` is the form in which a frame keeps it, `clearing` takes named secrets out of it.
+//! a long body on while it comes, `room` bounds what bodies take of memory, `many` does all this for many runs behind somebody else's listener, `backlog` writes while traffic goes on, `exchange` is the form in which a frame keeps it, `clearing` takes named secrets out of it.
 
 mod awake;
 mod backlog;
@@ -10,10 +10,12 @@ mod cache;
 mod clearing;
 mod exchange;
 mod listen;
+mod many;
 mod mounts;
 mod onward;
 mod record;
 mod replay;
+mod room;
 mod taping;
 mod unread;
 mod upload;
@@ -28,6 +30,9 @@ pub(crate) use clearing::clear_request;
 pub use exchange::{Exchange, Headers, Http, Volatile};
 pub use listen::ProxyError;
 pub(crate) use listen::{Asked, Proxy};
+pub use many::Upstreams;
+pub(crate) use many::{Many, RECORDED, REPLAYED, Wants};
+pub(crate) use many::{Opened, Proxied, Refused, Runs, Unended, has_ended};
 pub(crate) use mounts::origin_of;
 pub use mounts::{Mount, MountError, Mounts, Variable};
 pub(crate) use onward::{Onward, Served};
@@ -35,6 +40,8 @@ pub use record::Recorded;
 pub(crate) use record::{Recorder, http_of};
 pub use replay::{Diverged, ReplayOptions, Replayed, Timing};
 pub(crate) use replay::{Replayer, unhex};
+#[cfg(test)]
+pub(crate) use room::Room;
 pub(crate) use taping::WHY_SEVERE;
 pub use upstream::Guard;
 #[cfg(feature = "middleware")]

@@ -143,6 +143,17 @@ impl Mounts {
         Ok(mounts)
     }
 
+    /// `[PROVIDER=]URL` as a pair for [`Mounts::new`].
+    #[must_use]
+    pub fn named(text: &str) -> (Option<String>, String) {
+        match text.split_once('=') {
+            Some((provider, url)) if !provider.contains(['/', ':']) => {
+                (Some(provider.to_owned()), url.to_owned())
+            }
+            _ => (None, text.to_owned()),
+        }
+    }
+
     /// Other origins in place of those there are: for all mounts, or for those of a provider.
     ///
     /// # Errors

@@ -13,16 +13,17 @@ use http_body_util::BodyExt;
 use hyper::header::HeaderMap;
 use hyper::{Response, StatusCode};
 use serde_json::{Map, Value};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::backlog::Backlog;
+use super::backlog::{Backlog, Backlogs};
 use super::cache::Cache;
 use super::exchange::{Exchange, Headers, Http};
 use super::listen::{Answer, Asked, Handler, Outgoing, Proxy, ProxyError, refused};
 use super::mounts::Mounts;
+use super::room::Room;
 use super::taping::{CACHED, Taping, Tee, WHY_SEVERE};
-use super::upload::{Coming, Going};
+use super::upload::{Coming, Cut, Going};
 use super::upstream::Upstream;
 use crate::nondet::Capture;
 use crate::providers::{self, Api, Body as Looked, Cost, Evidence};
@@ -56,16 +57,68 @@ pub struct Recorded {
     pub failed: Option<String>,
 }
 
+/// Threads that write what the runs of one process record, at most.
+const TAPES_MAX: usize = 4;
+
+/// What those share who record into one store at the same time.
+pub(crate) struct Common {
+    tapes: Backlogs,
+    upstream: Arc<Upstream>,
+    room: Room,
+    /// Exchanges of all of them whose end is still to be written.
+    writing: watch::Sender<usize>,
+    /// Where whoever listens for them does so.
+    port: OnceLock<u16>,
+}
+
+impl std::fmt::Debug for Common {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Common").field("room", &self.room).finish_non_exhaustive()
+    }
+}
+
+impl Common {
+    /// Nothing is started before something is recorded. Bodies come into this room.
+    pub(crate) fn new(room: Room) -> Self {
+        Self {
+            tapes: Backlogs::new("annals-tape", TAPES_MAX),
+            upstream: Arc::default(),
+            room,
+            writing: watch::Sender::new(0),
+            port: OnceLock::new(),
+        }
+    }
+
+    /// Where whoever listens for these recorders does so.
+    pub(crate) fn listens_at(&self, port: u16) {
+        let _ = self.port.set(port);
+    }
+
+    /// The memory that bodies come into.
+    pub(crate) fn room(&self) -> &Room {
+        &self.room
+    }
+
+    /// Waits until all that went through is written.
+    pub(crate) async fn finish(&self) {
+        let mut writing = self.writing.subscribe();
+        while *writing.borrow_and_update() > 0 {
+            // What is given while this waits is to be hurried, too.
+            self.tapes.hurry();
+            let _ = writing.changed().await;
+        }
+    }
+}
+
 /// Records one run.
+#[derive(Clone)]
 pub(crate) struct Recorder(Arc<Inner>);
 
 pub(super) struct Inner {
     pub(super) run: NewRun,
     pub(super) key: [u8; 32],
-    pub(super) mounts: Mounts,
-    upstream: Upstream,
-    /// Where this listens itself.
-    port: OnceLock<u16>,
+    pub(super) mounts: Arc<Mounts>,
+    common: Arc<Common>,
     pub(super) cache: Option<Cache>,
     counts: Mutex<Recorded>,
     /// What the program draws, recorded before each exchange.
@@ -75,9 +128,9 @@ pub(super) struct Inner {
     /// What matters more than by itself, and what is paid.
     rules: OnceLock<RulesFile>,
     /// Writes to the store.
-    pub(super) tape: Backlog,
+    pub(super) tape: Arc<Backlog>,
     /// Exchanges whose end is still to be written.
-    writing: tokio::sync::watch::Sender<usize>,
+    writing: watch::Sender<usize>,
 }
 
 impl std::fmt::Debug for Recorder {
@@ -98,21 +151,34 @@ impl Recorder {
         mounts: Mounts,
         cache: Option<Cache>,
     ) -> Result<Self, ProxyError> {
-        let tape = Backlog::new("annals-tape");
+        Self::among(&Arc::new(Common::new(Room::of_process())), run, key, Arc::new(mounts), cache)
+    }
+
+    /// The same, one of several.
+    ///
+    /// # Errors
+    /// Where the system gives no thread.
+    pub(crate) fn among(
+        common: &Arc<Common>,
+        run: impl Into<NewRun>,
+        key: [u8; 32],
+        mounts: Arc<Mounts>,
+        cache: Option<Cache>,
+    ) -> Result<Self, ProxyError> {
+        let tape = common.tapes.one();
         let tape = tape.map_err(|error| ProxyError(format!("no thread can be started: {error}")))?;
         Ok(Self(Arc::new(Inner {
             run: run.into(),
             key,
             mounts,
-            upstream: Upstream::default(),
-            port: OnceLock::new(),
+            common: common.clone(),
             cache,
             counts: Mutex::default(),
             capture: OnceLock::new(),
             secrets: OnceLock::new(),
             rules: OnceLock::new(),
             tape,
-            writing: tokio::sync::watch::Sender::new(0),
+            writing: watch::Sender::new(0),
         })))
     }
 
@@ -139,7 +205,7 @@ impl Recorder {
     /// Where no port of the loopback can be had.
     pub(crate) async fn listen(&self) -> Result<Proxy, ProxyError> {
         let proxy = Proxy::start(self.0.clone()).await?;
-        let _ = self.0.port.set(proxy.port());
+        self.listens_at(proxy.port());
         Ok(proxy)
     }
 
@@ -158,6 +224,10 @@ impl Handler for Inner {
         self.cache.is_none()
     }
 
+    fn room(&self) -> Room {
+        self.common.room.clone()
+    }
+
     fn answer(self: Arc<Self>, asked: Asked) -> Answer {
         Box::pin(async move { self.exchange(asked, None).await })
     }
@@ -166,7 +236,32 @@ impl Handler for Inner {
 impl Recorder {
     /// Where whoever listens for this recorder does so.
     pub(crate) fn listens_at(&self, port: u16) {
-        let _ = self.0.port.set(port);
+        self.0.common.listens_at(port);
+    }
+
+    /// Somebody is about to bring a request: it is waited for, as one that has come, until this is dropped.
+    pub(crate) fn expects(&self) -> WaitedFor {
+        self.0.waited_for()
+    }
+
+    /// Exchanges whose end is still to be written.
+    pub(crate) fn under_way(&self) -> usize {
+        *self.0.writing.borrow()
+    }
+
+    /// Waits until what has ended so far is written. What goes on is not waited for.
+    pub(crate) fn flush(&self) {
+        self.0.tape.flush();
+    }
+
+    /// Why nothing more is recorded, if that is so.
+    pub(crate) fn failed(&self) -> Option<String> {
+        self.0.counts().failed.clone()
+    }
+
+    /// Whether it takes long bodies as they come.
+    pub(crate) fn takes_coming(&self) -> bool {
+        self.0.cache.is_none()
     }
 
     /// Passes a request on, its body in another form if one is given, and records the exchange.
@@ -212,7 +307,7 @@ impl Inner {
                 Some(gone) => gone.whole().await,
                 None => Ok(asked.body.clone()),
             };
-            let (body, cut) = body.map_or_else(|why| (Bytes::new(), Some(why)), |body| (body, None));
+            let (body, cut) = body.map_or_else(|cut: Cut| (Bytes::new(), Some(cut)), |body| (body, None));
             (self.begin(within, asked.clone(), body, sent.clone(), came).await, cut)
         };
         let ((taping, cut), answered) = match early {
@@ -233,7 +328,7 @@ impl Inner {
             }
         };
         // Of a request that broke off no answer is worth anything.
-        let answered = cut.map_or(answered, |why| Err((StatusCode::BAD_REQUEST, why)));
+        let answered = cut.map_or(answered, Err);
         let Some(taping) = taping else {
             // The program has its answer all the same.
             self.fail(&annals::Error::new(annals::ErrorKind::Unavailable, "the recorder has broken off"));
@@ -302,7 +397,7 @@ impl Inner {
                     Some(going) => Some(reqwest::Body::wrap(going)),
                     None => (!bytes.is_empty()).then(|| bytes.into()),
                 };
-                let sent = self.upstream.send(mount, asked, body).await;
+                let sent = self.common.upstream.send(mount, asked, body).await;
                 sent.map_err(|why| (StatusCode::BAD_GATEWAY, why))
             }
         }
@@ -310,13 +405,14 @@ impl Inner {
 
     /// A request has come, and its end is to be waited for.
     fn comes(self: &Arc<Self>) -> Came {
-        self.writing.send_modify(|left| *left += 1);
         // Taken here and at the last part, so that what waits for the store changes no order.
-        Came {
-            started_ns: RealIo::default().now_ns(),
-            began: Instant::now(),
-            waited_for: WaitedFor(self.clone()),
-        }
+        Came { started_ns: RealIo::default().now_ns(), began: Instant::now(), waited_for: self.waited_for() }
+    }
+
+    fn waited_for(self: &Arc<Self>) -> WaitedFor {
+        self.writing.send_modify(|left| *left += 1);
+        self.common.writing.send_modify(|left| *left += 1);
+        WaitedFor(self.clone())
     }
 }
 
@@ -328,11 +424,19 @@ pub(super) struct Came {
 }
 
 /// An exchange whose end is still to be written; over when it is dropped, however that comes about.
-pub(super) struct WaitedFor(Arc<Inner>);
+pub(crate) struct WaitedFor(Arc<Inner>);
+
+impl std::fmt::Debug for WaitedFor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("WaitedFor").field(&self.0.run.name()).finish()
+    }
+}
 
 impl Drop for WaitedFor {
     fn drop(&mut self) {
         self.0.writing.send_modify(|left| *left -= 1);
+        // Whoever waits for all finds each of them to be over.
+        self.0.common.writing.send_modify(|left| *left -= 1);
     }
 }
 
@@ -422,8 +526,12 @@ impl Inner {
         counts.saved += counted.saved;
     }
 
+    pub(super) fn room(&self) -> &Room {
+        &self.common.room
+    }
+
     fn is_own(&self, origin: &str) -> bool {
-        let port = self.port.get().map(|port| format!(":{port}"));
+        let port = self.common.port.get().map(|port| format!(":{port}"));
         let near =
             ["http://127.", "http://localhost", "http://[::1]"].iter().any(|host| origin.starts_with(host));
         near && port.is_some_and(|port| origin.ends_with(&port))

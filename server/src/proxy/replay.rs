@@ -24,6 +24,7 @@ use super::awake::Awake;
 use super::exchange::Exchange;
 use super::listen::{Answer, Asked, Handler, OURS, Outgoing, Proxy, ProxyError, refused, told, whole};
 use super::record::http_of;
+use super::room::{Held, Room};
 use super::taping::HUNG_UP;
 use super::wire::Wire;
 use crate::providers::{Cost, Prices, Usage};
@@ -37,6 +38,13 @@ const FLUSH: Duration = Duration::from_millis(50);
 
 /// How long answers on their way out are waited for once the program has ended.
 const SETTLE: Duration = Duration::from_secs(2);
+
+/// Divergences that are kept to be told of; all are counted.
+const DIVERGED_MAX: usize = 1000;
+
+/// What is held of a call, about: that, and its metadata as it was read.
+const CALL_BYTES: usize = 512;
+const READ_TIMES: usize = 4;
 
 /// The longest time after its request at which a part goes out with `Timing::Recorded`: a day.
 const PART_MS_MAX: u64 = 86_400_000;
@@ -132,6 +140,10 @@ struct Inner {
     moved: watch::Sender<u64>,
     /// Of whoever listens.
     awake: OnceLock<Awake>,
+    /// The memory that bodies come into.
+    room: Room,
+    /// What is held of the run.
+    _held: Held,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -144,6 +156,20 @@ impl Replayer {
     /// # Errors
     /// `Damaged` where the run cannot be read; `Invalid` where a frame of it is not as the recorder writes it.
     pub(crate) fn new(reader: RunReader, key: [u8; 32], options: ReplayOptions) -> annals::Result<Self> {
+        Self::within(reader, key, options, Room::of_process(), Room::of(usize::MAX).hold())
+    }
+
+    /// The same, where what is held of the run is to be `held`, and bodies come into this room.
+    ///
+    /// # Errors
+    /// `Unavailable` too, where not as much can be held.
+    pub(crate) fn within(
+        reader: RunReader,
+        key: [u8; 32],
+        options: ReplayOptions,
+        room: Room,
+        mut held: Held,
+    ) -> annals::Result<Self> {
         let mut exchanges = HashMap::new();
         let mut calls = Vec::new();
         for seq in 1..=reader.info().frames {
@@ -154,6 +180,10 @@ impl Replayer {
             if frame.incomplete || exchange.http.status.is_none() {
                 continue;
             }
+            held.more(CALL_BYTES + READ_TIMES * frame.metadata.len()).map_err(|_| {
+                let why = "too many calls are replayed at once: end other replays first";
+                annals::Error::new(annals::ErrorKind::Unavailable, why)
+            })?;
             let hash = unhex(&exchange.volatile.asked).ok_or_else(|| {
                 annals::Error::new(
                     annals::ErrorKind::Invalid,
@@ -182,7 +212,14 @@ impl Replayer {
             timing: options.timing,
             moved: watch::Sender::new(0),
             awake: OnceLock::new(),
+            room,
+            _held: held,
         })))
+    }
+
+    /// Answers a request.
+    pub(crate) async fn answer(&self, asked: Asked) -> Response<Outgoing> {
+        self.0.clone().answer(asked).await
     }
 
     /// Listens.
@@ -222,7 +259,7 @@ impl Replayer {
 
     /// Notes what is told at the end.
     pub(crate) fn note(&self, diverged: Diverged) {
-        lock(&self.0.diverged).push(diverged);
+        self.0.note(diverged);
     }
 
     pub(crate) fn unreadable(&self, error: &annals::Error) -> Response<Outgoing> {
@@ -342,14 +379,21 @@ impl Inner {
         found
     }
 
+    fn note(&self, diverged: Diverged) {
+        let mut all = lock(&self.diverged);
+        if all.len() < DIVERGED_MAX {
+            all.push(diverged);
+        }
+    }
+
     fn diverge(&self, divergence: Box<Divergence>) -> Response<Outgoing> {
         let response = diverged(&divergence);
-        lock(&self.diverged).push(Diverged::Request(divergence));
+        self.note(Diverged::Request(divergence));
         response
     }
 
     fn unreadable(&self, error: &annals::Error) -> Response<Outgoing> {
-        lock(&self.diverged).push(Diverged::Unreadable(error.to_string()));
+        self.note(Diverged::Unreadable(error.to_string()));
         refused(StatusCode::BAD_GATEWAY, &format!("the recording cannot be read: {error}"))
     }
 
@@ -363,7 +407,12 @@ impl Inner {
             from.read_to_end(&mut output).map_err(damaged)
         });
         let output = match read {
-            Ok(_) => Bytes::from(output),
+            Ok(_) => {
+                // It was asked for: what has no room is to keep others from asking, not this one from being answered.
+                let mut held = self.room.hold();
+                held.over(output.len());
+                held.keep(Bytes::from(output))
+            }
             Err(error) => {
                 lock(&self.matching).give_up(seq);
                 return self.unreadable(&error);
@@ -465,7 +514,7 @@ impl Inner {
                     matching.give_up(*step);
                 }
                 drop(matching);
-                lock(&self.diverged).push(Diverged::Order { step: seq, before });
+                self.note(Diverged::Order { step: seq, before });
                 self.moved.send_modify(|moved| *moved += 1);
                 return;
             }

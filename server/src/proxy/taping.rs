@@ -23,6 +23,7 @@ use super::clearing::{NOT_KEPT, clear_answer, clear_request};
 use super::exchange::{Exchange, Headers, Volatile};
 use super::listen::{Asked, BoxError, Outgoing, refused, whole};
 use super::record::{Came, Inner, WaitedFor, http_of};
+use super::room::Held;
 use super::upstream::chain;
 use crate::providers::{self, Api};
 use crate::share::NewFrame;
@@ -39,8 +40,9 @@ pub(crate) struct Taping {
     request: Bytes,
     /// What of the answer is not in the store yet.
     unwritten: Arc<Mutex<Vec<u8>>>,
-    /// A copy of the answer to look at, as long as it is not too long.
+    /// A copy of the answer to look at, as long as it is not too long and there is room for it.
     answer: Option<Vec<u8>>,
+    room: Held,
     /// It is longer than can be searched for secrets.
     too_long: bool,
     /// What is stored of the request is not what was asked.
@@ -70,7 +72,7 @@ const WRITTEN_WITHIN: Duration = Duration::from_millis(50);
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Why an answer is stored only in part.
-const TOO_LONG: &str = "what follows is not stored: an answer is searched for secrets up to 64 MiB";
+const TOO_LONG: &str = "what follows is not stored: an answer is searched for secrets up to 64 MiB, and as long as there is memory for it";
 
 /// So much of an answer that was held back is handed to the store at a time.
 const HELD_PART_BYTES: usize = 4 << 20;
@@ -130,6 +132,7 @@ impl Taping {
             request,
             unwritten: Arc::default(),
             answer: Some(Vec::new()),
+            room: recorder.room().hold(),
             too_long: false,
             cleared,
             known_by: None,
@@ -205,7 +208,8 @@ impl Taping {
     pub(super) fn part(&mut self, bytes: Bytes) {
         let Some(frame) = self.frame.clone() else { return };
         let ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let fits = self.answer.as_ref().is_some_and(|kept| kept.len() + bytes.len() <= ANSWER_BYTES_MAX);
+        let fits = self.answer.as_ref().is_some_and(|kept| kept.len() + bytes.len() <= ANSWER_BYTES_MAX)
+            && self.room.more(bytes.len()).is_ok();
         // What is to be searched for secrets is held back until all of it is here: one may be spread over parts.
         let held = self.recorder.secrets.get().is_some();
         if held && (self.too_long || !fits) {
@@ -216,7 +220,10 @@ impl Taping {
         self.exchange.volatile.part_ms.push(ms);
         match &mut self.answer {
             Some(answer) if fits => answer.extend_from_slice(&bytes),
-            _ => self.answer = None,
+            _ => {
+                self.answer = None;
+                self.room.clear();
+            }
         }
         if held {
             return;
@@ -256,6 +263,7 @@ impl Taping {
             (self.recorder.clone(), self.frame.take(), self.exchange.clone());
         let (api, request, mut answer) = (self.api.clone(), self.request.clone(), self.answer.take());
         let (mut known_by, http) = (self.known_by.take(), exchange.http.clone());
+        let room = std::mem::replace(&mut self.room, self.recorder.room().hold());
         let duration_ns = RealIo::default().now_ns().saturating_sub(self.started_ns);
         let write = move || {
             if let Some(secrets) = recorder.secrets.get()
@@ -287,7 +295,7 @@ impl Taping {
             if let Err(error) = noted {
                 recorder.fail(&error);
             }
-            drop(waited_for);
+            drop((room, waited_for));
         };
         self.recorder.tape.push(WRITTEN_WITHIN, write);
     }

@@ -1,52 +1,77 @@
 //! A long request's body on its way: to the upstream part by part as it comes, and kept whole for the recording.
 
 use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::StatusCode;
+use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::listen::BoxError;
+use super::listen::{Arriving, BoxError, no_room};
+use super::room::{Held, Room};
 
 /// Memory that is taken before the body has come, whatever its announced length.
 const RESERVED_BYTES_MAX: u64 = 4 << 20;
 
-/// A body that is still coming, and its announced length in bytes.
+/// A body that is still coming, its announced length in bytes, and the memory that it comes into.
 #[derive(Debug)]
 pub(crate) struct Coming {
-    pub(crate) from: Incoming,
+    /// Nobody ever waits for it: a request is looked at by several threads, its body is read by one.
+    pub(crate) from: Mutex<Arriving>,
     pub(crate) len: u64,
+    pub(crate) room: Room,
 }
+
+/// Why a body is not whole, and what is answered then.
+pub(crate) type Cut = (StatusCode, String);
 
 impl Coming {
     /// The body for the upstream, and all of it once it is here. It is read to its end whatever the upstream takes of it and when:
     /// one that answers before it has read all keeps nobody waiting.
     pub(crate) fn fork(self) -> (Going, Gone) {
-        let Self { mut from, len } = self;
+        let Self { from, len, room } = self;
+        let mut from = from.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (parts, coming) = unbounded_channel();
         let (on_its_way, sent) = oneshot::channel();
         let whole = tokio::spawn(async move {
             let mut kept = Vec::with_capacity(usize::try_from(len.min(RESERVED_BYTES_MAX)).unwrap_or(0));
+            let mut held = room.hold();
+            let mut cut: Option<Cut> = None;
             while let Some(part) = from.frame().await {
-                match part {
-                    Ok(part) => {
-                        let Ok(bytes) = part.into_data() else { continue };
-                        kept.extend_from_slice(&bytes);
-                        // Nobody takes it where the upstream has gone.
-                        let _ = parts.send(Ok(bytes));
-                    }
+                let part = match part {
+                    Ok(part) => part,
                     Err(error) => {
-                        let why = format!("the body broke off: {error}");
-                        let _ = parts.send(Err(why.clone()));
-                        return Err(why);
+                        let broken = (StatusCode::BAD_REQUEST, format!("the body broke off: {error}"));
+                        let _ = parts.send(Err(broken.1.clone()));
+                        return Err(cut.unwrap_or(broken));
                     }
+                };
+                let Ok(bytes) = part.into_data() else { continue };
+                // It is still read to its end where there is no room for it, so that its client listens to what it is told.
+                if cut.is_some() {
+                    continue;
                 }
+                // Once for what is kept, and once for what the upstream has not taken yet.
+                let mut on_its_way = room.hold();
+                if let Err(full) = held.more(bytes.len()).and_then(|()| on_its_way.more(bytes.len())) {
+                    kept = Vec::new();
+                    held.clear();
+                    let _ = parts.send(Err(cut.insert(no_room(full)).1.clone()));
+                    continue;
+                }
+                kept.extend_from_slice(&bytes);
+                // Nobody takes it where the upstream has gone.
+                let _ = parts.send(Ok((bytes, on_its_way)));
             }
-            Ok(Bytes::from(kept))
+            match cut {
+                Some(cut) => Err(cut),
+                None => Ok(held.keep(kept.into())),
+            }
         });
         (Going { parts: coming, left: len, _on_its_way: on_its_way }, Gone { sent, whole })
     }
@@ -56,7 +81,7 @@ impl Coming {
 #[derive(Debug)]
 pub(crate) struct Gone {
     sent: oneshot::Receiver<()>,
-    whole: JoinHandle<Result<Bytes, String>>,
+    whole: JoinHandle<Result<Bytes, Cut>>,
 }
 
 impl Gone {
@@ -67,15 +92,15 @@ impl Gone {
     }
 
     /// All of it; else why it broke off.
-    pub(crate) async fn whole(self) -> Result<Bytes, String> {
-        self.whole.await.unwrap_or_else(|error| Err(error.to_string()))
+    pub(crate) async fn whole(self) -> Result<Bytes, Cut> {
+        self.whole.await.unwrap_or_else(|error| Err((StatusCode::BAD_REQUEST, error.to_string())))
     }
 }
 
 /// A body of a known length on its way to an upstream: no two readers can differ on where it ends.
 #[derive(Debug)]
 pub(crate) struct Going {
-    parts: UnboundedReceiver<Result<Bytes, String>>,
+    parts: UnboundedReceiver<Result<(Bytes, Held), String>>,
     left: u64,
     _on_its_way: oneshot::Sender<()>,
 }
@@ -89,10 +114,10 @@ impl Body for Going {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let part = ready!(self.parts.poll_recv(context));
-        if let Some(Ok(bytes)) = &part {
+        if let Some(Ok((bytes, _))) = &part {
             self.left = self.left.saturating_sub(bytes.len() as u64);
         }
-        Poll::Ready(part.map(|part| part.map(Frame::data).map_err(Into::into)))
+        Poll::Ready(part.map(|part| part.map(|(bytes, _)| Frame::data(bytes)).map_err(Into::into)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -20,7 +20,6 @@ pub use attach::{Attached, Attaching, attach};
 pub use fork::{ForkReport, Forking, fork};
 pub use onward::{Onward, OnwardReport, replay_onward};
 pub use origin::Origin;
-#[cfg(feature = "middleware")]
 pub(crate) use origin::random_key;
 pub use record::{Recording, Report, record};
 pub use replay::{ReplayReport, replay};

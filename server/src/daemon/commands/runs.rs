@@ -54,7 +54,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             -2,
             &["write", "settled"],
             SINCE,
-            "Ends a run that was begun here, as ok where no status is given. Its frames have to be ended before.",
+            "Ends a run that was begun here, as ok where no status is given. Its frames, and exchanges that go through the proxy, have to be ended before.",
             "run [ok|failed|abandoned]",
             end,
         ),
@@ -186,11 +186,11 @@ fn end(call: &mut Call<'_, '_>) -> Outcome {
         _ => return Err(wrong_number("run.end")),
     };
     let open = open_run(call, 1)?;
-    let mut batch = open.run.batch()?;
-    batch.durability(Durability::Disk);
-    batch.end(status)?;
-    call.work.rest_on(batch.submit()?);
-    call.tenant.dismiss(&open);
+    if !open.proxied.is_settled() && call.session.apart.is_none() {
+        return call.again_apart();
+    }
+    let ticket = call.tenant.end_run(&open, status)?;
+    call.work.rest_on(ticket);
     Ok(Reply::OK)
 }
 

@@ -20,10 +20,10 @@ use bytes::Bytes;
 use http_body_util::channel::{Channel, Sender};
 use serde_json::json;
 use tokio::sync::mpsc;
-use tokio::task::{block_in_place, spawn_blocking};
+use tokio::task::spawn_blocking;
 
 use super::problem::Problem;
-use super::{Shared, json_response, next, param};
+use super::{Shared, apart, json_response, next, param};
 use crate::daemon::commands::{blob_reader, keep_blob};
 use crate::daemon::perform::perform;
 use crate::daemon::session::{Daemon, Session};
@@ -120,12 +120,6 @@ async fn blob(State(shared): State<Arc<Shared>>, path: RawPathParams, request: R
     let found = apart(&shared.daemon, || blob_reader(&tenant.space, id));
     let found = found.await.map_err(|Refusal(why)| Problem::of(&why))?;
     send(&shared, &headers, found.ok_or_else(|| Problem::not_found("there is no such blob"))?)
-}
-
-/// Does what takes its time where waiting keeps nobody else from going on.
-async fn apart<T>(daemon: &Daemon, work: impl FnOnce() -> T) -> T {
-    let _place = daemon.places(Apart::Long).acquire().await;
-    block_in_place(work)
 }
 
 /// A body as a response, or the part of it that is asked for.

@@ -2,7 +2,8 @@
 //!
 //! A request is one command, done as a turn of its own ([`super::perform`]), so rights, durability, limits and logs are those of every command. `routes` is
 //! the table from which requests are understood and `openapi` describes them; `json` makes words of JSON and JSON of replies; `bodies` streams;
-//! `replays` are runs that are replayed over several requests; `watch` is for those who watch.
+//! `replays` are runs that are replayed over several requests; `traces` are what telemetry sends; `watch` is for those who watch. Beneath `/proxy` and `/replay` it is the proxy
+//! of many runs ([`crate::proxy`]).
 //!
 //! Who may ask: whoever has a token (`Authorization: Bearer`), and nobody from a page that a browser shows: the request has to name this server as its host,
 //! by an address or a name of the loopback, and as its origin, if it has one.
@@ -16,8 +17,10 @@ mod routes;
 mod schemas;
 #[cfg(test)]
 mod tests;
+mod traces;
 mod watch;
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +34,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, get, on};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -42,11 +46,14 @@ use self::json::Members;
 use self::problem::Problem;
 use self::replays::Replays;
 use self::routes::{Gives, Kind, ROUTES, Route, Verb, Word};
-use super::access::Grant;
+use super::access::{Grant, Rights};
 use super::databases::DATABASES;
 use super::perform::perform;
+use super::proxied::ProxyRuns;
 use super::session::{Daemon, Facts, Session};
+use super::turn::Apart;
 use crate::percent;
+use crate::proxy::{Many, Mounts, RECORDED, REPLAYED, Refused, Wants};
 use crate::resp::Reply;
 
 /// How long a request's head may take, and each part of its body.
@@ -58,9 +65,14 @@ const BODY_BYTES_MAX: usize = 64 << 20;
 /// KiB of all bodies together that are taken in as a whole.
 const BODIES_KIB_MAX: usize = 512 << 10;
 
+/// Requests with traces that are taken in at a time.
+const TRACES_MAX: usize = 2;
+
 /// What requests are answered with.
 pub(super) struct Http {
     router: Router,
+    shared: Arc<Shared>,
+    proxy: Many,
     /// Names that this server goes by, with its port.
     hosts: Vec<String>,
 }
@@ -71,13 +83,22 @@ pub(super) struct Shared {
     /// What may be done without a token.
     unasked: Option<Grant>,
     bodies: Arc<Semaphore>,
+    /// For traces: what is decoded of one may be hundreds of MB.
+    traces: Semaphore,
     replays: Replays,
 }
 
 impl Http {
     /// At an address; without a token this may be done.
-    pub(super) fn new(daemon: Arc<Daemon>, unasked: Option<Grant>, address: SocketAddr) -> Self {
+    pub(super) fn new(
+        daemon: Arc<Daemon>,
+        unasked: Option<Grant>,
+        address: SocketAddr,
+        mounts: Mounts,
+    ) -> Self {
         let port = address.port();
+        let proxy = Many::new(mounts);
+        proxy.listens_at(port);
         let hosts = vec![
             address.to_string(),
             format!("localhost:{port}"),
@@ -85,7 +106,8 @@ impl Http {
             format!("[::1]:{port}"),
         ];
         let bodies = Arc::new(Semaphore::new(BODIES_KIB_MAX));
-        let shared = Arc::new(Shared { daemon, unasked, bodies, replays: Replays::default() });
+        let (traces, replays) = (Semaphore::new(TRACES_MAX), Replays::default());
+        let shared = Arc::new(Shared { daemon, unasked, bodies, traces, replays });
         let mut router = Router::new();
         for route in ROUTES {
             let filter = match route.verb {
@@ -106,28 +128,22 @@ impl Http {
         }
         let router = bodies::routes(router);
         let router = replays::routes(router);
+        let router = traces::routes(router);
         let router = watch::routes(router)
             .route("/openapi.json", get(async || json_response(StatusCode::OK, &openapi::document())))
             .fallback(async || Problem::not_found("there is nothing here: /openapi.json tells what there is"))
             .method_not_allowed_fallback(async || {
                 Problem::new(StatusCode::METHOD_NOT_ALLOWED, "ERR", "this takes another method")
             })
-            .with_state(shared);
-        Self { router, hosts }
+            .with_state(shared.clone());
+        Self { router, shared, proxy, hosts }
     }
 
     /// Answers a connection until it ends, or until the daemon does.
     pub(super) async fn serve(&self, stream: TcpStream, from: SocketAddr, mut stopped: flag::Receiver<bool>) {
-        let service = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
-            let refused = self.refused(request.headers());
+        let service = service_fn(|mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(From(from));
-            let router = TowerToHyperService::new(self.router.clone());
-            async move {
-                match refused {
-                    Some(problem) => Ok(problem.into_response()),
-                    None => router.call(request).await,
-                }
-            }
+            async { Ok::<_, Infallible>(self.one(request).await) }
         });
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
@@ -141,6 +157,28 @@ impl Http {
             _ = stopped.wait_for(|stopped| *stopped) => connection.as_mut().graceful_shutdown(),
         }
         let _ = connection.await;
+    }
+
+    async fn one(&self, request: hyper::Request<Incoming>) -> Response {
+        if let Some(problem) = self.refused(request.headers()) {
+            return problem.into_response();
+        }
+        let path = request.uri().path();
+        let is_beneath = |begins| path.strip_prefix(begins).is_some_and(|rest| rest.starts_with('/'));
+        if is_beneath(RECORDED) || is_beneath(REPLAYED) {
+            let login = |token: Option<&str>, wants| self.shared.proxied(token, wants);
+            return self.proxy.answer(login, request).await.map(Body::new);
+        }
+        // The router never fails.
+        TowerToHyperService::new(self.router.clone())
+            .call(request)
+            .await
+            .unwrap_or_else(|never| match never {})
+    }
+
+    /// Waits until all that went through the proxy is written. The connections have to be ended before.
+    pub(super) async fn finish(&self) {
+        self.proxy.finish().await;
     }
 
     /// Why a request is not answered that a browser may have been talked into.
@@ -185,6 +223,25 @@ impl Shared {
         self.daemon.login(b"default", token.trim_ascii())?.ok_or_else(told)
     }
 
+    /// The runs that somebody may have who came to the proxy by this token.
+    fn proxied(&self, token: Option<&str>, wants: Wants) -> Result<ProxyRuns, Refused> {
+        let grant = match token {
+            Some(token) => self.daemon.login(b"default", token.as_bytes())?,
+            None => self.unasked.clone(),
+        };
+        let grant = grant.ok_or_else(|| {
+            Refused::new(StatusCode::UNAUTHORIZED, "a token of annals is needed, or another one")
+        })?;
+        let right = match wants {
+            Wants::Record => Rights::RECORD,
+            Wants::Replay => Rights::READ,
+        };
+        if !grant.rights.include(right) {
+            return Err(Refused::new(StatusCode::FORBIDDEN, format!("this takes the right {right}")));
+        }
+        Ok(ProxyRuns::of(grant.tenant))
+    }
+
     /// A session for one request.
     fn session(&self, request: &Request) -> Result<Session, Problem> {
         let grant = self.grant(request.headers())?;
@@ -219,6 +276,12 @@ async fn next(body: &mut Body) -> Result<Option<Bytes>, Problem> {
             return Ok(Some(data));
         }
     }
+}
+
+/// Does what takes its time where waiting keeps nobody else from going on.
+async fn apart<T>(daemon: &Daemon, work: impl FnOnce() -> T) -> T {
+    let _place = daemon.places(Apart::Long).acquire().await;
+    tokio::task::block_in_place(work)
 }
 
 /// Answers a request by a command.

@@ -23,6 +23,7 @@ pub(super) fn document() -> Value {
     for (verb, path, id, summary) in replays::DESCRIBED {
         add(&mut paths, path, verb, replayed(verb, path, id, summary));
     }
+    add(&mut paths, "/v1/traces", "post", traced());
     for (path, id, summary) in [
         ("/healthz", "alive", "Whether it lives. Asks for no token."),
         ("/readyz", "ready", "Whether the store takes writes: 503 where it does not. Asks for no token."),
@@ -197,6 +198,17 @@ fn streamed(verb: &str, path: &str, id: &str, summary: &str) -> Value {
     if verb == "post" {
         operation["requestBody"] = json!({ "required": true, "content": bytes });
     }
+    operation
+}
+
+fn traced() -> Value {
+    let content =
+        json!({ "application/x-protobuf": {}, "application/json": { "schema": { "type": "object" } } });
+    let responses =
+        json!({ "200": { "description": "All that could be taken is on disk.", "content": content } });
+    let summary = "Spans of OpenTelemetry (OTLP), packed by gzip or not, become runs and frames.";
+    let mut operation = described("traces", summary, Vec::new(), responses);
+    operation["requestBody"] = json!({ "required": true, "content": content });
     operation
 }
 

@@ -35,7 +35,8 @@ impl Api {
         let listener = bench.runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         let unasked = is_open.then(|| bench.daemon.owner().unwrap());
-        let http = Arc::new(Http::new(bench.daemon.clone(), unasked, address));
+        let mounts = crate::proxy::Upstreams::default().mounts().unwrap();
+        let http = Arc::new(Http::new(bench.daemon.clone(), unasked, address, mounts));
         let (stop, stopped) = tokio::sync::watch::channel(false);
         bench.runtime.spawn(async move {
             while let Ok((stream, from)) = listener.accept().await {
@@ -392,7 +393,7 @@ fn the_description_names_every_route_and_every_route_is_there() {
     }
     assert_eq!(
         seen,
-        super::ROUTES.len() + super::bodies::DESCRIBED.len() + super::replays::DESCRIBED.len() + 3
+        super::ROUTES.len() + super::bodies::DESCRIBED.len() + super::replays::DESCRIBED.len() + 4
     );
     // What a reference names is there.
     let text = document.to_string();

@@ -1,5 +1,6 @@
 //! Requests as exporters send them, and as those send who mean no good.
 
+mod disks;
 mod forms;
 mod frames;
 mod runs;
