@@ -25,7 +25,11 @@ impl Bench {
     fn serve(&self, options: &[&str]) -> Daemon {
         let mut args = vec!["serve"];
         args.extend(options);
-        let mut command = self.command(args);
+        self.served_by(self.command(args))
+    }
+
+    /// What a command serves.
+    fn served_by(&self, mut command: std::process::Command) -> Daemon {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
@@ -386,7 +390,9 @@ fn http_is_served_to_whoever_has_a_token_that_the_command_line_made() {
     assert_eq!(bench.run("token revoke late").code, 4);
     assert_eq!(http(&daemon, "POST /v1/runs/r/end", &early, "").0, 204);
     daemon.signal("-TERM");
-    assert_eq!(daemon.ended(), (Some(0), String::new()));
+    // What is wrong is told, and nothing else.
+    let (code, said) = daemon.ended();
+    assert!(code == Some(0) && said.lines().all(|line| line.contains("a login was refused")), "{said}");
     let listed = String::from_utf8(bench.run("token list").stdout).unwrap();
     assert_eq!(listed, "early  default  record,read\n");
     // What was done is a run of the store.

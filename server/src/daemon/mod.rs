@@ -8,7 +8,7 @@
 //! waits for the disk. Nothing is replied before all it rests on is on disk. A connection can hold no more than its limits let it.
 //!
 //! Layout: `config` (what it is told), `access` (tokens), `server` (listening, ending), `connection` (bytes and turns), `turn` (requests done),
-//! `databases` (keys, deadlines, what is not on disk yet), `values` (what keys hold, at hand), `open_runs` (what is being recorded), `entries` (what XADD adds in a row), `proxied` (runs as the proxy of many asks for them), `replay` (what is replayed to a connection), `session` (what a connection is), `table` (the commands) and `commands/`
+//! `files` (how many may be open), `databases` (keys, deadlines, what is not on disk yet), `values` (what keys hold, at hand), `open_runs` (what is being recorded), `entries` (what XADD adds in a row), `proxied` (runs as the proxy of many asks for them), `replay` (what is replayed to a connection), `cursors` (places in scans), `session` (what a connection is), `table` (the commands) and `commands/`
 //! (a file for each group), `docs` (what COMMAND says of them), `glob` (patterns).
 //!
 //! Left out on purpose: other addresses than the loopback's, scripts, publishing and subscribing, lists, sets, hashes, WATCH.
@@ -17,9 +17,11 @@ mod access;
 mod commands;
 mod config;
 mod connection;
+mod cursors;
 mod databases;
 mod docs;
 mod entries;
+mod files;
 mod glob;
 mod http;
 mod open_runs;

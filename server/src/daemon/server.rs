@@ -16,6 +16,7 @@ use super::access::{self, Access, Grant, Rights};
 use super::config::{Log, Places, Serving, ServingError};
 use super::connection;
 use super::databases::Databases;
+use super::files::connections_max;
 use super::http::Http;
 use super::session::{Daemon, Facts, Session};
 use crate::program::interrupted;
@@ -23,8 +24,6 @@ use crate::share::{Came, Host, Listening, listen_at, listen_for};
 
 /// Threads that read, answer and write, at most: all of them share one lock.
 const CARRIERS_MAX: usize = 4;
-/// Connections at a time.
-const CONNECTIONS_MAX: usize = 10_000;
 /// How long nobody is let in after the system refused to, or at the limit.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long connections have for their last replies once the daemon ends.
@@ -220,16 +219,17 @@ async fn listen(
     let (stop, stopped) = watch::channel(false);
     let mut tasks = JoinSet::new();
     let Doors { unix, tcp, http } = doors;
+    let most = connections_max(unix.len() + usize::from(tcp.is_some()) + usize::from(http.is_some()));
     let mut places = Vec::new();
     for (listener, listening) in unix {
-        tasks.spawn(accept(shared.clone(), Door::Unix(listener), stopped.clone()));
+        tasks.spawn(accept(shared.clone(), Door::Unix(listener), most, stopped.clone()));
         places.push(listening);
     }
     if let Some(listener) = tcp {
-        tasks.spawn(accept(shared.clone(), Door::Tcp(listener), stopped.clone()));
+        tasks.spawn(accept(shared.clone(), Door::Tcp(listener), most, stopped.clone()));
     }
     if let Some(listener) = http {
-        tasks.spawn(accept(shared.clone(), Door::Http(listener), stopped.clone()));
+        tasks.spawn(accept(shared.clone(), Door::Http(listener), most, stopped.clone()));
     }
     ended.await;
     tracing::info!("the daemon ends");
@@ -255,13 +255,13 @@ enum Door {
     Http(TcpListener),
 }
 
-/// Lets in whoever comes by a door, and ends once all of them have.
-async fn accept(shared: Arc<Shared>, door: Door, stopped: watch::Receiver<bool>) {
+/// Lets in whoever comes by a door, so many at a time, and ends once all of them have.
+async fn accept(shared: Arc<Shared>, door: Door, most: usize, stopped: watch::Receiver<bool>) {
     let mut stop = stopped.clone();
     let mut connections = JoinSet::new();
     loop {
         let let_in = async {
-            if connections.len() >= CONNECTIONS_MAX {
+            if connections.len() >= most {
                 tokio::time::sleep(PAUSE).await;
                 return None;
             }

@@ -1,6 +1,6 @@
 //! What a connection is, and what all connections share.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::access::{Access, Grant, Rights};
+use super::cursors::Cursors;
 use super::databases::Databases;
 use super::entries::Entries;
 use super::operations::Operations;
@@ -21,8 +22,6 @@ use super::tenant::Tenant;
 use super::turn::Apart;
 use crate::resp::Protocol;
 
-/// Places in scans that are remembered; the oldest go first.
-const CURSORS_MAX: usize = 1 << 16;
 /// How long what may take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
@@ -162,14 +161,6 @@ pub(super) struct Transaction {
     pub(super) spoiled: bool,
 }
 
-/// Numbers for places in scans.
-#[derive(Debug, Default)]
-struct Cursors {
-    last: u64,
-    places: HashMap<u64, Vec<u8>>,
-    order: VecDeque<u64>,
-}
-
 impl Daemon {
     /// Of a store, whose system this is; tasks are started on the runtime.
     pub(super) fn new(
@@ -307,22 +298,12 @@ impl Daemon {
 
     /// A number for going on after this key.
     pub(super) fn cursor(&self, after: Vec<u8>) -> u64 {
-        let mut cursors = self.cursors.lock().unwrap_or_else(PoisonError::into_inner);
-        cursors.last += 1;
-        let number = cursors.last;
-        cursors.places.insert(number, after);
-        cursors.order.push_back(number);
-        if cursors.order.len() > CURSORS_MAX
-            && let Some(oldest) = cursors.order.pop_front()
-        {
-            cursors.places.remove(&oldest);
-        }
-        number
+        self.cursors.lock().unwrap_or_else(PoisonError::into_inner).remember(after)
     }
 
     /// The key that a number stands for.
     pub(super) fn place(&self, cursor: u64) -> Option<Vec<u8>> {
-        self.cursors.lock().unwrap_or_else(PoisonError::into_inner).places.get(&cursor).cloned()
+        self.cursors.lock().unwrap_or_else(PoisonError::into_inner).place(cursor)
     }
 }
 
