@@ -4,7 +4,7 @@
 //! database's number as a byte and the key, as milliseconds since 1970 in eight bytes, little-endian, and changes in the same batch as its value.
 //!
 //! The engine shows what is as durable as was asked. What was handed over and is not shown yet is kept here (`pending`) until the settler has seen
-//! its ticket, so that the next one reads it; and whoever reads it waits for it before replying. Two batches of keys are on their way at a time, and what turns
+//! its ticket, so that the next one reads it; and whoever reads it waits for it before replying. Few batches of keys are on their way at a time, and what turns
 //! write meanwhile is the next one. Batches are handed over under the lock, so the settler sees their tickets in the order in which they become durable. Then
 //! it is what [`Values`] knows, which reads ask next, and the store last.
 
@@ -23,7 +23,7 @@ pub(super) const DATABASES: u8 = 16;
 /// The longest key: one byte less than the engine's, which a deadline's key needs.
 pub(super) const KEY_BYTES_MAX: usize = annals::KEY_BYTES_MAX - 1;
 /// Batches of keys on their way at a time.
-const UNDER_WAY_MAX: usize = 2;
+const UNDER_WAY_MAX: usize = 4;
 /// So many bytes are handed over however many are on their way.
 const GATHERED_BYTES_MAX: usize = 8 << 20;
 const DEADLINES: &str = "annals.deadlines";
@@ -70,8 +70,8 @@ struct State {
     /// Reads that found a value there, and that asked the store.
     hits: u64,
     misses: u64,
-    /// Batches of keys on their way to the disk; what is written meanwhile is gathered. Few batches cost the writer and the settler little, and two are enough
-    /// for the disk: while it takes one, the next is with the writer.
+    /// Batches of keys on their way to the disk; what is written meanwhile is gathered. Few batches cost the writer and the settler little; some are needed
+    /// so that the disk, the writer and those who are answered have something to do at once.
     under_way: usize,
     gathered: Gathered,
 }

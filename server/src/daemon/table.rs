@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
+
 use super::access::Rights;
 use super::commands;
 use super::turn::{Call, Outcome};
@@ -76,7 +78,7 @@ pub(super) const fn in_group<const N: usize>(
 
 /// Commands by their names.
 #[derive(Debug)]
-pub(super) struct Table(HashMap<&'static str, &'static Command>);
+pub(super) struct Table(HashMap<&'static str, &'static Command, RandomState>);
 
 /// The longest name of a command.
 const NAME_BYTES_MAX: usize = 32;

@@ -1,6 +1,7 @@
 //! Replies, written as the version of RESP that a connection speaks has them.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use super::wire::LINE_BYTES_MAX;
 
@@ -24,6 +25,8 @@ pub(crate) enum Reply {
     Integer(i64),
     /// A string of any bytes.
     Bulk(Vec<u8>),
+    /// One that others have, too.
+    Shared(Arc<Vec<u8>>),
     Null,
     /// Null where else an array stands, which RESP2 tells apart.
     NullArray,
@@ -71,6 +74,7 @@ impl Reply {
             + match self {
                 Self::Simple(text) => text.len(),
                 Self::Error(text) => text.len(),
+                Self::Shared(bytes) => bytes.len(),
                 Self::Bulk(bytes) | Self::Verbatim(_, bytes) => bytes.len(),
                 Self::Array(items) | Self::Set(items) | Self::Push(items) => of_all(items),
                 Self::Map(pairs) => pairs.iter().map(|(key, value)| key.bytes() + value.bytes()).sum(),
@@ -86,6 +90,7 @@ impl Reply {
             Self::Error(text) => line('-', text, out),
             Self::Integer(number) => head(':', *number, out),
             Self::Bulk(bytes) => bulk('$', bytes, out),
+            Self::Shared(bytes) => bulk('$', bytes, out),
             Self::Null if new => out.extend_from_slice(b"_\r\n"),
             Self::NullArray if new => out.extend_from_slice(b"_\r\n"),
             Self::Null => out.extend_from_slice(b"$-1\r\n"),

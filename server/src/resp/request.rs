@@ -9,6 +9,8 @@ use super::wire::{BULK_BYTES_MAX, Bulk, Line, Malformed, length};
 
 /// The longest line of an inline command.
 const INLINE_BYTES_MAX: usize = 64 << 10;
+/// Room is made at once for so many words.
+const WORDS_EXPECTED: usize = 16;
 /// Strings longer than this are written where they are, not copied.
 const COPIED_BYTES_MAX: usize = 16 << 10;
 
@@ -106,15 +108,22 @@ impl Requests {
             let Some(first) = self.line.first(input) else { return Ok(None) };
             match (first, self.count) {
                 (b'$', 1..) => {
-                    let Some(line) = self.line.strict(input)? else { return Ok(None) };
-                    self.bulk = Some(Bulk::new(self.announced(line.get(1..).unwrap_or_default())?));
+                    let mut line = std::mem::take(&mut self.line);
+                    let len = line.strict_as(input, |line| self.announced(line.get(1..).unwrap_or_default()));
+                    self.line = line;
+                    let Some(len) = len? else { return Ok(None) };
+                    self.bulk = Some(Bulk::new(len));
                 }
                 (other, 1..) => {
                     return Err(Malformed::new(format!("expected '$', got '{}'", other.escape_ascii())));
                 }
                 (b'*', 0) => {
-                    let Some(line) = self.line.strict(input)? else { return Ok(None) };
-                    self.count = self.counted(line.get(1..).unwrap_or_default())?;
+                    let mut line = std::mem::take(&mut self.line);
+                    let count = line.strict_as(input, |line| self.counted(line.get(1..).unwrap_or_default()));
+                    self.line = line;
+                    let Some(count) = count? else { return Ok(None) };
+                    self.count = count;
+                    self.words = Vec::with_capacity(count.min(WORDS_EXPECTED));
                     if self.count == 0 {
                         return Ok(Some(Vec::new()));
                     }

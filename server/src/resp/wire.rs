@@ -67,6 +67,25 @@ impl Line {
         }
     }
 
+    /// What `read` makes of a line that has to end with a carriage return, once it is whole. One that is there as a whole is not copied.
+    ///
+    /// # Errors
+    /// As [`Line::strict`]; those of `read`.
+    pub(super) fn strict_as<T>(
+        &mut self,
+        input: &mut &[u8],
+        read: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<Option<T>, Malformed> {
+        let whole = memchr::memchr(b'\n', &input[..input.len().min(LINE_BYTES_MAX)]);
+        if let (true, Some(end)) = (self.0.is_empty(), whole)
+            && let Some(line) = input[..end].strip_suffix(b"\r")
+        {
+            *input = &input[end + 1..];
+            return read(line).map(Some);
+        }
+        self.strict(input)?.map(|line| read(&line)).transpose()
+    }
+
     /// The same for a line that has to end with a carriage return, which is taken off.
     ///
     /// # Errors

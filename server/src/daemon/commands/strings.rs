@@ -218,7 +218,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
 );
 
 fn bulk(entry: Entry) -> Reply {
-    Reply::Bulk(Arc::unwrap_or_clone(entry.value))
+    Reply::Shared(entry.value)
 }
 
 /// What the command's key holds.

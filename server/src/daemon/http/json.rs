@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -156,6 +157,7 @@ pub(super) fn value(reply: Reply) -> Value {
         Reply::Simple(text) => text.into_owned().into(),
         Reply::Error(text) => text.into(),
         Reply::Integer(number) => number.into(),
+        Reply::Shared(bytes) => value(Reply::Bulk(Arc::unwrap_or_clone(bytes))),
         Reply::Bulk(bytes) | Reply::Verbatim(_, bytes) => match String::from_utf8(bytes) {
             Ok(text) => text.into(),
             Err(other) => Value::Object(Map::from_iter([(

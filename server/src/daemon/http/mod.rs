@@ -413,6 +413,10 @@ fn given(route: &Route, reply: Reply) -> Result<Response, Problem> {
     if let Reply::Error(text) = reply {
         return Err(Problem::of(&text));
     }
+    let reply = match reply {
+        Reply::Shared(bytes) => Reply::Bulk(Arc::unwrap_or_clone(bytes)),
+        reply => reply,
+    };
     let status = StatusCode::from_u16(route.status).unwrap_or(StatusCode::OK);
     let none = || Problem::not_found("there is no such thing");
     Ok(match (route.gives, reply) {
