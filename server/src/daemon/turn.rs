@@ -236,7 +236,7 @@ pub(super) fn turn(
             turn.waits = held.waits.then_some(held.until);
             break;
         }
-        reply.put(session.facts.protocol, &mut turn.out);
+        reply.append(session.facts.protocol, &mut turn.out);
         turn.commands += 1;
         if session.ends {
             turn.end = Some(End::HangUp);

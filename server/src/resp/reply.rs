@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use super::wire::LINE_BYTES_MAX;
 
+/// From this length on a reply is long.
+const LONG_BYTES: usize = 1 << 20;
+
 /// What a connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Protocol {
@@ -80,6 +83,21 @@ impl Reply {
                 Self::Map(pairs) => pairs.iter().map(|(key, value)| key.bytes() + value.bytes()).sum(),
                 Self::Integer(_) | Self::Null | Self::NullArray | Self::Double(_) | Self::Boolean(_) => 0,
             }
+    }
+
+    /// Appends it as the next reply. A long one gets the room that it takes, not up to twice as much, and what of it is written is let go.
+    pub(crate) fn append(self, protocol: Protocol, out: &mut Vec<u8>) {
+        let bytes = self.bytes();
+        if bytes >= LONG_BYTES {
+            out.reserve_exact(bytes);
+        }
+        match self {
+            Self::Array(items) => {
+                head('*', items.len(), out);
+                items.into_iter().for_each(|item| item.put(protocol, out));
+            }
+            other => other.put(protocol, out),
+        }
     }
 
     /// Appends it. It nests as deep as a command builds it, which no input decides.
