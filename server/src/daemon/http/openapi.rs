@@ -101,16 +101,20 @@ fn kind(kind: Kind) -> Value {
         Kind::Text => json!({ "type": "string" }),
         Kind::Bytes => json!({ "$ref": "#/components/schemas/Bytes" }),
         Kind::Json => {
-            json!({ "description": "JSON as it stands, or a text that holds it.", "type": ["object", "string"] })
+            json!({ "description": "JSON as it stands, or a text that holds it." })
         }
         Kind::Number => json!({ "type": "integer", "minimum": 0, "maximum": i64::MAX }),
         Kind::Count => json!({ "type": "integer", "minimum": 1, "maximum": i64::MAX }),
         Kind::Frame => json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX }),
         Kind::Of(texts) => json!({ "type": "string", "enum": texts }),
         Kind::Flag => json!({ "type": "boolean" }),
-        Kind::Texts => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
+        Kind::Texts => {
+            let plain = json!({ "type": "string", "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]*$" });
+            json!({ "type": "object", "propertyNames": plain, "additionalProperties": plain })
+        }
         Kind::Vectors => {
-            json!({ "type": "object", "additionalProperties": { "type": "array", "items": { "type": "number" } } })
+            let number = json!({ "type": "number", "minimum": f32::MIN, "maximum": f32::MAX });
+            json!({ "type": "object", "additionalProperties": { "type": "array", "items": number } })
         }
     }
 }

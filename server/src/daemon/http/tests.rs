@@ -494,7 +494,7 @@ fn heads_that_mean_two_things_or_another_protocol_are_refused_and_their_connecti
     let host = format!("host: {}\r\n", api.address);
     let two = format!("POST /v1/runs HTTP/1.1\r\n{host}content-length: 2\r\ncontent-length: 3\r\n\r\n{{}}");
     let flood = format!("GET /healthz HTTP/1.1\r\n{host}{}\r\n", "a: b\r\n".repeat(1000));
-    let long = format!("GET /healthz HTTP/1.1\r\n{host}a: {}\r\n\r\n", "b".repeat(100_000));
+    let long = format!("GET /healthz HTTP/1.1\r\n{host}a: {}\r\n\r\n", "b".repeat(1_000_000));
     let folded = format!("GET /healthz HTTP/1.1\r\n{host}a: b\r\n c: d\r\n\r\n");
     let length = format!("POST /v1/runs HTTP/1.1\r\n{host}content-length: -1\r\n\r\n");
     for head in [&*two, &flood, &long, &folded, &length, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\0\0\0"] {
