@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::{RawPathParams, RawQuery, Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, ETAG, HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -267,10 +267,17 @@ impl Shared {
     /// A whole body, and its place among all bodies.
     async fn body(&self, body: Body) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Problem> {
         let (mut body, mut bytes, mut place) = (body, BytesMut::new(), None::<OwnedSemaphorePermit>);
+        let too_long = || {
+            let why = format!("a body has at most {BODY_BYTES_MAX} bytes here");
+            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "ERR", why)
+        };
+        // What is announced need not be waited for.
+        if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+            return Err(too_long());
+        }
         while let Some(data) = next(&mut body).await? {
             if bytes.len() + data.len() > BODY_BYTES_MAX {
-                let why = format!("a body has at most {BODY_BYTES_MAX} bytes here");
-                return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "ERR", why));
+                return Err(too_long());
             }
             // However small the pieces are that it comes in.
             let kib = (bytes.len() + data.len()).div_ceil(1024) - bytes.len().div_ceil(1024);
