@@ -4,13 +4,16 @@
 //! Each function returns whatever it is given; what it asserts is its oracle. A new door is a function in a `fuzz.rs` beside its parser, a
 //! line here and in [`TARGETS`], a file in fuzz/fuzz_targets and a folder in fuzz/corpus.
 
+pub use crate::daemon::fuzz::http_body;
+pub use crate::otlp::fuzz::otlp;
 pub use crate::resp::fuzz::{resp_reply, resp_request};
 
 /// A door: its name, and what it does with any bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All doors.
-pub const TARGETS: [Target; 2] = [("resp_request", resp_request), ("resp_reply", resp_reply)];
+pub const TARGETS: [Target; 4] =
+    [("resp_request", resp_request), ("resp_reply", resp_reply), ("http_body", http_body), ("otlp", otlp)];
 
 /// Takes a byte, 0 at the end.
 pub(crate) fn byte(data: &mut &[u8]) -> u8 {

@@ -41,4 +41,6 @@ mod values;
 
 pub use access::{Rights, Token, make_token, revoke_token, tokens};
 pub use config::{ConfiguredToken, Log, Serving, ServingError};
+#[cfg(any(test, fuzzing))]
+pub(crate) use http::fuzz;
 pub use server::{Began, serve};

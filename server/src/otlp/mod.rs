@@ -14,6 +14,8 @@
 mod bodies;
 mod edges;
 mod facts;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod ingest;
 mod json;
 mod known;

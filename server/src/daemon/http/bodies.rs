@@ -265,6 +265,7 @@ async fn append(State(shared): State<Arc<Shared>>, path: RawPathParams, request:
 async fn put_blob(State(shared): State<Arc<Shared>>, request: Request) -> Answer {
     let session = shared.session(&request)?;
     allowed(&shared.daemon, &session, "blob.put")?;
+    let _place = shared.uploads.try_acquire().map_err(|_| Problem::busy())?;
     let tenant = session.tenant(&shared.daemon)?;
     let (to, from) = mpsc::channel::<io::Result<Bytes>>(PIECES);
     let keeping = spawn_blocking(move || {

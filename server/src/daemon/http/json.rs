@@ -99,12 +99,16 @@ pub(super) fn words(
     let behind =
         |bytes: Vec<u8>| word.map(|word| word.as_bytes().to_vec()).into_iter().chain([bytes]).collect();
     match kind {
-        Kind::Text => serde_json::from_str::<String>(text)
+        Kind::Text | Kind::Of(_) => serde_json::from_str::<String>(text)
             .map(|text| behind(text.into_bytes()))
             .map_err(|_| wrong("a text")),
-        Kind::Number => {
+        Kind::Number | Kind::Count | Kind::Frame => {
+            // 5.0 is an integer to JSON Schema, and to clients that know no others.
+            let whole =
+                text.split_once('.').filter(|(_, fraction)| fraction.bytes().all(|byte| byte == b'0'));
+            let digits = whole.map_or(text, |(digits, _)| digits);
             let number =
-                serde_json::from_str::<u64>(text).ok().filter(|number| i64::try_from(*number).is_ok());
+                serde_json::from_str::<u64>(digits).ok().filter(|number| i64::try_from(*number).is_ok());
             number
                 .map(|number| behind(number.to_string().into_bytes()))
                 .ok_or_else(|| wrong("an integer from 0 to 2^63-1"))
@@ -204,6 +208,7 @@ mod tests {
         ok("{\"a\": 1.50}", Kind::Json, Some("METADATA"), &["METADATA", "{\\\"a\\\": 1.50}"]);
         ok("\"{}\"", Kind::Json, None, &["{}"]);
         ok("9223372036854775807", Kind::Number, None, &["9223372036854775807"]);
+        ok("5.00", Kind::Frame, None, &["5"]);
         ok("true", Kind::Flag, Some("EDIT"), &["EDIT"]);
         ok("false", Kind::Flag, Some("EDIT"), &[]);
         ok("{\"b\":\"2\",\"a\":\"1\"}", Kind::Texts, Some("TAG"), &["TAG", "a", "1", "TAG", "b", "2"]);

@@ -9,12 +9,15 @@
 //! by an address or a name of the loopback, and as its origin, if it has one.
 
 mod bodies;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod json;
 mod openapi;
 mod problem;
 mod replays;
 mod routes;
 mod schemas;
+mod stall;
 #[cfg(test)]
 mod tests;
 mod traces;
@@ -26,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::{RawPathParams, RawQuery, Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, ETAG, HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -46,6 +49,7 @@ use self::json::Members;
 use self::problem::Problem;
 use self::replays::Replays;
 use self::routes::{Gives, Kind, ROUTES, Route, Verb, Word};
+use self::stall::Stalling;
 use super::access::{Grant, Rights};
 use super::databases::DATABASES;
 use super::perform::perform;
@@ -67,6 +71,8 @@ const BODIES_KIB_MAX: usize = 512 << 10;
 
 /// Requests with traces that are taken in at a time.
 const TRACES_MAX: usize = 2;
+/// Blobs that are taken in at a time: each holds a thread until all of it has come, of 512 that streams share.
+const UPLOADS_MAX: usize = 64;
 
 /// What requests are answered with.
 pub(super) struct Http {
@@ -75,6 +81,8 @@ pub(super) struct Http {
     proxy: Many,
     /// Names that this server goes by, with its port.
     hosts: Vec<String>,
+    /// How long a connection may take nothing of its responses.
+    stall: Duration,
 }
 
 /// What all handlers share.
@@ -85,6 +93,7 @@ pub(super) struct Shared {
     bodies: Arc<Semaphore>,
     /// For traces: what is decoded of one may be hundreds of MB.
     traces: Semaphore,
+    uploads: Semaphore,
     replays: Replays,
 }
 
@@ -106,8 +115,9 @@ impl Http {
             format!("[::1]:{port}"),
         ];
         let bodies = Arc::new(Semaphore::new(BODIES_KIB_MAX));
-        let (traces, replays) = (Semaphore::new(TRACES_MAX), Replays::default());
-        let shared = Arc::new(Shared { daemon, unasked, bodies, traces, replays });
+        let (traces, uploads) = (Semaphore::new(TRACES_MAX), Semaphore::new(UPLOADS_MAX));
+        let shared =
+            Arc::new(Shared { daemon, unasked, bodies, traces, uploads, replays: Replays::default() });
         let mut router = Router::new();
         for route in ROUTES {
             let filter = match route.verb {
@@ -130,13 +140,13 @@ impl Http {
         let router = replays::routes(router);
         let router = traces::routes(router);
         let router = watch::routes(router)
-            .route("/openapi.json", get(async || json_response(StatusCode::OK, &openapi::document())))
+            .route("/openapi.json", get(described))
             .fallback(async || Problem::not_found("there is nothing here: /openapi.json tells what there is"))
             .method_not_allowed_fallback(async || {
                 Problem::new(StatusCode::METHOD_NOT_ALLOWED, "ERR", "this takes another method")
             })
             .with_state(shared.clone());
-        Self { router, shared, proxy, hosts }
+        Self { router, shared, proxy, hosts, stall: STALL }
     }
 
     /// Answers a connection until it ends, or until the daemon does.
@@ -149,7 +159,7 @@ impl Http {
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD)
             .max_buf_size(HEAD_BYTES_MAX)
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(Stalling::new(stream, self.stall)), service);
         tokio::pin!(connection);
         // A connection that breaks is nobody's concern but its own.
         tokio::select! {
@@ -198,6 +208,10 @@ impl Http {
         }
         Some(Problem::new(StatusCode::FORBIDDEN, "NOPERM", "the request comes from a page of another origin"))
     }
+}
+
+async fn described(State(shared): State<Arc<Shared>>) -> Response {
+    json_response(StatusCode::OK, &openapi::document(shared.unasked.is_some()))
 }
 
 /// Who asks.
@@ -251,18 +265,33 @@ impl Shared {
     }
 
     /// A whole body, and its place among all bodies.
-    async fn body(&self, body: Body) -> Result<(Bytes, Vec<OwnedSemaphorePermit>), Problem> {
-        let (mut body, mut bytes, mut places) = (body, BytesMut::new(), Vec::new());
+    async fn body(&self, body: Body) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Problem> {
+        let (mut body, mut bytes, mut place) = (body, BytesMut::new(), None::<OwnedSemaphorePermit>);
+        let too_long = || {
+            let why = format!("a body has at most {BODY_BYTES_MAX} bytes here");
+            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "ERR", why)
+        };
+        // What is announced need not be waited for.
+        if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+            return Err(too_long());
+        }
         while let Some(data) = next(&mut body).await? {
             if bytes.len() + data.len() > BODY_BYTES_MAX {
-                let why = format!("a body has at most {BODY_BYTES_MAX} bytes here");
-                return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "ERR", why));
+                return Err(too_long());
             }
-            let kib = u32::try_from(data.len() / 1024 + 1).unwrap_or(u32::MAX);
-            places.push(self.bodies.clone().try_acquire_many_owned(kib).map_err(|_| Problem::busy())?);
+            // However small the pieces are that it comes in.
+            let kib = (bytes.len() + data.len()).div_ceil(1024) - bytes.len().div_ceil(1024);
+            if kib > 0 {
+                let kib = u32::try_from(kib).unwrap_or(u32::MAX);
+                let more = self.bodies.clone().try_acquire_many_owned(kib).map_err(|_| Problem::busy())?;
+                match &mut place {
+                    Some(place) => place.merge(more),
+                    None => place = Some(more),
+                }
+            }
             bytes.extend_from_slice(&data);
         }
-        Ok((bytes.freeze(), places))
+        Ok((bytes.freeze(), place))
     }
 }
 
@@ -300,14 +329,14 @@ async fn answer(
     let (head, body) = request.into_parts();
     let takes_raw = route.words.iter().any(|word| matches!(word, Word::Body));
     let takes_json = route.verb == Verb::Post;
-    let (body, _places) =
-        if takes_raw || takes_json { shared.body(body).await? } else { (Bytes::new(), Vec::new()) };
+    let (body, _place) =
+        if takes_raw || takes_json { shared.body(body).await? } else { (Bytes::new(), None) };
     let mut members = Members::default();
     if takes_json {
         json_only(&head.headers)?;
         members = Members::parse(&body).map_err(Problem::bad)?;
     }
-    let words = words(route, path, query, &body, &mut members)?;
+    let words = words(route, &|name| param(path, name), query, &body, &mut members)?;
     members.end().map_err(Problem::bad)?;
     let reply = perform(&shared.daemon, &mut session, words).await;
     given(route, reply)
@@ -327,15 +356,15 @@ fn param<'a>(path: &'a RawPathParams, name: &str) -> Option<&'a str> {
     path.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
 }
 
-/// The command that a request is.
-fn words(
+/// The command that a request is. `path` has the parts of its path by their names.
+fn words<'a>(
     route: &Route,
-    path: &RawPathParams,
+    path: &dyn Fn(&str) -> Option<&'a str>,
     query: &str,
     body: &Bytes,
     members: &mut Members,
 ) -> Result<Vec<Vec<u8>>, Problem> {
-    let of_path = |name: &str| param(path, name).unwrap_or_default().as_bytes().to_vec();
+    let of_path = |name: &str| path(name).unwrap_or_default().as_bytes().to_vec();
     let mut asked = asked(query)?;
     let mut take = |name: &str| {
         let at = asked.iter().position(|(known, _)| known == name);
@@ -385,8 +414,7 @@ fn words(
 }
 
 fn of_query(name: &str, value: String, kind: Kind) -> Result<Vec<u8>, Problem> {
-    if kind == Kind::Number
-        && value.parse::<u64>().ok().filter(|number| i64::try_from(*number).is_ok()).is_none()
+    if kind.is_number() && value.parse::<u64>().ok().filter(|number| i64::try_from(*number).is_ok()).is_none()
     {
         return Err(Problem::bad(format!("{name} is not an integer from 0 to 2^63-1")));
     }

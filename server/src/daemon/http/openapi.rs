@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::routes::{Gives, Kind, ROUTES, Route, Verb, Word};
 use super::{bodies, replays, schemas};
 
-/// The whole document.
-pub(super) fn document() -> Value {
+/// The whole document. A daemon that is open to everybody here takes a token, and needs none.
+pub(super) fn document(is_open: bool) -> Value {
     let mut paths = Map::new();
     for route in ROUTES {
         let verb = match route.verb {
@@ -55,7 +55,7 @@ pub(super) fn document() -> Value {
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "servers": [{ "url": "/" }],
-        "security": [{ "token": [] }],
+        "security": if is_open { json!([{}, { "token": [] }]) } else { json!([{ "token": [] }]) },
         "paths": paths,
         "components": {
             "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
@@ -86,7 +86,7 @@ fn of_path(path: &str) -> Vec<Value> {
     let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let one = |name: &str| {
         let schema = match name {
-            "seq" => json!({ "type": "integer", "minimum": 1 }),
+            "seq" => json!({ "type": "integer", "minimum": 1, "maximum": u32::MAX }),
             "database" => json!({ "type": "integer", "minimum": 0, "maximum": 15 }),
             "id" => json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" }),
             _ => json!({ "type": "string", "minLength": 1 }),
@@ -101,13 +101,20 @@ fn kind(kind: Kind) -> Value {
         Kind::Text => json!({ "type": "string" }),
         Kind::Bytes => json!({ "$ref": "#/components/schemas/Bytes" }),
         Kind::Json => {
-            json!({ "description": "JSON as it stands, or a text that holds it.", "type": ["object", "string"] })
+            json!({ "description": "JSON as it stands, or a text that holds it." })
         }
         Kind::Number => json!({ "type": "integer", "minimum": 0, "maximum": i64::MAX }),
+        Kind::Count => json!({ "type": "integer", "minimum": 1, "maximum": i64::MAX }),
+        Kind::Frame => json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX }),
+        Kind::Of(texts) => json!({ "type": "string", "enum": texts }),
         Kind::Flag => json!({ "type": "boolean" }),
-        Kind::Texts => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
+        Kind::Texts => {
+            let plain = json!({ "type": "string", "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]*$" });
+            json!({ "type": "object", "propertyNames": plain, "additionalProperties": plain })
+        }
         Kind::Vectors => {
-            json!({ "type": "object", "additionalProperties": { "type": "array", "items": { "type": "number" } } })
+            let number = json!({ "type": "number", "minimum": f32::MIN, "maximum": f32::MAX });
+            json!({ "type": "object", "additionalProperties": { "type": "array", "items": number } })
         }
     }
 }
@@ -120,7 +127,7 @@ fn operation(route: &Route) -> Value {
         match *word {
             Word::Path(_) | Word::Is(_) => {}
             Word::PathAt(_, name) => {
-                properties.insert(name.to_owned(), kind(Kind::Number));
+                properties.insert(name.to_owned(), kind(Kind::Frame));
                 required.push(name);
             }
             Word::Field(name, of) => {
@@ -128,7 +135,8 @@ fn operation(route: &Route) -> Value {
                 required.push(name);
             }
             Word::Option(name, _, of) | Word::Tail(name, of) => {
-                properties.insert(name.to_owned(), kind(of));
+                let or_null = json!({ "anyOf": [kind(of), { "type": "null" }] });
+                properties.insert(name.to_owned(), or_null);
             }
             Word::Query(name, _, of) => {
                 parameters
@@ -166,7 +174,8 @@ fn operation(route: &Route) -> Value {
     let summary = format!("{} The command {}.", route.summary, route.command.to_ascii_uppercase());
     let mut operation = described(route.id, &summary, parameters, responses.into());
     if raw {
-        operation["requestBody"] = json!({ "required": true, "content": { "application/octet-stream": {} } });
+        operation["requestBody"] =
+            json!({ "required": false, "content": { "application/octet-stream": {} } });
     } else if route.verb == Verb::Post {
         let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
         if !required.is_empty() {
@@ -196,7 +205,8 @@ fn streamed(verb: &str, path: &str, id: &str, summary: &str) -> Value {
     };
     let mut operation = described(id, summary, of_path(path), responses);
     if verb == "post" {
-        operation["requestBody"] = json!({ "required": true, "content": bytes });
+        // An empty body is one, too.
+        operation["requestBody"] = json!({ "required": false, "content": bytes });
     }
     operation
 }
@@ -208,6 +218,10 @@ fn traced() -> Value {
         json!({ "200": { "description": "All that could be taken is on disk.", "content": content } });
     let summary = "Spans of OpenTelemetry (OTLP), packed by gzip or not, become runs and frames.";
     let mut operation = described("traces", summary, Vec::new(), responses);
+    // What the traces themselves are refused for is told as the protocol has it.
+    for (kind, schema) in content.as_object().into_iter().flatten() {
+        operation["responses"]["default"]["content"][kind] = schema.clone();
+    }
     operation["requestBody"] = json!({ "required": true, "content": content });
     operation
 }
@@ -227,7 +241,7 @@ fn replayed(verb: &str, path: &str, id: &str, summary: &str) -> Value {
     let mut operation = described(id, summary, of_path(path), responses);
     if id == "replay" {
         operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": {
-            "type": "object", "properties": { "request": bytes(), "name": { "type": "string" } },
+            "type": "object", "properties": { "request": bytes(), "name": { "type": ["string", "null"] } },
             "required": ["request"], "additionalProperties": false,
         } } } });
     }

@@ -96,7 +96,7 @@ async fn ask(State(shared): State<Arc<Shared>>, path: RawPathParams, request: Re
     let asking = shared.session(&request)?;
     let (head, body) = request.into_parts();
     json_only(&head.headers)?;
-    let (body, _places) = shared.body(body).await?;
+    let (body, _place) = shared.body(body).await?;
     let mut members = Members::parse(&body).map_err(Problem::bad)?;
     let asked = members.take("request").ok_or_else(|| Problem::bad("\"request\" is missing"))?;
     let asked = json::words("request", &asked, Kind::Bytes, None).map_err(Problem::bad)?;

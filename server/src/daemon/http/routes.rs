@@ -23,6 +23,12 @@ pub(super) enum Kind {
     Json,
     /// An integer that is not negative.
     Number,
+    /// One that is at least 1.
+    Count,
+    /// A frame's number, or 0.
+    Frame,
+    /// One of these texts.
+    Of(&'static [&'static str]),
     /// `true` adds the word, `false` does not.
     Flag,
     /// An object of texts: a word, a key and a value for each.
@@ -30,6 +36,18 @@ pub(super) enum Kind {
     /// An object of arrays of numbers: a word, a key and its numbers as f32 in little-endian bytes for each.
     Vectors,
 }
+
+impl Kind {
+    /// Whether it is written in digits.
+    pub(super) fn is_number(self) -> bool {
+        matches!(self, Self::Number | Self::Count | Self::Frame)
+    }
+}
+
+const ANY_STATUS: Kind = Kind::Of(&["open", "ok", "failed", "abandoned"]);
+const LAST_STATUS: Kind = Kind::Of(&["ok", "failed", "abandoned"]);
+const SEVERITY: Kind = Kind::Of(&["debug", "normal", "flagged", "escalated"]);
+const DRAWS: Kind = Kind::Of(&["clock", "uuid", "random", "fill"]);
 
 /// How a command's words are made, in order.
 #[derive(Debug, Clone, Copy)]
@@ -102,7 +120,7 @@ const fn makes(route: Route) -> Route {
     Route { status: 201, ..route }
 }
 
-use Kind::{Bytes, Flag, Json, Number, Text, Texts, Vectors};
+use Kind::{Bytes, Count, Flag, Frame, Json, Number, Text, Texts, Vectors};
 use Verb::{Delete, Get, Post, Put};
 use Word::{Asked, Body, Field, Is, Option as Opt, Path, PathAt, Query, Tail};
 
@@ -113,7 +131,11 @@ pub(super) const ROUTES: &[Route] = &[
         "/v1/runs",
         "listRuns",
         "run.list",
-        &[Query("status", "STATUS", Text), Query("count", "COUNT", Number), Query("from", "FROM", Number)],
+        &[
+            Query("status", "STATUS", ANY_STATUS),
+            Query("count", "COUNT", Number),
+            Query("from", "FROM", Number),
+        ],
         Gives::Page("runs", Schema::Runs),
         "Runs, the oldest first, and a cursor for going on after them: 0 where there are no more.",
     ),
@@ -126,7 +148,7 @@ pub(super) const ROUTES: &[Route] = &[
             Opt("name", "NAME", Text),
             Opt("agent", "AGENT", Text),
             Opt("model", "MODEL", Text),
-            Opt("severity", "SEVERITY", Text),
+            Opt("severity", "SEVERITY", SEVERITY),
             Opt("metadata", "METADATA", Json),
             Opt("started_ns", "STARTED", Number),
             Opt("tags", "TAG", Texts),
@@ -148,7 +170,7 @@ pub(super) const ROUTES: &[Route] = &[
         "/v1/runs/{run}/end",
         "endRun",
         "run.end",
-        &[Path("run"), Tail("status", Text)],
+        &[Path("run"), Tail("status", LAST_STATUS)],
         Gives::Nothing,
         "Ends a run that was begun here, as `ok` where no status is given.",
     ),
@@ -163,7 +185,7 @@ pub(super) const ROUTES: &[Route] = &[
             Opt("name", "NAME", Text),
             Opt("agent", "AGENT", Text),
             Opt("model", "MODEL", Text),
-            Opt("severity", "SEVERITY", Text),
+            Opt("severity", "SEVERITY", SEVERITY),
             Opt("metadata", "METADATA", Json),
             Opt("started_ns", "STARTED", Number),
             Opt("tags", "TAG", Texts),
@@ -187,7 +209,7 @@ pub(super) const ROUTES: &[Route] = &[
         "run.tail",
         &[
             Path("run"),
-            Query("from", "FROM", Number),
+            Query("from", "FROM", Frame),
             Query("count", "COUNT", Number),
             Query("wait_ms", "BLOCK", Number),
         ],
@@ -205,8 +227,8 @@ pub(super) const ROUTES: &[Route] = &[
             Field("request", Bytes),
             Field("response", Bytes),
             Opt("metadata", "METADATA", Json),
-            Opt("parent", "PARENT", Number),
-            Opt("severity", "SEVERITY", Text),
+            Opt("parent", "PARENT", Frame),
+            Opt("severity", "SEVERITY", SEVERITY),
             Opt("error", "ERROR", Flag),
             Opt("started_ns", "STARTED", Number),
             Opt("duration_ns", "DURATION", Number),
@@ -224,8 +246,8 @@ pub(super) const ROUTES: &[Route] = &[
             Field("component", Text),
             Field("request", Bytes),
             Opt("metadata", "METADATA", Json),
-            Opt("parent", "PARENT", Number),
-            Opt("severity", "SEVERITY", Text),
+            Opt("parent", "PARENT", Frame),
+            Opt("severity", "SEVERITY", SEVERITY),
             Opt("started_ns", "STARTED", Number),
         ],
         Gives::Named("seq", Schema::Number),
@@ -250,7 +272,7 @@ pub(super) const ROUTES: &[Route] = &[
             Path("seq"),
             Opt("error", "ERROR", Flag),
             Opt("metadata", "METADATA", Json),
-            Opt("severity", "SEVERITY", Text),
+            Opt("severity", "SEVERITY", SEVERITY),
             Opt("duration_ns", "DURATION", Number),
         ],
         Gives::Nothing,
@@ -261,7 +283,7 @@ pub(super) const ROUTES: &[Route] = &[
         "/v1/runs/{run}/draws",
         "draw",
         "nondet.draw",
-        &[Path("run"), Field("kind", Text), Tail("length", Number)],
+        &[Path("run"), Field("kind", DRAWS), Tail("length", Number)],
         Gives::Named("drawn", Schema::Drawn),
         "Draws for a run that is being recorded: `clock`, `uuid`, `random` or `fill` (so many bytes).",
     )),
@@ -288,7 +310,7 @@ pub(super) const ROUTES: &[Route] = &[
         "/v1/runs/{run}/state",
         "stateAt",
         "snap.at",
-        &[Path("run"), Asked("at", Number)],
+        &[Path("run"), Asked("at", Frame)],
         Gives::Found(Schema::Snapshot),
         "The last state that was kept at this frame or before it.",
     ),
@@ -306,7 +328,7 @@ pub(super) const ROUTES: &[Route] = &[
         "/v1/databases/{database}/keys/{key}",
         "setKey",
         "set",
-        &[Path("key"), Body, Query("px", "PX", Number)],
+        &[Path("key"), Body, Query("px", "PX", Count)],
         Gives::Nothing,
         "Sets what a key holds, for so many milliseconds where that is said.",
     ),
@@ -342,7 +364,7 @@ pub(super) const ROUTES: &[Route] = &[
         "/v1/databases/{database}/keys",
         "scanKeys",
         "scan",
-        &[Asked("cursor", Number), Query("match", "MATCH", Text), Query("count", "COUNT", Number)],
+        &[Asked("cursor", Number), Query("match", "MATCH", Text), Query("count", "COUNT", Count)],
         Gives::Page("keys", Schema::Keys),
         "Keys of a database, and a cursor for going on: 0 where there are no more. Begin with 0.",
     ),

@@ -22,6 +22,9 @@ pub(super) enum Schema {
     Versions,
 }
 
+/// RFC 4648, with padding, and no bits left over.
+const BASE64: &str = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$";
+
 /// What every description of a reply may refer to.
 pub(super) fn components() -> Value {
     let count = || json!({ "type": "integer", "minimum": 0 });
@@ -37,7 +40,7 @@ pub(super) fn components() -> Value {
             "description": "Bytes: a text where they are UTF-8, else base64.",
             "oneOf": [
                 { "type": "string" },
-                { "type": "object", "properties": { "base64": { "type": "string", "contentEncoding": "base64" } },
+                { "type": "object", "properties": { "base64": { "type": "string", "contentEncoding": "base64", "pattern": BASE64 } },
                   "required": ["base64"], "additionalProperties": false },
             ],
         },

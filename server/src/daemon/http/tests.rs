@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -15,6 +16,8 @@ struct Api {
     bench: Bench,
     address: SocketAddr,
     stop: tokio::sync::watch::Sender<bool>,
+    /// Connections that ended.
+    ended: tokio::sync::watch::Receiver<usize>,
 }
 
 /// What came back.
@@ -31,20 +34,38 @@ impl Api {
     }
 
     fn with(is_open: bool) -> Self {
+        Self::patient(is_open, super::STALL)
+    }
+
+    /// Whose connections have to take something of their responses this often.
+    fn patient(is_open: bool, stall: Duration) -> Self {
         let bench = Bench::new();
         let listener = bench.runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         let unasked = is_open.then(|| bench.daemon.owner().unwrap());
         let mounts = crate::proxy::Upstreams::default().mounts().unwrap();
-        let http = Arc::new(Http::new(bench.daemon.clone(), unasked, address, mounts));
+        let http = Http { stall, ..Http::new(bench.daemon.clone(), unasked, address, mounts) };
+        let http = Arc::new(http);
         let (stop, stopped) = tokio::sync::watch::channel(false);
+        let (end, ended) = tokio::sync::watch::channel(0);
         bench.runtime.spawn(async move {
             while let Ok((stream, from)) = listener.accept().await {
-                let (http, stopped) = (http.clone(), stopped.clone());
-                tokio::spawn(async move { http.serve(stream, from, stopped).await });
+                let (http, stopped, end) = (http.clone(), stopped.clone(), end.clone());
+                tokio::spawn(async move {
+                    http.serve(stream, from, stopped).await;
+                    end.send_modify(|ended| *ended += 1);
+                });
             }
         });
-        Self { bench, address, stop }
+        Self { bench, address, stop, ended }
+    }
+
+    /// Waits until so many connections ended.
+    fn ended_are(&self, count: usize) {
+        let mut ended = self.ended.clone();
+        self.bench.runtime.block_on(async move {
+            ended.wait_for(|ended| *ended >= count).await.unwrap();
+        });
     }
 
     /// Sends these bytes and reads to the end.
@@ -402,4 +423,108 @@ fn the_description_names_every_route_and_every_route_is_there() {
         assert!(document["components"]["schemas"][name].is_object(), "{name}");
     }
     let _ = api.stop.send(true);
+}
+
+/// Each piece of a body once took a place of 1 KiB among those of all bodies, so 600 KB that came as chunks of one byte took more than there is, and
+/// whoever came meanwhile was told to try again.
+#[test]
+fn a_body_in_chunks_of_one_byte_takes_no_more_room_than_another() {
+    let api = Api::new();
+    let head = format!(
+        "PUT /v1/databases/0/keys/k HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n",
+        api.address
+    );
+    let chunks = b"1\r\nx\r\n".repeat(600_000);
+    let put = api.raw(&[head.as_bytes(), &chunks, b"0\r\n\r\n"].concat());
+    assert_eq!(put.status, 204, "{}", put.text());
+    assert_eq!(api.ask("GET /v1/databases/0/keys/k", Value::Null).body, vec![b'x'; 600_000]);
+}
+
+/// A connection that asked for much and took nothing of it was once kept for ever, with what it had asked for.
+#[test]
+fn who_takes_nothing_of_a_response_is_hung_up_on() {
+    let api = Api::patient(true, Duration::from_millis(50));
+    let long = vec![b'x'; 32 << 20];
+    assert_eq!(api.ask_with("PUT /v1/databases/0/keys/k", "", &long).status, 204);
+    api.ended_are(1);
+    let mut deaf = TcpStream::connect(api.address).unwrap();
+    let asked = format!("GET /v1/databases/0/keys/k HTTP/1.1\r\nhost: {}\r\n\r\n", api.address);
+    deaf.write_all(asked.as_bytes()).unwrap();
+    api.ended_are(2);
+    let mut all = Vec::new();
+    let _ = deaf.read_to_end(&mut all);
+    assert!(all.len() < long.len(), "{} bytes", all.len());
+}
+
+/// Every blob that came held a thread until all of it had come, of 512 that there are; whoever sent as many, slowly, kept all streams from going on.
+#[test]
+fn blobs_that_come_slowly_take_so_many_places_and_then_others_are_told_to_wait() {
+    let api = Api::new();
+    let kept = api.ask_with("POST /v1/blobs", "", b"kept");
+    let id = serde_json::from_slice::<Value>(&kept.body).unwrap()["id"].as_str().unwrap().to_owned();
+    let asked = format!(
+        "POST /v1/blobs HTTP/1.1\r\nhost: {}\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n",
+        api.address
+    );
+    let begin = || {
+        let mut stream = TcpStream::connect(api.address).unwrap();
+        stream.write_all(asked.as_bytes()).unwrap();
+        let mut told = [0; 12];
+        stream.read_exact(&mut told).unwrap();
+        (stream, String::from_utf8(told.to_vec()).unwrap())
+    };
+    let mut slow: Vec<_> = (0..super::UPLOADS_MAX).map(|_| begin()).collect();
+    assert!(slow.iter().all(|(_, told)| told == "HTTP/1.1 100"));
+    slow.iter_mut().for_each(|(stream, _)| stream.write_all(b"x").unwrap());
+    let refused = api.ask_with("POST /v1/blobs", "", b"late");
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{}", refused.text());
+    assert_eq!(api.ask(&format!("GET /v1/blobs/{id}"), Value::Null).text(), "kept");
+    for (mut stream, _) in slow {
+        stream.write_all(b"y").unwrap();
+        let mut all = String::new();
+        stream.read_to_string(&mut all).unwrap();
+        assert!(all.contains("HTTP/1.1 201"), "{all}");
+    }
+    assert_eq!(api.ask_with("POST /v1/blobs", "", b"late").status, 201);
+}
+
+#[test]
+fn heads_that_mean_two_things_or_another_protocol_are_refused_and_their_connection_ends() {
+    let api = Api::new();
+    let host = format!("host: {}\r\n", api.address);
+    let two = format!("POST /v1/runs HTTP/1.1\r\n{host}content-length: 2\r\ncontent-length: 3\r\n\r\n{{}}");
+    let flood = format!("GET /healthz HTTP/1.1\r\n{host}{}\r\n", "a: b\r\n".repeat(1000));
+    let long = format!("GET /healthz HTTP/1.1\r\n{host}a: {}\r\n\r\n", "b".repeat(1_000_000));
+    let folded = format!("GET /healthz HTTP/1.1\r\n{host}a: b\r\n c: d\r\n\r\n");
+    let length = format!("POST /v1/runs HTTP/1.1\r\n{host}content-length: -1\r\n\r\n");
+    for head in [&*two, &flood, &long, &folded, &length, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\0\0\0"] {
+        let answer = api.raw(head.as_bytes());
+        let text = String::from_utf8_lossy(&answer.body);
+        assert!(
+            answer.status == 0 || answer.status >= 400,
+            "{}: {} {text}",
+            &head[..60.min(head.len())],
+            answer.status
+        );
+        assert!(!text.contains("HTTP/1.1"), "nothing behind it is answered: {text}");
+    }
+    // What is announced takes nothing, and is refused before it comes.
+    let announced =
+        format!("PUT /v1/databases/0/keys/k HTTP/1.1\r\n{host}content-length: 2147483648\r\n\r\nx");
+    assert_eq!(api.raw(announced.as_bytes()).status, 413);
+    // A packed body that is far more than it seems.
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    (0..64).for_each(|_| packed.write_all(&vec![0; 1 << 20]).unwrap());
+    let bomb = packed.finish().unwrap();
+    assert!(bomb.len() < 100_000);
+    let headers = "content-type: application/x-protobuf\r\ncontent-encoding: gzip\r\n";
+    assert_eq!(api.ask_with("POST /v1/traces", headers, &bomb).status, 413);
+    let deep = format!("{{\"resourceSpans\":{}1{}}}", "[".repeat(1_000_000), "]".repeat(1_000_000));
+    for (path, kind) in [("/v1/traces", "application/json"), ("/v1/runs", "application/json")] {
+        let answer =
+            api.ask_with(&format!("POST {path}"), &format!("content-type: {kind}\r\n"), deep.as_bytes());
+        assert!([400, 413].contains(&answer.status), "{path}: {}", answer.status);
+    }
+    let metadata = format!("{{\"metadata\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    assert!((200..500).contains(&api.ask_with("POST /v1/runs", "", metadata.as_bytes()).status));
 }

@@ -34,7 +34,7 @@ async fn traces(State(shared): State<Arc<Shared>>, request: Request) -> Result<R
         plain if plain.eq_ignore_ascii_case("identity") || plain.is_empty() => false,
         _ => return Err(unknown("a body is packed by gzip, or not at all")),
     };
-    let (body, _places) = shared.body(body).await?;
+    let (body, _place) = shared.body(body).await?;
     let now_ns = shared.daemon.now_ns();
     let _one = shared.traces.acquire().await;
     let taken = apart(&shared.daemon, || match is_packed {

@@ -73,11 +73,7 @@ impl Collector for Now {
         let Self { figures, activity, stats } = self;
         let counters = [
             ("annals_commands", "Commands done.", figures.commands),
-            (
-                "annals_connections_begun",
-                "Connections over RESP that were let in.",
-                figures.connections_begun,
-            ),
+            ("annals_connections_begun", "Connections that were let in.", figures.connections_begun),
             ("annals_logins_refused", "Logins with a wrong token.", figures.logins_refused),
             ("annals_slow_turns", "Turns that took longer than slow_ms.", figures.slow),
             ("annals_values_hits", "Reads of keys whose value was at hand.", figures.values_hits),
