@@ -1,6 +1,6 @@
 //! `annals token`: who may come to a daemon. One that serves the store has it done; else it is done here.
 
-use annals::{Options, Store};
+use annals::{ErrorKind, Options, Store};
 use annals_server::{Rights, ServingError, Token, ask_daemon, make_token, revoke_token, tokens};
 use serde_json::json;
 
@@ -31,7 +31,7 @@ fn add(global: &Global, args: &TokenAddArgs, out: &mut Out) -> Result<()> {
         b"RIGHTS",
         named.as_bytes(),
     ];
-    let text = match ask_daemon(&root, &words).map_err(engine)? {
+    let text = match ask_daemon(&root, &words).map_err(of_daemon)? {
         Some(text) => text,
         None => {
             let (store, now_ns) = open(global)?;
@@ -66,7 +66,7 @@ fn list(global: &Global, out: &mut Out) -> Result<()> {
 
 fn revoke(global: &Global, name: &str, out: &mut Out) -> Result<()> {
     let root = locate::store(global.store.as_deref());
-    if ask_daemon(&root, &[b"TOKEN.REVOKE", name.as_bytes()]).map_err(engine)?.is_none() {
+    if ask_daemon(&root, &[b"TOKEN.REVOKE", name.as_bytes()]).map_err(of_daemon)?.is_none() {
         let (store, _) = open(global)?;
         let was = revoke_token(&store, name).map_err(told)?;
         store.close().map_err(engine)?;
@@ -84,6 +84,16 @@ fn open(global: &Global) -> Result<(Store, u64)> {
     let now_ns = options.io.now_ns();
     let store = Store::open_with(locate::store(global.store.as_deref()), options).map_err(engine)?;
     Ok((store, now_ns))
+}
+
+/// What the daemon said. What is not there is a token here, and nothing else.
+fn of_daemon(error: annals::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::NotFound => {
+            Failure::new(Code::NoSuchThing, error, "`annals token list` lists what there is")
+        }
+        _ => engine(error),
+    }
 }
 
 fn told(error: ServingError) -> Failure {

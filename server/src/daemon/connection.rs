@@ -112,7 +112,7 @@ async fn idle(most: Option<Duration>) {
 }
 
 /// Waits until something may have come.
-async fn pause(daemon: &Daemon, session: &Session, until: Option<u64>) {
+pub(super) async fn pause(daemon: &Daemon, session: &Session, until: Option<u64>) {
     let now = daemon.now_ns() / 1_000_000;
     let left = until.map_or(LOOK, |until| Duration::from_millis(until.saturating_sub(now)).min(LOOK));
     // What recorders add is found by looking.

@@ -4,7 +4,8 @@ use super::table::Command;
 use crate::resp::Reply;
 
 /// Flags that mean something here only.
-const OWN: [&str; 8] = ["settled", "apart", "whole", "stores", "operate", "action", "reveals", "redacts"];
+const OWN: [&str; 9] =
+    ["settled", "apart", "whole", "stores", "operate", "action", "reveals", "redacts", "replays"];
 
 /// The entry of COMMAND and COMMAND INFO.
 pub(super) fn info(command: &Command) -> Reply {

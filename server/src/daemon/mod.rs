@@ -7,7 +7,7 @@
 //! Invariants: one lock around reading and handing over makes each turn atomic among all connections; it is never held while anybody
 //! waits for the disk. Nothing is replied before all it rests on is on disk. A connection can hold no more than its limits let it.
 //!
-//! Layout: `config` (what it is told), `access` (tokens), `server` (listening, ending), `connection` (bytes and turns), `turn` (requests done),
+//! Layout: `config` (what it is told), `access` (tokens), `tenant` (a namespace as it is served), `operations` (what operators did), `slow` (what took long), `http` (the same over HTTP), `perform` (one command alone), `server` (listening, ending), `connection` (bytes and turns), `turn` (requests done),
 //! `files` (how many may be open), `databases` (keys, deadlines, what is not on disk yet), `values` (what keys hold, at hand), `open_runs` (what is being recorded), `entries` (what XADD adds in a row), `proxied` (runs as the proxy of many asks for them), `replay` (what is replayed to a connection), `cursors` (places in scans), `session` (what a connection is), `table` (the commands) and `commands/`
 //! (a file for each group), `docs` (what COMMAND says of them), `glob` (patterns).
 //!

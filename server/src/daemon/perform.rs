@@ -1,16 +1,10 @@
 //! One command for somebody who asks it alone, as over HTTP: a turn of its own.
 
-use std::time::Duration;
-
-use tokio::time::timeout;
-
+use super::connection::pause;
 use super::session::{Daemon, Held, Session};
 use super::slow::Name;
 use super::turn::{Single, single};
 use crate::resp::Reply;
-
-/// How often it is looked for what a command waits for.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// Does a command: its reply, once all that it rests on is on disk.
 pub(super) async fn perform(daemon: &Daemon, session: &mut Session, words: Vec<Vec<u8>>) -> Reply {
@@ -20,13 +14,10 @@ pub(super) async fn perform(daemon: &Daemon, session: &mut Session, words: Vec<V
         let Some(held) = session.held.take() else { return Reply::error("BUG a command was lost") };
         let (waits, until) = (held.waits, held.until);
         if waits {
-            let now = daemon.now_ns() / 1_000_000;
-            let left = until.map_or(LOOK, |until| Duration::from_millis(until.saturating_sub(now)).min(LOOK));
-            let left = left.max(Duration::from_millis(1));
-            match &session.grant {
-                Some(grant) => drop(timeout(left, grant.tenant.added.notified()).await),
-                None => tokio::time::sleep(left).await,
-            }
+            pause(daemon, session, until).await;
+        }
+        if session.is_taken_back(daemon) {
+            return Reply::error("NOAUTH the token was taken back");
         }
         let began = daemon.io.monotonic_ns();
         let done = match held.apart {

@@ -157,7 +157,15 @@ fn admitted(
     now_ns: u64,
 ) -> Result<(Access, Option<String>), ServingError> {
     let mut tokens = access::tokens(store)?;
-    tokens.extend(serving.tokens(namespace)?);
+    for token in serving.tokens(namespace)? {
+        // One of them would be let in with the other's rights, or taken back with it.
+        if tokens.iter().any(|known| known.name == token.name) {
+            let why =
+                format!("two tokens are called {:?}: give the one in the file another name", token.name);
+            return Err(ServingError::Refused(why));
+        }
+        tokens.push(token);
+    }
     let mut made = None;
     if asks && tokens.is_empty() && serving.log == Some(Log::Json) {
         let why = "there is no token, and a log is no place to show one: make one with `annals token add`";
@@ -377,5 +385,25 @@ async fn sweep_one(databases: &Databases) {
         let Some(next) = next else { break };
         from = next;
         tokio::time::sleep(PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_of_the_file_does_not_take_the_place_of_one_of_the_store() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path().join("s")).unwrap();
+        access::make_token(&store, "ci", "n", Rights::READ, 1).unwrap();
+        let hash = blake3::hash(b"x").to_hex();
+        let named = |name: &str| {
+            let file = format!("[[tokens]]\nname = \"{name}\"\nblake3 = \"{hash}\"\n");
+            let serving = Serving::parse(&file).unwrap();
+            admitted(&store, "default", &serving, true, 1).map(|(access, made)| (access.all().len(), made))
+        };
+        assert!(named("ci").unwrap_err().to_string().contains("two tokens are called \"ci\""));
+        assert_eq!(named("other").unwrap(), (2, None));
     }
 }

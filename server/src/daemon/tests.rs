@@ -24,7 +24,7 @@ pub(super) struct Bench {
 }
 
 /// One of its connections.
-struct Client<'a> {
+pub(super) struct Client<'a> {
     bench: &'a Bench,
     session: Session,
     requests: Requests,
@@ -55,7 +55,7 @@ impl Bench {
         Arc::new(Daemon::new(store, "default", io, access, Patience::default(), runtime.handle().clone()))
     }
 
-    fn client(&self) -> Client<'_> {
+    pub(super) fn client(&self) -> Client<'_> {
         self.client_with(Some(self.daemon.owner().unwrap()))
     }
 
@@ -68,7 +68,7 @@ impl Bench {
 
 impl Client<'_> {
     /// What these bytes are answered with, and whether it is hung up on.
-    fn bytes(&mut self, bytes: &[u8]) -> (String, bool) {
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> (String, bool) {
         let (mut input, mut all) = (bytes, Vec::new());
         loop {
             let mut turn = turn(&self.bench.daemon, &mut self.session, &mut self.requests, &mut input);

@@ -4,6 +4,7 @@ use annals::Nondet;
 
 use super::parse::{integer_of, is, number, run_name, syntax};
 use super::runs::{open_run, replay_of};
+use crate::daemon::access::Rights;
 use crate::daemon::table::{Command, command, in_group};
 use crate::daemon::turn::{Call, Outcome, Refusal, wrong_number};
 use crate::resp::Reply;
@@ -16,7 +17,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
     [command(
         "nondet.draw",
         -3,
-        &["write"],
+        &["write", "replays"],
         "annals 0.1.0",
         "Draws for a run: CLOCK (nanoseconds since 1970), UUID, RANDOM (a number of 64 bits as text) or FILL (so many random bytes). A run that is being recorded gets a new \
      value, which is recorded; of one that has ended this connection gets what was recorded, in order. An error DIVERGED where something else was drawn.",
@@ -50,7 +51,12 @@ fn draw(call: &mut Call<'_, '_>) -> Outcome {
         _ => return Err(wrong_number("nondet.draw")),
     };
     let name = run_name(call.word(1))?;
-    if call.tenant.open_run(name).is_some() {
+    let records = call.tenant.open_run(name).is_some();
+    let right = if records { Rights::RECORD } else { Rights::READ };
+    if !call.session.may(right) {
+        return Err(Refusal(format!("NOPERM a draw for this run takes the right {right}")));
+    }
+    if records {
         let (drawn, ticket) = open_run(call, 1)?.draw(|draws| drawn(draws, kind))?;
         if let Some(ticket) = ticket {
             call.work.rest_on(ticket);

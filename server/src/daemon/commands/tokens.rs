@@ -36,7 +36,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "token.list",
             1,
             &["operate", "apart"],
-            "Returns the name, namespace, rights and beginning of each token.",
+            "Returns the name, namespace and rights of each token, and when it was made.",
             "",
             |call| {
                 let tokens = call.daemon.access.all().into_iter().map(|token| {

@@ -21,7 +21,7 @@ pub(super) fn document(is_open: bool) -> Value {
         add(&mut paths, path, verb, streamed(verb, path, id, summary));
     }
     for (verb, path, id, summary) in replays::DESCRIBED {
-        add(&mut paths, path, verb, replayed(verb, path, id, summary));
+        add(&mut paths, path, verb, replayed(path, id, summary));
     }
     add(&mut paths, "/v1/traces", "post", traced());
     for (path, id, summary) in [
@@ -226,7 +226,7 @@ fn traced() -> Value {
     operation
 }
 
-fn replayed(verb: &str, path: &str, id: &str, summary: &str) -> Value {
+fn replayed(path: &str, id: &str, summary: &str) -> Value {
     let object = |name: &str, schema: Value| json!({ "application/json": { "schema": { "type": "object", "properties": { name: schema }, "required": [name] } } });
     let bytes = || json!({ "$ref": "#/components/schemas/Bytes" });
     let responses = match id {
@@ -245,6 +245,5 @@ fn replayed(verb: &str, path: &str, id: &str, summary: &str) -> Value {
             "required": ["request"], "additionalProperties": false,
         } } } });
     }
-    let _ = verb;
     operation
 }

@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 
 use super::Http;
 use crate::daemon::access::Rights;
+use crate::daemon::perform::perform;
+use crate::daemon::session::{Facts, Session};
 use crate::daemon::tests::{Bench, token};
+use crate::resp::Reply;
 
 /// A daemon's API at a port of the loopback.
 struct Api {
@@ -527,4 +530,21 @@ fn heads_that_mean_two_things_or_another_protocol_are_refused_and_their_connecti
     }
     let metadata = format!("{{\"metadata\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
     assert!((200..500).contains(&api.ask_with("POST /v1/runs", "", metadata.as_bytes()).status));
+}
+
+/// A request that waits for frames went on for whoever's token had been taken back meanwhile.
+#[test]
+fn a_request_ends_with_the_token_that_it_came_by() {
+    let bench = Bench::new();
+    bench.daemon.access.add(token("reader", "default", Rights::READ));
+    bench.client().bytes(b"run.begin name r\r\nframe.add r llm question answer\r\n");
+    let grant = bench.daemon.login(b"reader", b"token").unwrap();
+    let mut session = Session::new(Facts::default(), grant, false);
+    let mut tail = || {
+        let words = [&b"run.tail"[..], b"r"].map(<[u8]>::to_vec).to_vec();
+        bench.runtime.block_on(perform(&bench.daemon, &mut session, words))
+    };
+    assert!(matches!(tail(), Reply::Array(frames) if frames.len() == 1));
+    bench.daemon.access.remove("reader");
+    assert_eq!(tail(), Reply::error("NOAUTH the token was taken back"));
 }

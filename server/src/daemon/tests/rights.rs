@@ -66,6 +66,22 @@ fn each_right_is_for_its_own_commands() {
         no("token.list", "operate"),
     ));
     of(Rights::OPERATE).script(&format!("get k -> {}\ntoken.list -> *0", no("get", "read")));
+    // Draws are recorded by one, and served again to the other.
+    of(Rights::RECORD).bytes(b"nondet.draw r uuid\r\n");
+    assert!(
+        of(Rights::READ)
+            .bytes(b"nondet.draw r uuid\r\n")
+            .0
+            .starts_with("-NOPERM a draw for this run takes the right record")
+    );
+    owner.bytes(b"run.end r\r\n");
+    assert!(of(Rights::READ).bytes(b"nondet.draw r uuid\r\n").0.starts_with("$36|"));
+    assert!(
+        of(Rights::RECORD)
+            .bytes(b"nondet.draw r uuid\r\n")
+            .0
+            .starts_with("-NOPERM a draw for this run takes the right read")
+    );
     // Within a transaction, too.
     of(Rights::READ).script("multi -> +OK");
     let (reply, _) = of(Rights::READ).bytes(b"multi\r\nset k 9\r\nexec\r\n");
