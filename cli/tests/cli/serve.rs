@@ -2,6 +2,7 @@
 
 #[cfg(target_os = "linux")]
 mod hostile;
+mod hostile_http;
 mod kills;
 
 use std::io::{BufRead, BufReader, Read, Write};

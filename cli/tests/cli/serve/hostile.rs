@@ -49,7 +49,7 @@ impl Daemon {
 }
 
 /// Lets this process and those it starts open many files; says whether it may.
-fn many_files(wanted: u64) -> bool {
+pub(super) fn many_files(wanted: u64) -> bool {
     let now = getrlimit(Resource::Nofile);
     let current = now.maximum.map_or(wanted, |maximum| maximum.min(wanted.max(now.current.unwrap_or(0))));
     let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum: now.maximum });
@@ -63,7 +63,12 @@ fn many_files(wanted: u64) -> bool {
 /// Has an attack run against a daemon, three times. `attack` gives what it keeps open. While it is under way and while that is open another client
 /// sets and reads keys. The daemon takes at most `most_kib` beside what it had; once all of it is closed at most `kept_kib`, which is what the
 /// allocator does not give back, and the third attack takes no more than the second. It knows one connection then, and ends with 0.
-fn besieged<T>(options: &[&str], most_kib: u64, kept_kib: u64, attack: impl Fn(&Bench, &Daemon) -> T) {
+pub(super) fn besieged<T>(
+    options: &[&str],
+    most_kib: u64,
+    kept_kib: u64,
+    attack: impl Fn(&Bench, &Daemon) -> T,
+) {
     let bench = Bench::new();
     let daemon = bench.serve(options);
     let mut client = bench.connect();
