@@ -44,11 +44,11 @@ mod upkeep;
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{BlobId, Link, NodeHash, RunUid, Seqno, StoreId};
 pub use io::ReadMode;
-pub use kv::Scan;
 pub use kv::core::Options;
 pub use kv::{
     BlobReader, Content, History, KEY_BYTES_MAX, Keyspace, KvBatch, ScanRange, StoredBlob, Version, View,
 };
+pub use kv::{Keys, Scan};
 pub use ledger::{Checkpoint, Comparison, Difference, Gap, GapKind, Mark, Part, Proof, Signature};
 pub use log::activity::{Activity, SYNC_BOUNDS_NS};
 pub use log::{Damage, Durability, Ticket, socket_paths};

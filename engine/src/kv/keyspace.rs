@@ -473,19 +473,18 @@ impl Scan {
     }
 }
 
-impl Iterator for Scan {
-    type Item = Result<(Vec<u8>, Vec<u8>)>;
+impl Scan {
+    /// Only the keys: no value is read, so none is checked.
+    #[must_use]
+    pub fn keys(self) -> Keys {
+        Keys(self)
+    }
 
-    fn next(&mut self) -> Option<Self::Item> {
+    /// The next key and where its value stands.
+    fn hit(&mut self) -> Option<Result<Hit>> {
         loop {
             if let Some(hit) = self.page.next() {
-                let key = keys::user_part(&hit.key).to_vec();
-                // The place alone says which version: the seqno is the reader's own bound.
-                return match self.keyspace.read(&key, self.view.seqno(), hit.value) {
-                    Ok(Version { value: Some(value), .. }) => Some(Ok((key, value))),
-                    Ok(_) => continue,
-                    Err(error) => Some(Err(error)),
-                };
+                return Some(Ok(hit));
             }
             if self.done {
                 return None;
@@ -507,6 +506,38 @@ impl Iterator for Scan {
                 }
             }
         }
+    }
+}
+
+impl Iterator for Scan {
+    type Item = Result<(Vec<u8>, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let hit = match self.hit()? {
+                Ok(hit) => hit,
+                Err(error) => return Some(Err(error)),
+            };
+            let key = keys::user_part(&hit.key).to_vec();
+            // The place alone says which version: the seqno is the reader's own bound.
+            match self.keyspace.read(&key, self.view.seqno(), hit.value) {
+                Ok(Version { value: Some(value), .. }) => return Some(Ok((key, value))),
+                Ok(_) => {}
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+/// The keys of a [`Scan`].
+#[derive(Debug)]
+pub struct Keys(Scan);
+
+impl Iterator for Keys {
+    type Item = Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.0.hit()?.map(|hit| keys::user_part(&hit.key).to_vec()))
     }
 }
 

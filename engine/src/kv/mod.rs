@@ -19,6 +19,6 @@ pub(crate) mod write;
 
 pub use blob_reader::BlobReader;
 pub use keys::KEY_BYTES_MAX;
-pub use keyspace::{History, Keyspace, KvBatch, Scan, ScanRange, Version};
+pub use keyspace::{History, Keys, Keyspace, KvBatch, Scan, ScanRange, Version};
 pub use stored::{Content, StoredBlob};
 pub use view::View;

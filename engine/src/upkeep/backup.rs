@@ -88,6 +88,13 @@ pub fn restore(backup: impl AsRef<Path>, to: impl AsRef<Path>, options: Options)
 fn copied(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> {
     let io = &*core.io;
     refuse_used(io, to)?;
+    let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    if whole(to).starts_with(whole(core.paths.root())) {
+        return Err(Error::invalid(format!(
+            "{} lies within the store: name a directory beside it",
+            to.display()
+        )));
+    }
     // As long as this is held no file of it goes away.
     let found = find(io, &core.paths, false, false, core.options.read_mode)?;
     let (from, state) = (found.state.covers, found.state.covers_state.clone());

@@ -130,6 +130,11 @@ fn a_backup_is_restored_only_where_it_is_whole_and_nothing_is_in_the_way() {
     let sim = SimIo::new(4);
     let (store, run) = written(&sim);
     run.end(Status::Ok).unwrap();
+    // A copy within the store would be part of what is copied next.
+    for within in ["s", "s/b", "s/segments/b", "./s/b"] {
+        let refused = store.backup(within, Sharing::Shared).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{within}: {refused}");
+    }
     store.backup("b", Sharing::Shared).unwrap();
     store.close().unwrap();
     let report = restore("b", "r", little(&sim)).unwrap();

@@ -307,6 +307,8 @@ impl Rig {
         for (range, wanted) in ranges {
             let forward: Vec<_> = keyspace.scan(range.clone()).map(Result::unwrap).collect();
             assert!(forward.iter().map(|(k, v)| (k, v)).eq(&wanted), "{range:?}");
+            let keys: Vec<_> = keyspace.scan(range.clone()).keys().map(Result::unwrap).collect();
+            assert!(keys.iter().eq(wanted.keys()), "{range:?}, keys alone");
             let mut back: Vec<_> = keyspace.scan(range.clone().reverse()).map(Result::unwrap).collect();
             back.reverse();
             assert!(back == forward, "{range:?} reversed");

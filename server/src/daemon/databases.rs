@@ -505,9 +505,10 @@ impl<'a> Work<'a> {
         }
         let from = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
         let range = ScanRange::between(from, std::ops::Bound::Unbounded);
-        let mut under = self.keyspace(database).map(|keyspace| keyspace.scan(range)).into_iter().flatten();
+        let mut under =
+            self.keyspace(database).map(|keyspace| keyspace.scan(range).keys()).into_iter().flatten();
         let mut over = over.into_iter().peekable();
-        let mut below: Option<Vec<u8>> = under.next().transpose()?.map(|(key, _)| key);
+        let mut below: Option<Vec<u8>> = under.next().transpose()?;
         let mut found = Vec::new();
         while found.len() < most {
             let key = match (&below, over.peek()) {
@@ -522,7 +523,7 @@ impl<'a> Work<'a> {
                 }
             };
             if below.is_none() {
-                below = under.next().transpose()?.map(|(key, _)| key);
+                below = under.next().transpose()?;
             }
             let Some(key) = key else { continue };
             if !self.state().any_deadline || self.get(database, &key)?.is_some() {
