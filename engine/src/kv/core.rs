@@ -302,7 +302,9 @@ impl Core {
         let found = find(&*self.io, &self.paths, false, false, self.options.read_mode)?;
         // What the index is about to name must be there to be read.
         *crate::log::segments::write(&self.segments) = found.segments.clone();
-        let (end, entries) = match found.state.covers > followed.end {
+        // Where it ended may be in a segment that compaction has replaced since.
+        let ended = found.state.position(followed.end);
+        let (end, entries) = match found.state.position(found.state.covers) > ended {
             true => {
                 let (end, entries) = read_on(&found, found.state.covers, found.state.covers_state.clone())?;
                 match self.index.reload(&found.state, entries, end.state.last_seqno()) {

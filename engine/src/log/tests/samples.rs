@@ -9,28 +9,29 @@ use crate::io::sim::SimIo;
 use crate::io::{Io, Open};
 use crate::log::batch::BatchBuf;
 use crate::log::layout::{
-    BatchHeader, FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, Salt, SegmentHeader,
-    chain_digest, stamp_record,
+    BatchHeader, SEGMENT_FORMAT, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, Salt, SegmentHeader,
+    REWRITTEN_FORMAT, chain_digest, seal_record, stamp_record, start_record,
 };
-use crate::log::ledger::{Frontier, leaf_hash, record_hash};
-use crate::log::manifest::{Clean, Manifest, SegmentEntry, State, TableEntry};
+use crate::log::erased::{Erased, ErasedBatches};
+use crate::log::ledger::{Frontier, Node, leaf_hash, record_hash};
+use crate::log::manifest::{Clean, FORMAT, Manifest, SegmentEntry, State, TableEntry};
 use crate::log::paths::Paths;
 use crate::log::record::{
-    BodyRef, FrameHead, GroupPart, HistoryCode, Kind, KvHead, PartHead, RecipeRef, RunFields, RunHead,
+    BodyRef, FrameHead, GroupPart, GroupRest, HistoryCode, Kind, KvHead, PartHead, RecipeRef, RunFields, RunHead,
     SnapshotHead, SpaceHead,
 };
 use crate::log::totals::Totals;
 use crate::trace::Component;
 use crate::trace::chain;
 
-pub(super) const STORE: StoreId = StoreId(*b"0123456789abcdef");
-pub(super) const SEGMENT: SegmentId = SegmentId(3);
+pub(crate) const STORE: StoreId = StoreId(*b"0123456789abcdef");
+pub(crate) const SEGMENT: SegmentId = SegmentId(3);
 /// Where the sample batches stand.
-pub(super) const OFFSET: u64 = SEGMENT_HEADER_BYTES;
+pub(crate) const OFFSET: u64 = SEGMENT_HEADER_BYTES;
 const TIME_NS: u64 = 1_600_000_000_000_000_000;
 const RECORD_SALT: [u8; 16] = [0x5a; 16];
 
-pub(super) fn salt() -> Salt {
+pub(crate) fn salt() -> Salt {
     Salt::new(STORE, SEGMENT)
 }
 
@@ -52,10 +53,10 @@ fn extents() -> Vec<Extent> {
         .into()
 }
 
-pub(super) fn segment_header() -> SegmentHeader {
+pub(crate) fn segment_header() -> SegmentHeader {
     SegmentHeader {
         magic: SEGMENT_MAGIC,
-        format: FORMAT_VERSION,
+        format: SEGMENT_FORMAT,
         cipher: 0,
         key_id: 0,
         store: STORE,
@@ -66,11 +67,11 @@ pub(super) fn segment_header() -> SegmentHeader {
     }
 }
 
-pub(super) fn put_inline() -> KvHead {
+pub(crate) fn put_inline() -> KvHead {
     KvHead { space: 17, time_ns: TIME_NS, key: b"key".to_vec(), value: Some(inline(b"value")) }
 }
 
-pub(super) fn run_fields() -> RunFields {
+pub(crate) fn run_fields() -> RunFields {
     RunFields {
         uid: RunUid(2),
         namespace: NamespaceId(16),
@@ -91,7 +92,7 @@ pub(super) fn run_fields() -> RunFields {
 }
 
 /// A frame that ended in its turn.
-pub(super) fn frame() -> FrameHead {
+pub(crate) fn frame() -> FrameHead {
     FrameHead {
         run: RunUid(2),
         seq: 300,
@@ -111,7 +112,7 @@ pub(super) fn frame() -> FrameHead {
 }
 
 /// A frame that has begun; it began before its run did, by its caller's clock.
-pub(super) fn frame_open() -> FrameHead {
+pub(crate) fn frame_open() -> FrameHead {
     FrameHead {
         open: true,
         parent: 0,
@@ -124,20 +125,20 @@ pub(super) fn frame_open() -> FrameHead {
 }
 
 /// A failed frame of the caller's own component.
-pub(super) fn frame_other() -> FrameHead {
+pub(crate) fn frame_other() -> FrameHead {
     FrameHead { component: 15, other: Some("judge".into()), severity: 3, error: true, ..frame() }
 }
 
 /// A frame whose end let a later one that had waited for it be bound, too.
-pub(super) fn frame_ahead() -> FrameHead {
+pub(crate) fn frame_ahead() -> FrameHead {
     FrameHead { link: Some((302, link(0x22))), ..frame() }
 }
 
-pub(super) fn part() -> PartHead {
+pub(crate) fn part() -> PartHead {
     PartHead { run: RunUid(2), seq: 300, part: 1, after_ns: 50_000_000, body: blob() }
 }
 
-pub(super) fn snapshot() -> SnapshotHead {
+pub(crate) fn snapshot() -> SnapshotHead {
     SnapshotHead {
         run: RunUid(2),
         seq: 300,
@@ -146,7 +147,7 @@ pub(super) fn snapshot() -> SnapshotHead {
     }
 }
 
-pub(super) fn spaces() -> [SpaceHead; 3] {
+pub(crate) fn spaces() -> [SpaceHead; 3] {
     let keyspace =
         |history| SpaceHead::Keyspace { id: 17, namespace: NamespaceId(16), name: "kv".into(), history };
     [
@@ -156,7 +157,7 @@ pub(super) fn spaces() -> [SpaceHead; 3] {
     ]
 }
 
-pub(super) fn group_part(first: bool) -> GroupPart<'static> {
+pub(crate) fn group_part(first: bool) -> GroupPart<'static> {
     GroupPart {
         group: 7,
         namespace: NamespaceId(16),
@@ -169,7 +170,21 @@ pub(super) fn group_part(first: bool) -> GroupPart<'static> {
     }
 }
 
-pub(super) fn log_state() -> LogState {
+fn totals() -> Totals {
+    Totals {
+        batches: 3,
+        records: 39,
+        frames: 5,
+        piece_bytes: 1,
+        recipe_bytes: 2,
+        frame_bytes: 3,
+        run_bytes: 4,
+        kv_bytes: 6,
+        chain_bytes: 7,
+    }
+}
+
+pub(crate) fn log_state() -> LogState {
     let mut ledger = Frontier::default();
     for leaf in 0..3u8 {
         ledger.push([leaf; 32]);
@@ -178,17 +193,7 @@ pub(super) fn log_state() -> LogState {
         next_seqno: Seqno(40),
         chain: [0xcd; 16],
         ledger,
-        totals: Totals {
-            batches: 3,
-            records: 39,
-            frames: 5,
-            piece_bytes: 1,
-            recipe_bytes: 2,
-            frame_bytes: 3,
-            run_bytes: 4,
-            kv_bytes: 6,
-            chain_bytes: 7,
-        },
+        totals: totals(),
         newest_ns: TIME_NS,
         next_group: 8,
         next_run: 3,
@@ -196,14 +201,14 @@ pub(super) fn log_state() -> LogState {
     }
 }
 
-pub(super) fn footer() -> Footer {
+pub(crate) fn footer() -> Footer {
     let state = log_state();
-    Footer { tail: 4096, root: state.ledger.root(), state }
+    Footer { tail: 4096, root: state.ledger.root(), state, rewritten_chain: None }
 }
 
-pub(super) fn manifest_state() -> State {
+pub(crate) fn manifest_state() -> State {
     State {
-        format: FORMAT_VERSION,
+        format: FORMAT,
         store: STORE,
         created_ns: TIME_NS,
         segments: vec![
@@ -216,11 +221,13 @@ pub(super) fn manifest_state() -> State {
         synced: 96,
         clean: Some(Clean { tail: 96, state: LogState::empty() }),
         next_table: 5,
+        next_rewritten: SegmentId::REWRITTEN_MIN + 6,
+        erased: totals(),
     }
 }
 
 /// A batch as it stands at [`OFFSET`].
-pub(super) fn stamped(mut batch: BatchBuf) -> Vec<u8> {
+pub(crate) fn stamped(mut batch: BatchBuf) -> Vec<u8> {
     let len = batch.bytes.len();
     for (index, start) in batch.starts.iter().enumerate() {
         let end = batch.starts.get(index + 1).map_or(len, |next| *next as usize);
@@ -239,7 +246,7 @@ pub(super) fn stamped(mut batch: BatchBuf) -> Vec<u8> {
     batch.bytes
 }
 
-pub(super) fn one_record(kind: Kind, head: &[u8], tail: &[u8]) -> Vec<u8> {
+pub(crate) fn one_record(kind: Kind, head: &[u8], tail: &[u8]) -> Vec<u8> {
     let mut batch = BatchBuf::new(NamespaceId(16));
     batch.logical(kind, RECORD_SALT, head, tail).unwrap();
     stamped(batch)
@@ -276,8 +283,87 @@ fn manifest_files() -> (Vec<u8>, Vec<u8>) {
     (read(&paths.manifest(7)), read(&paths.current()))
 }
 
+/// The edit of [`manifest_state`] as format 1 has it.
+fn manifest_before() -> Vec<u8> {
+    let state = manifest_state();
+    let first = (1u16, state.store, state.created_ns, &state.segments, &state.tables, state.covers);
+    codec::encode(&(first, &state.covers_state, state.synced, &state.clean, state.next_table)).unwrap()
+}
+
+/// Where the samples of compaction stand.
+pub(crate) const REWRITTEN: SegmentId = SegmentId(SegmentId::REWRITTEN_MIN + 5);
+
+pub(crate) fn rewritten_salt() -> Salt {
+    Salt::new(STORE, REWRITTEN)
+}
+
+pub(crate) fn rewritten_header() -> SegmentHeader {
+    SegmentHeader { format: REWRITTEN_FORMAT, segment: REWRITTEN, ..segment_header() }
+}
+
+pub(crate) fn rewritten_footer() -> Footer {
+    Footer { rewritten_chain: Some([0xee; 16]), ..footer() }
+}
+
+pub(crate) fn erased() -> Erased {
+    let node = |height, byte| Node { height, hash: [byte; 32] };
+    Erased { count: 300, nodes: vec![node(0, 0xa1), node(1, 0xa2)] }
+}
+
+pub(crate) fn erased_of(leaf: bool) -> ErasedBatches {
+    let node = leaf.then_some(Node { height: 6, hash: [0xa3; 32] });
+    ErasedBatches { seqnos: 500, batches: 70, node }
+}
+
+pub(crate) fn group_rest() -> GroupRest<'static> {
+    let ranges = vec![0..100, 300..301, 400..262_144];
+    GroupRest { group: 7, namespace: NamespaceId(16), codec: 1, ranges, encoded: b"bytes" }
+}
+
+/// Records of a rewritten segment as a batch at [`OFFSET`].
+pub(crate) fn rewritten(records: &[(Kind, Vec<u8>)]) -> Vec<u8> {
+    let mut bytes = vec![0; 48];
+    for (kind, body) in records {
+        let start = start_record(&mut bytes, *kind as u8, 1);
+        bytes.extend_from_slice(body);
+        seal_record(&mut bytes, start);
+        stamp_record(&mut bytes[start..], rewritten_salt(), OFFSET + start as u64);
+    }
+    let header = BatchHeader {
+        bytes: u32::try_from(bytes.len()).unwrap(),
+        records: u32::try_from(records.len()).unwrap(),
+        synced: 0,
+        first_seqno: Seqno(7),
+        time_ns: TIME_NS,
+        prev: [0xcd; 16],
+    };
+    header.write(&mut bytes, rewritten_salt(), OFFSET);
+    bytes
+}
+
+/// What `put` makes.
+pub(crate) fn put(put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    put(&mut out);
+    out
+}
+
+fn erased_batches(leaf: bool) -> Vec<u8> {
+    rewritten(&[(Kind::ErasedBatches, put(|out| erased_of(leaf).put(out)))])
+}
+
+/// A key's value, 300 records that are gone, three of them logical, and what is left of a group.
+pub(crate) fn rewritten_batch() -> Vec<u8> {
+    let logical = one_record(Kind::Put, &put_inline().encode(), &[]).split_off(58);
+    rewritten(&[
+        (Kind::Put, logical),
+        (Kind::Erased, put(|out| erased().put(out))),
+        (Kind::GroupRest, put(|out| group_rest().put(out))),
+    ])
+}
+
 /// Name and bytes of everything.
-pub(super) fn all() -> Vec<(&'static str, Vec<u8>)> {
+pub(crate) fn all() -> Vec<(&'static str, Vec<u8>)> {
     let put = put_inline();
     let put_blob = KvHead { value: Some(blob()), ..put_inline() };
     let delete = KvHead { value: None, ..put_inline() };
@@ -318,7 +404,13 @@ pub(super) fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("group_part_later", part_record(false)),
         ("footer", footer().encode(salt()).unwrap()),
         ("manifest", manifest),
+        ("manifest_1", manifest_before()),
         ("current", current),
+        ("segment_header_rewritten", rewritten_header().encode().unwrap()),
+        ("erased_batches", erased_batches(true)),
+        ("erased_batches_without_leaf", erased_batches(false)),
+        ("batch_with_erased", rewritten_batch()),
+        ("footer_rewritten", rewritten_footer().encode(rewritten_salt()).unwrap()),
         ("record_hash", hash.to_vec()),
         ("leaf", leaf_hash(&hash).to_vec()),
         ("ledger_roots", roots),
