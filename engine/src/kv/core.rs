@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Place, RunUid, SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, ReadMode};
 use crate::kv::bodies::AnchorRebuild;
+use crate::kv::fence::Fence;
 use crate::kv::frame_cache::FrameCache;
 use crate::kv::groups::GroupCache;
 use crate::kv::index::{Covered, Index, Limits};
@@ -15,11 +16,11 @@ use crate::kv::keys;
 use crate::kv::table::Entry;
 use crate::log::cursor::for_each_record;
 use crate::log::layout::{LogState, RawRecord};
-use crate::log::open::{End, Found, OpenLog, Sizes, find, scan, scan_states, stamp, start};
+use crate::log::open::{End, Found, OpenLog, Sizes, find, remove_unlisted, scan, scan_states, stamp, start};
 use crate::log::paths::Paths;
 use crate::log::queue::Durability;
 use crate::log::record::{Kind, Logical, SpaceHead};
-use crate::log::segments::{Segments, lock};
+use crate::log::segments::{Pin, Segments, lock};
 use crate::log::writer::Sink as _;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -97,6 +98,10 @@ pub(crate) struct Core {
     next_run: AtomicU64,
     next_space: AtomicU32,
     salts: Mutex<Salts>,
+    /// What compaction must not take away though no record of the log names it.
+    pub(crate) fence: Arc<Fence>,
+    /// Held by who compacts the store, and by who closes it.
+    pub(crate) compacting: Mutex<()>,
     /// Serialises what must look before it writes: names of spaces.
     pub(crate) spaces: Mutex<()>,
     /// The last opening for writing followed a crash.
@@ -161,6 +166,8 @@ impl Core {
             next_run: AtomicU64::new(state.next_run),
             next_space: AtomicU32::new(state.next_space),
             salts: Mutex::default(),
+            fence: Arc::default(),
+            compacting: Mutex::new(()),
             spaces: Mutex::new(()),
             recovered,
             closed: AtomicBool::new(false),
@@ -195,6 +202,8 @@ impl Core {
             next_run: AtomicU64::new(u64::MAX),
             next_space: AtomicU32::new(u32::MAX),
             salts: Mutex::default(),
+            fence: Arc::default(),
+            compacting: Mutex::new(()),
             spaces: Mutex::new(()),
             recovered: false,
             closed: AtomicBool::new(false),
@@ -210,8 +219,14 @@ impl Core {
         Ok(())
     }
 
+    /// Keeps every place readable that the index leads to from here on.
+    pub(crate) fn pin(&self) -> Pin {
+        crate::log::segments::read(&self.segments).pin()
+    }
+
     /// Every namespace and keyspace.
     pub(crate) fn spaces_known(&self) -> Result<Vec<SpaceHead>> {
+        let _pin = self.pin();
         let mut heads = Vec::new();
         for hit in self.index.prefix(&keys::spaces(), Seqno(u64::MAX))? {
             let head = self
@@ -268,6 +283,11 @@ impl Core {
         crate::log::segments::read(&self.segments).get(id)
     }
 
+    /// Groups below this have been numbered.
+    pub(crate) fn next_group(&self) -> u64 {
+        self.next_group.load(Ordering::Acquire)
+    }
+
     pub(crate) fn new_group(&self) -> GroupId {
         GroupId(self.next_group.fetch_add(1, Ordering::Relaxed))
     }
@@ -320,8 +340,17 @@ impl Core {
         self.load_policies()
     }
 
+    /// Removes files of segments that the manifest does not list, and that are not the writer's next.
+    pub(crate) fn remove_unlisted_segments(&self) -> Result<()> {
+        let state = self.log()?.manifest.state();
+        remove_unlisted(&*self.io, &self.paths, &state)
+    }
+
     pub(crate) fn close(&self) -> Result<()> {
         self.closed.store(true, Ordering::Release);
+        // Who compacts stops at the next look: the files are another process's once the lock on the store is gone.
+        self.fence.wake();
+        let _compacting = lock(&self.compacting);
         match &self.log {
             Some(log) => log.close(),
             None => Ok(()),

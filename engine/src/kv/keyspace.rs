@@ -233,6 +233,7 @@ impl Keyspace {
 
     pub(crate) fn version_in(&self, at: Seqno, key: &[u8]) -> Result<Option<Version>> {
         check_key(key)?;
+        let _pin = self.core.pin();
         match self.core.index.get(&keys::user(self.id, key), at)? {
             Some((seqno, value)) => self.read(key, seqno, value).map(Some),
             None => Ok(None),

@@ -331,6 +331,7 @@ impl Wanted<'_> {
 
     fn run(&mut self, uid: RunUid) -> Result<RunHead> {
         let gone = || Error::new(ErrorKind::Gone, format!("the record of run number {} is gone", uid.0));
+        let _pin = self.core.pin();
         let (seqno, value) =
             self.core.index.get(&keys::run(self.namespace, uid), Seqno(u64::MAX))?.ok_or_else(gone)?;
         self.add(seqno);
@@ -343,6 +344,7 @@ impl Wanted<'_> {
         if seq == 0 || seq > reader.info().frames {
             return Err(missing());
         }
+        let _pin = self.core.pin();
         let (seqno, value) =
             self.core.index.get(&keys::frame(uid, seq), Seqno(u64::MAX))?.ok_or_else(missing)?;
         self.add(seqno);

@@ -435,6 +435,7 @@ pub(crate) fn start(
     let store = state.store;
     let manifest = Manifest::create(&**io, paths, found.generation + 1, state)?;
     remove_old_manifests(&**io, paths, found.generation + 1)?;
+    remove_unlisted(&**io, paths, &manifest.state)?;
     let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest));
     let (sender, jobs) = unbounded();
     let queue = Arc::new(Queue::new(
@@ -473,6 +474,20 @@ pub(crate) fn start(
         thread: Mutex::new(Some(thread)),
         lock: Mutex::new(found.writer_lock),
     })
+}
+
+/// Removes files of segments that a compaction made or replaced and a crash left: those that are not listed, but for any
+/// that the writer may have made after the last one listed.
+pub(crate) fn remove_unlisted(io: &dyn Io, paths: &Paths, state: &State) -> Result<()> {
+    let active = state.active()?.id;
+    for name in io.list(&paths.segments())? {
+        let Some(id) = parse_segment(&name) else { continue };
+        let may_be_the_writers = id > active && id.0 < SegmentId::REWRITTEN_MIN;
+        if !may_be_the_writers && state.segments.iter().all(|entry| entry.id != id) {
+            io.remove(&paths.segment(id))?;
+        }
+    }
+    Ok(())
 }
 
 fn remove_old_manifests(io: &dyn Io, paths: &Paths, current: u64) -> Result<()> {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::error::{Error, Result};
 use crate::ids::{Place, SegmentId, StoreId};
@@ -150,18 +150,56 @@ impl Segment {
 }
 
 /// All segments of a store.
+///
+/// Compaction takes segments out of the store while others read. Who takes a place out of the index holds a [`Pin`] from
+/// before that until the record is read: a segment that is retired meanwhile stays open for as long.
 #[derive(Debug, Default)]
 pub(crate) struct Segments {
     open: RwLock<BTreeMap<SegmentId, Arc<Segment>>>,
+    /// No longer the store's; there as long as somebody pins them.
+    retired: RwLock<BTreeMap<SegmentId, Weak<Segment>>>,
+    era: RwLock<Arc<Era>>,
+}
+
+/// The time between two retirements. It keeps what was retired at its end, and the eras after it.
+#[derive(Debug, Default)]
+struct Era {
+    ended: OnceLock<(Vec<Arc<Segment>>, Arc<Era>)>,
+}
+
+/// Keeps readable what could be read when it was taken.
+#[derive(Debug, Clone)]
+pub(crate) struct Pin {
+    _era: Arc<Era>,
 }
 
 impl Segments {
+    /// Keeps every place readable that the index leads to from here on, or that other segments take the place of.
+    pub(crate) fn pin(&self) -> Pin {
+        Pin { _era: read(&self.era).clone() }
+    }
+
+    /// Takes segments out, once the index leads to them no more. Who holds a pin reads them yet.
+    pub(crate) fn retire(&self, ids: &[SegmentId]) {
+        let mut open = write(&self.open);
+        let taken: Vec<_> = ids.iter().filter_map(|id| open.remove(id)).collect();
+        let mut retired = write(&self.retired);
+        retired.retain(|_, segment| segment.strong_count() > 0);
+        retired.extend(taken.iter().map(|segment| (segment.id, Arc::downgrade(segment))));
+        let mut era = write(&self.era);
+        let next = Arc::new(Era::default());
+        let ended = std::mem::replace(&mut *era, next.clone());
+        let _ = ended.ended.set((taken, next));
+    }
+
     pub(crate) fn insert(&self, segment: Arc<Segment>) {
         write(&self.open).insert(segment.id, segment);
     }
 
     pub(crate) fn get(&self, id: SegmentId) -> Result<Arc<Segment>> {
-        read(&self.open).get(&id).cloned().ok_or_else(|| {
+        let open = read(&self.open).get(&id).cloned();
+        let found = open.or_else(|| read(&self.retired).get(&id).and_then(Weak::upgrade));
+        found.ok_or_else(|| {
             Error::new(
                 crate::ErrorKind::Damaged,
                 format!("the index names segment {}, which the manifest does not list", id.0),
