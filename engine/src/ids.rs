@@ -28,6 +28,11 @@ pub struct RunUid(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BlobId(pub [u8; 32]);
 
+impl SegmentId {
+    /// The first number of a rewritten segment.
+    pub(crate) const REWRITTEN_MIN: u32 = 1 << 31;
+}
+
 impl BlobId {
     /// The id of these bytes.
     #[must_use]

@@ -16,7 +16,9 @@ use crate::kv::keys;
 use crate::kv::table::Entry;
 use crate::log::cursor::for_each_record;
 use crate::log::layout::{LogState, RawRecord};
-use crate::log::open::{End, Found, OpenLog, Sizes, find, remove_unlisted, scan, scan_states, stamp, start};
+use crate::log::open::{
+    End, Found, OpenLog, Sizes, find, remove_unlisted, scan, scan_between, scan_states, stamp, start,
+};
 use crate::log::paths::Paths;
 use crate::log::queue::Durability;
 use crate::log::record::{Kind, Logical, SpaceHead};
@@ -320,17 +322,31 @@ impl Core {
         let mut guard = lock(&self.followed);
         let Some(followed) = guard.as_mut() else { return Ok(()) };
         let found = find(&*self.io, &self.paths, false, false, self.options.read_mode)?;
-        // What the index is about to name must be there to be read.
-        *crate::log::segments::write(&self.segments) = found.segments.clone();
-        let (end, entries) = match found.state.covers > followed.end {
+        // What the index is about to name must be there to be read, and what it named until now yet.
+        let segments = crate::log::segments::read(&self.segments).clone();
+        segments.add(&found.segments);
+        let listed = |id| found.state.segments.iter().position(|entry| entry.id == id);
+        let read_to = listed(followed.end.0).map(|at| (at, followed.end.1));
+        // Where the segment that was read last is gone, a compaction has put its records elsewhere.
+        let is_further = read_to.is_none_or(|to| {
+            listed(found.state.covers.0).is_some_and(|covers| (covers, found.state.covers.1) > to)
+        });
+        let rest = |followed: &Followed| match read_to {
+            Some(_) => read_on(&found, followed.end, followed.state.clone()),
+            None => read_after(&found, followed.state.last_seqno()),
+        };
+        let (end, entries) = match is_further {
             true => {
                 let (end, entries) = read_on(&found, found.state.covers, found.state.covers_state.clone())?;
                 match self.index.reload(&found.state, entries, end.state.last_seqno()) {
-                    true => (end, Vec::new()),
-                    false => read_on(&found, followed.end, followed.state.clone())?,
+                    true => {
+                        segments.retire_others(&found.segments);
+                        (end, Vec::new())
+                    }
+                    false => rest(followed)?,
                 }
             }
-            false => read_on(&found, followed.end, followed.state.clone())?,
+            false => rest(followed)?,
         };
         self.index.insert(entries);
         self.index.show(end.state.last_seqno());
@@ -418,6 +434,23 @@ fn read_on(found: &Found, from: (SegmentId, u64), state: LogState) -> Result<(En
         Some(damage) => Err(damage.error()),
         None => Ok((end, entries)),
     }
+}
+
+/// The index entries of the records after a seqno, wherever they stand now.
+fn read_after(found: &Found, last: Seqno) -> Result<(End, Vec<Entry>)> {
+    let mut newer = Vec::new();
+    scan_between(found, None, found.state.covers, &mut |batch, segment, next| {
+        if next > Seqno(last.0 + 1) {
+            collect(batch.whole, batch.offset, segment, |record, place, seqno| {
+                keys::derive(record, seqno, place, &mut newer)
+            })?;
+            newer.retain(|entry| entry.seqno > last.0);
+        }
+        Ok(())
+    })?;
+    let (end, rest) = read_on(found, found.state.covers, found.state.covers_state.clone())?;
+    newer.extend(rest);
+    Ok((end, newer))
 }
 
 /// How often a reader looks again for tables that a writer replaced while it looked.

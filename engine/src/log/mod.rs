@@ -16,6 +16,7 @@ pub(crate) mod paths;
 pub(crate) mod patience;
 pub(crate) mod queue;
 pub(crate) mod record;
+pub(crate) mod rewrite;
 pub(crate) mod segments;
 pub(crate) mod sequence;
 pub(crate) mod sums;

@@ -53,11 +53,12 @@ pub(crate) enum Job {
         at: Seqno,
         completer: Completer,
     },
-    /// Seal what is before this segment and have the index written down up to here; answer once it is handed over.
+    /// Seal what is before this segment; where it is wanted (`down`), hand the index over to be written down up to here.
     Seal {
         at: Seqno,
         segment: SegmentId,
         completer: Completer,
+        down: bool,
     },
     /// Write and sync all, close cleanly, and end.
     Close {
@@ -418,7 +419,7 @@ impl Queue {
         waiting.wait().map(drop)
     }
 
-    /// Has the active segment sealed, unless it is empty, and the index written down up to its end. Waits until no batch
+    /// Has the active segment sealed, unless it is empty. Waits until no batch
     /// holds a group that goes on in it; `stop` is asked now and then whether to wait on. Gives the first segment that is
     /// not sealed by this.
     ///
@@ -447,10 +448,25 @@ impl Queue {
         }
         let segment = order.segment;
         let (completer, waiting) = ticket(&self.patience);
-        self.send(Job::Seal { at: order.next_seqno, segment, completer });
+        self.send(Job::Seal { at: order.next_seqno, segment, completer, down: false });
         drop(order);
         waiting.wait()?;
         Ok(segment)
+    }
+
+    /// Has the index written down up to the end of what was queued so far, all of it durable.
+    ///
+    /// # Errors
+    /// `Poisoned`, `Unavailable`.
+    pub(crate) fn write_down(&self) -> Result<()> {
+        let order = lock(&self.order);
+        if order.closed {
+            return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
+        }
+        let (completer, waiting) = ticket(&self.patience);
+        self.send(Job::Seal { at: order.next_seqno, segment: order.segment, completer, down: true });
+        drop(order);
+        waiting.wait().map(drop)
     }
 
     /// Stops taking callers' batches. What was taken before is written yet; [`Queue::barrier`] waits for it.

@@ -75,6 +75,10 @@ impl Segment {
         self.sealed.get_or_init(|| read_mode);
     }
 
+    fn is_sealed(&self) -> bool {
+        self.sealed.get().is_some()
+    }
+
     fn map(&self) -> Option<&Bytes> {
         if *self.sealed.get()? == ReadMode::Positional {
             return None;
@@ -177,6 +181,28 @@ impl Segments {
     /// Keeps every place readable that the index leads to from here on, or that other segments take the place of.
     pub(crate) fn pin(&self) -> Pin {
         Pin { _era: read(&self.era).clone() }
+    }
+
+    /// Takes in what is new of others, and what was sealed since.
+    pub(crate) fn add(&self, others: &Self) {
+        let mut open = write(&self.open);
+        for segment in others.all() {
+            let is_known = open.get(&segment.id).is_some_and(|known| known.is_sealed());
+            if !is_known {
+                open.insert(segment.id, segment);
+            }
+        }
+    }
+
+    /// Takes out what others do not have.
+    pub(crate) fn retire_others(&self, others: &Self) {
+        let theirs: std::collections::BTreeSet<SegmentId> =
+            others.all().iter().map(|segment| segment.id).collect();
+        let ids: Vec<SegmentId> =
+            read(&self.open).keys().copied().filter(|id| !theirs.contains(id)).collect();
+        if !ids.is_empty() {
+            self.retire(&ids);
+        }
     }
 
     /// Takes segments out, once the index leads to them no more. Who holds a pin reads them yet.

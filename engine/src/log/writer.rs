@@ -122,12 +122,15 @@ impl Writer {
                         let last = self.state.last_seqno();
                         completer.complete(self.queue.check().map(|()| last).map_err(|e| Failure::of(&e)));
                     }
-                    Job::Seal { segment, completer, .. } => {
+                    Job::Seal { segment, completer, down, .. } => {
                         if segment != self.active.id {
                             self.rotate_or_poison();
                         }
                         let last = self.state.last_seqno();
-                        let done = self.queue.check().and_then(|()| self.sink.write_down(&self.end()));
+                        let done = self.queue.check().and_then(|()| match down {
+                            true => self.sink.write_down(&self.end()),
+                            false => Ok(()),
+                        });
                         completer.complete(done.map(|()| last).map_err(|e| Failure::of(&e)));
                     }
                     Job::Close { .. } => {

@@ -14,7 +14,7 @@ use crate::ids::{Place, SegmentId, Seqno};
 use crate::kv::index::flush::Kept;
 use crate::kv::index::levels::{Index, Listed};
 use crate::kv::index::reads::table_error;
-use crate::kv::table::{All, Source, TableError, TableMeta, TableWriter, Value, merge};
+use crate::kv::table::{All, Covers, Source, TableError, TableMeta, TableWriter, Value, merge};
 use crate::log::manifest::TableEntry;
 use crate::log::segments::lock;
 use crate::sync::MutexGuard;
@@ -25,6 +25,9 @@ use crate::sync::atomic::Ordering;
 pub(crate) struct Base {
     index: Arc<Index>,
     tables: Vec<Listed>,
+    /// The log that they were made of.
+    segments: Vec<SegmentId>,
+    covers: Covers,
     /// A view is open that may need any version of a key.
     pub(crate) keep_all: bool,
 }
@@ -40,6 +43,16 @@ impl Drop for Base {
 pub(crate) type TablesGuard<'a> = MutexGuard<'a, ()>;
 
 impl Base {
+    /// Up to where the log is in these tables.
+    pub(crate) fn covers(&self) -> (SegmentId, u64) {
+        (SegmentId(u32::try_from(self.covers.segment).unwrap_or(u32::MAX)), self.covers.offset)
+    }
+
+    /// The segments of the log at that time, in its order.
+    pub(crate) fn segments(&self) -> &[SegmentId] {
+        &self.segments
+    }
+
     /// Bytes of its tables.
     pub(crate) fn bytes(&self) -> u64 {
         self.tables.iter().map(|listed| listed.table.file_len()).sum()
@@ -77,8 +90,11 @@ impl Index {
     /// `Damaged` where a table is, and cannot be made again; `Unavailable` where one could not be written.
     pub(crate) fn base(self: &Arc<Self>) -> Result<Base> {
         self.verify_tables()?;
+        let upkeep =
+            self.upkeep.get().ok_or_else(|| Error::bug("an index that nobody writes down has no base"))?;
         let _tables = lock(&self.tables);
         let tables = self.levels().tables.clone();
+        let state = upkeep.manifest.state();
         if tables.iter().any(|listed| listed.kept != Kept::File) {
             return Err(Error::new(
                 ErrorKind::Unavailable,
@@ -88,7 +104,13 @@ impl Index {
         self.pinned.store(tables.len(), Ordering::Relaxed);
         // Who opens a view from here on sees the newest of what stands in these tables.
         let keep_all = !lock(&self.views).is_empty();
-        Ok(Base { index: self.clone(), tables, keep_all })
+        let covers = Covers {
+            segment: u64::from(state.covers.0.0),
+            offset: state.covers.1,
+            seqno: state.covers_state.next_seqno.0,
+        };
+        let segments = state.segments.iter().map(|entry| entry.id).collect();
+        Ok(Base { index: self.clone(), tables, segments, covers, keep_all })
     }
 
     /// Writes and syncs one table of what `map` leaves of the base's entries; nothing lists it yet.
@@ -100,10 +122,12 @@ impl Index {
         base: &Base,
         mut map: impl FnMut(&[u8], Value) -> Result<Option<Value>>,
     ) -> Result<Remade> {
-        let Some(last) = base.tables.last() else { return Ok(Remade(None)) };
+        if base.tables.is_empty() {
+            return Ok(Remade(None));
+        }
         let id = self.next_table.fetch_add(1, Ordering::Relaxed);
         self.making.store(id, Ordering::Relaxed);
-        let meta = TableMeta { store: self.store.0, id, covers: last.table.meta().covers };
+        let meta = TableMeta { store: self.store.0, id, covers: base.covers };
         let mut failed = None;
         let made = self.write_file_with(meta, |sink| {
             let mut writer = TableWriter::new(sink, meta)?;

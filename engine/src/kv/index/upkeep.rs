@@ -65,7 +65,7 @@ pub(super) struct Upkeep {
     changed: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
     queue: Arc<Queue>,
-    manifest: Arc<SharedManifest>,
+    pub(super) manifest: Arc<SharedManifest>,
 }
 
 impl Index {

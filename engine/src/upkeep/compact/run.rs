@@ -15,15 +15,16 @@ use crate::kv::fence::Raised;
 use crate::kv::index::{Base, Remade, Remap};
 use crate::kv::keys;
 use crate::log::manifest::SegmentEntry;
+use crate::log::open::sealed_tail;
 use crate::log::rewrite::{Keep, Made, rewrite};
 use crate::log::segments::{Segment, read};
 use crate::log::ticket::Failure;
-use crate::sync::TryLockError;
 use crate::upkeep::compact::choose::{Plan, choose};
 use crate::upkeep::compact::live::Live;
 use crate::upkeep::compact::mark::{Marked, mark};
 use crate::upkeep::compact::weigh::{Weighed, weigh};
 use crate::upkeep::compact::{CompactOptions, CompactPhase, CompactProgress, Compacted};
+use std::sync::TryLockError;
 
 /// Bytes that a manifest and what stands around records take.
 const ROUND_BYTES: u64 = 1 << 20;
@@ -126,19 +127,25 @@ impl Work<'_> {
         let log = core.log()?;
         let stop = || self.check();
         // What passes are given out for from here on leads only to groups that stand behind the sealed segments.
-        log.queue.seal(&stop)?;
-        core.index.wait_written()?;
+        let first_left = log.queue.seal(&stop)?;
         let fence = core.fence.raise(core.next_group(), &stop)?;
         log.queue.barrier(core.index.visible())?;
-        // What came before the fence, and may name what is in the sealed segments, is to be marked, too.
-        let first_left = log.queue.seal(&stop)?;
+        // What came meanwhile may still name what is in the sealed segments: it is marked, too.
+        log.queue.write_down()?;
         core.index.wait_written()?;
         let base = core.index.base()?;
-        let state = log.manifest.state();
-        let sealed = state.segments.iter().take_while(|entry| entry.id != first_left);
-        let segments: Vec<Arc<Segment>> =
-            sealed.map(|entry| core.segment(entry.id)).collect::<Result<_>>()?;
-        let of = state.segments.iter().filter_map(|entry| entry.sealed_bytes).sum();
+        let (covered, covered_to) = base.covers();
+        let listed = base.segments();
+        let behind = listed.iter().position(|id| *id == first_left).unwrap_or(listed.len());
+        let last = listed.iter().position(|id| *id == covered).unwrap_or(listed.len());
+        let mut segments = Vec::with_capacity(last + 1);
+        for (at, id) in listed.iter().enumerate().take_while(|(at, _)| *at <= last) {
+            let segment = core.segment(*id)?;
+            let bytes = segment.file.len()?;
+            let tail = if at < last { sealed_tail(&segment, bytes)? } else { covered_to };
+            segments.push((segment, bytes, tail));
+        }
+        let of = segments.iter().map(|(.., tail)| tail).sum();
         let mut marked = mark(core, &base, &stop)?;
         let wanted: HashSet<NamespaceId> = (self.options.must_go.iter())
             .filter_map(|uid| marked.runs.get(uid).map(|run| run.namespace))
@@ -149,6 +156,8 @@ impl Work<'_> {
             self.tell(CompactPhase::Looking, done, of);
             self.check()
         })?;
+        // The last ones are looked at for what they name only.
+        weighed.truncate(behind);
         let plan = choose(&mut weighed, &mut marked.live, &wanted, core.options.segment_bytes_max);
         Ok(Looked { base, marked, weighed, plan, _fence: fence })
     }
@@ -209,7 +218,7 @@ impl Work<'_> {
     fn made(&mut self, looked: &mut Looked) -> Result<Rewritten> {
         let core = self.core;
         let (io, paths) = (&*core.io, &core.paths);
-        let mut next = core.log()?.manifest.state().next_rewritten;
+        let mut next = next_rewritten(&core.log()?.manifest.state());
         let of = looked.plan.live_bytes;
         (self.began_ns, self.written) = (io.monotonic_ns(), 0);
         let mut remap = Remap::default();
@@ -276,10 +285,6 @@ impl Work<'_> {
                     if let Some(at) = at {
                         state.segments.splice(at..at + sources.len(), [entry.clone()]);
                     }
-                    state.next_rewritten = state.next_rewritten.max(entry.id.0.saturating_add(1));
-                }
-                for (_, made) in &rewritten.segments {
-                    state.erased.add(&made.erased);
                 }
                 state.tables = tables;
                 state.next_table = next_table;
@@ -307,6 +312,11 @@ impl Work<'_> {
             let _ = self.core.io.remove(&self.core.paths.segment(*id));
         }
     }
+}
+
+fn next_rewritten(state: &crate::log::manifest::State) -> u32 {
+    let max = state.segments.iter().map(|entry| entry.id.0).max().unwrap_or(0);
+    (max + 1).max(SegmentId::REWRITTEN_MIN)
 }
 
 fn open_sealed(core: &Core, entry: &SegmentEntry) -> Result<Segment> {

@@ -15,7 +15,6 @@ use crate::kv::bodies;
 use crate::kv::core::Core;
 use crate::kv::frame_cache::{FrameCache, FrameRecord};
 use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES};
-use crate::log::open::sealed_tail;
 use crate::log::record::{
     BodyRef, FrameHead, Kind, KvHead, Logical, PartHead, RecipeRef, RunHead, SKIPPABLE, SnapshotHead,
 };
@@ -63,18 +62,19 @@ struct Passed<'a> {
     front: &'a [u8],
 }
 
-/// See the module. `wanted`: runs whose bytes are to go.
+/// See the module. Segments with the bytes of their files, and up to where their batches are looked at. `wanted`: runs whose
+/// bytes are to go.
 pub(super) fn weigh(
     core: &Arc<Core>,
     marked: &mut Marked,
-    segments: &[Arc<Segment>],
+    segments: &[(Arc<Segment>, u64, u64)],
     wanted: &[RunUid],
     note: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Vec<Weighed>> {
     let mut names = Names { core, known: Arc::new(FrameCache::new()), readers: HashMap::new() };
     let mut all = Vec::with_capacity(segments.len());
-    for segment in segments {
-        all.push(weighed(&mut names, marked, segment, wanted, note)?);
+    for (segment, bytes, tail) in segments {
+        all.push(weighed(&mut names, marked, (segment, *bytes, *tail), wanted, note)?);
     }
     marked.live.name(&core.fence.held_extents());
     marked.live.settle();
@@ -101,11 +101,10 @@ impl GroupWeight {
 fn weighed(
     names: &mut Names<'_>,
     marked: &mut Marked,
-    segment: &Arc<Segment>,
+    (segment, bytes, tail): (&Arc<Segment>, u64, u64),
     wanted: &[RunUid],
     note: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Weighed> {
-    let bytes = segment.file.len()?;
     let mut weighed = Weighed {
         segment: segment.clone(),
         bytes,
@@ -117,7 +116,6 @@ fn weighed(
     let mut by_group: HashMap<GroupId, usize> = HashMap::new();
     let mut window = Window { segment, bytes: Vec::new(), at: 0 };
     let mut told = 0;
-    let tail = sealed_tail(segment, bytes)?;
     let mut at = SEGMENT_HEADER_BYTES;
     while at < tail {
         let wrong = |what: &str| Error::damaged(&segment.path, at, what);
@@ -188,7 +186,7 @@ fn is_erased(kind: u8) -> bool {
 }
 
 /// The group of a part, its namespace, and its raw bytes.
-fn part_front(front: &[u8]) -> Result<(GroupId, NamespaceId, u64), CodecError> {
+fn part_front(front: &[u8]) -> std::result::Result<(GroupId, NamespaceId, u64), CodecError> {
     let mut r = Reader::new(front, "group part");
     let (group, namespace) = (GroupId(r.varint()?), NamespaceId(r.varint32()?));
     let _raw_start = r.varint32()?;
