@@ -324,13 +324,11 @@ impl Core {
         let found = find(&*self.io, &self.paths, false, false, self.options.read_mode)?;
         // What the index is about to name must be there to be read, and what it named until now yet.
         let segments = crate::log::segments::read(&self.segments).clone();
-        segments.add(&found.segments);
-        let listed = |id| found.state.segments.iter().position(|entry| entry.id == id);
-        let read_to = listed(followed.end.0).map(|at| (at, followed.end.1));
+        segments.follow(&found.segments);
+        let read_to = found.state.position(followed.end);
         // Where the segment that was read last is gone, a compaction has put its records elsewhere.
-        let is_further = read_to.is_none_or(|to| {
-            listed(found.state.covers.0).is_some_and(|covers| (covers, found.state.covers.1) > to)
-        });
+        let is_further = read_to
+            .is_none_or(|to| found.state.position(found.state.covers).is_some_and(|covers| covers > to));
         let rest = |followed: &Followed| match read_to {
             Some(_) => read_on(&found, followed.end, followed.state.clone()),
             None => read_after(&found, followed.state.last_seqno()),
@@ -340,7 +338,7 @@ impl Core {
                 let (end, entries) = read_on(&found, found.state.covers, found.state.covers_state.clone())?;
                 match self.index.reload(&found.state, entries, end.state.last_seqno()) {
                     true => {
-                        segments.retire_others(&found.segments);
+                        segments.retire_others();
                         (end, Vec::new())
                     }
                     false => rest(followed)?,

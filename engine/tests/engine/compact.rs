@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use annals::io::sim::{FailRule, OpKind, SimIo};
 use annals::{
-    CompactOptions, CompactPhase, Compacted, Component, Content, ErrorKind, Frame, History, Keyspace, Namespace,
-    Options, RunSpec, ScanRange, Status, Store,
+    CompactOptions, CompactPhase, Compacted, Component, Content, ErrorKind, Frame, History, Keyspace,
+    Namespace, Options, RunSpec, ScanRange, Status, Store,
 };
 
 use crate::support::{
@@ -49,7 +49,8 @@ fn answers(store: &Store) -> String {
                 let (key, value) = pair.unwrap();
                 let _ = writeln!(said, "{name} {key:?} {} {:?}", value.len(), blake3::hash(&value));
                 for version in keys.history(&key).unwrap() {
-                    let _ = writeln!(said, "  {} {:?}", version.seqno.0, version.value.map(|v| blake3::hash(&v)));
+                    let _ =
+                        writeln!(said, "  {} {:?}", version.seqno.0, version.value.map(|v| blake3::hash(&v)));
                 }
             }
         }

@@ -196,7 +196,7 @@ pub(crate) struct Remade(Option<Listed>);
 /// What a place has become.
 #[derive(Debug, Default)]
 pub(crate) struct Remap {
-    /// By segment, ascending by offset: the old offset, and the new place.
+    /// By segment, ascending by offset once it is settled: the old offset, and the new place.
     segments: HashMap<SegmentId, Vec<(u32, Place)>>,
 }
 
@@ -206,9 +206,14 @@ impl Remap {
         self.segments.entry(segment).or_default();
     }
 
-    /// What stood there stands here now. In the order of each segment.
+    /// What stood there stands here now.
     pub(crate) fn moved(&mut self, from: Place, to: Place) {
         self.segments.entry(from.segment).or_default().push((from.offset, to));
+    }
+
+    /// All is known: from here on places are looked for.
+    pub(crate) fn settle(&mut self) {
+        self.segments.values_mut().for_each(|moved| moved.sort_unstable_by_key(|(from, _)| *from));
     }
 
     /// Where a record stands now: where it stood, unless its segment was taken out; `None` where it is gone.

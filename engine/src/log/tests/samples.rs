@@ -9,11 +9,11 @@ use crate::io::sim::SimIo;
 use crate::io::{Io, Open};
 use crate::log::batch::BatchBuf;
 use crate::log::layout::{
-    BatchHeader, FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, Salt, SegmentHeader,
+    BatchHeader, Footer, LogState, SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, Salt, SegmentHeader,
     chain_digest, stamp_record,
 };
 use crate::log::ledger::{Frontier, leaf_hash, record_hash};
-use crate::log::manifest::{Clean, Manifest, SegmentEntry, State, TableEntry};
+use crate::log::manifest::{Clean, FORMAT, Manifest, SegmentEntry, State, TableEntry};
 use crate::log::paths::Paths;
 use crate::log::record::{
     BodyRef, FrameHead, GroupPart, HistoryCode, Kind, KvHead, PartHead, RecipeRef, RunFields, RunHead,
@@ -55,7 +55,7 @@ fn extents() -> Vec<Extent> {
 pub(super) fn segment_header() -> SegmentHeader {
     SegmentHeader {
         magic: SEGMENT_MAGIC,
-        format: FORMAT_VERSION,
+        format: SEGMENT_FORMAT,
         cipher: 0,
         key_id: 0,
         store: STORE,
@@ -169,6 +169,20 @@ pub(super) fn group_part(first: bool) -> GroupPart<'static> {
     }
 }
 
+fn totals() -> Totals {
+    Totals {
+        batches: 3,
+        records: 39,
+        frames: 5,
+        piece_bytes: 1,
+        recipe_bytes: 2,
+        frame_bytes: 3,
+        run_bytes: 4,
+        kv_bytes: 6,
+        chain_bytes: 7,
+    }
+}
+
 pub(super) fn log_state() -> LogState {
     let mut ledger = Frontier::default();
     for leaf in 0..3u8 {
@@ -178,17 +192,7 @@ pub(super) fn log_state() -> LogState {
         next_seqno: Seqno(40),
         chain: [0xcd; 16],
         ledger,
-        totals: Totals {
-            batches: 3,
-            records: 39,
-            frames: 5,
-            piece_bytes: 1,
-            recipe_bytes: 2,
-            frame_bytes: 3,
-            run_bytes: 4,
-            kv_bytes: 6,
-            chain_bytes: 7,
-        },
+        totals: totals(),
         newest_ns: TIME_NS,
         next_group: 8,
         next_run: 3,
@@ -198,12 +202,12 @@ pub(super) fn log_state() -> LogState {
 
 pub(super) fn footer() -> Footer {
     let state = log_state();
-    Footer { tail: 4096, root: state.ledger.root(), state }
+    Footer { tail: 4096, root: state.ledger.root(), state, rewritten_chain: None }
 }
 
 pub(super) fn manifest_state() -> State {
     State {
-        format: FORMAT_VERSION,
+        format: FORMAT,
         store: STORE,
         created_ns: TIME_NS,
         segments: vec![
@@ -216,6 +220,8 @@ pub(super) fn manifest_state() -> State {
         synced: 96,
         clean: Some(Clean { tail: 96, state: LogState::empty() }),
         next_table: 5,
+        next_rewritten: SegmentId::REWRITTEN_MIN + 6,
+        erased: totals(),
     }
 }
 

@@ -41,7 +41,7 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, Writer) {
     let segments = Arc::new(Segments::default());
     segments.insert(active.clone());
     let listed = State {
-        format: FORMAT_VERSION,
+        format: SEGMENT_FORMAT,
         store,
         created_ns: 1,
         segments: vec![SegmentEntry { id, first_seqno: Seqno(1), sealed_bytes: None }],
@@ -51,6 +51,8 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, Writer) {
         synced: SEGMENT_HEADER_BYTES,
         clean: None,
         next_table: 1,
+        next_rewritten: crate::ids::SegmentId::REWRITTEN_MIN,
+        erased: crate::log::totals::Totals::default(),
     };
     let manifest = Manifest::create(&sim, &paths, 1, listed).unwrap();
     let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest));

@@ -218,7 +218,7 @@ impl Work<'_> {
     fn made(&mut self, looked: &mut Looked) -> Result<Rewritten> {
         let core = self.core;
         let (io, paths) = (&*core.io, &core.paths);
-        let mut next = next_rewritten(&core.log()?.manifest.state());
+        let mut next = core.log()?.manifest.state().next_rewritten;
         let of = looked.plan.live_bytes;
         (self.began_ns, self.written) = (io.monotonic_ns(), 0);
         let mut remap = Remap::default();
@@ -239,6 +239,7 @@ impl Work<'_> {
             segments.push((stretch.clone(), made));
         }
         io.sync_dir(&paths.segments())?;
+        remap.settle();
         let thinned = &looked.plan.thinned;
         let mut seen = 0u64;
         let table = core.index.remade(&looked.base, |_, value| {
@@ -285,6 +286,10 @@ impl Work<'_> {
                     if let Some(at) = at {
                         state.segments.splice(at..at + sources.len(), [entry.clone()]);
                     }
+                    state.next_rewritten = state.next_rewritten.max(entry.id.0.saturating_add(1));
+                }
+                for (_, made) in &rewritten.segments {
+                    state.erased.add(&made.erased);
                 }
                 state.tables = tables;
                 state.next_table = next_table;
@@ -296,7 +301,9 @@ impl Work<'_> {
                 failed.error
             })?;
             let segments = read(&core.segments).clone();
-            opened.into_iter().for_each(|segment| segments.insert(segment));
+            for ((sources, _), segment) in entries.iter().zip(opened) {
+                segments.replace(sources, segment)?;
+            }
             core.index.put_in_place(&looked.base, rewritten.table);
             // Only now: who pins from here on is led by the new table.
             let sources: Vec<SegmentId> = entries.iter().flat_map(|(sources, _)| sources.clone()).collect();
@@ -312,11 +319,6 @@ impl Work<'_> {
             let _ = self.core.io.remove(&self.core.paths.segment(*id));
         }
     }
-}
-
-fn next_rewritten(state: &crate::log::manifest::State) -> u32 {
-    let max = state.segments.iter().map(|entry| entry.id.0).max().unwrap_or(0);
-    (max + 1).max(SegmentId::REWRITTEN_MIN)
 }
 
 fn open_sealed(core: &Core, entry: &SegmentEntry) -> Result<Segment> {
