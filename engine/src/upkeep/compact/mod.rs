@@ -100,7 +100,31 @@ pub struct Compacted {
     pub pending_bytes: u64,
 }
 
+impl CompactOptions {
+    /// The level of zstd that command line and daemon pack bodies anew with. Recording uses 1 to 3.
+    pub const RECOMPRESS_LEVEL: i32 = 12;
+}
+
 impl Compacted {
+    /// One line of JSON: every number, and `freed_bytes`.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::json!({
+            "dry_run": self.dry_run,
+            "seqno": self.seqno.0,
+            "segments": self.segments,
+            "segment_bytes": self.segment_bytes,
+            "rewritten": self.rewritten,
+            "made": self.made,
+            "rewritten_bytes": self.rewritten_bytes,
+            "made_bytes": self.made_bytes,
+            "freed_bytes": self.freed_bytes(),
+            "needed_bytes": self.needed_bytes,
+            "pending_bytes": self.pending_bytes,
+        })
+        .to_string()
+    }
+
     /// Bytes of log files that are no longer the store's.
     #[must_use]
     pub fn freed_bytes(&self) -> u64 {
