@@ -16,7 +16,7 @@ use crate::kv::core::Core;
 use crate::kv::frame_cache::{FrameCache, FrameRecord};
 use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::log::record::{
-    BodyRef, FrameHead, Kind, KvHead, Logical, PartHead, RecipeRef, RunHead, SKIPPABLE, SnapshotHead,
+    BodyRef, FrameHead, GroupRest, Kind, KvHead, Logical, PartHead, RecipeRef, RunHead, SnapshotHead,
 };
 use crate::log::segments::Segment;
 use crate::trace::reader::RunReader;
@@ -57,6 +57,7 @@ pub(super) struct GroupWeight {
 /// A record that is passed over.
 struct Passed<'a> {
     kind: u8,
+    layout: u8,
     place: Place,
     /// The first bytes of its body.
     front: &'a [u8],
@@ -131,36 +132,38 @@ fn weighed(
             let passed = window.record(record_at, end)?;
             let bytes = u64::from(passed.place.len);
             record_at += bytes;
-            if passed.kind == Kind::GroupPart as u8 {
-                let (group, namespace, raw) = part_front(passed.front).map_err(|e| wrong(&e.to_string()))?;
-                let spot = *by_group.entry(group).or_insert_with(|| {
-                    weighed.groups.push(GroupWeight { group, namespace, raw_bytes: 0, stored_bytes: 0 });
-                    weighed.groups.len() - 1
-                });
-                if let Some(weight) = weighed.groups.get_mut(spot) {
-                    weight.raw_bytes += raw;
-                    weight.stored_bytes += bytes;
-                }
-                living += 1;
-            } else if passed.kind & SKIPPABLE != 0 {
-                weighed.dead += bytes;
-            } else if is_erased(passed.kind) {
-                living += 1;
-            } else {
-                let Passed { kind, place, .. } = passed;
-                weighed.holds_wanted |= !wanted.is_empty() && is_of(segment, kind, place, wanted)?;
-                if marked.live.record(segment.id, place.offset) {
-                    living += 1;
-                    if marked.live.is_end(segment.id, place.offset) {
-                        weighed.ends += bytes;
+            let place = passed.place;
+            match Kind::parse(passed.kind, passed.layout).map_err(|e| wrong(&e.to_string()))? {
+                // Nobody needs what anybody may skip.
+                None => weighed.dead += bytes,
+                Some(Kind::GroupPart | Kind::GroupRest) => {
+                    let part = part_of(segment, &passed).map_err(|e| wrong(&e.to_string()))?;
+                    let spot = *by_group.entry(part.group).or_insert(weighed.groups.len());
+                    match weighed.groups.get_mut(spot) {
+                        Some(group) => {
+                            group.raw_bytes += part.raw_bytes;
+                            group.stored_bytes += part.stored_bytes;
+                        }
+                        None => weighed.groups.push(part),
                     }
-                    names.named(marked, segment, kind, place)?;
-                } else if kind > Kind::Snapshot as u8 {
-                    // What says that a run was dropped is never dropped itself.
-                    marked.live.keep(place);
                     living += 1;
-                } else {
-                    weighed.dead += bytes;
+                }
+                Some(Kind::Erased | Kind::ErasedBatches) => living += 1,
+                Some(kind) => {
+                    weighed.holds_wanted |= !wanted.is_empty() && is_of(segment, kind, place, wanted)?;
+                    if marked.live.record(segment.id, place.offset) {
+                        living += 1;
+                        if marked.live.is_end(segment.id, place.offset) {
+                            weighed.ends += bytes;
+                        }
+                        names.named(marked, segment, kind, place)?;
+                    } else if kind as u8 > Kind::Snapshot as u8 {
+                        // What says that a run was dropped is never dropped itself.
+                        marked.live.keep(place);
+                        living += 1;
+                    } else {
+                        weighed.dead += bytes;
+                    }
                 }
             }
         }
@@ -180,29 +183,36 @@ fn weighed(
     Ok(weighed)
 }
 
-/// Whether a record stands for others that were erased.
-fn is_erased(kind: u8) -> bool {
-    matches!(kind, 17 | 18)
-}
-
-/// The group of a part, its namespace, and its raw bytes.
-fn part_front(front: &[u8]) -> std::result::Result<(GroupId, NamespaceId, u64), CodecError> {
-    let mut r = Reader::new(front, "group part");
-    let (group, namespace) = (GroupId(r.varint()?), NamespaceId(r.varint32()?));
-    let _raw_start = r.varint32()?;
-    Ok((group, namespace, u64::from(r.varint32()?)))
+/// What a record of a group has of it.
+fn part_of(segment: &Segment, passed: &Passed<'_>) -> Result<GroupWeight> {
+    let stored_bytes = u64::from(passed.place.len);
+    let wrong = |e: CodecError| Error::damaged(&segment.path, u64::from(passed.place.offset), e);
+    if passed.kind == Kind::GroupRest as u8 {
+        return segment.record(passed.place, |record| {
+            let rest = GroupRest::parse(record.body).map_err(wrong)?;
+            let raw_bytes = rest.ranges.iter().map(|range| u64::from(range.end - range.start)).sum();
+            Ok(GroupWeight { group: GroupId(rest.group), namespace: rest.namespace, raw_bytes, stored_bytes })
+        });
+    }
+    let mut r = Reader::new(passed.front, "group part");
+    let mut front = || {
+        let (group, namespace) = (GroupId(r.varint()?), NamespaceId(r.varint32()?));
+        let _raw_start = r.varint32()?;
+        Ok(GroupWeight { group, namespace, raw_bytes: u64::from(r.varint32()?), stored_bytes })
+    };
+    front().map_err(wrong)
 }
 
 /// Whether a logical record is of one of these runs.
-fn is_of(segment: &Segment, kind: u8, place: Place, wanted: &[RunUid]) -> Result<bool> {
+fn is_of(segment: &Segment, kind: Kind, place: Place, wanted: &[RunUid]) -> Result<bool> {
     segment.record(place, |record| {
         let wrong = |e: CodecError| Error::damaged(&segment.path, u64::from(place.offset), e);
         let head = Logical::parse(record.body).map_err(wrong)?.head;
         let run = match kind {
-            kind if kind == Kind::Run as u8 => RunHead::parse(head).map(|head| head.fields.uid),
-            kind if kind == Kind::Frame as u8 => FrameHead::peek(head).map(|(run, _)| run),
-            kind if kind == Kind::FramePart as u8 => PartHead::parse(head).map(|head| head.run),
-            kind if kind == Kind::Snapshot as u8 => SnapshotHead::parse(head).map(|head| head.run),
+            Kind::Run => RunHead::parse(head).map(|head| head.fields.uid),
+            Kind::Frame => FrameHead::peek(head).map(|(run, _)| run),
+            Kind::FramePart => PartHead::parse(head).map(|head| head.run),
+            Kind::Snapshot => SnapshotHead::parse(head).map(|head| head.run),
             _ => return Ok(false),
         };
         Ok(wanted.contains(&run.map_err(wrong)?))
@@ -249,7 +259,10 @@ impl Window<'_> {
             .get(4..)
             .and_then(|rest| rest.first_chunk::<4>())
             .map_or(0, |len| u32::from_le_bytes(*len));
-        let kind = header.get(8).copied().unwrap_or_default();
+        let (kind, layout) = match header {
+            [.., kind, layout] => (*kind, *layout),
+            _ => return Err(wrong),
+        };
         let Some(body) =
             (len as usize).checked_sub(RECORD_HEADER_BYTES).filter(|_| at + u64::from(len) <= end)
         else {
@@ -257,7 +270,7 @@ impl Window<'_> {
         };
         let front = self.get(at + RECORD_HEADER_BYTES as u64, body.min(PART_FRONT_BYTES))?;
         // What stands in a segment is named by 32 bits.
-        Ok(Passed { kind, place: Place { segment: id, offset: at as u32, len }, front })
+        Ok(Passed { kind, layout, place: Place { segment: id, offset: at as u32, len }, front })
     }
 }
 
@@ -270,7 +283,7 @@ struct Names<'a> {
 
 impl Names<'_> {
     /// Notes the extents of the bodies that a living record names.
-    fn named(&mut self, marked: &mut Marked, segment: &Segment, kind: u8, place: Place) -> Result<()> {
+    fn named(&mut self, marked: &mut Marked, segment: &Segment, kind: Kind, place: Place) -> Result<()> {
         let wrong = |e: CodecError| Error::damaged(&segment.path, u64::from(place.offset), e);
         segment.record(place, |record| {
             let logical = Logical::parse(record.body).map_err(wrong)?;
@@ -283,26 +296,26 @@ impl Names<'_> {
                 _ => Ok(()),
             };
             let mut tail = Reader::new(logical.tail, "record tail");
-            match Kind::parse(kind, record.layout).map_err(wrong)? {
-                Some(Kind::Put) => {
+            match kind {
+                Kind::Put => {
                     let head = KvHead::parse(Kind::Put, logical.head).map_err(wrong)?;
                     head.value.iter().try_for_each(|value| alone(value, &mut marked.live, &mut tail))
                 }
-                Some(Kind::Run) => {
+                Kind::Run => {
                     let head = RunHead::parse(logical.head).map_err(wrong)?;
                     alone(&head.metadata, &mut marked.live, &mut tail)
                 }
-                Some(Kind::FramePart) => {
+                Kind::FramePart => {
                     let head = PartHead::parse(logical.head).map_err(wrong)?;
                     alone(&head.body, &mut marked.live, &mut tail)
                 }
-                Some(Kind::Frame) => {
+                Kind::Frame => {
                     let frame = Arc::new(FrameRecord::parse(logical).map_err(wrong)?);
                     let named = self.reader(marked, frame.head.run)?.extents_named(&frame)?;
                     named.iter().for_each(|extents: &Arc<Vec<Extent>>| marked.live.name(extents));
                     Ok(())
                 }
-                Some(Kind::Snapshot) => {
+                Kind::Snapshot => {
                     let head = SnapshotHead::parse(logical.head).map_err(wrong)?;
                     let named = self.reader(marked, head.run)?.snapshot_extents_named(&head, logical.tail)?;
                     named.iter().for_each(|extents| marked.live.name(extents));
