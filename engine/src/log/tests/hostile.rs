@@ -157,13 +157,16 @@ fn header_with(change: impl FnOnce(&mut SegmentHeader)) -> Result<SegmentHeader,
 
 #[test]
 fn what_a_newer_program_wrote_is_refused_by_name() {
-    assert_eq!(header_with(|h| h.format = 2), Err(CodecError::Unknown { what: "segment format", found: 2 }));
+    assert_eq!(header_with(|h| h.format = 3), Err(CodecError::Unknown { what: "segment format", found: 3 }));
+    // The formats that are known, under numbers of the other.
+    assert!(matches!(header_with(|h| h.format = 2), Err(CodecError::Header(_))));
+    assert!(matches!(header_with(|h| h.segment.0 |= 1 << 31), Err(CodecError::Header(_))));
     assert_eq!(header_with(|h| h.cipher = 1), Err(CodecError::Unknown { what: "segment cipher", found: 1 }));
     assert!(matches!(header_with(|h| h.store.0[0] ^= 1), Err(CodecError::Header(_))));
     assert!(matches!(header_with(|h| h.segment.0 += 1), Err(CodecError::Header(_))));
     assert_eq!(Kind::parse(8, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 8 }));
     assert_eq!(Kind::parse(0, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 0 }));
-    for kind in [1, 2, 3, 4, 5, 6, 7, 16] {
+    for kind in [1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19] {
         assert!(matches!(Kind::parse(kind, LAYOUT), Ok(Some(known)) if known as u8 == kind));
         for layout in [0, LAYOUT + 1, 255] {
             let expected = CodecError::Unknown { what: "record layout", found: u64::from(layout) };
