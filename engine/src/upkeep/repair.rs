@@ -65,7 +65,7 @@ pub fn repair(from: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) ->
     let mut found = salvage(&site, &mut |entries| index.insert(entries))?;
     index.show(Seqno(u64::MAX));
     let segments = Arc::new(Segments::default());
-    site.segments.values().for_each(|standing| segments.insert(standing.segment.clone()));
+    site.segments.iter().for_each(|standing| segments.insert(standing.segment.clone()));
     let old = Core::salvaged(options.clone(), from, site.store, index, segments);
     let store = Store::open_with(to, Options { durability: Durability::Process, ..options })?;
     let report = RepairReport {

@@ -96,9 +96,9 @@ struct Chain {
 /// `Unavailable` where a file cannot be read.
 pub(super) fn salvage(site: &Site, index: &mut dyn FnMut(Vec<Entry>)) -> Result<Salvage> {
     let mut all = Salvage { next: 1, ..Salvage::default() };
-    let last = site.segments.keys().next_back().copied().unwrap_or_default();
-    for standing in site.segments.values() {
-        all.segment(standing, standing.segment.id == last, index)?;
+    let last = site.segments.last().map(|standing| standing.segment.id);
+    for standing in &site.segments {
+        all.segment(standing, Some(standing.segment.id) == last, index)?;
     }
     all.end(site, index);
     Ok(all)
@@ -255,7 +255,7 @@ impl Salvage {
     fn end(&mut self, site: &Site, index: &mut dyn FnMut(Vec<Entry>)) {
         let Ok(loaded) = &site.manifest else { return self.settle(None, index) };
         let state = &loaded.state;
-        let path = site.segments.values().next_back().map(|standing| standing.segment.path.clone());
+        let path = site.segments.last().map(|standing| standing.segment.path.clone());
         if let Some(clean) = &state.clean {
             let chain = Some(clean.state.chain);
             return self.follows(
@@ -266,14 +266,14 @@ impl Salvage {
             );
         }
         self.settle(None, index);
-        let active = state.segments.last().and_then(|entry| site.segments.get(&entry.id));
+        let active = state.segments.last().and_then(|entry| site.segment(entry.id));
         if active.is_some_and(|standing| standing.len < state.synced) {
             self.lose(self.next, None, "the last segment was cut short".to_owned());
         } else if active.is_some() && self.torn_end {
             let why = "bytes after the last whole batch: a crash tore them, or they are damaged";
             self.lose(self.next, None, why.to_owned());
         }
-        if state.segments.last().is_some_and(|entry| !site.segments.contains_key(&entry.id)) {
+        if state.segments.last().is_some_and(|entry| site.segment(entry.id).is_none()) {
             self.lose(self.next, None, "the last segment is missing".to_owned());
         }
     }

@@ -11,6 +11,7 @@ use crate::log::manifest::{Loaded, load, load_generation, read_whole};
 use crate::log::open::Damage;
 use crate::log::paths::{Paths, parse_manifest, parse_segment};
 use crate::log::segments::Segment;
+use crate::upkeep::order;
 
 /// Who has the store open for writing.
 #[derive(Debug)]
@@ -36,8 +37,15 @@ pub(super) struct Site {
     /// The manifest, or why there is none to be believed.
     pub(super) manifest: std::result::Result<Loaded, Error>,
     pub(super) store: StoreId,
-    pub(super) segments: BTreeMap<SegmentId, Standing>,
+    /// In the order of the log, as far as that can be told.
+    pub(super) segments: Vec<Standing>,
     pub(super) damage: Vec<Damage>,
+}
+
+impl Site {
+    pub(super) fn segment(&self, id: SegmentId) -> Option<&Standing> {
+        self.segments.iter().find(|standing| standing.segment.id == id)
+    }
 }
 
 /// Who holds LOCK. Looking takes a shared lock for the moment, or for as long as the result is held.
@@ -105,7 +113,7 @@ pub(super) fn look(io: &dyn Io, paths: &Paths) -> Result<Site> {
                 Error::new(ErrorKind::Damaged, format!("{}: {what}", root.display()))
             })?,
     };
-    let mut segments = BTreeMap::new();
+    let mut segments = Vec::new();
     for (id, (path, file, header)) in headers {
         if header.as_ref().is_some_and(|header| header.store != store || header.segment != id) {
             note(path, 0, "it is a segment of another store, or another segment of this one");
@@ -116,16 +124,12 @@ pub(super) fn look(io: &dyn Io, paths: &Paths) -> Result<Site> {
         }
         let len = file.len()?;
         let segment = Arc::new(Segment::new(store, id, path, file));
-        segments.insert(id, Standing { segment, header, len });
+        segments.push(Standing { segment, header, len });
     }
-    if let Ok(loaded) = &manifest {
-        for entry in loaded.state.segments.iter().filter(|entry| !segments.contains_key(&entry.id)) {
-            note(paths.segment(entry.id), 0, "the file is missing");
-        }
-    } else if let Some((last, _)) = segments.last_key_value() {
-        for id in (1..last.0).map(SegmentId).filter(|id| !segments.contains_key(id)) {
-            note(paths.segment(id), 0, "the file is missing");
-        }
+    let listed = manifest.as_ref().ok().map(|loaded| loaded.state.segments.as_slice());
+    let segments = order::in_order(segments, listed)?;
+    for id in order::missing(&segments, listed) {
+        note(paths.segment(id), 0, "the file is missing");
     }
     Ok(Site { manifest, store, segments, damage })
 }

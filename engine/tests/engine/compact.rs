@@ -233,7 +233,13 @@ fn what_is_recorded_while_bytes_are_taken_away_names_none_of_them() {
     for phase in [CompactPhase::Looking, CompactPhase::Writing] {
         let dir = tempfile::tempdir().unwrap();
         let (store, space) = used(&dir.path().join("s"), small());
-        let dead: Vec<_> = Talk::new("a0").take(20).collect();
+        let dead: Vec<_> = (0..6).map(|n| (Rng(900 + n).bytes(9000), Rng(950 + n).text(3000))).collect();
+        let run = space.begin_run(RunSpec::new("dead")).unwrap();
+        for (input, output) in dead.clone() {
+            run.record(Frame::new(Component::Tool, input, output)).unwrap();
+        }
+        run.end(Status::Ok).unwrap();
+        space.begin_run(RunSpec::new("dead").replace(true)).unwrap().end(Status::Ok).unwrap();
         let (theirs, again) = (space.clone(), dead.clone());
         let progress = once(phase, move || {
             let run = theirs.begin_run(RunSpec::new("again")).unwrap();
@@ -248,6 +254,9 @@ fn what_is_recorded_while_bytes_are_taken_away_names_none_of_them() {
         assert_whole(&store);
         // What dedups against the compacted log is whole, too.
         let run = space.begin_run(RunSpec::new("third")).unwrap();
+        for (input, output) in dead.clone() {
+            run.record(Frame::new(Component::Tool, input, output)).unwrap();
+        }
         for topic in ["a0", "b3", "kept0"] {
             for (input, output) in Talk::new(topic).take(20) {
                 run.record(Frame::new(Component::Llm, input, output)).unwrap();

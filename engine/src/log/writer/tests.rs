@@ -50,7 +50,7 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, Writer) {
         synced: SEGMENT_HEADER_BYTES,
         clean: None,
         next_table: 1,
-        next_rewritten: crate::ids::SegmentId::REWRITTEN_MIN,
+        next_rewritten: SegmentId::REWRITTEN_MIN,
         erased: crate::log::totals::Totals::default(),
     };
     let manifest = Manifest::create(&sim, &paths, 1, listed).unwrap();

@@ -1,0 +1,102 @@
+//! Which segment files make up the log, and in which order: as the manifest says, or else as they themselves do.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{SegmentId, Seqno};
+use crate::log::manifest::SegmentEntry;
+use crate::log::open::sealed_footer;
+use crate::upkeep::site::Standing;
+
+/// So many missing files are named.
+const MISSING_MAX: usize = 1000;
+
+/// Files in the order of the log, without those that compaction left over.
+///
+/// # Errors
+/// `Unavailable`.
+pub(super) fn in_order(found: Vec<Standing>, listed: Option<&[SegmentEntry]>) -> Result<Vec<Standing>> {
+    match listed {
+        Some(listed) if listed.iter().all(|entry| found.iter().any(|one| one.segment.id == entry.id)) => {
+            Ok(by_list(found, listed))
+        }
+        _ => by_themselves(found),
+    }
+}
+
+/// As they are listed; then what the writer may have begun since.
+fn by_list(mut found: Vec<Standing>, listed: &[SegmentEntry]) -> Vec<Standing> {
+    let last = listed.last().map(|entry| entry.id);
+    found.retain(|one| {
+        let id = one.segment.id;
+        listed.iter().any(|entry| entry.id == id) || (!id.is_rewritten() && Some(id) > last)
+    });
+    let place = |one: &Standing| listed.iter().position(|entry| entry.id == one.segment.id);
+    found.sort_by_key(|one| (place(one).unwrap_or(usize::MAX), one.segment.id));
+    found
+}
+
+/// By the numbers of their records. A whole rewritten segment takes the place of what it was made of, if that is still
+/// there: nothing that is needed is in those alone. One that is not whole was never listed, as long as what it was to be
+/// made of is there.
+fn by_themselves(found: Vec<Standing>) -> Result<Vec<Standing>> {
+    let mut spans = Vec::with_capacity(found.len());
+    for one in &found {
+        spans.push(span(one)?);
+    }
+    let begins_alone = |at: usize| {
+        let begin = |one: &Standing| one.header.as_ref().map(|header| header.first_seqno);
+        let others = found.iter().enumerate().filter(|(other, _)| *other != at);
+        others.map(|(_, other)| begin(other)).all(|other| other.is_none() || other != begin(&found[at]))
+    };
+    let stays = |at: usize| {
+        let one = &found[at];
+        let id = one.segment.id;
+        let Some(first) = one.header.as_ref().map(|header| header.first_seqno) else {
+            return !id.is_rewritten();
+        };
+        if id.is_rewritten() && spans[at].is_none() && !begins_alone(at) {
+            return false;
+        }
+        // The later one was made of the earlier.
+        let newer = |other: usize| found[other].segment.id.is_rewritten() && found[other].segment.id > id;
+        !(0..found.len())
+            .any(|other| newer(other) && spans[other].is_some_and(|(from, to)| from <= first && first < to))
+    };
+    let kept: Vec<bool> = (0..found.len()).map(stays).collect();
+    // One without a header stands behind the one with the number before its own.
+    let mut known = Seqno(0);
+    let mut sorted: Vec<(Seqno, Standing)> = Vec::new();
+    for (one, _) in found.into_iter().zip(kept).filter(|(_, kept)| *kept) {
+        known = one.header.as_ref().map_or(known, |header| header.first_seqno);
+        sorted.push((known, one));
+    }
+    sorted.sort_by_key(|(first, one)| (*first, one.segment.id));
+    Ok(sorted.into_iter().map(|(_, one)| one).collect())
+}
+
+/// The numbers of the records of a sealed segment.
+fn span(one: &Standing) -> Result<Option<(Seqno, Seqno)>> {
+    let Some(header) = &one.header else { return Ok(None) };
+    match sealed_footer(&one.segment, one.len.min(u64::from(u32::MAX))) {
+        Ok(footer) => Ok(Some((header.first_seqno, footer.state.next_seqno))),
+        Err(error) if error.kind() == ErrorKind::Damaged => Ok(None),
+        Err(error) => Err(Error::new(error.kind(), error.to_string())),
+    }
+}
+
+/// Files that are said to be there; where nothing says so, those whose numbers are left out between the writer's own.
+pub(super) fn missing(found: &[Standing], listed: Option<&[SegmentEntry]>) -> Vec<SegmentId> {
+    let there = |id: SegmentId| found.iter().any(|one| one.segment.id == id);
+    if let Some(listed) = listed {
+        return listed.iter().map(|entry| entry.id).filter(|id| !there(*id)).take(MISSING_MAX).collect();
+    }
+    let mut next = Some(1);
+    let mut missing = Vec::new();
+    for id in found.iter().map(|one| one.segment.id) {
+        // What a rewritten one stands for is not told by its number.
+        if let Some(from) = next.filter(|_| !id.is_rewritten()) {
+            missing.extend((from..id.0).take(MISSING_MAX - missing.len()).map(SegmentId));
+        }
+        next = (!id.is_rewritten()).then_some(id.0.saturating_add(1));
+    }
+    missing
+}
