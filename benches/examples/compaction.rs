@@ -127,7 +127,7 @@ fn measure(path: &Path, bytes: u64, recompress: bool) {
     println!("  {done:?}");
     println!(
         "  {:.1} MB of live bytes a second, in {:?}; the writer has {:.2} of its speed, readers' p99.9 is {:.1} times as long",
-        done.made_bytes as f64 / 1e6 / with.took.as_secs_f64(),
+        done.live_bytes as f64 / 1e6 / with.took.as_secs_f64(),
         with.took,
         with.frames_a_second / alone.frames_a_second,
         quantile(&with.reads, 0.999).as_secs_f64() / quantile(&alone.reads, 0.999).as_secs_f64(),

@@ -23,6 +23,7 @@ use crate::log::paths::Paths;
 use crate::log::queue::Durability;
 use crate::log::record::{Kind, Logical, SpaceHead};
 use crate::log::segments::{Pin, Segments, lock};
+use crate::log::totals::Totals;
 use crate::log::writer::Sink as _;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -308,12 +309,14 @@ impl Core {
     }
 
     /// What the log says up to its end now: counts, bytes by kind, the ledger. A pass over the part of the active
-    /// segment that no sealed footer or clean close covers.
-    pub(crate) fn log_state(&self) -> Result<LogState> {
+    /// segment that no sealed footer or clean close covers. Beside it what compactions have left of the counts.
+    pub(crate) fn log_state(&self) -> Result<(LogState, Totals)> {
         let found = find(&*self.io, &self.paths, false, false, self.options.read_mode)?;
         let from = found.state.covers;
         let state = found.state.covers_state.clone();
-        Ok(scan(&found, from, state, &mut |_, _| Ok(()))?.state)
+        let state = scan(&found, from, state, &mut |_, _| Ok(()))?.state;
+        let held = state.totals.less(&found.state.erased);
+        Ok((state, held))
     }
 
     /// Reads on from where the last look ended, or from what the tables cover by now where that is further: then

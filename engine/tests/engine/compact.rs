@@ -112,6 +112,11 @@ fn a_compacted_store_gives_the_same_answers_in_less_room() {
     assert_eq!(before.1.ledger_root, after.1.ledger_root);
     assert_eq!((before.1.runs, before.1.frames), (after.1.runs, after.1.frames));
     assert!(after.1.disk_bytes < before.1.disk_bytes);
+    // What went is not counted any more; what is there all is.
+    let bytes = [before.1.bytes, after.1.bytes];
+    assert!(bytes[1].pieces < bytes[0].pieces && bytes[1].kv_records < bytes[0].kv_records, "{bytes:?}");
+    let known = after.1.disk_bytes - bytes[1].other;
+    assert!(bytes[1].other > 0 && known > after.1.disk_bytes / 2, "{bytes:?}");
     assert_whole(&store);
     // Nothing is left to do.
     let again = compact(&store);

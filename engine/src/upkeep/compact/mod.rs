@@ -94,6 +94,8 @@ pub struct Compacted {
     pub rewritten_bytes: u64,
     /// Bytes of what they became; of a dry run about how many it would be.
     pub made_bytes: u64,
+    /// Bytes of living records in them; of a dry run as `made_bytes`.
+    pub live_bytes: u64,
     /// Bytes that the disk needed for it beside what was there.
     pub needed_bytes: u64,
     /// Bytes of old files that other processes still read: the disk gets them back when those refresh or end.
@@ -118,6 +120,7 @@ impl Compacted {
             "made": self.made,
             "rewritten_bytes": self.rewritten_bytes,
             "made_bytes": self.made_bytes,
+            "live_bytes": self.live_bytes,
             "freed_bytes": self.freed_bytes(),
             "needed_bytes": self.needed_bytes,
             "pending_bytes": self.pending_bytes,

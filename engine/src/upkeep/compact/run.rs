@@ -73,6 +73,7 @@ pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
     work.refuse_full_disk(&report)?;
     let made = work.made(&mut looked).and_then(|rewritten| {
         report.made_bytes = rewritten.segments.iter().filter_map(|(_, made)| made.entry.sealed_bytes).sum();
+        report.live_bytes = rewritten.segments.iter().map(|(_, made)| made.live_bytes).sum();
         work.swap(&looked, rewritten)
     });
     match made {
@@ -173,6 +174,7 @@ impl Work<'_> {
             made: plan.stretches.len() as u64,
             rewritten_bytes: plan.bytes,
             made_bytes: plan.live_bytes,
+            live_bytes: plan.live_bytes,
             needed_bytes: match plan.stretches.is_empty() {
                 true => 0,
                 false => plan.live_bytes + looked.base.bytes() + ROUND_BYTES,
