@@ -5,9 +5,9 @@ use std::path::Path;
 
 use annals::import::ImportedRun;
 use annals::{
-    BackupReport, Checkpoint, Comparison, Diagnosis, Durability, Error, ErrorKind, Frame, Gap, History,
-    Keyspace, Namespace, Options, Proof, RecordedFrame, RepairReport, Run, RunInfo, RunReader, RunSpec,
-    ScanRange, Seqno, Sharing, Status, Store, Tape,
+    BackupReport, Checkpoint, CompactOptions, Compacted, Comparison, Diagnosis, Durability, Error, ErrorKind,
+    Frame, Gap, History, Keyspace, Namespace, Options, Proof, RecordedFrame, RepairReport, Run, RunInfo,
+    RunReader, RunSpec, ScanRange, Seqno, Sharing, Status, Store, Tape,
 };
 
 use annals_server::providers::NewPart;
@@ -482,6 +482,11 @@ impl Door {
             Some(failure) => Err(failure),
             None => listed.map_err(engine),
         }
+    }
+
+    /// Gives back the room of what nothing leads to any more.
+    pub(crate) fn compact(&self, options: &CompactOptions) -> Result<Compacted> {
+        self.store.compact(options).map_err(engine)
     }
 
     /// Copies the store as it is now.

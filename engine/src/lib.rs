@@ -64,4 +64,7 @@ pub use trace::{
     RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame,
     Verified,
 };
-pub use upkeep::{BackupReport, Diagnosis, Finding, Lost, RepairReport, Sharing, diagnose, repair, restore};
+pub use upkeep::{
+    BackupReport, CompactOptions, CompactPhase, CompactProgress, Compacted, Diagnosis, Finding, Lost,
+    RepairReport, Sharing, diagnose, repair, restore,
+};

@@ -245,7 +245,7 @@ impl Store {
     /// `Damaged`, `Unavailable`.
     pub fn stats(&self) -> Result<Stats> {
         let core = &self.0.core;
-        let state = core.log_state()?;
+        let (state, held) = core.log_state()?;
         let mut stats = Stats {
             disk_bytes: disk_bytes(core)?,
             segments: crate::log::segments::read(&core.segments).all().len() as u64,
@@ -264,7 +264,7 @@ impl Store {
                 stats.raw_bytes += info.raw_bytes;
             }
         }
-        let totals = &state.totals;
+        let totals = &held;
         let tables = core.index.table_bytes();
         stats.bytes = BytesByKind {
             pieces: totals.piece_bytes,

@@ -108,6 +108,18 @@ fn line(stream: &mut impl Read) -> String {
 }
 
 #[test]
+fn a_daemon_compacts_the_store_that_it_serves() {
+    let bench = Bench::new();
+    bench.run("init").ok();
+    let daemon = bench.serve(&[]);
+    let [told] = bench.run("compact --dry-run --recompress --json").json().try_into().unwrap();
+    assert_eq!((&told["dry_run"], &told["rewritten"]), (&true.into(), &0.into()), "{told}");
+    let text = bench.run("compact --max-bytes-per-second 1000000").text();
+    assert!(text.contains("none worth writing anew"), "{text}");
+    drop(daemon);
+}
+
+#[test]
 fn a_store_is_served_at_its_socket_and_what_was_set_is_the_engines() {
     let bench = Bench::new();
     let daemon = bench.serve(&[]);

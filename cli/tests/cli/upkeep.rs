@@ -130,3 +130,29 @@ fn a_store_in_use_is_backed_up_and_restored() {
     put(&path, &bytes);
     bench.run("restore copied again").failed(3);
 }
+
+#[test]
+fn a_store_is_compacted_by_who_holds_it_and_else_here() {
+    let bench = imported();
+    let names: Vec<String> =
+        bench.run("runs --json").json().iter().map(|run| run["id"].as_str().unwrap().to_owned()).collect();
+    bench.pipe("import --format chat --replace -", LINES.as_bytes()).ok();
+    let before = bench.run("replay --all --json").json();
+    let [told] = bench.run("compact --dry-run --json").json().try_into().unwrap();
+    assert!(told["dry_run"] == true && told["rewritten"].as_u64().unwrap() > 0, "{told}");
+    assert!(told["needed_bytes"].as_u64().unwrap() > told["made_bytes"].as_u64().unwrap());
+    let text = bench.run("compact --max-bytes-per-second 100000000").text();
+    assert!(text.contains("log files became"), "{text}");
+    assert_eq!(bench.run("replay --all --json").json(), before);
+    assert_eq!(bench.run("runs --json").json().len(), names.len());
+    bench.run("verify").ok();
+    let text = bench.run("compact").text();
+    assert!(text.contains("none worth writing anew"), "{text}");
+    bench.run("compact --max-bytes-per-second 0").failed(2);
+    bench.run("--store nowhere compact").failed(4);
+    // Somebody else writes, and serves nobody.
+    let store = Store::open(bench.path(".annals")).unwrap();
+    let error = bench.run("compact").failed(1);
+    assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
+    store.close().unwrap();
+}

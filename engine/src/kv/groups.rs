@@ -144,6 +144,7 @@ fn load(
     let missing = || {
         Error::new(ErrorKind::Damaged, format!("group {} is named by a recipe and is not in the log", id.0))
     };
+    let _pin = core.pin();
     let value = core.index.newest(&keys::group(id.0))?.ok_or_else(missing)?;
     let place = keys::place(value);
     let segment = core.segment(place.segment)?;

@@ -181,6 +181,36 @@ pub(crate) fn newest_only(space: u32) -> bool {
     matches!(space, GROUPS | ANCHORS | SPACES | RUNS | RUN_NAMES | FRAMES | PARTS | SNAPSHOTS)
 }
 
+/// What an entry is of, for who looks at all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    Space,
+    Run(NamespaceId, RunUid),
+    RunName,
+    /// A frame, one of its parts, or the snapshot after it.
+    Frame(RunUid, u32),
+    Group,
+    Anchor,
+    /// A user's key of this keyspace.
+    User(u32),
+}
+
+/// What a key is of; `None` for one that no record leads to.
+pub(crate) fn of(key: &[u8]) -> Option<Of> {
+    let number = |at: usize| Some(u32::from_be_bytes(key.get(at..at + 4)?.try_into().ok()?));
+    let long = |at: usize| Some(u64::from_be_bytes(key.get(at..at + 8)?.try_into().ok()?));
+    Some(match space_of(key) {
+        SPACES => Of::Space,
+        RUNS => Of::Run(NamespaceId(number(4)?), RunUid(long(8)?)),
+        RUN_NAMES => Of::RunName,
+        FRAMES | PARTS | SNAPSHOTS => Of::Frame(RunUid(long(4)?), number(12)?),
+        GROUPS => Of::Group,
+        ANCHORS => Of::Anchor,
+        space if space >= crate::log::record::FIRST_FREE_SPACE => Of::User(space),
+        _ => return None,
+    })
+}
+
 /// The value of a record at a place.
 pub(crate) fn at(kind: u8, place: Place) -> Value {
     Value { kind, a: u64::from(place.segment.0), b: place.offset, c: place.len }

@@ -240,8 +240,7 @@ fn in_batch(leaf: &Leaf<'_>, wanted: Seqno) -> Result<RecordProof> {
             match Kind::parse(record.kind, record.layout)? {
                 Some(Kind::Erased) => then(seqno, None, &Erased::parse(record.body)?.nodes),
                 Some(kind) if kind.is_logical() => {
-                    let (kind, layout, logical) =
-                        (record.kind, record.layout, Logical::parse(record.body)?);
+                    let (kind, layout, logical) = (record.kind, record.layout, Logical::parse(record.body)?);
                     let hash = record_hash(&logical.salt, kind, layout, seqno.0, logical.head);
                     then(seqno, Some((kind, layout, logical)), &[Node::leaf(hash)]);
                 }
@@ -344,6 +343,7 @@ impl Wanted<'_> {
 
     fn run(&mut self, uid: RunUid) -> Result<RunHead> {
         let gone = || Error::new(ErrorKind::Gone, format!("the record of run number {} is gone", uid.0));
+        let _pin = self.core.pin();
         let (seqno, value) =
             self.core.index.get(&keys::run(self.namespace, uid), Seqno(u64::MAX))?.ok_or_else(gone)?;
         self.add(seqno);
@@ -356,6 +356,7 @@ impl Wanted<'_> {
         if seq == 0 || seq > reader.info().frames {
             return Err(missing());
         }
+        let _pin = self.core.pin();
         let (seqno, value) =
             self.core.index.get(&keys::frame(uid, seq), Seqno(u64::MAX))?.ok_or_else(missing)?;
         self.add(seqno);

@@ -216,18 +216,51 @@ impl SharedManifest {
     /// Changes the state, writes and syncs it. After an error the state is what it was.
     pub(crate) fn edit(&self, change: impl FnOnce(&mut State)) -> std::result::Result<(), EditFailed> {
         let mut inner = lock(&self.inner);
-        if let Some(why) = &inner.in_doubt {
-            let message =
-                format!("the manifest cannot be trusted since this failed: {why}; reopen the store");
-            return Err(EditFailed { error: Error::new(ErrorKind::Poisoned, message), in_doubt: true });
-        }
+        inner.check()?;
         let before = inner.manifest.state.clone();
         change(&mut inner.manifest.state);
         let done = inner.manifest.append_or_renew(&*self.io, &self.paths);
+        inner.settle(before, done)
+    }
+
+    /// The same as a new generation, so that readers who still use files that are no longer listed are known by their
+    /// lock on the old one, whose file this gives.
+    pub(crate) fn renew(
+        &self,
+        change: impl FnOnce(&mut State),
+    ) -> std::result::Result<Arc<dyn File>, EditFailed> {
+        let mut inner = lock(&self.inner);
+        inner.check()?;
+        let before = inner.manifest.state.clone();
+        let old = inner.manifest.file.clone();
+        change(&mut inner.manifest.state);
+        let done = inner.manifest.renew(&*self.io, &self.paths);
+        inner.settle(before, done).map(|()| old)
+    }
+
+    /// What the manifest says now.
+    pub(crate) fn state(&self) -> State {
+        lock(&self.inner).manifest.state.clone()
+    }
+}
+
+impl Inner {
+    fn check(&self) -> std::result::Result<(), EditFailed> {
+        let Some(why) = &self.in_doubt else { return Ok(()) };
+        let message = format!("the manifest cannot be trusted since this failed: {why}; reopen the store");
+        Err(EditFailed { error: Error::new(ErrorKind::Poisoned, message), in_doubt: true })
+    }
+
+    /// After an error the state is what it was.
+    fn settle(
+        &mut self,
+        before: State,
+        done: std::result::Result<(), EditFailed>,
+    ) -> std::result::Result<(), EditFailed> {
         if let Err(failed) = &done {
-            inner.manifest.state = before;
+            self.manifest.state = before;
             if failed.in_doubt {
-                inner.in_doubt = Some(failed.error.to_string());
+                self.in_doubt = Some(failed.error.to_string());
             }
         }
         done
@@ -237,6 +270,13 @@ impl SharedManifest {
 impl Manifest {
     /// Starts a new generation with `state` and makes it the current one.
     pub(crate) fn create(io: &dyn Io, paths: &Paths, generation: u64, state: State) -> Result<Self> {
+        let manifest = Self::prepare(io, paths, generation, state)?;
+        manifest.make_current(io, paths)?;
+        Ok(manifest)
+    }
+
+    /// Writes and syncs a new generation, and what is to become CURRENT.
+    fn prepare(io: &dyn Io, paths: &Paths, generation: u64, state: State) -> Result<Self> {
         let path = paths.manifest(generation);
         if io.stat(&path)?.is_some() {
             io.remove(&path)?;
@@ -259,9 +299,12 @@ impl Manifest {
         let current = io.open(&next, Open::CreateNew)?;
         current.write_at(&[IoSlice::new(line.as_bytes())], 0)?;
         current.sync()?;
-        io.rename(&next, &paths.current())?;
-        io.sync_dir(paths.root())?;
         Ok(manifest)
+    }
+
+    fn make_current(&self, io: &dyn Io, paths: &Paths) -> Result<()> {
+        io.rename(&paths.current_next(), &paths.current())?;
+        Ok(io.sync_dir(paths.root())?)
     }
 
     /// The same, said to be so long already.
@@ -275,10 +318,19 @@ impl Manifest {
         if self.end < GENERATION_BYTES_MAX {
             return self.append();
         }
+        self.renew(io, paths)
+    }
+
+    /// Goes on as a new generation.
+    fn renew(&mut self, io: &dyn Io, paths: &Paths) -> std::result::Result<(), EditFailed> {
         let old = self.generation;
+        // Nothing leads to what is only prepared; the next opening, or try, removes it.
+        let renewed = Self::prepare(io, paths, old + 1, self.state.clone())
+            .map_err(|error| EditFailed { error, in_doubt: false })?;
         // Once CURRENT was to be replaced, nobody knows which generation the next opening finds.
         let in_doubt = |error| EditFailed { error, in_doubt: true };
-        *self = Self::create(io, paths, old + 1, self.state.clone()).map_err(in_doubt)?;
+        renewed.make_current(io, paths).map_err(in_doubt)?;
+        *self = renewed;
         io.remove(&paths.manifest(old)).map_err(|e| in_doubt(e.into()))
     }
 

@@ -12,9 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, Lock, Open, ReadMode};
 use crate::log::cursor::{Batch, Cursor, account, next_seqno};
-use crate::log::layout::{
-    Footer, LogState, SEGMENT_HEADER_BYTES, Salt, SegmentHeader, chain_digest,
-};
+use crate::log::layout::{Footer, LogState, SEGMENT_HEADER_BYTES, Salt, SegmentHeader, chain_digest};
 use crate::log::manifest::{self, Manifest, SegmentEntry, SharedManifest, State};
 use crate::log::paths::{Paths, parse_manifest, parse_segment};
 use crate::log::queue::Queue;
@@ -474,6 +472,7 @@ pub(crate) fn start(
     let store = state.store;
     let manifest = Manifest::create(&**io, paths, found.generation + 1, state)?;
     remove_old_manifests(&**io, paths, found.generation + 1)?;
+    remove_unlisted(&**io, paths, &manifest.state)?;
     let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest));
     let (sender, jobs) = unbounded();
     let queue = Arc::new(Queue::new(
@@ -512,6 +511,20 @@ pub(crate) fn start(
         thread: Mutex::new(Some(thread)),
         lock: Mutex::new(found.writer_lock),
     })
+}
+
+/// Removes files of segments that a compaction made or replaced and a crash left: those that are not listed, but for any
+/// that the writer may have made after the last one listed.
+pub(crate) fn remove_unlisted(io: &dyn Io, paths: &Paths, state: &State) -> Result<()> {
+    let active = state.active()?.id;
+    for name in io.list(&paths.segments())? {
+        let Some(id) = parse_segment(&name) else { continue };
+        let may_be_the_writers = id > active && id.0 < SegmentId::REWRITTEN_MIN;
+        if !may_be_the_writers && state.segments.iter().all(|entry| entry.id != id) {
+            io.remove(&paths.segment(id))?;
+        }
+    }
+    Ok(())
 }
 
 fn remove_old_manifests(io: &dyn Io, paths: &Paths, current: u64) -> Result<()> {

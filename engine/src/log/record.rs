@@ -332,6 +332,13 @@ impl KvHead {
         Ok((space, key, recipe))
     }
 
+    /// When it was written, from the front of a head.
+    pub(crate) fn time(head: &[u8]) -> Result<u64, CodecError> {
+        let mut r = Reader::new(head, "key-value head");
+        r.varint32()?;
+        r.u64()
+    }
+
     pub(crate) fn parse(kind: Kind, head: &[u8]) -> Result<Self, CodecError> {
         let mut r = Reader::new(head, "key-value head");
         let space = r.varint32()?;

@@ -36,6 +36,21 @@ impl Totals {
         self.chain_bytes += more.chain_bytes;
     }
 
+    /// What is left without others.
+    pub(crate) fn less(&self, gone: &Self) -> Self {
+        Self {
+            batches: self.batches.saturating_sub(gone.batches),
+            records: self.records.saturating_sub(gone.records),
+            frames: self.frames.saturating_sub(gone.frames),
+            piece_bytes: self.piece_bytes.saturating_sub(gone.piece_bytes),
+            recipe_bytes: self.recipe_bytes.saturating_sub(gone.recipe_bytes),
+            frame_bytes: self.frame_bytes.saturating_sub(gone.frame_bytes),
+            run_bytes: self.run_bytes.saturating_sub(gone.run_bytes),
+            kv_bytes: self.kv_bytes.saturating_sub(gone.kv_bytes),
+            chain_bytes: self.chain_bytes.saturating_sub(gone.chain_bytes),
+        }
+    }
+
     /// Every number.
     pub(crate) fn all(&self) -> [u64; 9] {
         [

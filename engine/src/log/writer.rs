@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{Io, Open, ReadMode};
 use crate::log::layout::{
-    BatchHeader, SEGMENT_FORMAT, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeader,
+    BatchHeader, Footer, LogState, SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeader,
     chain_digest,
 };
 use crate::log::manifest::{Clean, SegmentEntry, SharedManifest, TableEntry};
@@ -32,6 +32,10 @@ pub(crate) trait Sink: Send + Sync + std::fmt::Debug {
     fn publish(&self, batches: &[Queued]) -> Result<()>;
     /// Called before more is written; all up to `end` is published. May wait until there is memory for more.
     fn make_room(&self, end: &LogEnd<'_>) -> Result<()>;
+    /// Begins to write the index down, whatever there is of it; all up to `end` is published, and durable.
+    fn write_down(&self, _end: &LogEnd<'_>) -> Result<()> {
+        Ok(())
+    }
     /// Ends what the sink does on its own. From then on it touches no file of the store unless it is told to.
     fn stop(&self);
     /// Writes the index down to files, all synced, and lists the tables that then make it up.
@@ -117,6 +121,17 @@ impl Writer {
                     Job::Barrier { completer, .. } => {
                         let last = self.state.last_seqno();
                         completer.complete(self.queue.check().map(|()| last).map_err(|e| Failure::of(&e)));
+                    }
+                    Job::Seal { segment, completer, down, .. } => {
+                        if segment != self.active.id {
+                            self.rotate_or_poison();
+                        }
+                        let last = self.state.last_seqno();
+                        let done = self.queue.check().and_then(|()| match down {
+                            true => self.sink.write_down(&self.end()),
+                            false => Ok(()),
+                        });
+                        completer.complete(done.map(|()| last).map_err(|e| Failure::of(&e)));
                     }
                     Job::Close { .. } => {
                         self.sink.stop();

@@ -114,6 +114,7 @@ pub(crate) fn run_record(
     namespace: NamespaceId,
     uid: RunUid,
 ) -> Result<Option<(RunHead, Vec<u8>)>> {
+    let _pin = core.pin();
     let Some((_, value)) = core.index.get(&keys::run(namespace, uid), Seqno(u64::MAX))? else {
         return Ok(None);
     };
@@ -128,6 +129,7 @@ pub(crate) fn run_record(
 
 /// The number of the living run of this name.
 pub(crate) fn find_name(core: &Core, namespace: NamespaceId, name: &str) -> Result<Option<RunUid>> {
+    let _pin = core.pin();
     let Some(value) = core.index.newest(&keys::run_name(namespace, name))? else { return Ok(None) };
     let head = core.logical(keys::place(value), Kind::Run, |logical| RunHead::parse(logical.head))?;
     if head.fields.name != name || head.fields.namespace != namespace {
@@ -177,6 +179,22 @@ impl RunReader {
             return Err(error);
         }
         Ok(reader)
+    }
+
+    /// A run, living or not, whose frames' bodies are to be found and not read.
+    pub(crate) fn marking(
+        core: &Arc<Core>,
+        namespace: NamespaceId,
+        uid: RunUid,
+        known: Arc<FrameCache>,
+    ) -> Result<Self> {
+        let (head, tail) = run_record(core, namespace, uid)?.ok_or_else(|| {
+            Error::new(ErrorKind::Damaged, format!("the record of run {} is missing", uid.0))
+        })?;
+        let lineage = lineage(core, namespace, &head.fields)?;
+        let (reader, _) = Self::of_head(core, namespace, head, &tail, lineage)?;
+        let info = RunInfo { frames: u32::MAX, ..reader.info };
+        Ok(Self { info, known, hashing: Hashing::LeftOut, ..reader })
     }
 
     fn of_head(

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Seqno;
-use crate::io::{Io, Open};
+use crate::io::{File, Io, Open};
 use crate::kv::core::{Core, Options};
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
 use crate::log::manifest::{Clean, FORMAT, Manifest, State};
@@ -95,7 +95,7 @@ fn copied(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> {
             to.display()
         )));
     }
-    // As long as this is held no file of it goes away.
+    // As long as this is held every file of the log can be read, whether or not it still has a name.
     let found = find(io, &core.paths, false, false, core.options.read_mode)?;
     let (from, state) = (found.state.covers, found.state.covers_state.clone());
     let end = scan(&found, from, state, &mut |_, _| Ok(()))?;
@@ -137,9 +137,9 @@ impl Copy<'_> {
         for segment in &found.segments.all() {
             let to = self.to.segment(segment.id);
             if segment.id != end.segment {
-                self.share(&segment.path, &to)?;
+                self.share(&segment.path, Some(&*segment.file), &to)?;
             } else {
-                self.copy(&segment.path, &to, Some(end.tail))?;
+                self.copy(&segment.path, &*segment.file, &to, Some(end.tail))?;
             }
             self.report.segments += 1;
         }
@@ -151,7 +151,7 @@ impl Copy<'_> {
         self.io.create_dir_all(&self.to.tables())?;
         for entry in &state.tables {
             let (from, to) = (self.from.table(entry.id), self.to.table(entry.id));
-            match self.share(&from, &to) {
+            match self.share(&from, None, &to) {
                 Ok(()) => {}
                 // The writer has replaced it meanwhile, or it is lost.
                 Err(_) if self.io.stat(&from)?.is_none() => return Ok(false),
@@ -162,8 +162,9 @@ impl Copy<'_> {
         Ok(true)
     }
 
-    /// Gives a file that never changes another name, or copies it.
-    fn share(&mut self, from: &Path, to: &Path) -> Result<()> {
+    /// Gives a file that never changes another name, or copies it: out of `open` where a compaction may have taken its own
+    /// name away.
+    fn share(&mut self, from: &Path, open: Option<&dyn File>, to: &Path) -> Result<()> {
         if self.sharing == Sharing::Shared && self.io.link(from, to).is_ok() {
             self.report.shared_files += 1;
             return Ok(());
@@ -173,12 +174,14 @@ impl Copy<'_> {
             self.report.shared_files += 1;
             return Ok(());
         }
-        self.copy(from, to, None)
+        match open {
+            Some(file) => self.copy(from, file, to, None),
+            None => self.copy(from, &*self.io.open(from, Open::Read)?, to, None),
+        }
     }
 
     /// Copies a file, or the first `len` bytes of it.
-    fn copy(&mut self, from: &Path, to: &Path, len: Option<u64>) -> Result<()> {
-        let source = self.io.open(from, Open::Read)?;
+    fn copy(&mut self, from: &Path, source: &dyn File, to: &Path, len: Option<u64>) -> Result<()> {
         let len = len.map_or_else(|| source.len(), Ok)?;
         let file = self.io.open(to, Open::CreateNew)?;
         let mut bytes = vec![0; COPY_BYTES];

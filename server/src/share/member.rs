@@ -84,6 +84,10 @@ impl Member {
             "BLOB.APPEND" => self.append_blob(arguments),
             "BLOB.END" => self.end_blob(arguments),
             "STORE.USE" => Err(wrong("a connection stays with its namespace".to_owned())),
+            "STORE.COMPACT" => Err(annals::Error::new(
+                ErrorKind::Locked,
+                "a recorder holds the store and compacts nothing: wait until it has ended",
+            )),
             _ => Err(wrong(format!("unknown command '{name}'"))),
         }
     }

@@ -405,6 +405,19 @@ pub(super) const ROUTES: &[Route] = &[
         "Copies the store. For connections by a Unix socket: over HTTP it is refused.",
     ),
     route(
+        Post,
+        "/v1/store/compact",
+        "compact",
+        "store.compact",
+        &[
+            Opt("dry_run", "DRYRUN", Flag),
+            Opt("recompress", "RECOMPRESS", Flag),
+            Opt("bytes_per_second_max", "RATE", Number),
+        ],
+        Gives::Bytes,
+        "Gives back the room of what nothing leads to any more; what it did, as JSON.",
+    ),
+    route(
         Get,
         "/v1/tokens",
         "listTokens",

@@ -178,6 +178,16 @@ fn the_store_is_counted_verified_and_copied() {
     let json = told.split('|').nth(1).unwrap();
     let checkpoint = annals::Checkpoint::from_json(json.as_bytes()).unwrap();
     assert_eq!(checkpoint.store, bench.daemon.store.id());
+    let told = client.bytes(b"store.compact dryrun rate 1000000 recompress\r\n").0;
+    let told: serde_json::Value = serde_json::from_str(told.split('|').nth(1).unwrap()).unwrap();
+    assert_eq!((&told["dry_run"], &told["rewritten"]), (&true.into(), &0.into()), "{told}");
+    let did = client.bytes(b"store.compact\r\n").0;
+    assert!(did.contains(r#""dry_run":false"#), "{did}");
+    client.script(
+        "store.compact wat -> -ERR syntax error
+        store.compact rate -> -ERR syntax error
+        store.compact rate wat -> -ERR value is not an integer or out of range",
+    );
     let to = tempfile::tempdir().unwrap();
     let copy = to.path().join("copy");
     let shown = copy.display();

@@ -96,8 +96,7 @@ fn compare(before: &All, raw: &BTreeMap<u64, Vec<u8>>, sim: &SimIo, keep: &Chanc
             (now.kind, now.salt, &now.head, &now.tail),
             (told.kind, told.salt, &told.head, &told.tail)
         );
-        let hash =
-            |told: &sample::Told| record_hash(&told.salt, told.kind as u8, LAYOUT, *seqno, &told.head);
+        let hash = |told: &sample::Told| record_hash(&told.salt, told.kind as u8, LAYOUT, *seqno, &told.head);
         assert_eq!(hash(now), hash(told));
         if rewritten.contains(&now.place.segment) {
             assert_eq!(moved[&(told.place.segment.0, told.place.offset)], now.place);
