@@ -38,6 +38,7 @@ mod replay;
 mod store;
 mod sync;
 mod tape;
+mod timestamp;
 mod trace;
 mod upkeep;
 
@@ -60,7 +61,7 @@ pub use replay::{
 pub use store::{BytesByKind, Namespace, Stats, Store};
 pub use tape::{TAPE_BYTES_MAX, Tape, TapeInfo};
 pub use trace::{
-    Component, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, RUN_NAME_BYTES_MAX,
+    Component, Dropped, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, Pin, RUN_NAME_BYTES_MAX,
     RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame,
     Verified,
 };

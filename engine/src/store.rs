@@ -72,7 +72,7 @@ pub struct BytesByKind {
     pub recipes: u64,
     /// Frame records but for their recipes, links and salts.
     pub frame_records: u64,
-    /// Run, snapshot and namespace records.
+    /// Run, snapshot and namespace records, and tombstones.
     pub run_records: u64,
     /// Key-value records.
     pub kv_records: u64,
@@ -432,6 +432,9 @@ impl Namespace {
     /// # Errors
     /// As [`Namespace::begin_run`].
     pub fn prepare_run(&self, spec: RunSpec) -> Result<Run> {
+        if spec.replace {
+            self.check_replaceable(&spec.name)?;
+        }
         Run::prepare(self.core(), &self.store.0.recording, self.id, spec, None)
     }
 
@@ -461,6 +464,9 @@ impl Namespace {
         }
         if spec.replace && spec.name == run {
             return Err(Error::invalid("a fork cannot replace the run that it is forked from"));
+        }
+        if spec.replace {
+            self.check_replaceable(&spec.name)?;
         }
         let shared = if edit { at - 1 } else { at };
         reader.check_finished(shared)?;

@@ -249,18 +249,30 @@ impl Core {
         expected: Kind,
         then: impl FnOnce(Logical<'_>) -> std::result::Result<T, CodecError>,
     ) -> Result<T> {
+        self.logical_of(place, &[expected], |_, logical| then(logical))
+    }
+
+    /// The same, which may be of any of these kinds.
+    pub(crate) fn logical_of<T>(
+        &self,
+        place: Place,
+        expected: &[Kind],
+        then: impl FnOnce(Kind, Logical<'_>) -> std::result::Result<T, CodecError>,
+    ) -> Result<T> {
         let segment = crate::log::segments::read(&self.segments).get(place.segment)?;
         segment.record(place, |record: RawRecord<'_>| {
             let wrong = |what: String| Error::damaged(&segment.path, u64::from(place.offset), what);
-            match Kind::parse(record.kind, record.layout).map_err(|e| wrong(e.to_string()))? {
-                Some(kind) if kind == expected => {}
+            let kind = match Kind::parse(record.kind, record.layout).map_err(|e| wrong(e.to_string()))? {
+                Some(kind) if expected.contains(&kind) => kind,
                 other => {
                     return Err(wrong(format!(
-                        "the index expects a {expected:?} record here, found {other:?}"
+                        "the index expects a record of {expected:?} here, found {other:?}"
                     )));
                 }
-            }
-            Logical::parse(record.body).and_then(then).map_err(|e| wrong(e.to_string()))
+            };
+            Logical::parse(record.body)
+                .and_then(|logical| then(kind, logical))
+                .map_err(|e| wrong(e.to_string()))
         })
     }
 

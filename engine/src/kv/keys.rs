@@ -8,7 +8,7 @@ use crate::ids::{NamespaceId, Place, RunUid, SegmentId, Seqno};
 use crate::kv::table::{Entry, Value};
 use crate::log::layout::RawRecord;
 use crate::log::record::{
-    FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead,
+    FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead, TombstoneHead,
 };
 
 const SPACES: u32 = 1;
@@ -186,6 +186,11 @@ pub(crate) fn at(kind: u8, place: Place) -> Value {
     Value { kind, a: u64::from(place.segment.0), b: place.offset, c: place.len }
 }
 
+/// Whether a value is not a key's end.
+pub(crate) fn is_living(value: Value) -> bool {
+    value.kind != ENDED
+}
+
 /// The place in a value of kind [`AT`] or [`ENDED`].
 pub(crate) fn place(value: Value) -> Place {
     Place { segment: SegmentId(u32::try_from(value.a).unwrap_or(u32::MAX)), offset: value.b, len: value.c }
@@ -238,6 +243,10 @@ pub(crate) fn lead(kind: Kind, of: &[u8], add: &mut dyn FnMut(&[u8], u8)) -> Res
         Kind::Snapshot => {
             let head = SnapshotHead::parse(of)?;
             add(&snapshot(head.run, head.seq), AT);
+        }
+        Kind::Tombstone => {
+            let head = TombstoneHead::parse(of)?;
+            add(&run(head.namespace, head.run), ENDED);
         }
     }
     Ok(())

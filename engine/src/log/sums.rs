@@ -7,6 +7,7 @@ use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, COUNT_MAX, ChainDigest
 use crate::log::ledger::{Frontier, Hash, leaf_hash, record_hash};
 use crate::log::record::{
     BodyRef, FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead,
+    TombstoneHead,
 };
 use crate::log::totals::Totals;
 
@@ -77,6 +78,11 @@ impl Sums {
                     SpaceHead::Keyspace { id, .. } => id,
                 };
                 self.next_space = self.next_space.max(id.saturating_add(1));
+                &mut totals.run_bytes
+            }
+            Kind::Tombstone => {
+                let head = TombstoneHead::parse(logical.head)?;
+                self.next_run = self.next_run.max(after(head.run.0)?);
                 &mut totals.run_bytes
             }
             Kind::GroupPart => return Ok(()),

@@ -8,7 +8,7 @@
 //! reason. Such a run is abandoned, and its tag `annals.repair` says what is lost and which fingerprint was recorded:
 //! its own cannot be that one.
 //!
-//! Left out: numbers of records, the parts in which a stream came, the order in which frames ended, runs that were
+//! Left out: numbers of records, runs that were dropped and their tombstones, the parts in which a stream came, the order in which frames ended, runs that were
 //! replaced (a fork of one holds the shared frames itself).
 
 use std::collections::{BTreeMap, HashMap};
@@ -27,7 +27,7 @@ use crate::log::record::{BodyRef, Kind, RunFields, RunHead, SpaceHead};
 use crate::log::segments::Segments;
 use crate::store::{Namespace, Store};
 use crate::trace::model::{Component, Frame, RunSpec, Severity, Status};
-use crate::trace::reader::{RecordedFrame, RunReader, find_name, run_record};
+use crate::trace::reader::{Known, RecordedFrame, RunReader, find_name, run_known};
 use crate::trace::recorder::{Run, end_with};
 use crate::upkeep::lost::{Lost, RepairReport};
 use crate::upkeep::salvage::{Kept, Salvage, salvage};
@@ -280,8 +280,9 @@ impl Repair {
     fn run(&mut self, uid: RunUid) -> Result<()> {
         let mut known = None;
         for namespace in self.spaces.namespaces.keys() {
-            match run_record(&self.old, NamespaceId(*namespace), uid) {
-                Ok(Some((head, tail))) => known = Some((*namespace, head, tail)),
+            match run_known(&self.old, NamespaceId(*namespace), uid) {
+                Ok(Some(Known::Run(head, tail))) => known = Some((*namespace, *head, tail)),
+                Ok(Some(Known::Dropped(_))) => return Ok(()),
                 Ok(None) => {}
                 Err(error) => drop(told(error)?),
             }

@@ -19,7 +19,7 @@ use crate::kv::table::Entry;
 use crate::log::cursor::{Cursor, Search, for_each_record};
 use crate::log::layout::{BatchHeader, ChainDigest, RawRecord, SEGMENT_HEADER_BYTES, chain_digest};
 use crate::log::open::{Damage, sealed_footer};
-use crate::log::record::{FrameHead, GroupPart, Kind, Logical, PartHead, RunHead, SnapshotHead};
+use crate::log::record::{FrameHead, GroupPart, Kind, Logical, PartHead, RunHead, SnapshotHead, TombstoneHead};
 use crate::log::segments::Segment;
 use crate::upkeep::lost::Lost;
 use crate::upkeep::site::{Site, Standing};
@@ -324,6 +324,11 @@ impl Pending {
                 let fields = RunHead::parse(head)?.fields;
                 self.runs.push(fields.uid.0);
                 self.namespaces.push(fields.namespace.0);
+            }
+            Kind::Tombstone => {
+                let head = TombstoneHead::parse(head)?;
+                self.runs.push(head.run.0);
+                self.namespaces.push(head.namespace.0);
             }
             Kind::GroupPart => {}
         }
