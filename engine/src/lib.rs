@@ -65,4 +65,8 @@ pub use trace::{
     RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame,
     Verified,
 };
-pub use upkeep::{BackupReport, Diagnosis, Finding, Lost, RepairReport, Sharing, diagnose, repair, restore};
+pub use upkeep::{
+    Amount, BackupReport, Diagnosis, FORGET, Finding, Keep, Lost, Plan, Policy, RETENTION_RULES_MAX,
+    RepairReport, Retention, Rule, RuleReport, SAMPLING, Share, Sharing, diagnose, is_due, lasting_ns, repair,
+    restore,
+};

@@ -71,6 +71,14 @@ impl Default for Options {
     }
 }
 
+/// A clock that stands more than this after the newest record is not believed: 400 days.
+pub(crate) const AHEAD_NS_MAX: u64 = 400 * 86_400 * 1_000_000_000;
+
+/// Whether a clock does not stand far ahead of the newest record, which is from `newest_ns` (0: there is none).
+pub(crate) fn is_believed(now_ns: u64, newest_ns: u64) -> bool {
+    newest_ns == 0 || now_ns <= newest_ns.saturating_add(AHEAD_NS_MAX)
+}
+
 /// What follows the log's end when reading beside a writer.
 #[derive(Debug)]
 struct Followed {
@@ -102,6 +110,8 @@ pub(crate) struct Core {
     /// The last opening for writing followed a crash.
     pub(crate) recovered: bool,
     closed: AtomicBool,
+    /// See [`Core::newest_ns`].
+    newest_ns: AtomicU64,
 }
 
 impl Core {
@@ -164,6 +174,7 @@ impl Core {
             spaces: Mutex::new(()),
             recovered,
             closed: AtomicBool::new(false),
+            newest_ns: AtomicU64::new(state.newest_ns),
         });
         if let Some(log) = &core.log {
             core.index.start_upkeep(&log.queue, &log.manifest)?;
@@ -198,6 +209,7 @@ impl Core {
             spaces: Mutex::new(()),
             recovered: false,
             closed: AtomicBool::new(false),
+            newest_ns: AtomicU64::new(0),
         })
     }
 
@@ -326,10 +338,23 @@ impl Core {
         };
         self.index.insert(entries);
         self.index.show(end.state.last_seqno());
+        self.newest_ns.store(end.state.newest_ns, Ordering::Relaxed);
         let generation_lock = found.into_reader_lock();
         *followed = Followed { end: (end.segment, end.tail), state: end.state, _lock: generation_lock };
         drop(guard);
         self.load_policies()
+    }
+
+    /// The time of the newest batch, as far as its clock was believed since this was opened.
+    pub(crate) fn newest_ns(&self) -> u64 {
+        self.newest_ns.load(Ordering::Relaxed)
+    }
+
+    /// A batch is written that says this time. One from far ahead does not count: by it all would be due that has a deadline.
+    pub(crate) fn note_time(&self, now_ns: u64) {
+        if is_believed(now_ns, self.newest_ns()) {
+            self.newest_ns.fetch_max(now_ns, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn close(&self) -> Result<()> {

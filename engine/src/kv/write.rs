@@ -201,6 +201,7 @@ impl BatchWriter {
             return Ok(None);
         }
         let now = self.core.io.now_ns();
+        self.core.note_time(now);
         let lease = self.lease.take();
         let queue = &self.core.log()?.queue;
         queue.submit(self.batch, &places, lease, durability, now, self.at_close).map(Some)

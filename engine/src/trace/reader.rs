@@ -403,6 +403,18 @@ impl RunReader {
         })
     }
 
+    /// Whether one of its frames, shared ones included, is of one of these components. Bodies are not read.
+    pub(crate) fn has_component(&self, any: &[Component]) -> Result<bool> {
+        for seq in 1..=self.info.frames {
+            let record = self.record(seq)?;
+            let component = Component::from_code(record.head.component, record.head.other.clone())?;
+            if any.contains(&component) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// A frame of these bodies, whose link must follow `before`.
     pub(super) fn linked(
         &self,

@@ -2,16 +2,25 @@
 //!
 //! Layout: `site` (what stands in a directory, without trusting it), `salvage` (all of the log that checks, and what is
 //! missing between), `repair` (that written into a new store), `lost` (what could not be), `doctor` (what to
-//! say of a store and its damage), `backup` (copies of a store that is in use, and back).
+//! say of a store and its damage), `backup` (copies of a store that is in use, and back), `moment` (what is due), `retention` (what a policy
+//! decides), `sweep` (that read and done).
 
 mod backup;
 mod doctor;
 mod lost;
+mod moment;
 mod repair;
+mod retention;
 mod salvage;
 mod site;
+mod sweep;
 
 pub use backup::{BackupReport, Sharing, restore};
 pub use doctor::{Diagnosis, Finding, diagnose};
 pub use lost::{Lost, RepairReport};
+pub use moment::is_due;
 pub use repair::repair;
+pub use retention::{
+    FORGET, Keep, Policy, RETENTION_RULES_MAX, Rule, SAMPLING, Share, lasting_ns,
+};
+pub use sweep::{Amount, Plan, Retention, RuleReport};
