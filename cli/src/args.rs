@@ -85,6 +85,14 @@ pub(crate) enum Verb {
     Scan(ScanArgs),
     /// Say what the store holds and what it costs
     Stats,
+    /// Drop runs by a policy, and say by which rule: without one, ok runs go after 7 days, what went wrong after 90
+    Retain(RetainArgs),
+    /// Keep a run whatever the policy says
+    Pin(PinArgs),
+    /// Take a run's pin away
+    Unpin(UnpinArgs),
+    /// Drop a run now, and say what still holds its bytes
+    Forget(ForgetArgs),
     /// Explain what state the store is in, and what to do about it; changes nothing. With --agent: say what of a program can be captured
     Doctor(DoctorArgs),
     /// Save all that is whole of a damaged store into a new one, and list what was lost
@@ -663,6 +671,47 @@ pub(crate) struct ScanArgs {
     /// At most this many
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "It covers every namespace. Runs that are open or pinned never go, and what a fork shares stays for the fork. Without --at it refuses a clock \
+that stands before the newest record or more than 400 days after it. docs/retention.md has the policies."
+)]
+pub(crate) struct RetainArgs {
+    /// The policy, a file in TOML; without one the built-in one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: Option<PathBuf>,
+    /// Only say what would go
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// The time to go by, as 2026-01-31T12:00:00Z, or +8d for eight days from now
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) at: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PinArgs {
+    /// The run
+    pub(crate) run: String,
+    /// Why it is kept
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) why: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UnpinArgs {
+    /// The run
+    pub(crate) run: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ForgetArgs {
+    /// The run, by its whole name
+    pub(crate) run: String,
+    /// Why it goes; the ledger keeps this, so nothing of the run belongs in it
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) why: String,
 }
 
 #[derive(Debug, Args)]

@@ -66,7 +66,7 @@ pub use trace::{
     Verified,
 };
 pub use upkeep::{
-    Amount, BackupReport, Diagnosis, FORGET, Finding, Keep, Lost, Plan, Policy, RETENTION_RULES_MAX,
-    RepairReport, Retention, Rule, RuleReport, SAMPLING, Share, Sharing, diagnose, is_due, lasting_ns, repair,
+    Amount, BackupMade, BackupReport, Diagnosis, FORGET, Finding, Keep, Lost, Plan, Policy, RETENTION_RULES_MAX,
+    RepairReport, Retention, Rule, RuleReport, SAMPLING, Share, Sharing, StillHeld, diagnose, is_due, lasting_ns, repair,
     restore,
 };

@@ -89,6 +89,13 @@ pub(crate) fn frames(run: RunUid) -> Vec<u8> {
     key
 }
 
+/// The prefix of the parts of all frames of a run.
+pub(crate) fn all_parts(run: RunUid) -> Vec<u8> {
+    let mut key = key(PARTS, 8);
+    key.extend_from_slice(&run.0.to_be_bytes());
+    key
+}
+
 /// The prefix of a frame's parts.
 pub(crate) fn parts(run: RunUid, seq: u32) -> Vec<u8> {
     let mut key = key(PARTS, 16);

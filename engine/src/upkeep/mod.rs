@@ -3,10 +3,11 @@
 //! Layout: `site` (what stands in a directory, without trusting it), `salvage` (all of the log that checks, and what is
 //! missing between), `repair` (that written into a new store), `lost` (what could not be), `doctor` (what to
 //! say of a store and its damage), `backup` (copies of a store that is in use, and back), `moment` (what is due), `retention` (what a policy
-//! decides), `sweep` (that read and done).
+//! decides), `sweep` (that read and done), `forget` (one run, on request).
 
 mod backup;
 mod doctor;
+mod forget;
 mod lost;
 mod moment;
 mod repair;
@@ -17,6 +18,7 @@ mod sweep;
 
 pub use backup::{BackupReport, Sharing, restore};
 pub use doctor::{Diagnosis, Finding, diagnose};
+pub use forget::{BackupMade, StillHeld};
 pub use lost::{Lost, RepairReport};
 pub use moment::is_due;
 pub use repair::repair;
