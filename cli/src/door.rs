@@ -6,10 +6,9 @@ use std::path::Path;
 
 use annals::import::ImportedRun;
 use annals::{
-    BackupReport, Checkpoint, Comparison, Diagnosis, Dropped, Durability, Error, ErrorKind, Frame, Gap, History,
-    Keyspace, Namespace, Options, Plan, Policy, Proof, RecordedFrame, RepairReport, Retention, Run, RunInfo, RunReader,
-    RunSpec, RunUid, StillHeld,
-    ScanRange, Seqno, Sharing, Status, Store, Tape,
+    BackupReport, Checkpoint, Comparison, Diagnosis, Dropped, Durability, Error, ErrorKind, Frame, Gap,
+    History, Keyspace, Namespace, Options, Plan, Policy, Proof, RecordedFrame, RepairReport, Retention, Run,
+    RunInfo, RunReader, RunSpec, RunUid, ScanRange, Seqno, Sharing, Status, StillHeld, Store, Tape,
 };
 
 use annals_server::providers::NewPart;

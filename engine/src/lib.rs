@@ -61,12 +61,12 @@ pub use replay::{
 pub use store::{BytesByKind, Namespace, Stats, Store};
 pub use tape::{TAPE_BYTES_MAX, Tape, TapeInfo};
 pub use trace::{
-    Component, Dropped, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, Pin, RUN_NAME_BYTES_MAX,
-    RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame,
-    Verified,
+    Component, Dropped, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, Pin,
+    RUN_NAME_BYTES_MAX, RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot,
+    Status, ToolFrame, Verified,
 };
 pub use upkeep::{
-    Amount, BackupMade, BackupReport, Diagnosis, FORGET, Finding, Keep, Lost, Plan, Policy, RETENTION_RULES_MAX,
-    RepairReport, Retention, Rule, RuleReport, SAMPLING, Share, Sharing, StillHeld, diagnose, is_due, lasting_ns, repair,
-    restore,
+    Amount, BackupMade, BackupReport, Diagnosis, FORGET, Finding, Keep, Lost, Plan, Policy,
+    RETENTION_RULES_MAX, RepairReport, Retention, Rule, RuleReport, SAMPLING, Share, Sharing, StillHeld,
+    diagnose, is_due, lasting_ns, repair, restore,
 };

@@ -57,7 +57,11 @@ fn policy(file: Option<&Path>) -> Result<(Policy, Option<String>)> {
     let Some(file) = file else { return Ok((Policy::default(), None)) };
     let refused = |place: &str, what: &str| {
         let message = format!("{}{place}: {}", file.display(), printable(what));
-        Failure::new(Code::Usage, message, "docs/retention.md has all that a policy may hold; nothing was dropped")
+        Failure::new(
+            Code::Usage,
+            message,
+            "docs/retention.md has all that a policy may hold; nothing was dropped",
+        )
     };
     let text = String::from_utf8(input::small(file, POLICY_BYTES_MAX)?).map_err(|error| {
         refused("", &format!("not UTF-8 after byte {}", error.utf8_error().valid_up_to()))

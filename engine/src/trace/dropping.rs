@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::ids::{NamespaceId, RunUid};
 use crate::kv::core::Core;
+use crate::kv::keys;
 use crate::kv::keyspace::{History, ScanRange};
 use crate::kv::write::BatchWriter;
-use crate::kv::keys;
 use crate::log::queue::Durability;
 use crate::log::record::{Kind, RULE_BYTES_MAX, TombstoneHead, WHY_BYTES_MAX};
 use crate::log::segments::lock;
@@ -263,10 +263,11 @@ impl Namespace {
             let (hits, more) = core.index.ended(&prefix, after.as_deref(), PAGE)?;
             for hit in hits {
                 let place = keys::place(hit.value);
-                let head = core.logical_of(place, &[Kind::Run, Kind::Tombstone], |kind, logical| match kind {
-                    Kind::Tombstone => TombstoneHead::parse(logical.head).map(Some),
-                    _ => Ok(None),
-                })?;
+                let head =
+                    core.logical_of(place, &[Kind::Run, Kind::Tombstone], |kind, logical| match kind {
+                        Kind::Tombstone => TombstoneHead::parse(logical.head).map(Some),
+                        _ => Ok(None),
+                    })?;
                 if let Some(head) = head {
                     each(head.into())?;
                 }

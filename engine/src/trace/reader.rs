@@ -122,8 +122,7 @@ pub(crate) fn run_known(core: &Core, namespace: NamespaceId, uid: RunUid) -> Res
     let Some((_, value)) = core.index.get(&keys::run(namespace, uid), Seqno(u64::MAX))? else {
         return Ok(None);
     };
-    let expected: &[Kind] =
-        if keys::is_living(value) { &[Kind::Run] } else { &[Kind::Run, Kind::Tombstone] };
+    let expected: &[Kind] = if keys::is_living(value) { &[Kind::Run] } else { &[Kind::Run, Kind::Tombstone] };
     let known = core.logical_of(keys::place(value), expected, |kind, logical| match kind {
         Kind::Tombstone => TombstoneHead::parse(logical.head).map(Known::Dropped),
         _ => Ok(Known::Run(Box::new(RunHead::parse(logical.head)?), logical.tail.to_vec())),
@@ -180,7 +179,9 @@ impl RunReader {
         let uid = named(core, namespace, name)?.ok_or_else(missing)?;
         match run_known(core, namespace, uid)? {
             Some(Known::Dropped(head)) => Err(gone(&format!("run {name:?}"), &head)),
-            Some(Known::Run(head, tail)) if !head.fields.gone => Self::of_known(core, namespace, *head, &tail),
+            Some(Known::Run(head, tail)) if !head.fields.gone => {
+                Self::of_known(core, namespace, *head, &tail)
+            }
             _ => Err(missing()),
         }
     }

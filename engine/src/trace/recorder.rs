@@ -34,7 +34,11 @@ pub(crate) struct Recording {
 impl Recording {
     /// Remembers at most so many bytes of previous bodies.
     pub(crate) fn new(previous_bytes_max: usize) -> Self {
-        Self { names: Mutex::default(), previous: Previous::new(previous_bytes_max), forking: Mutex::default() }
+        Self {
+            names: Mutex::default(),
+            previous: Previous::new(previous_bytes_max),
+            forking: Mutex::default(),
+        }
     }
 }
 

@@ -9,8 +9,8 @@ use crate::kv::{History, ScanRange};
 use crate::log::queue::Durability;
 use crate::log::record::{Kind, RunHead};
 use crate::store::{Namespace, Store};
-use crate::trace::model::check_text;
 use crate::trace::Dropped;
+use crate::trace::model::check_text;
 use crate::trace::reader::{Known, run_known};
 use crate::upkeep::retention::FORGET;
 
@@ -64,7 +64,9 @@ impl Store {
         if !self.namespaces()?.iter().any(|name| name == OWN_NAMESPACE) {
             return Ok(Vec::new());
         }
-        let Some(keyspace) = self.namespace(OWN_NAMESPACE)?.find_keyspace(BACKUPS)? else { return Ok(Vec::new()) };
+        let Some(keyspace) = self.namespace(OWN_NAMESPACE)?.find_keyspace(BACKUPS)? else {
+            return Ok(Vec::new());
+        };
         let made = |pair: Result<(Vec<u8>, Vec<u8>)>| {
             let (place, value) = pair?;
             let made_ns = <[u8; 8]>::try_from(value.as_slice()).map_or(0, u64::from_le_bytes);
@@ -123,8 +125,9 @@ impl Namespace {
         let core = self.store.core();
         let mut last = 0;
         for hit in core.index.prefix(&keys::runs(self.id), Seqno(u64::MAX))? {
-            let fields =
-                core.logical(keys::place(hit.value), Kind::Run, |logical| RunHead::parse(logical.head))?.fields;
+            let fields = core
+                .logical(keys::place(hit.value), Kind::Run, |logical| RunHead::parse(logical.head))?
+                .fields;
             let (mut parent, mut upto) = (fields.parent, u32::MAX);
             // A parent is always older: this ends.
             while let Some((of, shared, _)) = parent.filter(|(of, ..)| *of >= uid) {

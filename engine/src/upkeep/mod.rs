@@ -22,7 +22,5 @@ pub use forget::{BackupMade, StillHeld};
 pub use lost::{Lost, RepairReport};
 pub use moment::is_due;
 pub use repair::repair;
-pub use retention::{
-    FORGET, Keep, Policy, RETENTION_RULES_MAX, Rule, SAMPLING, Share, lasting_ns,
-};
+pub use retention::{FORGET, Keep, Policy, RETENTION_RULES_MAX, Rule, SAMPLING, Share, lasting_ns};
 pub use sweep::{Amount, Plan, Retention, RuleReport};

@@ -20,12 +20,13 @@ use crate::ids::{Link, NamespaceId, RunUid, Seqno};
 use crate::kv::core::{Core, Options};
 use crate::kv::index::{Index, Limits};
 use crate::kv::keys;
-use crate::kv::keyspace::{History, Keyspace, KvBatch};
+use crate::kv::keyspace::{History, Keyspace, KvBatch, ScanRange};
 use crate::log::paths::Paths;
 use crate::log::queue::Durability;
 use crate::log::record::{BodyRef, Kind, RunFields, RunHead, SpaceHead};
 use crate::log::segments::Segments;
 use crate::store::{Namespace, Store};
+use crate::trace::dropping::PINS;
 use crate::trace::model::{Component, Frame, RunSpec, Severity, Status};
 use crate::trace::reader::{Known, RecordedFrame, RunReader, find_name, run_known};
 use crate::trace::recorder::{Run, end_with};
@@ -80,6 +81,7 @@ pub fn repair(from: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) ->
     for uid in &found.runs {
         repair.run(RunUid(*uid))?;
     }
+    repair.pins()?;
     let report = repair.report;
     store.close()?;
     Ok(report)
@@ -296,6 +298,32 @@ impl Repair {
             }
             None => self.orphan(uid),
         }
+    }
+
+    /// Pins name runs by their numbers, which are others now.
+    fn pins(&self) -> Result<()> {
+        for (_, new) in self.spaces.namespaces.values() {
+            let Some(keyspace) = new.find_keyspace(PINS)? else { continue };
+            let (mut batch, mut pins) = (new.batch(), Vec::new());
+            for pair in keyspace.scan(ScanRange::all()) {
+                let (key, value) = pair?;
+                batch.delete(&keyspace, &key);
+                pins.push((key, value));
+            }
+            if pins.is_empty() {
+                continue;
+            }
+            for (key, value) in pins {
+                let old =
+                    <[u8; 8]>::try_from(key.as_slice()).map(|number| RunUid(u64::from_be_bytes(number)));
+                if let Some(copied) = old.ok().and_then(|old| self.runs.get(&old)) {
+                    let uid = new.run(&copied.name)?.info().uid;
+                    batch.put(&keyspace, &uid.0.to_be_bytes(), value);
+                }
+            }
+            batch.commit()?;
+        }
+        Ok(())
     }
 
     /// A run whose own record is lost: its frames say which one it is, but not whose.

@@ -220,11 +220,11 @@ impl Rule {
     /// A sentence, where it would drop open or pinned runs, contradicts itself or has no name that can be kept.
     pub fn check(&self) -> std::result::Result<(), String> {
         let keeps_all = self.keep == Keep::Forever;
-        if self.name.is_empty()
-            || self.name.len() > RULE_BYTES_MAX
-            || self.name.chars().any(char::is_control)
+        if self.name.is_empty() || self.name.len() > RULE_BYTES_MAX || self.name.chars().any(char::is_control)
         {
-            return Err(format!("has a name that is not 1 to {RULE_BYTES_MAX} bytes without control characters"));
+            return Err(format!(
+                "has a name that is not 1 to {RULE_BYTES_MAX} bytes without control characters"
+            ));
         }
         if [SAMPLING, FORGET].contains(&self.name.as_str()) {
             return Err(format!("is called {:?}, which is a rule of annals' own", self.name));
@@ -238,7 +238,8 @@ impl Rule {
         if let (Some(older), Some(younger)) = (self.older_than_ns, self.younger_than_ns)
             && older >= younger
         {
-            return Err("contradicts itself: no run is older than older_than and younger than younger_than".to_owned());
+            return Err("contradicts itself: no run is older than older_than and younger than younger_than"
+                .to_owned());
         }
         if self.keep == Keep::Newest(0) {
             return Err("keeps the newest 0: write keep = \"0d\" if none are to stay".to_owned());
@@ -296,7 +297,11 @@ impl Policy {
             rule.check().map_err(|what| Error::invalid(format!("rule {:?} {what}", rule.name)))?;
             let before = self.rules.get(..at).unwrap_or_default();
             if let Some(other) = before.iter().find(|other| other.is_for_all() || other.name == rule.name) {
-                let what = if other.name == rule.name { "has the name of another" } else { "is never reached: the one before matches all" };
+                let what = if other.name == rule.name {
+                    "has the name of another"
+                } else {
+                    "is never reached: the one before matches all"
+                };
                 return Err(Error::invalid(format!("rule {:?} {what}", rule.name)));
             }
         }
@@ -345,7 +350,8 @@ impl Policy {
         for ((at, _), mut indexes) in newest {
             let Some(Keep::Newest(count)) = self.rules.get(at).map(|rule| rule.keep) else { continue };
             let count = usize::try_from(count).unwrap_or(usize::MAX);
-            let by_end = |index: &usize| runs.get(*index).map(|run| std::cmp::Reverse((run.ended_ns, run.uid)));
+            let by_end =
+                |index: &usize| runs.get(*index).map(|run| std::cmp::Reverse((run.ended_ns, run.uid)));
             indexes.sort_unstable_by_key(by_end);
             for index in indexes.into_iter().skip(count) {
                 if let Some(run) = runs.get_mut(index) {

@@ -19,7 +19,9 @@ use crate::kv::table::Entry;
 use crate::log::cursor::{Cursor, Search, for_each_record};
 use crate::log::layout::{BatchHeader, ChainDigest, RawRecord, SEGMENT_HEADER_BYTES, chain_digest};
 use crate::log::open::{Damage, sealed_footer};
-use crate::log::record::{FrameHead, GroupPart, Kind, Logical, PartHead, RunHead, SnapshotHead, TombstoneHead};
+use crate::log::record::{
+    FrameHead, GroupPart, Kind, Logical, PartHead, RunHead, SnapshotHead, TombstoneHead,
+};
 use crate::log::segments::Segment;
 use crate::upkeep::lost::Lost;
 use crate::upkeep::site::{Site, Standing};

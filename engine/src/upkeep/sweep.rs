@@ -162,7 +162,8 @@ impl Reading<'_> {
         let space = Namespace { store: self.store.clone(), id };
         let pins = space.pins_by_number()?;
         for hit in core.index.prefix(&keys::runs(id), Seqno(u64::MAX))? {
-            let head = core.logical(keys::place(hit.value), Kind::Run, |logical| RunHead::parse(logical.head))?;
+            let head =
+                core.logical(keys::place(hit.value), Kind::Run, |logical| RunHead::parse(logical.head))?;
             let fields = head.fields;
             let status = Status::from_code(fields.status)?;
             let shared = fields.parent.map_or(0, |(_, shared, _)| shared);
@@ -183,13 +184,14 @@ impl Reading<'_> {
                 ended_ns: fields.ended_ns,
             };
             let mut reader = None;
-            let cause = self.policy.cause((core.store, fields.uid), &facts, self.report.at_ns, &mut |any| {
-                let reader: &mut RunReader = match &mut reader {
-                    Some(reader) => reader,
-                    None => reader.insert(RunReader::open(core, id, fields.uid)?),
-                };
-                reader.has_component(any)
-            })?;
+            let cause =
+                self.policy.cause((core.store, fields.uid), &facts, self.report.at_ns, &mut |any| {
+                    let reader: &mut RunReader = match &mut reader {
+                        Some(reader) => reader,
+                        None => reader.insert(RunReader::open(core, id, fields.uid)?),
+                    };
+                    reader.has_component(any)
+                })?;
             let (uid, ended_ns) = (fields.uid, fields.ended_ns);
             self.judged.push(Judged { namespace: number, uid, ended_ns, cause, goes: false });
             self.amounts.push((frames, fields.raw_bytes));
@@ -199,7 +201,8 @@ impl Reading<'_> {
 
     /// Sums up what was decided.
     fn plan(mut self, spaces: &[NamespaceId]) -> Plan {
-        let mut doomed: std::collections::BTreeMap<(u32, usize), Vec<RunUid>> = std::collections::BTreeMap::new();
+        let mut doomed: std::collections::BTreeMap<(u32, usize), Vec<RunUid>> =
+            std::collections::BTreeMap::new();
         for (run, (frames, bytes)) in self.judged.iter().zip(&self.amounts) {
             let at = match run.cause {
                 Cause::Sampling => 0,
@@ -221,9 +224,7 @@ impl Reading<'_> {
         let named = |at: usize| self.report.rules.get(at).map_or(String::new(), |rule| rule.rule.clone());
         let doomed = doomed
             .into_iter()
-            .filter_map(|((namespace, at), uids)| {
-                Some((*spaces.get(namespace as usize)?, named(at), uids))
-            })
+            .filter_map(|((namespace, at), uids)| Some((*spaces.get(namespace as usize)?, named(at), uids)))
             .collect();
         if self.report.rules.first().is_some_and(|sampling| sampling.dropped.runs == 0) {
             self.report.rules.remove(0);

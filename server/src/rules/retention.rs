@@ -77,7 +77,9 @@ pub fn parse_policy(text: &str) -> Result<Policy> {
         policy.sample = share(section)?
             .ok_or_else(|| section.wrong(format_args!("says no keep_share: {SHARE}, for example")))?;
     } else if policy.rules.is_empty() {
-        return Err(whole("there is no [[rule]] and no [[sampling]]: such a policy would drop nothing".to_owned()));
+        return Err(whole(
+            "there is no [[rule]] and no [[sampling]]: such a policy would drop nothing".to_owned(),
+        ));
     }
     Ok(policy)
 }
@@ -110,7 +112,9 @@ fn keep(section: &Section<'_, '_>) -> Result<Keep> {
     match section.truth("keep_for_ever")? {
         Some(true) => said.push(Keep::Forever),
         Some(false) => {
-            return Err(section.wrong(format_args!("says keep_for_ever = false, which says nothing: {KEEPS}")));
+            return Err(
+                section.wrong(format_args!("says keep_for_ever = false, which says nothing: {KEEPS}"))
+            );
         }
         None => {}
     }
@@ -145,7 +149,9 @@ fn patterns(section: &Section<'_, '_>) -> Result<Vec<String>> {
 
 fn each<T: std::str::FromStr>(section: &Section<'_, '_>, key: &str, there: &str) -> Result<Vec<T>> {
     let one = |At { value, at }: At<&str>| {
-        value.parse().map_err(|_| section.wrong_at(at, format!("there is no {key} {value:?}; there are {there}")))
+        value
+            .parse()
+            .map_err(|_| section.wrong_at(at, format!("there is no {key} {value:?}; there are {there}")))
     };
     section.texts(key)?.into_iter().map(one).collect()
 }
@@ -262,7 +268,11 @@ mod tests {
             ("[[rule]]\nkeep = \"1d\"\nnamespace = \"a*b\"", (3, 13), "at the end only"),
             ("[[rule]]\nkeep = \"1d\"\nstatus = \"open\"", (1, 1), "would drop open runs"),
             ("[[rule]]\nkeep = \"1d\"\npinned = true", (1, 1), "would drop pinned runs"),
-            ("[[rule]]\nkeep = \"1d\"\nolder_than = \"9d\"\nyounger_than = \"8d\"", (1, 1), "contradicts itself"),
+            (
+                "[[rule]]\nkeep = \"1d\"\nolder_than = \"9d\"\nyounger_than = \"8d\"",
+                (1, 1),
+                "contradicts itself",
+            ),
             ("[[rule]]\nkeep = \"1d\"\n[[rule]]\nkeep = \"2d\"", (3, 1), "never reached"),
             (
                 "[[rule]]\nname = \"a\"\nstatus = \"ok\"\nkeep = \"1d\"\n[[rule]]\nname = \"a\"\nkeep = \"2d\"",

@@ -59,7 +59,13 @@ fn the_first_rule_that_matches_counts() {
         (Rule { statuses: vec![Status::Failed], ..all("r", gone) }, false),
         (Rule { severities: vec![Severity::Debug], ..all("r", gone) }, false),
         (Rule { tags: vec![(text("hold"), None)], ..all("r", gone) }, true),
-        (Rule { tags: vec![(text("team"), Some(text("b"))), (text("team"), Some(text("a")))], ..all("r", gone) }, true),
+        (
+            Rule {
+                tags: vec![(text("team"), Some(text("b"))), (text("team"), Some(text("a")))],
+                ..all("r", gone)
+            },
+            true,
+        ),
         (Rule { tags: vec![(text("team"), Some(text("b")))], ..all("r", gone) }, false),
         (Rule { components: vec![Component::Tool, Component::Llm], ..all("r", gone) }, true),
         (Rule { components: vec![Component::Planner], ..all("r", gone) }, false),
@@ -84,7 +90,11 @@ fn the_first_rule_that_matches_counts() {
 
 #[test]
 fn frames_are_looked_at_only_for_runs_that_a_rule_of_components_may_match() {
-    let rule = Rule { statuses: vec![Status::Failed], components: vec![Component::Llm], ..Rule::new("r", Keep::Forever) };
+    let rule = Rule {
+        statuses: vec![Status::Failed],
+        components: vec![Component::Llm],
+        ..Rule::new("r", Keep::Forever)
+    };
     let policy = Policy { rules: vec![rule], sample: Share::ALL };
     let mut looks = 0;
     for status in [Status::Ok, Status::Failed] {
@@ -102,7 +112,13 @@ fn frames_are_looked_at_only_for_runs_that_a_rule_of_components_may_match() {
 #[test]
 fn the_newest_stay_in_each_namespace() {
     let policy = Policy { rules: vec![Rule::new("r", Keep::Newest(2))], sample: Share::ALL };
-    let judged = |namespace, uid, ended_ns| Judged { namespace, uid: RunUid(uid), ended_ns, cause: Cause::Rule(0), goes: false };
+    let judged = |namespace, uid, ended_ns| Judged {
+        namespace,
+        uid: RunUid(uid),
+        ended_ns,
+        cause: Cause::Rule(0),
+        goes: false,
+    };
     let mut runs = [
         judged(0, 1, 50),
         judged(0, 2, 10),
@@ -219,7 +235,13 @@ fn texts_of_times_and_shares_read_as_what_they_say() {
     ] {
         assert_eq!(Share::parse(text).map(|share| share.to_string()).as_deref(), said, "{text}");
     }
-    for (ns, said) in [(7 * DAY_NS, "7d"), (365 * DAY_NS, "1y"), (DAY_NS / 24 * 36, "36h"), (90_000_000_000, "90s"), (0, "0s")] {
+    for (ns, said) in [
+        (7 * DAY_NS, "7d"),
+        (365 * DAY_NS, "1y"),
+        (DAY_NS / 24 * 36, "36h"),
+        (90_000_000_000, "90s"),
+        (0, "0s"),
+    ] {
         assert_eq!(Keep::ForNs(ns).to_string(), format!("for {said}"));
     }
 }
