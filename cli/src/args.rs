@@ -152,7 +152,7 @@ pub(crate) struct AttachArgs {
 #[command(
     after_help = "It always listens at SOCKET in the store's directory, for its user alone. Over TCP and HTTP a client needs a token: `annals token add` makes
 one, and where there is none, one is made and shown at the start. Each option may also stand in the environment, and, but for --config, in the file:
-socket, tcp, http, no_auth, upstream, allow_host, slow_ms, idle_seconds, log, and [[tokens]] with name, namespace, rights, blake3. An option wins over the environment, that over the file."
+socket, tcp, http, no_auth, upstream, allow_host, slow_ms, idle_seconds, retain, sweep_every, log, and [[tokens]] with name, namespace, rights, blake3. An option wins over the environment, that over the file."
 )]
 pub(crate) struct ServeArgs {
     /// Listen at this Unix socket, too
@@ -179,6 +179,12 @@ pub(crate) struct ServeArgs {
     /// Hang up on a Redis client that asks nothing for so many seconds [default: 0, never]
     #[arg(long, value_name = "SECONDS", env = "ANNALS_IDLE_SECONDS")]
     pub(crate) idle_seconds: Option<u64>,
+    /// Drop runs by this policy, a file in TOML, or the word default for the built-in one
+    #[arg(long, value_name = "POLICY", env = "ANNALS_RETAIN")]
+    pub(crate) retain: Option<PathBuf>,
+    /// How often, as 1h [default: 1h]
+    #[arg(long, value_name = "TIME", env = "ANNALS_SWEEP_EVERY")]
+    pub(crate) sweep_every: Option<String>,
     /// How it tells on standard error what happens [default: human]
     #[arg(long, value_name = "FORM", env = "ANNALS_LOG")]
     pub(crate) log: Option<LogForm>,

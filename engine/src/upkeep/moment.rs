@@ -6,7 +6,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::kv::core::is_believed;
-use crate::store::Store;
+use crate::store::{Namespace, Store};
 use crate::timestamp::rfc3339;
 
 /// Whether a deadline is past by a clock that says `now_ns`, in a store whose newest record is from `newest_ns` (0: there is none).
@@ -52,6 +52,14 @@ impl Store {
     #[must_use]
     pub fn newest_ns(&self) -> u64 {
         self.core().newest_ns()
+    }
+}
+
+impl Namespace {
+    /// Whether a deadline is past by the store's clock: [`is_due`].
+    #[must_use]
+    pub fn is_due(&self, deadline_ns: u64, now_ns: u64) -> bool {
+        is_due(deadline_ns, now_ns, self.store.newest_ns())
     }
 }
 
