@@ -174,6 +174,10 @@ pub(super) fn forget(global: &Global, args: &ForgetArgs, out: &mut Out) -> Resul
     let reading = Door::read(&root, &global.namespace)?;
     let reader = reading.reader(&args.run)?;
     let (run, uid) = (reader.info().name.clone(), reader.info().uid);
+    if run != args.run {
+        let message = format!("{:?} is not the whole name of a run: {run:?} is", args.run);
+        return Err(Failure::new(Code::NoSuchThing, message, "nothing was forgotten; write the whole name"));
+    }
     let words = [b"RUN.DROP".as_slice(), run.as_bytes(), args.why.as_bytes()];
     if ask(&root, global, &words)?.is_none() {
         let door = Door::write_existing(&root, &global.namespace)?;
