@@ -125,3 +125,58 @@ fn what_is_forgotten_is_gone_at_once_and_what_still_holds_it_is_named() {
     }
     bench.run("forget alpha --why").failed(2);
 }
+
+#[test]
+fn a_daemon_has_it_done_for_the_command_line_and_keeps_that_it_was() {
+    let bench = imported();
+    let daemon = bench.serve(&[]);
+    bench.run_args(["pin", "b", "--why", "look at it"]).ok();
+    let [done] = bench.run("retain --at +1000d --json").json().try_into().unwrap();
+    assert_eq!((&done["done"], &done["dropped"]["runs"]), (&true.into(), &1.into()));
+    assert_eq!(done["report"]["pinned"]["runs"], 1);
+    assert!(bench.run("forget b --why asked").failed(1).contains("is pinned"));
+    bench.run("unpin b").ok();
+    assert!(bench.run("unpin b").failed(4).contains("not pinned"));
+    bench.run_args(["forget", "b", "--why", "asked for"]).ok();
+    bench.run("show b").failed(4);
+    bench.write("wrong.toml", "[[rule]]\npinned = true\nkeep = \"0d\"\n");
+    bench.run("retain --policy wrong.toml").failed(2);
+    daemon.signal("-TERM");
+    assert_eq!(daemon.ended().0, Some(0));
+    assert!(runs(&bench).is_empty());
+    // What was done, of a run by its number: its name is nowhere in it.
+    let frames = bench.run("--namespace annals replay --all --json").json();
+    let words: Vec<String> = frames.iter().map(|frame| frame["input"].as_str().unwrap().to_owned()).collect();
+    for (words, done) in
+        words.iter().zip(["RUN.PIN\",\"2", "STORE.RETAIN", "RUN.UNPIN\",\"2", "RUN.DROP\",\"2\",\"asked for"])
+    {
+        assert!(words.contains(done), "{words}");
+    }
+    assert_eq!(words.len(), 4);
+}
+
+#[test]
+fn a_daemon_sweeps_on_schedule() {
+    let bench = imported();
+    bench.write("all.toml", "[[rule]]\nname = \"all\"\nkeep = \"0d\"\n");
+    let refused = bench.run("serve --retain nowhere.toml").failed(1);
+    assert!(refused.contains("cannot read the policy"), "{refused}");
+    bench.run("serve --sweep-every 1h").failed(2);
+    bench.write("serve.toml", "retain = \"all.toml\"\nsweep_every = \"1s\"\n");
+    let daemon = bench.serve(&["--config", "serve.toml"]);
+    while !runs(&bench).is_empty() {
+        std::thread::yield_now();
+    }
+    // Again and again: what comes later goes, too.
+    let mut client = bench.connect();
+    std::io::Write::write_all(&mut client, b"run.begin name later\r\nrun.end later\r\n").unwrap();
+    while bench.run("stats --json").json()[0]["dropped_runs"] != 3 {
+        std::thread::yield_now();
+    }
+    daemon.signal("-TERM");
+    assert_eq!(daemon.ended().0, Some(0));
+    let gaps = bench.run("ledger gaps --json").json();
+    assert_eq!(gaps.iter().filter(|gap| gap["rule"] == "all").count(), 3);
+    let said = bench.run("--namespace annals replay --all --json").text();
+    assert!(said.contains("schedule") && said.contains("2 runs dropped"), "{said}");
+}

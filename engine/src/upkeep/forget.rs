@@ -12,10 +12,8 @@ use crate::store::{Namespace, Store};
 use crate::trace::Dropped;
 use crate::trace::model::check_text;
 use crate::trace::reader::{Known, run_known};
-use crate::upkeep::retention::FORGET;
+use crate::upkeep::retention::{FORGET, OWN_NAMESPACE};
 
-/// What is about the store itself stands in this namespace.
-const OWN_NAMESPACE: &str = "annals";
 const BACKUPS: &str = "annals.backups";
 /// Greatest length of a backup's place, in bytes.
 const PLACE_BYTES_MAX: usize = 4096;

@@ -1,7 +1,8 @@
 //! What a policy decides: which runs stay and which go. Pure: facts and a time in, verdicts out; `sweep` reads the facts and does
 //! what was decided.
 //!
-//! A run is judged by the first rule that matches it. One that no rule matches stays. Open and pinned runs are never judged.
+//! A run is judged by the first rule that matches it. One that no rule matches stays. Open and pinned runs are never judged. What operators
+//! had done, in the store's own namespace, is for rules only that name that.
 //! A share, of a rule or of sampling, is taken by a hash of the store's identity and the run's number, so the same runs stay whoever
 //! asks and however often; who is among 5% is also among 10%.
 
@@ -21,6 +22,9 @@ pub const SAMPLING: &str = "sampling";
 pub const FORGET: &str = "forget";
 
 const DAY_NS: u64 = 86_400 * 1_000_000_000;
+
+/// What operators had done to the store stands in this namespace: no rule is for it but one that names it.
+pub(crate) const OWN_NAMESPACE: &str = "annals";
 
 /// How much of something stays, in millionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,7 +48,7 @@ pub enum Keep {
 pub struct Rule {
     /// What tombstones and reports call it: 1 to 256 bytes.
     pub name: String,
-    /// Names of namespaces; a `*` at the end stands for any rest.
+    /// Names of namespaces; a `*` at the end stands for any rest. None: all but the store's own.
     pub namespaces: Vec<String>,
     /// How they ended.
     pub statuses: Vec<Status>,
@@ -257,7 +261,7 @@ impl Rule {
         let tagged = |(key, value): &(String, Option<String>)| {
             run.tags.iter().any(|(k, v)| k == key && value.as_ref().is_none_or(|value| v == value))
         };
-        (self.namespaces.is_empty() || self.namespaces.iter().any(named))
+        (self.namespaces.is_empty() && run.namespace != OWN_NAMESPACE || self.namespaces.iter().any(named))
             && (self.statuses.is_empty() || self.statuses.contains(&run.status))
             && (self.severities.is_empty() || self.severities.contains(&run.severity))
             && (self.tags.is_empty() || self.tags.iter().any(tagged))
@@ -324,7 +328,8 @@ impl Policy {
             }
         }
         let for_ever = matches!(found, Cause::Rule(at) if self.rules.get(at).is_some_and(|rule| rule.keep == Keep::Forever));
-        let is_plain = run.status == Status::Ok && run.severity <= Severity::Normal;
+        let is_plain =
+            run.status == Status::Ok && run.severity <= Severity::Normal && run.namespace != OWN_NAMESPACE;
         Ok(match is_plain && !for_ever && !self.sample.has(store, uid) {
             true => Cause::Sampling,
             false => found,

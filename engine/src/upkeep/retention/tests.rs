@@ -89,6 +89,20 @@ fn the_first_rule_that_matches_counts() {
 }
 
 #[test]
+fn what_operators_had_done_is_for_rules_only_that_name_its_namespace() {
+    let own = Facts { namespace: OWN_NAMESPACE, ..facts(Status::Ok, Severity::Normal, 0) };
+    let policy = |namespaces: &[&str]| {
+        let namespaces = namespaces.iter().map(|name| (*name).to_owned()).collect();
+        let rules = vec![Rule { namespaces, ..Rule::new("r", Keep::ForNs(0)) }];
+        Policy { rules, sample: Share::parse("0%").unwrap() }
+    };
+    assert_eq!(verdict(&policy(&[]), 1, &own, DAY_NS, &[]), (false, Cause::Nothing));
+    assert_eq!(verdict(&policy(&["default"]), 1, &own, DAY_NS, &[]), (false, Cause::Nothing));
+    assert_eq!(verdict(&policy(&["annals"]), 1, &own, DAY_NS, &[]), (true, Cause::Rule(0)));
+    assert_eq!(verdict(&policy(&["*"]), 1, &own, DAY_NS, &[]), (true, Cause::Rule(0)));
+}
+
+#[test]
 fn frames_are_looked_at_only_for_runs_that_a_rule_of_components_may_match() {
     let rule = Rule {
         statuses: vec![Status::Failed],
