@@ -248,7 +248,7 @@ mod tests {
     fn what_is_wrong_is_refused_where_it_stands() {
         for (text, at, what) in [
             ("", (1, 1), "there is no [[rule]]"),
-            ("[[rule]\nkeep = 1", (1, 7), "no TOML"),
+            ("[[rule]\nkeep = 1", (1, 8), "no TOML"),
             ("[[rules]]\nkeep = \"1d\"", (1, 3), "there is no table \"rules\""),
             ("[rule]\nkeep = \"1d\"", (1, 2), "write [[rule]]"),
             ("[[rule]]\nkept = \"1d\"", (2, 1), "\"kept\" is no key of [[rule]]"),
