@@ -169,6 +169,13 @@ impl Door {
         Self::existing(root, namespace, Options::default())
     }
 
+    /// Opens a store for writing, where it is there, for what concerns all of it.
+    pub(crate) fn write_whole(root: &Path, namespace: &str) -> Result<Self> {
+        let options = Options { create: false, ..Options::default() };
+        let store = Store::open_with(root, options).map_err(|error| opening(root, error))?;
+        Ok(Self { store, namespace: namespace.to_owned() })
+    }
+
     /// Opens a store to record a program into, as [`Recorder::open`], where it and the namespace are there.
     pub(crate) fn recording_existing(root: &Path, namespace: &str) -> Result<Self> {
         Self::existing(root, namespace, Options { durability: Durability::Process, ..Options::default() })

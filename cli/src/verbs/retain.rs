@@ -18,9 +18,16 @@ pub(super) fn retain(global: &Global, args: &RetainArgs, out: &mut Out) -> Resul
     let root = locate::store(global.store.as_deref());
     let (policy, text) = policy(args.policy.as_deref())?;
     let at_ns = args.at.as_deref().map(|text| moment(text, jiff::Timestamp::now())).transpose()?;
-    if args.dry_run {
-        let door = Door::read(&root, &global.namespace)?;
-        return tell(door.plan_retention(&policy, at_ns)?.report(), false, out);
+    {
+        // Before anything is done, whoever does it.
+        let plan = Door::read(&root, &global.namespace)?.plan_retention(&policy, at_ns)?;
+        if args.dry_run {
+            return tell(plan.report(), false, out);
+        }
+        if !out.json {
+            tell(plan.report(), false, out)?;
+            out.flush()?;
+        }
     }
     let at = at_ns.map(|ns| ns.to_string());
     let mut words: Vec<&[u8]> = vec![b"STORE.RETAIN"];
@@ -35,21 +42,13 @@ pub(super) fn retain(global: &Global, args: &RetainArgs, out: &mut Out) -> Resul
             let message = format!("the process that serves the store replied what is no report: {error}");
             Failure::new(Code::Failed, message, "use the same version of annals for both")
         })?;
-        return tell(&done, true, out);
+        return if out.json { tell(&done, true, out) } else { summary(&done, true, out) };
     }
-    let door = Door::write_existing(&root, &global.namespace)?;
+    let door = Door::write_whole(&root, &global.namespace)?;
     let plan = door.plan_retention(&policy, at_ns)?;
-    if !out.json {
-        // Before anything is done.
-        tell(plan.report(), false, out)?;
-        out.flush()?;
-    }
     let done = door.retain(plan)?;
     door.close()?;
-    if out.json {
-        return tell(&done, true, out);
-    }
-    summary(&done, true, out)
+    if out.json { tell(&done, true, out) } else { summary(&done, true, out) }
 }
 
 /// The policy of a file and its text; the built-in one where none is named.
@@ -111,7 +110,7 @@ fn tell(report: &Retention, done: bool, out: &mut Out) -> Result<()> {
     if report.open > 0 {
         out.line(format_args!("{} open, which stay", many(report.open, "run")))?;
     }
-    if done { summary(report, true, out) } else { summary(report, false, out) }
+    summary(report, done, out)
 }
 
 fn summary(report: &Retention, done: bool, out: &mut Out) -> Result<()> {

@@ -3,9 +3,11 @@
 use crate::{Bench, LINES};
 
 /// A store with a run that ended well, `a`, and one that failed, `b`.
-fn imported() -> Bench {
+fn recorded() -> Bench {
     let bench = Bench::new();
-    bench.pipe("import --format chat -", LINES.as_bytes()).ok();
+    bench
+        .pipe("import --format chat -", LINES.replace("\"reward\":0", "\"status\":\"failed\"").as_bytes())
+        .ok();
     bench
 }
 
@@ -16,7 +18,7 @@ fn runs(bench: &Bench) -> Vec<String> {
 
 #[test]
 fn a_sweep_says_by_rule_what_goes_before_it_goes_and_the_ledger_says_it_afterwards() {
-    let bench = imported();
+    let bench = recorded();
     let text = bench.run("retain").text();
     assert!(text.contains("to be dropped: 0 runs"), "{text}");
     let text = bench.run("retain --dry-run --at +8d").text();
@@ -52,7 +54,7 @@ fn a_sweep_says_by_rule_what_goes_before_it_goes_and_the_ledger_says_it_afterwar
 
 #[test]
 fn a_policy_of_ones_own_is_followed_and_a_wrong_one_drops_nothing() {
-    let bench = imported();
+    let bench = recorded();
     bench.write("keep.toml", "[[rule]]\nname = \"one\"\nkeep_newest = 1\n");
     bench.run("retain --policy keep.toml").ok();
     assert_eq!(runs(&bench), ["b"]);
@@ -77,7 +79,7 @@ fn a_policy_of_ones_own_is_followed_and_a_wrong_one_drops_nothing() {
 
 #[test]
 fn a_pin_keeps_a_run_until_it_is_taken_away() {
-    let bench = imported();
+    let bench = recorded();
     bench.run_args(["pin", "a", "--why", "an example"]).ok();
     assert!(bench.run("runs").text().contains("ok, pinned"));
     assert!(bench.run("show a").text().contains("pinned: an example"));
@@ -97,7 +99,7 @@ fn a_pin_keeps_a_run_until_it_is_taken_away() {
 
 #[test]
 fn what_is_forgotten_is_gone_at_once_and_what_still_holds_it_is_named() {
-    let bench = imported();
+    let bench = recorded();
     bench.run("backup copy").ok();
     assert!(bench.run("forget l --why x").failed(4).contains("no run"));
     let [told] = bench.run_args(["forget", "a", "--why", "asked for", "--json"]).json().try_into().unwrap();
@@ -128,7 +130,7 @@ fn what_is_forgotten_is_gone_at_once_and_what_still_holds_it_is_named() {
 
 #[test]
 fn a_daemon_has_it_done_for_the_command_line_and_keeps_that_it_was() {
-    let bench = imported();
+    let bench = recorded();
     let daemon = bench.serve(&[]);
     bench.run_args(["pin", "b", "--why", "look at it"]).ok();
     let [done] = bench.run("retain --at +1000d --json").json().try_into().unwrap();
@@ -157,7 +159,7 @@ fn a_daemon_has_it_done_for_the_command_line_and_keeps_that_it_was() {
 
 #[test]
 fn a_daemon_sweeps_on_schedule() {
-    let bench = imported();
+    let bench = recorded();
     bench.write("all.toml", "[[rule]]\nname = \"all\"\nkeep = \"0d\"\n");
     let refused = bench.run("serve --retain nowhere.toml").failed(1);
     assert!(refused.contains("cannot read the policy"), "{refused}");

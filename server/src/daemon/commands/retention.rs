@@ -4,7 +4,7 @@
 
 use annals::{Namespace, Policy};
 
-use super::parse::{field, integer_of, is, number, run_name, syntax};
+use super::parse::{is, number, run_name, syntax};
 use crate::daemon::table::{Command, command, in_group};
 use crate::daemon::turn::{Call, Outcome, Refusal, act};
 use crate::resp::Reply;
@@ -58,11 +58,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
                 let (space, run, why) = (space(call, 3)?, run_name(call.word(1))?, text(call.word(2))?);
                 let dropped = space.forget(run, why)?;
                 done(call, "RUN.DROP", dropped.uid.0, why)?;
-                Ok(Reply::Map(vec![
-                    field("uid", integer_of(dropped.uid.0)),
-                    field("frames", integer_of(dropped.frames.into())),
-                    field("dropped_ns", integer_of(dropped.dropped_ns)),
-                ]))
+                Ok(Reply::OK)
             },
         ),
         Command {

@@ -226,7 +226,7 @@ pub(super) const ROUTES: &[Route] = &[
         "dropRun",
         "run.drop",
         &[Path("run"), Field("why", Text)],
-        Gives::Json(Schema::Object),
+        Gives::Nothing,
         "Drops a run now. The ledger keeps why.",
     ),
     route(
