@@ -99,6 +99,8 @@ pub(crate) enum Verb {
     Repair(RepairArgs),
     /// Copy the store as it is now, also while a process records into it
     Backup(BackupArgs),
+    /// Give back the room of what nothing leads to any more: dropped runs, values past their history. The store may be in use
+    Compact(CompactArgs),
     /// Check a backup, and make a store of it
     Restore(RestoreArgs),
     /// Record real runs, kill the recorder, reopen, and replay everything bit-exactly
@@ -734,6 +736,23 @@ pub(crate) struct BackupArgs {
     /// Copy every byte, also where another name for the same bytes would do
     #[arg(long)]
     pub(crate) copy: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Where a daemon serves the store, it compacts it. It needs room for what it writes anew before it frees any, and says how much beforehand. A \
+segment is written anew once a tenth of it is dead."
+)]
+pub(crate) struct CompactArgs {
+    /// Only say what it would do
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Pack bodies anew, smaller and slower; without it, what lives whole is copied as it is
+    #[arg(long)]
+    pub(crate) recompress: bool,
+    /// Write no more than so many bytes a second
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_bytes_per_second: Option<u64>,
 }
 
 #[derive(Debug, Args)]

@@ -6,9 +6,10 @@ use std::path::Path;
 
 use annals::import::ImportedRun;
 use annals::{
-    BackupReport, Checkpoint, Comparison, Diagnosis, Dropped, Durability, Error, ErrorKind, Frame, Gap,
-    History, Keyspace, Namespace, Options, Plan, Policy, Proof, RecordedFrame, RepairReport, Retention, Run,
-    RunInfo, RunReader, RunSpec, RunUid, ScanRange, Seqno, Sharing, Status, StillHeld, Store, Tape,
+    BackupReport, Checkpoint, CompactOptions, Compacted, Comparison, Diagnosis, Dropped, Durability, Error,
+    ErrorKind, Frame, Gap, History, Keyspace, Namespace, Options, Plan, Policy, Proof, RecordedFrame,
+    RepairReport, Retention, Run, RunInfo, RunReader, RunSpec, RunUid, ScanRange, Seqno, Sharing, Status,
+    StillHeld, Store, Tape,
 };
 
 use annals_server::providers::NewPart;
@@ -532,6 +533,11 @@ impl Door {
             Some(failure) => Err(failure),
             None => listed.map_err(engine),
         }
+    }
+
+    /// Gives back the room of what nothing leads to any more.
+    pub(crate) fn compact(&self, options: &CompactOptions) -> Result<Compacted> {
+        self.store.compact(options).map_err(engine)
     }
 
     /// Copies the store as it is now.

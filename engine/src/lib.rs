@@ -66,7 +66,7 @@ pub use trace::{
     Status, ToolFrame, Verified,
 };
 pub use upkeep::{
-    Amount, BackupMade, BackupReport, Diagnosis, FORGET, Finding, Keep, Lost, Plan, Policy,
-    RETENTION_RULES_MAX, RepairReport, Retention, Rule, RuleReport, SAMPLING, Share, Sharing, StillHeld,
-    diagnose, is_due, lasting_ns, repair, restore,
+    Amount, BackupMade, BackupReport, CompactOptions, CompactPhase, CompactProgress, Compacted, Diagnosis,
+    FORGET, Finding, Keep, Lost, Plan, Policy, RETENTION_RULES_MAX, RepairReport, Retention, Rule,
+    RuleReport, SAMPLING, Share, Sharing, StillHeld, diagnose, is_due, lasting_ns, repair, restore,
 };

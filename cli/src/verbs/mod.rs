@@ -2,6 +2,7 @@
 
 mod attach;
 mod check;
+mod compact;
 mod demo;
 mod diff;
 mod fork;
@@ -64,6 +65,7 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         Verb::Doctor(args) if args.agent => inspect::run(&args.command, &mut out),
         Verb::Doctor(_) => upkeep::doctor(global, &mut out),
         Verb::Repair(args) => upkeep::repair(global, args, &mut out),
+        Verb::Compact(args) => compact::run(global, args, &mut out),
         Verb::Backup(args) => upkeep::backup(global, args, &mut out),
         Verb::Restore(args) => upkeep::restore(args, &mut out),
         Verb::Demo(args) => demo::run(args, &mut out),

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use annals::{Policy, Retention, lasting_ns};
-use annals_server::{POLICY_BYTES_MAX, ask_daemon, parse_policy};
+use annals::{CompactOptions, Policy, Retention, lasting_ns};
+use annals_server::{POLICY_BYTES_MAX, ask_daemon, ask_daemon_patiently, parse_policy};
 use serde_json::json;
 
 use crate::args::{ForgetArgs, Global, PinArgs, RetainArgs, UnpinArgs};
@@ -128,7 +128,7 @@ fn summary(report: &Retention, done: bool, out: &mut Out) -> Result<()> {
         let held = many(report.held, "run");
         out.line(format_args!("{held} stayed, since somebody pinned or forked them meanwhile"))?;
     }
-    out.marked(true, "dropped", format_args!(": {what}; their bytes go with the next compaction"))
+    out.marked(true, "dropped", format_args!(": {what}; `annals compact` gives back their room"))
 }
 
 pub(super) fn pin(global: &Global, args: &PinArgs, out: &mut Out) -> Result<()> {
@@ -177,14 +177,25 @@ pub(super) fn forget(global: &Global, args: &ForgetArgs, out: &mut Out) -> Resul
         let message = format!("{:?} is not the whole name of a run: {run:?} is", args.run);
         return Err(Failure::new(Code::NoSuchThing, message, "nothing was forgotten; write the whole name"));
     }
-    let words = [b"RUN.DROP".as_slice(), run.as_bytes(), args.why.as_bytes()];
-    if ask(&root, global, &words)?.is_none() {
-        let door = Door::write_existing(&root, &global.namespace)?;
-        door.forget(&run, &args.why)?;
-        door.close()?;
-    }
-    reading.refresh()?;
-    let (dropped, held) = reading.held_of(uid)?;
+    // Whoever reads the store keeps its old files there.
+    drop((reader, reading));
+    let namespace = global.namespace.as_bytes();
+    let words: [&[u8]; 6] =
+        [b"RUN.DROP", run.as_bytes(), args.why.as_bytes(), b"NAMESPACE", namespace, b"COMPACT"];
+    let compacted = match ask_daemon_patiently(&root, &words).map_err(engine)? {
+        Some(done) => done,
+        None => {
+            let door = Door::write_existing(&root, &global.namespace)?;
+            door.forget(&run, &args.why)?;
+            let options = CompactOptions { must_go: vec![uid], ..CompactOptions::default() };
+            let done = door.compact(&options)?;
+            door.close()?;
+            done.to_json()
+        }
+    };
+    let compacted: serde_json::Value = serde_json::from_str(&compacted).unwrap_or_default();
+    let pending = compacted["pending_bytes"].as_u64().unwrap_or_default();
+    let (dropped, held) = Door::read(&root, &global.namespace)?.held_of(uid)?;
     if out.json {
         return out.object(&json!({
             "forgotten": run,
@@ -194,6 +205,7 @@ pub(super) fn forget(global: &Global, args: &ForgetArgs, out: &mut Out) -> Resul
             "why": dropped.why,
             "shared_by_forks": held.shared,
             "segments": held.segments,
+            "compacted": compacted,
             "backups": held.backups,
         }));
     }
@@ -204,10 +216,18 @@ pub(super) fn forget(global: &Global, args: &ForgetArgs, out: &mut Out) -> Resul
         let frames = many(u64::from(held.shared), "frame");
         out.line(format_args!("{frames} of it stay, since forks that live share them: forget those, too"))?;
     }
-    if !held.segments.is_empty() {
+    if !held.segments.is_empty() || !held.backups.is_empty() || pending > 0 {
         out.line("what still holds its bytes:")?;
+    }
+    if !held.segments.is_empty() {
         let files = held.segments.join(", ");
-        out.line(format_args!("  - log files, until compaction has rewritten them: {files}"))?;
+        out.line(format_args!("  - log files, of which forks need some of it: {files}"))?;
+    }
+    if pending > 0 {
+        let pending = bytes(pending);
+        out.line(format_args!(
+            "  - {pending} of old log files, until the processes that read them end or look again"
+        ))?;
     }
     for place in &held.backups {
         out.line(format_args!("  - a backup: {}", printable(place)))?;

@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Place, RunUid, SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, ReadMode};
 use crate::kv::bodies::AnchorRebuild;
+use crate::kv::fence::Fence;
 use crate::kv::frame_cache::FrameCache;
 use crate::kv::groups::GroupCache;
 use crate::kv::index::{Covered, Index, Limits};
@@ -15,11 +16,13 @@ use crate::kv::keys;
 use crate::kv::table::Entry;
 use crate::log::cursor::for_each_record;
 use crate::log::layout::{LogState, RawRecord};
-use crate::log::open::{End, Found, OpenLog, Sizes, find, scan, scan_states, stamp, start};
+use crate::log::open::{
+    End, Found, OpenLog, Sizes, find, remove_unlisted, scan, scan_between, scan_states, stamp, start,
+};
 use crate::log::paths::Paths;
 use crate::log::queue::Durability;
 use crate::log::record::{Kind, Logical, SpaceHead};
-use crate::log::segments::{Segments, lock};
+use crate::log::segments::{Pin, Segments, lock};
 use crate::log::writer::Sink as _;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -105,6 +108,10 @@ pub(crate) struct Core {
     next_run: AtomicU64,
     next_space: AtomicU32,
     salts: Mutex<Salts>,
+    /// What compaction must not take away though no record of the log names it.
+    pub(crate) fence: Arc<Fence>,
+    /// Held by who compacts the store, and by who closes it.
+    pub(crate) compacting: Mutex<()>,
     /// Serialises what must look before it writes: names of spaces.
     pub(crate) spaces: Mutex<()>,
     /// The last opening for writing followed a crash.
@@ -171,6 +178,8 @@ impl Core {
             next_run: AtomicU64::new(state.next_run),
             next_space: AtomicU32::new(state.next_space),
             salts: Mutex::default(),
+            fence: Arc::default(),
+            compacting: Mutex::new(()),
             spaces: Mutex::new(()),
             recovered,
             closed: AtomicBool::new(false),
@@ -206,6 +215,8 @@ impl Core {
             next_run: AtomicU64::new(u64::MAX),
             next_space: AtomicU32::new(u32::MAX),
             salts: Mutex::default(),
+            fence: Arc::default(),
+            compacting: Mutex::new(()),
             spaces: Mutex::new(()),
             recovered: false,
             closed: AtomicBool::new(false),
@@ -222,8 +233,14 @@ impl Core {
         Ok(())
     }
 
+    /// Keeps every place readable that the index leads to from here on.
+    pub(crate) fn pin(&self) -> Pin {
+        crate::log::segments::read(&self.segments).pin()
+    }
+
     /// Every namespace and keyspace.
     pub(crate) fn spaces_known(&self) -> Result<Vec<SpaceHead>> {
+        let _pin = self.pin();
         let mut heads = Vec::new();
         for hit in self.index.prefix(&keys::spaces(), Seqno(u64::MAX))? {
             let head = self
@@ -292,6 +309,11 @@ impl Core {
         crate::log::segments::read(&self.segments).get(id)
     }
 
+    /// Groups below this have been numbered.
+    pub(crate) fn next_group(&self) -> u64 {
+        self.next_group.load(Ordering::Acquire)
+    }
+
     pub(crate) fn new_group(&self) -> GroupId {
         GroupId(self.next_group.fetch_add(1, Ordering::Relaxed))
     }
@@ -324,17 +346,29 @@ impl Core {
         let mut guard = lock(&self.followed);
         let Some(followed) = guard.as_mut() else { return Ok(()) };
         let found = find(&*self.io, &self.paths, false, false, self.options.read_mode)?;
-        // What the index is about to name must be there to be read.
-        *crate::log::segments::write(&self.segments) = found.segments.clone();
-        let (end, entries) = match found.state.covers > followed.end {
+        // What the index is about to name must be there to be read, and what it named until now yet.
+        let segments = crate::log::segments::read(&self.segments).clone();
+        segments.follow(&found.segments);
+        let read_to = found.state.position(followed.end);
+        // Where the segment that was read last is gone, a compaction has put its records elsewhere.
+        let is_further = read_to
+            .is_none_or(|to| found.state.position(found.state.covers).is_some_and(|covers| covers > to));
+        let rest = |followed: &Followed| match read_to {
+            Some(_) => read_on(&found, followed.end, followed.state.clone()),
+            None => read_after(&found, followed.state.last_seqno()),
+        };
+        let (end, entries) = match is_further {
             true => {
                 let (end, entries) = read_on(&found, found.state.covers, found.state.covers_state.clone())?;
                 match self.index.reload(&found.state, entries, end.state.last_seqno()) {
-                    true => (end, Vec::new()),
-                    false => read_on(&found, followed.end, followed.state.clone())?,
+                    true => {
+                        segments.retire_others();
+                        (end, Vec::new())
+                    }
+                    false => rest(followed)?,
                 }
             }
-            false => read_on(&found, followed.end, followed.state.clone())?,
+            false => rest(followed)?,
         };
         self.index.insert(entries);
         self.index.show(end.state.last_seqno());
@@ -357,8 +391,17 @@ impl Core {
         }
     }
 
+    /// Removes files of segments that the manifest does not list, and that are not the writer's next.
+    pub(crate) fn remove_unlisted_segments(&self) -> Result<()> {
+        let state = self.log()?.manifest.state();
+        remove_unlisted(&*self.io, &self.paths, &state)
+    }
+
     pub(crate) fn close(&self) -> Result<()> {
         self.closed.store(true, Ordering::Release);
+        // Who compacts stops at the next look: the files are another process's once the lock on the store is gone.
+        self.fence.wake();
+        let _compacting = lock(&self.compacting);
         match &self.log {
             Some(log) => log.close(),
             None => Ok(()),
@@ -426,6 +469,23 @@ fn read_on(found: &Found, from: (SegmentId, u64), state: LogState) -> Result<(En
         Some(damage) => Err(damage.error()),
         None => Ok((end, entries)),
     }
+}
+
+/// The index entries of the records after a seqno, wherever they stand now.
+fn read_after(found: &Found, last: Seqno) -> Result<(End, Vec<Entry>)> {
+    let mut newer = Vec::new();
+    scan_between(found, None, found.state.covers, &mut |batch, segment, next| {
+        if next > Seqno(last.0 + 1) {
+            collect(batch.whole, batch.offset, segment, |record, place, seqno| {
+                keys::derive(record, seqno, place, &mut newer)
+            })?;
+            newer.retain(|entry| entry.seqno > last.0);
+        }
+        Ok(())
+    })?;
+    let (end, rest) = read_on(found, found.state.covers, found.state.covers_state.clone())?;
+    newer.extend(rest);
+    Ok((end, newer))
 }
 
 /// How often a reader looks again for tables that a writer replaced while it looked.

@@ -8,7 +8,7 @@ use crate::ids::{NamespaceId, Place, RunUid, SegmentId, Seqno};
 use crate::kv::table::{Entry, Value};
 use crate::log::layout::RawRecord;
 use crate::log::record::{
-    FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead, TombstoneHead,
+    FrameHead, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead, TombstoneHead, group_of,
 };
 
 const SPACES: u32 = 1;
@@ -188,6 +188,36 @@ pub(crate) fn newest_only(space: u32) -> bool {
     matches!(space, GROUPS | ANCHORS | SPACES | RUNS | RUN_NAMES | FRAMES | PARTS | SNAPSHOTS)
 }
 
+/// What an entry is of, for who looks at all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    Space,
+    Run(NamespaceId, RunUid),
+    RunName,
+    /// A frame, one of its parts, or the snapshot after it.
+    Frame(RunUid, u32),
+    Group,
+    Anchor,
+    /// A user's key of this keyspace.
+    User(u32),
+}
+
+/// What a key is of; `None` for one that no record leads to.
+pub(crate) fn of(key: &[u8]) -> Option<Of> {
+    let number = |at: usize| Some(u32::from_be_bytes(key.get(at..at + 4)?.try_into().ok()?));
+    let long = |at: usize| Some(u64::from_be_bytes(key.get(at..at + 8)?.try_into().ok()?));
+    Some(match space_of(key) {
+        SPACES => Of::Space,
+        RUNS => Of::Run(NamespaceId(number(4)?), RunUid(long(8)?)),
+        RUN_NAMES => Of::RunName,
+        FRAMES | PARTS | SNAPSHOTS => Of::Frame(RunUid(long(4)?), number(12)?),
+        GROUPS => Of::Group,
+        ANCHORS => Of::Anchor,
+        space if space >= crate::log::record::FIRST_FREE_SPACE => Of::User(space),
+        _ => return None,
+    })
+}
+
 /// The value of a record at a place.
 pub(crate) fn at(kind: u8, place: Place) -> Value {
     Value { kind, a: u64::from(place.segment.0), b: place.offset, c: place.len }
@@ -212,16 +242,18 @@ pub(crate) fn derive(
     entries: &mut Vec<Entry>,
 ) -> Result<(), CodecError> {
     let Some(kind) = Kind::parse(record.kind, record.layout)? else { return Ok(()) };
-    let of = if kind == Kind::GroupPart { record.body } else { Logical::parse(record.body)?.head };
+    let of = if kind.is_logical() { Logical::parse(record.body)?.head } else { record.body };
     lead(kind, of, &mut |key, kind| {
         entries.push(Entry { key: key.to_vec(), seqno: seqno.0, value: at(kind, place) });
     })
 }
 
-/// Calls `add` with the keys that lead to a record: `of` is its head, or the body of a group part.
+/// Calls `add` with the keys that lead to a record: `of` is its head, or the body of one that is not logical.
 pub(crate) fn lead(kind: Kind, of: &[u8], add: &mut dyn FnMut(&[u8], u8)) -> Result<(), CodecError> {
     match kind {
-        Kind::GroupPart => add(&group(GroupPart::parse(of)?.group), AT),
+        Kind::GroupPart | Kind::GroupRest => add(&group(group_of(of)?.0), AT),
+        // Nothing leads to what is gone.
+        Kind::Erased | Kind::ErasedBatches => {}
         Kind::Put | Kind::Delete => {
             let (space, key, _) = KvHead::peek(kind, of)?;
             add(&user(space, key), if kind == Kind::Put { AT } else { ENDED });

@@ -154,7 +154,8 @@ impl Keyspace {
         let kept = self.kept(key, &found)?;
         match found.iter().position(|(at, _)| *at <= seqno).map(|index| (index, found[index])) {
             Some((index, (at, value))) if index < kept => Ok(self.read(key, at, value)?.value),
-            None if self.history == History::All || found.is_empty() || kept < self.limit() => Ok(None),
+            // One version past its age stays in a log that is compacted: what was before it may be gone.
+            None if self.history == History::All || kept == found.len() && kept < self.limit() => Ok(None),
             _ => Err(Error::new(
                 ErrorKind::Gone,
                 format!(
@@ -233,6 +234,7 @@ impl Keyspace {
 
     pub(crate) fn version_in(&self, at: Seqno, key: &[u8]) -> Result<Option<Version>> {
         check_key(key)?;
+        let _pin = self.core.pin();
         match self.core.index.get(&keys::user(self.id, key), at)? {
             Some((seqno, value)) => self.read(key, seqno, value).map(Some),
             None => Ok(None),

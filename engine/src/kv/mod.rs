@@ -4,10 +4,11 @@ pub(crate) mod blob_reader;
 pub(crate) mod bodies;
 pub(crate) mod cache;
 pub(crate) mod core;
+pub(crate) mod fence;
 pub(crate) mod frame_cache;
 pub(crate) mod groups;
 #[cfg(test)]
-mod hand_made;
+pub(crate) mod hand_made;
 pub(crate) mod index;
 pub(crate) mod keys;
 pub(crate) mod keyspace;

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::ids::Seqno;
 use crate::kv::core::Core;
 use crate::kv::keyspace::{Keyspace, Scan, ScanRange};
-use crate::log::segments::lock;
+use crate::log::segments::{Pin, lock};
 
 /// A consistent read: everything up to [`View::seqno`] and nothing after it. What it may still read is kept for as
 /// long as it lives.
@@ -14,21 +14,23 @@ use crate::log::segments::lock;
 pub struct View {
     core: Arc<Core>,
     seqno: Seqno,
+    _pin: Pin,
 }
 
 impl View {
     pub(crate) fn new(core: &Arc<Core>) -> Self {
+        let pin = core.pin();
         let mut views = lock(&core.index.views);
         let seqno = core.index.visible();
         *views.entry(seqno.0).or_default() += 1;
         drop(views);
-        Self { core: core.clone(), seqno }
+        Self { core: core.clone(), seqno, _pin: pin }
     }
 
     /// The same view once more, to be dropped by itself.
     fn again(&self) -> Self {
         *lock(&self.core.index.views).entry(self.seqno.0).or_default() += 1;
-        Self { core: self.core.clone(), seqno: self.seqno }
+        Self { core: self.core.clone(), seqno: self.seqno, _pin: self._pin.clone() }
     }
 
     /// The last record that this view sees.

@@ -9,11 +9,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, NamespaceId, Seqno};
 use crate::kv::bodies::{self, anchor_seed};
 use crate::kv::core::Core;
+use crate::kv::fence::Pass;
 use crate::kv::keys;
 use crate::kv::stored::{Content, StoredBlob};
 use crate::log::batch::BatchBuf;
 use crate::log::queue::{Durability, Lease};
 use crate::log::record::{BodyRef, GroupPart, KV_INLINE_BYTES_MAX, Kind, RecipeRef};
+use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
 
 /// Bytes of a streamed body that go to the log together.
@@ -29,6 +31,8 @@ pub(crate) struct BatchWriter {
     pub(crate) namespace: NamespaceId,
     batch: BatchBuf,
     lease: Option<Lease>,
+    /// Taken with the first body that may name what is in the log already.
+    pass: Option<Pass>,
     /// It may still be queued when the store closes.
     at_close: bool,
 }
@@ -70,6 +74,7 @@ impl BatchWriter {
             namespace,
             batch: queue.batch(namespace),
             lease: None,
+            pass: None,
             at_close: false,
         })
     }
@@ -93,12 +98,16 @@ impl BatchWriter {
             Content::Stored(blob) if blob.namespace != self.namespace => {
                 Err(Error::invalid("a stored blob belongs to another namespace than what is to hold it"))
             }
-            Content::Stored(blob) => Ok(Packed {
-                reference: BodyRef::Blob { len: blob.len, id: blob.id },
-                id: blob.id,
-                len: blob.len,
-                extents: Some(blob.extents.clone()),
-            }),
+            Content::Stored(blob) => {
+                // From here on the batch alone may hold it.
+                self.pass.get_or_insert_with(|| self.core.fence.pass());
+                Ok(Packed {
+                    reference: BodyRef::Blob { len: blob.len, id: blob.id },
+                    id: blob.id,
+                    len: blob.len,
+                    extents: Some(blob.extents.clone()),
+                })
+            }
         }
     }
 
@@ -145,7 +154,8 @@ impl BatchWriter {
         let packer = &mut lease.groups()?.packer;
         let seed = packer.seed();
         let sparse = bytes.len() >= LARGE_BODY_BYTES;
-        let steps = plan(bytes, before, &Look { core: &core, namespace, seed, packer, sparse });
+        let pass = self.pass.get_or_insert_with(|| core.fence.pass());
+        let steps = plan(bytes, before, &Look { core: &core, pass, namespace, seed, packer, sparse });
         let packed = packer
             .put(bytes, &steps, &mut || core.new_group())
             .map_err(|e| Error::with_source(ErrorKind::Bug, format!("a body cannot be packed: {e}"), e))?;
@@ -204,6 +214,8 @@ impl BatchWriter {
         self.core.note_time(now);
         let lease = self.lease.take();
         let queue = &self.core.log()?.queue;
+        // The pass goes once the batch has its place in the log's order.
+        let _pass = self.pass.take();
         queue.submit(self.batch, &places, lease, durability, now, self.at_close).map(Some)
     }
 }
@@ -216,7 +228,7 @@ pub(crate) fn store_stream(
 ) -> Result<StoredBlob> {
     let limit = core.options.body_bytes_max;
     let mut hasher = blake3::Hasher::new();
-    let mut extents: Vec<Extent> = Vec::new();
+    let stream = core.fence.hold_stream();
     let mut len = 0u64;
     let mut piece = Vec::with_capacity(STREAM_BYTES);
     loop {
@@ -236,22 +248,28 @@ pub(crate) fn store_stream(
         }
         hasher.update(&piece);
         let mut writer = BatchWriter::new(core, namespace)?;
-        for extent in writer.pack(&piece, None)? {
+        let packed = writer.pack(&piece, None)?;
+        let mut extents = lock(&stream);
+        for extent in packed {
             match extents.last_mut() {
                 Some(last) if last.meets(&extent) => last.len += extent.len,
                 _ => extents.push(extent),
             }
         }
+        drop(extents);
         if let Some((_, ticket)) = writer.submit(Durability::Process)? {
             ticket.wait()?;
         }
     }
-    Ok(StoredBlob { namespace, id: BlobId(*hasher.finalize().as_bytes()), len, extents: Arc::new(extents) })
+    let extents = Arc::new(lock(&stream).clone());
+    core.fence.hold_body(&extents);
+    Ok(StoredBlob { namespace, id: BlobId(*hasher.finalize().as_bytes()), len, extents })
 }
 
 /// What the planner may look at: open groups, the index, the log.
 struct Look<'a> {
     core: &'a Core,
+    pass: &'a Pass,
     namespace: NamespaceId,
     seed: AnchorSeed,
     packer: &'a Packer,
@@ -270,7 +288,8 @@ impl Earlier for Look<'_> {
         }
         // The index is a cache here: one that cannot be read costs room, not correctness.
         let value = self.core.index.newest(&keys::anchor(self.namespace, key)).ok()??;
-        (value.kind == keys::ANCHOR).then_some((GroupId(value.a), value.b))
+        let group = GroupId(value.a);
+        (value.kind == keys::ANCHOR && self.pass.leads_to(group)).then_some((group, value.b))
     }
 
     fn group(&self, id: GroupId) -> Option<Arc<Vec<u8>>> {

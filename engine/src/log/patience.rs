@@ -7,6 +7,8 @@
 use crate::sync::SCHEDULED;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+/// How often whoever waits for others looks whether it is to stop.
+pub(crate) const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);
 /// Looks before sleeping: at most some 100 microseconds on today's machines.
 const LOOKS_MAX: u32 = if SCHEDULED { 2 } else { 8192 };
 /// Looks where it was in vain lately: to notice when that changes.

@@ -53,6 +53,13 @@ pub(crate) enum Job {
         at: Seqno,
         completer: Completer,
     },
+    /// Seal what is before this segment; where it is wanted (`down`), hand the index over to be written down up to here.
+    Seal {
+        at: Seqno,
+        segment: SegmentId,
+        completer: Completer,
+        down: bool,
+    },
     /// Write and sync all, close cleanly, and end.
     Close {
         at: Seqno,
@@ -64,7 +71,7 @@ impl Ordered for Job {
         match self {
             Self::Batch(queued) => queued.first_seqno,
             Self::Lost { from, .. } => *from,
-            Self::Barrier { at, .. } | Self::Close { at } => *at,
+            Self::Barrier { at, .. } | Self::Seal { at, .. } | Self::Close { at } => *at,
         }
     }
 
@@ -72,7 +79,7 @@ impl Ordered for Job {
         match self {
             Self::Batch(queued) => Seqno(queued.first_seqno.0 + queued.batch.starts.len() as u64),
             Self::Lost { to, .. } => *to,
-            Self::Barrier { at, .. } | Self::Close { at } => *at,
+            Self::Barrier { at, .. } | Self::Seal { at, .. } | Self::Close { at } => *at,
         }
     }
 }
@@ -129,6 +136,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         if self.groups.is_some() && self.continuing {
             lock(&self.queue.order).continuing -= 1;
+            self.queue.returned.notify_all();
         }
     }
 }
@@ -176,6 +184,8 @@ impl Budget {
 #[derive(Debug)]
 pub(crate) struct Queue {
     order: Mutex<Order>,
+    /// A lease came back.
+    returned: Condvar,
     jobs: Sender<Job>,
     budget: Budget,
     pub(crate) counters: Counters,
@@ -230,6 +240,7 @@ impl Queue {
                 closing: false,
                 closed: false,
             }),
+            returned: Condvar::new(),
             jobs,
             budget: Budget { limit: queue_bytes_max, used: Mutex::new(0), freed: Condvar::new() },
             counters: Counters::default(),
@@ -366,6 +377,7 @@ impl Queue {
         }
         if let Some(mut groups) = lease.as_mut().and_then(|lease| lease.groups.take()) {
             order.continuing -= own;
+            self.returned.notify_all();
             groups.segment = Some(segment);
             let new =
                 part_places.iter().map(|(group, at, len)| (*group, (offset + u64::from(*at)) as u32, *len));
@@ -404,6 +416,56 @@ impl Queue {
             self.send(Job::Barrier { at: order.next_seqno, completer });
             waiting
         };
+        waiting.wait().map(drop)
+    }
+
+    /// Has the active segment sealed, unless it is empty. Waits until no batch
+    /// holds a group that goes on in it; `stop` is asked now and then whether to wait on. Gives the first segment that is
+    /// not sealed by this.
+    ///
+    /// # Errors
+    /// `Poisoned`, `Unavailable`, what `stop` says.
+    pub(crate) fn seal(&self, stop: &dyn Fn() -> Result<()>) -> Result<SegmentId> {
+        let mut order = lock(&self.order);
+        let sealed = order.segment;
+        let is_done = |order: &Order| order.segment != sealed || order.offset == SEGMENT_HEADER_BYTES;
+        if !is_done(&order) && !order.rotate {
+            order.rotate = true;
+            order.idle.clear();
+        }
+        while !is_done(&order) && order.continuing > 0 {
+            stop()?;
+            let waited = self.returned.wait_timeout(order, crate::log::patience::LOOK_EVERY);
+            order = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+        if order.closed {
+            return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
+        }
+        if !is_done(&order) {
+            order.segment = SegmentId(order.segment.0 + 1);
+            order.offset = SEGMENT_HEADER_BYTES;
+            order.rotate = false;
+        }
+        let segment = order.segment;
+        let (completer, waiting) = ticket(&self.patience);
+        self.send(Job::Seal { at: order.next_seqno, segment, completer, down: false });
+        drop(order);
+        waiting.wait()?;
+        Ok(segment)
+    }
+
+    /// Has the index written down up to the end of what was queued so far, all of it durable.
+    ///
+    /// # Errors
+    /// `Poisoned`, `Unavailable`.
+    pub(crate) fn write_down(&self) -> Result<()> {
+        let order = lock(&self.order);
+        if order.closed {
+            return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
+        }
+        let (completer, waiting) = ticket(&self.patience);
+        self.send(Job::Seal { at: order.next_seqno, segment: order.segment, completer, down: true });
+        drop(order);
         waiting.wait().map(drop)
     }
 

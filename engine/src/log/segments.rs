@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::error::{Error, Result};
 use crate::ids::{Place, SegmentId, StoreId};
@@ -73,6 +73,10 @@ impl Segment {
     /// From now on nobody writes or cuts this file.
     pub(crate) fn mark_sealed(&self, read_mode: ReadMode) {
         self.sealed.get_or_init(|| read_mode);
+    }
+
+    fn is_sealed(&self) -> bool {
+        self.sealed.get().is_some()
     }
 
     fn map(&self) -> Option<&Bytes> {
@@ -149,29 +153,137 @@ impl Segment {
     }
 }
 
-/// All segments of a store.
+/// All segments of a store, in the order of the log. That order is the one in which they were put here, never that of
+/// their numbers: it is the manifest's.
+///
+/// Compaction takes segments out of the store while others read. Who takes a place out of the index holds a [`Pin`] from
+/// before that until the record is read: a segment that is retired meanwhile stays open for as long.
 #[derive(Debug, Default)]
 pub(crate) struct Segments {
-    open: RwLock<BTreeMap<SegmentId, Arc<Segment>>>,
+    open: RwLock<Listed>,
+    /// No longer the store's; there as long as somebody pins them.
+    retired: RwLock<BTreeMap<SegmentId, Weak<Segment>>>,
+    era: RwLock<Arc<Era>>,
+}
+
+#[derive(Debug, Default)]
+struct Listed {
+    by_id: BTreeMap<SegmentId, Arc<Segment>>,
+    order: Vec<SegmentId>,
+}
+
+/// The time between two retirements. It keeps what was retired at its end, and the eras after it.
+#[derive(Debug)]
+struct Era {
+    _ended: OnceLock<(Vec<Arc<Segment>>, Arc<Era>)>,
+}
+
+impl Default for Era {
+    fn default() -> Self {
+        Self { _ended: OnceLock::new() }
+    }
+}
+
+/// Keeps readable what could be read when it was taken.
+#[derive(Debug, Clone)]
+pub(crate) struct Pin {
+    _era: Arc<Era>,
 }
 
 impl Segments {
+    /// Keeps every place readable that the index leads to from here on, or that other segments take the place of.
+    pub(crate) fn pin(&self) -> Pin {
+        Pin { _era: read(&self.era).clone() }
+    }
+
+    /// Takes in what is new of others, and what was sealed since; the order is theirs. What they do not have can be had by
+    /// its number until [`Segments::retire_others`] takes it out.
+    pub(crate) fn follow(&self, others: &Self) {
+        let theirs = others.all();
+        let mut open = write(&self.open);
+        open.order = theirs.iter().map(|segment| segment.id).collect();
+        for segment in theirs {
+            let is_known = open.by_id.get(&segment.id).is_some_and(|known| known.is_sealed());
+            if !is_known {
+                open.by_id.insert(segment.id, segment);
+            }
+        }
+    }
+
+    /// Takes out what is not in the order any more.
+    pub(crate) fn retire_others(&self) {
+        let gone: Vec<SegmentId> = {
+            let open = read(&self.open);
+            open.by_id.keys().copied().filter(|id| !open.order.contains(id)).collect()
+        };
+        if !gone.is_empty() {
+            self.retire(&gone);
+        }
+    }
+
+    /// Adds one at the end of the log.
     pub(crate) fn insert(&self, segment: Arc<Segment>) {
-        write(&self.open).insert(segment.id, segment);
+        let mut open = write(&self.open);
+        let id = segment.id;
+        if open.by_id.insert(id, segment).is_none() {
+            open.order.push(id);
+        }
+    }
+
+    /// Puts one in the place of others, which stand next to each other. Those can be had by their number until
+    /// [`Segments::retire`] takes them out.
+    ///
+    /// # Errors
+    /// `Bug` where those are not there, or not next to each other.
+    pub(crate) fn replace(&self, gone: &[SegmentId], made: Arc<Segment>) -> Result<()> {
+        let mut open = write(&self.open);
+        let first = gone.first().and_then(|first| open.order.iter().position(|id| id == first));
+        let at = first.filter(|at| open.order.get(*at..*at + gone.len()) == Some(gone));
+        let at = at.ok_or_else(|| Error::bug("segments that were rewritten do not stand together"))?;
+        open.order.splice(at..at + gone.len(), [made.id]);
+        open.by_id.insert(made.id, made);
+        Ok(())
+    }
+
+    /// Takes segments out that were replaced, once the index leads to them no more. Who holds a pin reads them yet.
+    pub(crate) fn retire(&self, gone: &[SegmentId]) {
+        let mut open = write(&self.open);
+        let taken: Vec<_> = gone.iter().filter_map(|id| open.by_id.remove(id)).collect();
+        let mut retired = write(&self.retired);
+        retired.retain(|_, segment| segment.strong_count() > 0);
+        retired.extend(taken.iter().map(|segment| (segment.id, Arc::downgrade(segment))));
+        let mut era = write(&self.era);
+        let next = Arc::new(Era::default());
+        let ended = std::mem::replace(&mut *era, next.clone());
+        let _ = ended._ended.set((taken, next));
     }
 
     pub(crate) fn get(&self, id: SegmentId) -> Result<Arc<Segment>> {
-        read(&self.open).get(&id).cloned().ok_or_else(|| {
-            Error::new(
-                crate::ErrorKind::Damaged,
-                format!("the index names segment {}, which the manifest does not list", id.0),
-            )
-        })
+        let open = read(&self.open).by_id.get(&id).cloned();
+        let found = open.or_else(|| read(&self.retired).get(&id).and_then(Weak::upgrade));
+        found.ok_or_else(|| unlisted(id))
     }
 
+    /// Every segment, in the order of the log.
     pub(crate) fn all(&self) -> Vec<Arc<Segment>> {
-        read(&self.open).values().cloned().collect()
+        let open = read(&self.open);
+        open.order.iter().filter_map(|id| open.by_id.get(id).cloned()).collect()
     }
+
+    /// This segment and those after it, in the order of the log.
+    ///
+    /// # Errors
+    /// `Damaged` where it is none of them.
+    pub(crate) fn from(&self, id: SegmentId) -> Result<Vec<Arc<Segment>>> {
+        let mut all = self.all();
+        let at = all.iter().position(|segment| segment.id == id).ok_or_else(|| unlisted(id))?;
+        Ok(all.split_off(at))
+    }
+}
+
+fn unlisted(id: SegmentId) -> Error {
+    let what = format!("the index names segment {}, which the manifest does not list", id.0);
+    Error::new(crate::ErrorKind::Damaged, what)
 }
 
 /// A read lock; a panic elsewhere does not spread, since every value behind these locks is whole at any time.

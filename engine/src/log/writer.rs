@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{Io, Open, ReadMode};
 use crate::log::layout::{
-    BatchHeader, FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeader,
+    BatchHeader, Footer, LogState, SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeader,
     chain_digest,
 };
 use crate::log::manifest::{Clean, SegmentEntry, SharedManifest, TableEntry};
@@ -32,6 +32,10 @@ pub(crate) trait Sink: Send + Sync + std::fmt::Debug {
     fn publish(&self, batches: &[Queued]) -> Result<()>;
     /// Called before more is written; all up to `end` is published. May wait until there is memory for more.
     fn make_room(&self, end: &LogEnd<'_>) -> Result<()>;
+    /// Begins to write the index down, whatever there is of it; all up to `end` is published, and durable.
+    fn write_down(&self, _end: &LogEnd<'_>) -> Result<()> {
+        Ok(())
+    }
     /// Ends what the sink does on its own. From then on it touches no file of the store unless it is told to.
     fn stop(&self);
     /// Writes the index down to files, all synced, and lists the tables that then make it up.
@@ -118,6 +122,17 @@ impl Writer {
                         let last = self.state.last_seqno();
                         completer.complete(self.queue.check().map(|()| last).map_err(|e| Failure::of(&e)));
                     }
+                    Job::Seal { segment, completer, down, .. } => {
+                        if segment != self.active.id {
+                            self.rotate_or_poison();
+                        }
+                        let last = self.state.last_seqno();
+                        let done = self.queue.check().and_then(|()| match down {
+                            true => self.sink.write_down(&self.end()),
+                            false => Ok(()),
+                        });
+                        completer.complete(done.map(|()| last).map_err(|e| Failure::of(&e)));
+                    }
                     Job::Close { .. } => {
                         self.sink.stop();
                         let _ = ended.send(self.close());
@@ -193,7 +208,9 @@ impl Writer {
             prev: self.state.chain,
         };
         header.write(&mut batch.bytes, self.active.salt, queued.offset);
-        let _ = self.state.advance(&header, &queued.sums, chain_digest(&batch.bytes));
+        self.state
+            .advance(&header, &queued.sums, chain_digest(&batch.bytes))
+            .map_err(|e| Error::bug(e.to_string()))?;
         self.tail += batch.bytes.len() as u64;
         Ok(())
     }
@@ -284,7 +301,7 @@ impl Writer {
 
 /// Cuts a segment at its tail, writes its footer and syncs it; gives its length.
 pub(crate) fn seal(segment: &Segment, tail: u64, state: &LogState) -> Result<u64> {
-    let footer = Footer { tail, state: state.clone(), root: state.ledger.root() };
+    let footer = Footer { tail, state: state.clone(), root: state.ledger.root(), rewritten_chain: None };
     let bytes = footer.encode(segment.salt).map_err(|e| Error::bug(e.to_string()))?;
     segment.file.set_len(tail)?;
     segment.file.write_at(&[IoSlice::new(&bytes)], tail)?;
@@ -308,7 +325,7 @@ pub(crate) fn create_segment(
     let file = io.open(&path, Open::CreateNew)?;
     let header = SegmentHeader {
         magic: SEGMENT_MAGIC,
-        format: FORMAT_VERSION,
+        format: SEGMENT_FORMAT,
         cipher: 0,
         key_id: 0,
         store: *store,

@@ -260,6 +260,7 @@ impl Namespace {
         let prefix = keys::runs(self.id);
         let mut after: Option<Vec<u8>> = None;
         loop {
+            let _pin = core.pin();
             let (hits, more) = core.index.ended(&prefix, after.as_deref(), PAGE)?;
             for hit in hits {
                 let place = keys::place(hit.value);

@@ -85,6 +85,7 @@ impl RunReader {
         if let Some(known) = self.known.record(uid, seq) {
             return Ok(Some(known));
         }
+        let _pin = self.core.pin();
         let Some(value) = self.core.index.newest(&keys::frame(uid, seq))? else { return Ok(None) };
         let record = self.core.logical(keys::place(value), Kind::Frame, FrameRecord::parse)?;
         if record.head.run != uid || record.head.seq != seq {
@@ -108,8 +109,26 @@ impl RunReader {
             };
             return Err(Error::not_found(format!("run {name:?} has no frame {seq}: {hint}")));
         }
-        self.record_if_any(seq)?
-            .ok_or_else(|| Error::new(ErrorKind::Damaged, format!("frame {seq} of run {name:?} is missing")))
+        match self.record_if_any(seq)? {
+            Some(record) => Ok(record),
+            None => Err(self.missing(seq)?),
+        }
+    }
+
+    /// What to say of a frame that is not there: of a run that was dropped or replaced since it was found, compaction has
+    /// taken it.
+    fn missing(&self, seq: u32) -> Result<Error> {
+        let name = &self.info.name;
+        let run = self.core.index.get(&keys::run(self.namespace, self.owner(seq)?), Seqno(u64::MAX))?;
+        Ok(match run {
+            Some((_, value)) if value.kind != keys::ENDED => {
+                Error::new(ErrorKind::Damaged, format!("frame {seq} of run {name:?} is missing"))
+            }
+            Some(_) | None => Error::new(
+                ErrorKind::Gone,
+                format!("run {name:?} was dropped or replaced since it was found, and its frames are gone"),
+            ),
+        })
     }
 
     pub(super) fn started_ns(&self, seq: u32, head: &FrameHead) -> Result<u64> {
@@ -211,6 +230,19 @@ impl RunReader {
         Ok(extents)
     }
 
+    /// Where all bytes of a frame's own bodies are; the record may be one that a later one has replaced.
+    pub(crate) fn extents_named(&self, record: &Arc<FrameRecord>) -> Result<Vec<Arc<Vec<Extent>>>> {
+        let mut named = Vec::new();
+        for slot in [Slot::Input, Slot::Output, Slot::Metadata] {
+            if matches!(record.body(place_of(slot)).0, BodyRef::Blob { .. })
+                && let Found::Blob { extents, .. } = self.find_body(record.head.seq, record, slot)?
+            {
+                named.push(extents);
+            }
+        }
+        Ok(named)
+    }
+
     /// A body with its extents: what a fork compares its first body with.
     pub(crate) fn body_with_extents(&self, seq: u32, slot: Slot) -> Result<Option<StoredBody>> {
         let record = self.record(seq)?;
@@ -258,6 +290,7 @@ impl RunReader {
     /// What had arrived of an incomplete frame's output.
     pub(super) fn arrived(&self, seq: u32) -> Result<Vec<u8>> {
         let uid = self.owner(seq)?;
+        let _pin = self.core.pin();
         let mut output = Vec::new();
         for (part, hit) in (1..).zip(self.core.index.prefix(&keys::parts(uid, seq), Seqno(u64::MAX))?) {
             if keys::last_number(&hit.key) != Some(part) {

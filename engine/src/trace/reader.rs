@@ -119,6 +119,7 @@ pub(crate) enum Known {
 
 /// A run's newest record, or its tombstone.
 pub(crate) fn run_known(core: &Core, namespace: NamespaceId, uid: RunUid) -> Result<Option<Known>> {
+    let _pin = core.pin();
     let Some((_, value)) = core.index.get(&keys::run(namespace, uid), Seqno(u64::MAX))? else {
         return Ok(None);
     };
@@ -151,6 +152,7 @@ pub(crate) fn run_record(
 
 /// The number of the living run of this name.
 pub(crate) fn find_name(core: &Core, namespace: NamespaceId, name: &str) -> Result<Option<RunUid>> {
+    let _pin = core.pin();
     let Some(uid) = named(core, namespace, name)? else { return Ok(None) };
     // A tombstone says no name: the key of a dropped run's name still leads to what was its record.
     Ok(core.index.newest(&keys::run(namespace, uid))?.map(|_| uid))
@@ -158,12 +160,35 @@ pub(crate) fn find_name(core: &Core, namespace: NamespaceId, name: &str) -> Resu
 
 /// The number of the run that had this name last, unless it was replaced.
 fn named(core: &Core, namespace: NamespaceId, name: &str) -> Result<Option<RunUid>> {
+    let _pin = core.pin();
     let Some(value) = core.index.newest(&keys::run_name(namespace, name))? else { return Ok(None) };
     let head = core.logical(keys::place(value), Kind::Run, |logical| RunHead::parse(logical.head))?;
     if head.fields.name != name || head.fields.namespace != namespace {
         return Err(Error::new(ErrorKind::Damaged, "the index leads to another run than the one wanted"));
     }
     Ok(Some(head.fields.uid))
+}
+
+/// What a tombstone says of a run, as its record would.
+fn nameless(head: TombstoneHead) -> RunHead {
+    let fields = RunFields {
+        uid: head.run,
+        namespace: head.namespace,
+        name: String::new(),
+        agent: String::new(),
+        model: String::new(),
+        tags: Vec::new(),
+        status: Status::Abandoned.code(),
+        severity: Severity::Normal.code(),
+        parent: head.parent,
+        started_ns: head.started_ns,
+        ended_ns: head.dropped_ns,
+        frames: head.frames,
+        raw_bytes: 0,
+        fingerprint: chain::genesis(),
+        gone: true,
+    };
+    RunHead { fields, metadata: BodyRef::Inline(Vec::new()) }
 }
 
 /// What to tell whoever asks for a dropped run.
@@ -240,6 +265,27 @@ impl RunReader {
             return Err(error);
         }
         Ok(reader)
+    }
+
+    /// A run, living or not, whose frames' bodies are to be found and not read.
+    pub(crate) fn marking(
+        core: &Arc<Core>,
+        namespace: NamespaceId,
+        uid: RunUid,
+        known: Arc<FrameCache>,
+    ) -> Result<Self> {
+        let (head, tail) = match run_known(core, namespace, uid)? {
+            Some(Known::Run(head, tail)) => (*head, tail),
+            Some(Known::Dropped(head)) => (nameless(head), Vec::new()),
+            None => {
+                let what = format!("the record of run {} is missing", uid.0);
+                return Err(Error::new(ErrorKind::Damaged, what));
+            }
+        };
+        let lineage = lineage(core, namespace, &head.fields)?;
+        let (reader, _) = Self::of_head(core, namespace, head, &tail, lineage)?;
+        let info = RunInfo { frames: u32::MAX, ..reader.info };
+        Ok(Self { info, known, hashing: Hashing::LeftOut, ..reader })
     }
 
     fn of_head(

@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, Link, NamespaceId, RunUid};
 use crate::kv::Content;
 use crate::kv::core::Core;
+use crate::kv::fence::HeldParent;
 use crate::kv::write::{BatchWriter, Packed};
 use crate::log::record::{BodyRef, Kind, RunFields, RunHead};
 use crate::log::segments::lock;
@@ -53,6 +54,8 @@ pub struct Run {
     pub(super) uid: RunUid,
     pub(super) name: String,
     pub(super) state: Mutex<RunState>,
+    /// What a fork shares, which the log may not say yet.
+    _parent: Option<HeldParent>,
 }
 
 /// What a run remembers.
@@ -95,6 +98,7 @@ impl Run {
         core.log()?.queue.check()?;
         let uid = core.new_run();
         // All that can fail comes before the name is taken.
+        let held = fork.map(|(reader, _, shared)| core.fence.hold_parent(reader.info().uid, shared));
         let now = spec.started_ns.unwrap_or_else(|| core.io.now_ns());
         let (parent, linked, last_seq) = match fork {
             None => (None, (0, chain::genesis()), 0),
@@ -140,6 +144,7 @@ impl Run {
             namespace,
             uid,
             name: spec.name,
+            _parent: held,
             state: Mutex::new(RunState {
                 severity: fields.severity,
                 raw_bytes: 0,

@@ -79,6 +79,22 @@ impl RunReader {
         Ok(Snapshot { seq, state, embeddings })
     }
 
+    /// Where all bytes are that a snapshot's own record names.
+    pub(crate) fn snapshot_extents_named(
+        &self,
+        head: &SnapshotHead,
+        tail: &[u8],
+    ) -> Result<Vec<Arc<Vec<Extent>>>> {
+        let mut tail = Reader::new(tail, "snapshot tail");
+        let mut named = Vec::new();
+        let bodies = std::iter::once(&head.state).chain(head.embeddings.iter().map(|(_, vector)| vector));
+        for _ in bodies.filter(|body| matches!(body, BodyRef::Blob { .. })) {
+            let recipe = RecipeRef::take(&mut tail).map_err(damaged_snapshot)?;
+            named.push(bodies::extents(recipe, |back| self.snapshot_extents(head.seq, back, 0))?);
+        }
+        Ok(named)
+    }
+
     /// The state of an earlier snapshot that a later one repeats.
     fn same_state(&self, seq: u32, back: u32) -> Result<Vec<u8>> {
         let wrong =
@@ -114,6 +130,7 @@ impl RunReader {
     }
 
     fn snapshot_record(&self, uid: RunUid, seq: u32) -> Result<(SnapshotHead, Vec<u8>)> {
+        let _pin = self.core.pin();
         let value = self.core.index.newest(&keys::snapshot(uid, seq))?.ok_or_else(|| {
             Error::new(
                 ErrorKind::Damaged,

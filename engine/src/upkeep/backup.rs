@@ -12,10 +12,10 @@ use std::path::Path;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Seqno;
-use crate::io::{Io, Open};
+use crate::io::{File, Io, Open};
 use crate::kv::core::{Core, Options};
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
-use crate::log::manifest::{Clean, Manifest, SegmentEntry, State};
+use crate::log::manifest::{Clean, FORMAT, Manifest, State};
 use crate::log::open::{End, Found, find, scan};
 use crate::log::paths::Paths;
 use crate::store::Store;
@@ -88,7 +88,7 @@ pub fn restore(backup: impl AsRef<Path>, to: impl AsRef<Path>, options: Options)
 fn copied(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> {
     let io = &*core.io;
     refuse_used(io, to)?;
-    // As long as this is held no file of it goes away.
+    // As long as this is held every file of the log can be read, whether or not it still has a name.
     let found = find(io, &core.paths, false, false, core.options.read_mode)?;
     let (from, state) = (found.state.covers, found.state.covers_state.clone());
     let end = scan(&found, from, state, &mut |_, _| Ok(()))?;
@@ -106,20 +106,14 @@ fn copied(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> {
 
 /// What the copy's manifest says.
 fn state_of(found: State, end: &End, tables: bool) -> State {
-    let segments = found.segments.iter().filter(|entry| entry.id <= end.segment);
-    let segments = segments.map(|entry| SegmentEntry {
-        sealed_bytes: entry.sealed_bytes.filter(|_| entry.id < end.segment),
-        ..entry.clone()
-    });
-    let segments: Vec<SegmentEntry> = segments.collect();
-    let first = segments.first().map_or(end.segment, |entry| entry.id);
+    let first = found.segments.first().map_or(end.segment, |entry| entry.id);
     let clean = found.clean.filter(|clean: &Clean| !end.torn && clean.tail == end.tail);
     let (covers, covers_state) = match tables {
         true => (found.covers, found.covers_state),
         false => ((first, SEGMENT_HEADER_BYTES), LogState::empty()),
     };
     let tables = if tables { found.tables } else { Vec::new() };
-    State { segments, tables, covers, covers_state, synced: end.tail, clean, ..found }
+    State { format: FORMAT, tables, covers, covers_state, synced: end.tail, clean, ..found }
 }
 
 struct Copy<'a> {
@@ -133,12 +127,12 @@ struct Copy<'a> {
 impl Copy<'_> {
     fn segments(&mut self, found: &Found, end: &End) -> Result<()> {
         self.io.create_dir_all(&self.to.segments())?;
-        for segment in found.segments.all().iter().filter(|segment| segment.id <= end.segment) {
+        for segment in &found.segments.all() {
             let to = self.to.segment(segment.id);
-            if segment.id < end.segment {
-                self.share(&segment.path, &to)?;
+            if segment.id != end.segment {
+                self.share(&segment.path, Some(&*segment.file), &to)?;
             } else {
-                self.copy(&segment.path, &to, Some(end.tail))?;
+                self.copy(&segment.path, &*segment.file, &to, Some(end.tail))?;
             }
             self.report.segments += 1;
         }
@@ -150,7 +144,7 @@ impl Copy<'_> {
         self.io.create_dir_all(&self.to.tables())?;
         for entry in &state.tables {
             let (from, to) = (self.from.table(entry.id), self.to.table(entry.id));
-            match self.share(&from, &to) {
+            match self.share(&from, None, &to) {
                 Ok(()) => {}
                 // The writer has replaced it meanwhile, or it is lost.
                 Err(_) if self.io.stat(&from)?.is_none() => return Ok(false),
@@ -161,8 +155,9 @@ impl Copy<'_> {
         Ok(true)
     }
 
-    /// Gives a file that never changes another name, or copies it.
-    fn share(&mut self, from: &Path, to: &Path) -> Result<()> {
+    /// Gives a file that never changes another name, or copies it: out of `open` where a compaction may have taken its own
+    /// name away.
+    fn share(&mut self, from: &Path, open: Option<&dyn File>, to: &Path) -> Result<()> {
         if self.sharing == Sharing::Shared && self.io.link(from, to).is_ok() {
             self.report.shared_files += 1;
             return Ok(());
@@ -172,12 +167,14 @@ impl Copy<'_> {
             self.report.shared_files += 1;
             return Ok(());
         }
-        self.copy(from, to, None)
+        match open {
+            Some(file) => self.copy(from, file, to, None),
+            None => self.copy(from, &*self.io.open(from, Open::Read)?, to, None),
+        }
     }
 
     /// Copies a file, or the first `len` bytes of it.
-    fn copy(&mut self, from: &Path, to: &Path, len: Option<u64>) -> Result<()> {
-        let source = self.io.open(from, Open::Read)?;
+    fn copy(&mut self, from: &Path, source: &dyn File, to: &Path, len: Option<u64>) -> Result<()> {
         let len = len.map_or_else(|| source.len(), Ok)?;
         let file = self.io.open(to, Open::CreateNew)?;
         let mut bytes = vec![0; COPY_BYTES];

@@ -101,6 +101,7 @@ impl Namespace {
         let Some(Known::Dropped(head)) = run_known(core, self.id, uid)? else {
             return Err(Error::not_found(format!("run number {} was not dropped", uid.0)));
         };
+        let _pin = core.pin();
         let mut segments = BTreeSet::new();
         for prefix in [keys::frames(uid), keys::all_parts(uid), keys::snapshots(uid)] {
             for hit in core.index.prefix(&prefix, Seqno(u64::MAX))? {
@@ -122,6 +123,7 @@ impl Namespace {
     fn shared_by_living(&self, uid: RunUid) -> Result<u32> {
         let core = self.store.core();
         let mut last = 0;
+        let _pin = core.pin();
         for hit in core.index.prefix(&keys::runs(self.id), Seqno(u64::MAX))? {
             let fields = core
                 .logical(keys::place(hit.value), Kind::Run, |logical| RunHead::parse(logical.head))?

@@ -2,10 +2,12 @@
 //!
 //! Layout: `site` (what stands in a directory, without trusting it), `salvage` (all of the log that checks, and what is
 //! missing between), `repair` (that written into a new store), `lost` (what could not be), `doctor` (what to
-//! say of a store and its damage), `backup` (copies of a store that is in use, and back), `moment` (what is due), `retention` (what a policy
-//! decides), `sweep` (that read and done), `forget` (one run, on request).
+//! say of a store and its damage), `backup` (copies of a store that is in use, and back), `compact` (the room of what
+//! nothing leads to any more), `moment` (what is due), `retention` (what a policy decides), `sweep` (that read and done), `forget` (one run, on
+//! request).
 
 mod backup;
+mod compact;
 mod doctor;
 mod forget;
 mod lost;
@@ -17,6 +19,7 @@ mod site;
 mod sweep;
 
 pub use backup::{BackupReport, Sharing, restore};
+pub use compact::{CompactOptions, CompactPhase, CompactProgress, Compacted};
 pub use doctor::{Diagnosis, Finding, diagnose};
 pub use forget::{BackupMade, StillHeld};
 pub use lost::{Lost, RepairReport};

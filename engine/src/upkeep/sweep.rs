@@ -161,6 +161,7 @@ impl Reading<'_> {
         let core = self.store.core();
         let space = Namespace { store: self.store.clone(), id };
         let pins = space.pins_by_number()?;
+        let _pin = core.pin();
         for hit in core.index.prefix(&keys::runs(id), Seqno(u64::MAX))? {
             let head =
                 core.logical(keys::place(hit.value), Kind::Run, |logical| RunHead::parse(logical.head))?;

@@ -9,6 +9,7 @@
 
 mod backup;
 mod bodies;
+mod compact;
 mod crash;
 mod damage;
 mod flips;

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use annals::io::sim::{Crash, SimIo};
 use annals::{
-    Component, Dropped, ErrorKind, Frame, GapKind, Keep, Namespace, Options, Policy, Rule, RunSpec, Severity,
-    Share, Status, Store,
+    CompactOptions, Component, Dropped, ErrorKind, Frame, GapKind, Keep, Namespace, Options, Policy, Rule,
+    RunSpec, Severity, Share, Status, Store,
 };
 
-use crate::support::{Talk, assert_whole, delete_tables, frames, fresh, on, quick, record, recorded, writer};
+use crate::support::{
+    Rng, Talk, assert_whole, delete_tables, frames, fresh, on, quick, record, recorded, writer,
+};
 
 const DAY_NS: u64 = 86_400 * 1_000_000_000;
 
@@ -372,4 +374,104 @@ fn a_repaired_store_does_not_bring_dropped_runs_back() {
     assert_eq!(repaired.info().fingerprint, fork.fingerprint);
     let pins = space.pins().unwrap();
     assert_eq!((pins.len(), pins[0].uid, pins[0].why.as_str()), (1, repaired.info().uid, "evidence"));
+}
+
+/// Bytes of every file of a store.
+fn files(root: &std::path::Path) -> Vec<u8> {
+    let mut all = Vec::new();
+    for dir in [root.to_path_buf(), root.join("segments"), root.join("tables")] {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() {
+                all.extend(std::fs::read(path).unwrap());
+            }
+        }
+    }
+    all
+}
+
+fn holds(haystack: &[u8], needle: &[u8]) -> bool {
+    haystack.windows(needle.len()).any(|window| window == needle)
+}
+
+#[test]
+fn of_a_forgotten_run_no_byte_is_left_after_compaction_and_all_else_is_as_it_was() {
+    let (dir, store, space) = fresh();
+    let mut rng = Rng(77);
+    // They do not compress, so the files show them as they are.
+    let [body, metadata, state]: [Vec<u8>; 3] = std::array::from_fn(|_| rng.bytes(3000));
+    let canaries: [&[u8]; 6] = [
+        b"canary-name",
+        b"canary-tag",
+        b"canary-inline",
+        &body[100..400],
+        &metadata[100..400],
+        &state[100..400],
+    ];
+    let (kept, mut talk) = recorded(&space, "kept", 5);
+    kept.end(Status::Ok).unwrap();
+    let spec = RunSpec::new("canary-name").tag("t", "canary-tag").metadata(metadata.clone());
+    let run = space.begin_run(spec).unwrap();
+    run.record(Frame::new(Component::Llm, body.clone(), "canary-inline")).unwrap();
+    run.snapshot(state.clone(), &[]).unwrap();
+    run.end(Status::Ok).unwrap();
+    space.pin("canary-name", "for a while").unwrap();
+    let (parent, _) = recorded(&space, "parent", 6);
+    parent.end(Status::Ok).unwrap();
+    let fork = space.fork("parent", 4, false, RunSpec::new("fork")).unwrap();
+    record(&fork, &mut talk, 2);
+    fork.end(Status::Ok).unwrap();
+    space.unpin("canary-name").unwrap();
+    let old = store.checkpoint().unwrap();
+    let before = [frames(&space.run("kept").unwrap()), frames(&space.run("fork").unwrap())];
+    let told =
+        [space.forget("canary-name", "asked for").unwrap(), space.drop_run("parent", "r", "").unwrap()];
+    let root = dir.path().join("s");
+    for canary in canaries {
+        assert!(holds(&files(&root), canary), "it was never there: {}", String::from_utf8_lossy(canary));
+    }
+    let options =
+        CompactOptions { must_go: told.iter().map(|one| one.uid).collect(), ..CompactOptions::default() };
+    assert!(store.compact(&options).unwrap().rewritten > 0);
+    let check = |store: &Store| {
+        for canary in canaries {
+            assert!(!holds(&files(&root), canary), "it is there still: {}", String::from_utf8_lossy(canary));
+        }
+        let space = store.namespace("default").unwrap();
+        assert_eq!(names(&space), ["kept", "fork"]);
+        assert_eq!([frames(&space.run("kept").unwrap()), frames(&space.run("fork").unwrap())], before);
+        assert_eq!(dropped(&space), told);
+        assert_eq!(space.run_numbered(told[0].uid).unwrap_err().kind(), ErrorKind::Gone);
+        // Nothing leads from its name to it any more.
+        assert_eq!(space.run("canary-name").unwrap_err().kind(), ErrorKind::NotFound);
+        let (_, held) = space.still_held(told[0].uid).unwrap();
+        assert_eq!((held.shared, held.segments.len()), (0, 0));
+        let (_, held) = space.still_held(told[1].uid).unwrap();
+        assert_eq!((held.shared, held.segments.len()), (4, 1));
+        assert!(store.verify_against(&old).unwrap().differences.is_empty());
+        let mut gaps = Vec::new();
+        store
+            .gaps(&mut |gap| {
+                gaps.push((gap.kind, gap.run));
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(gaps, [(GapKind::Dropped, told[0].uid), (GapKind::Dropped, told[1].uid)]);
+        assert_whole(store);
+    };
+    in_every_way(&dir, store, check);
+    // Once the fork is gone, too, compaction takes what it held, and the tombstones stay.
+    let store = writer(&root).unwrap();
+    let space = store.namespace("default").unwrap();
+    let fork = space.drop_run("fork", "r", "").unwrap();
+    let options = CompactOptions { must_go: vec![told[1].uid, fork.uid], ..CompactOptions::default() };
+    store.compact(&options).unwrap();
+    assert_eq!(space.still_held(told[1].uid).unwrap().1.segments.len(), 0);
+    assert_eq!(dropped(&space).len(), 3);
+    in_every_way(&dir, store, |store| {
+        let space = store.namespace("default").unwrap();
+        assert_eq!((names(&space), dropped(&space).len()), (vec!["kept".to_owned()], 3));
+        assert!(store.verify_against(&old).unwrap().differences.is_empty());
+        assert_whole(store);
+    });
 }

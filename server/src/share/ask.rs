@@ -10,11 +10,23 @@ use crate::resp::{Reply, Responses, write_command};
 /// How long a reply may take.
 const SILENCE: Duration = Duration::from_secs(60);
 
+/// As [`ask_daemon`], for what may take hours: only the connection's end ends the wait.
+///
+/// # Errors
+/// As [`ask_daemon`].
+pub fn ask_daemon_patiently(root: &Path, words: &[&[u8]]) -> annals::Result<Option<String>> {
+    ask_within(root, words, None)
+}
+
 /// Has a command done by the daemon of the store in this directory. Gives its reply as a text; `None` where nobody listens.
 ///
 /// # Errors
 /// What the daemon says; `Unavailable` where it goes away.
 pub fn ask_daemon(root: &Path, words: &[&[u8]]) -> annals::Result<Option<String>> {
+    ask_within(root, words, Some(SILENCE))
+}
+
+fn ask_within(root: &Path, words: &[&[u8]], silence: Option<Duration>) -> annals::Result<Option<String>> {
     let Ok(mut stream) = socket::connect(root) else { return Ok(None) };
     let gone = |why: &dyn std::fmt::Display| {
         annals::Error::new(
@@ -23,7 +35,7 @@ pub fn ask_daemon(root: &Path, words: &[&[u8]]) -> annals::Result<Option<String>
         )
     };
     let told = |error: std::io::Error| gone(&error);
-    stream.set_read_timeout(Some(SILENCE)).map_err(told)?;
+    stream.set_read_timeout(silence).map_err(told)?;
     write_command(&mut stream, words).map_err(told)?;
     let (mut responses, mut buffer) = (Responses::default(), [0; 4096]);
     loop {

@@ -105,7 +105,8 @@ impl Index {
         if entries == 0 && files == tables.len() {
             return Ok(tables.to_vec());
         }
-        let keep = kept_of(tables, entries as u64).min(files);
+        let pinned = self.pinned.load(Ordering::Relaxed);
+        let keep = kept_of(tables, entries as u64).max(pinned).min(files);
         let id = self.next_table.fetch_add(1, Ordering::Relaxed);
         let meta = TableMeta { store: self.store.0, id, covers };
         let table = match kept {
@@ -134,13 +135,22 @@ impl Index {
         memory: &[Arc<Memtable>],
         tables: &[Listed],
     ) -> std::result::Result<Table, WriteError> {
+        self.write_file_with(meta, |sink| self.merge_into(sink, meta, memory, tables))
+    }
+
+    /// Writes and syncs the file of a table that `fill` puts into a sink. Its name is not synced.
+    pub(super) fn write_file_with(
+        &self,
+        meta: TableMeta,
+        fill: impl FnOnce(FileSink) -> std::result::Result<FileSink, TableError>,
+    ) -> std::result::Result<Table, WriteError> {
         let path = self.paths.table(meta.id);
         if self.io.stat(&path)?.is_some() {
             self.io.remove(&path)?;
         }
         let file = self.io.open(&path, Open::CreateNew)?;
         let sink = FileSink { file: file.clone(), at: 0, pending: Vec::new(), failed: None };
-        self.merge_into(sink, meta, memory, tables)?.finish().map_err(WriteError::Other)?;
+        fill(sink)?.finish().map_err(WriteError::Other)?;
         file.sync()?;
         Ok(Table::open(self.limits.read_mode.whole(&*file)?)?)
     }
@@ -185,7 +195,7 @@ impl Index {
     }
 
     /// Whether a version may be left out of a table: it is past what its keyspace's policy keeps.
-    fn is_superseded(&self, space: u32, newer: usize) -> bool {
+    pub(crate) fn is_superseded(&self, space: u32, newer: usize) -> bool {
         if keys::newest_only(space) || newer == 0 {
             return newer >= 1;
         }
@@ -201,6 +211,7 @@ impl Index {
         let Ok(names) = self.io.list(&self.paths.tables()) else { return };
         for name in names {
             if let Some(id) = parse_table(&name)
+                && id != self.making.load(Ordering::Relaxed)
                 && levels.tables.iter().all(|listed| listed.entry.id != id)
             {
                 let _ = self.io.remove(&self.paths.table(id));
@@ -210,7 +221,7 @@ impl Index {
 }
 
 /// Writes a stream to a file in large pieces.
-struct FileSink {
+pub(super) struct FileSink {
     file: Arc<dyn File>,
     at: u64,
     pending: Vec<u8>,

@@ -20,7 +20,7 @@ use crate::log::open::Damage;
 use crate::log::paths::Paths;
 use crate::log::record::HistoryCode;
 use crate::log::segments::{lock, read, write};
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, OnceLock, RwLock};
 
 /// How much may be in memory, and how the rest is read.
@@ -95,6 +95,10 @@ pub(crate) struct Index {
     /// What was made again from the log.
     pub(super) rebuilt: Mutex<Vec<Damage>>,
     pub(super) next_table: AtomicU64,
+    /// So many of the oldest tables are merged with nothing: they are being made again.
+    pub(super) pinned: AtomicUsize,
+    /// The table that is being made of those; 0: none. Its file is listed nowhere yet.
+    pub(super) making: AtomicU64,
     /// Bytes of log that were before what is now in memory and not frozen.
     pub(super) frozen_at: AtomicU64,
     /// Last seqno that readers may see.
@@ -119,6 +123,8 @@ impl Index {
             writable: AtomicBool::new(false),
             rebuilt: Mutex::default(),
             next_table: AtomicU64::new(1),
+            pinned: AtomicUsize::new(0),
+            making: AtomicU64::new(0),
             frozen_at: AtomicU64::new(0),
             visible: AtomicU64::new(0),
             upkeep: OnceLock::new(),
@@ -215,20 +221,28 @@ fn open_tables(
     state: &State,
     read_mode: ReadMode,
 ) -> Result<Vec<Listed>, Damage> {
-    let open = |entry: &TableEntry| {
-        let path = paths.table(entry.id);
-        let wrong = |what: String| Damage { file: path.clone(), offset: 0, what };
-        let file = io.open(&path, Open::Read).map_err(|e| wrong(e.to_string()))?;
-        let len = file.len().map_err(|e| wrong(e.to_string()))?;
-        if len != entry.bytes {
-            return Err(wrong(format!("it has {len} bytes, the manifest says {}", entry.bytes)));
-        }
-        let bytes = read_mode.whole(&*file).map_err(|e| wrong(e.to_string()))?;
-        let table = Table::open(bytes).map_err(|e| wrong(e.to_string()))?;
-        if table.meta().store != state.store.0 || table.meta().id != entry.id {
-            return Err(wrong("it is another table than the manifest lists".to_owned()));
-        }
-        Ok(Listed { table: Arc::new(table), entry: entry.clone(), kept: Kept::File })
-    };
-    state.tables.iter().map(open).collect()
+    state.tables.iter().map(|entry| open_table(io, paths, &state.store, entry, read_mode)).collect()
+}
+
+/// One table that the manifest lists, or what is wrong with it.
+fn open_table(
+    io: &dyn Io,
+    paths: &Paths,
+    store: &StoreId,
+    entry: &TableEntry,
+    read_mode: ReadMode,
+) -> Result<Listed, Damage> {
+    let path = paths.table(entry.id);
+    let wrong = |what: String| Damage { file: path.clone(), offset: 0, what };
+    let file = io.open(&path, Open::Read).map_err(|e| wrong(e.to_string()))?;
+    let len = file.len().map_err(|e| wrong(e.to_string()))?;
+    if len != entry.bytes {
+        return Err(wrong(format!("it has {len} bytes, the manifest says {}", entry.bytes)));
+    }
+    let bytes = read_mode.whole(&*file).map_err(|e| wrong(e.to_string()))?;
+    let table = Table::open(bytes).map_err(|e| wrong(e.to_string()))?;
+    if table.meta().store != store.0 || table.meta().id != entry.id {
+        return Err(wrong("it is another table than the manifest lists".to_owned()));
+    }
+    Ok(Listed { table: Arc::new(table), entry: entry.clone(), kept: Kept::File })
 }

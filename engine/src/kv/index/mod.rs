@@ -3,13 +3,14 @@
 //! New entries stand in memory (`memtable`). Past a bound, memory is frozen and a thread of its own (`upkeep`) writes
 //! it down (`flush`) into tables, which it merges by size; `levels` is what a reader sees of all that at one moment,
 //! `reads` how a key is found in it, `mend`
-//! how a table that is found damaged is made again, `sink` what the log's writer calls.
+//! how a table that is found damaged is made again, `remake` how all are after a compaction, `sink` what the log's writer calls.
 
 mod flush;
 mod levels;
 mod memtable;
 mod mend;
 mod reads;
+mod remake;
 mod sink;
 #[cfg(test)]
 mod tests;
@@ -17,3 +18,4 @@ mod upkeep;
 
 pub(crate) use levels::{Covered, Index, Limits};
 pub(crate) use reads::{Hit, as_slice, prefix_end};
+pub(crate) use remake::{Base, Remade, Remap};

@@ -71,6 +71,10 @@ impl Sink for Index {
         self.freeze_where_full(end)
     }
 
+    fn write_down(&self, end: &LogEnd<'_>) -> Result<()> {
+        self.freeze_whatever_there_is(end)
+    }
+
     fn stop(&self) {
         self.stop_upkeep();
         let _tables = lock(&self.tables);

@@ -13,7 +13,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::io::{File, Open};
 use crate::kv::index::levels::{Covered, Index, LOG_BYTES_MAX};
 use crate::kv::index::memtable::Memtable;
@@ -65,7 +65,7 @@ pub(super) struct Upkeep {
     changed: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
     queue: Arc<Queue>,
-    manifest: Arc<SharedManifest>,
+    pub(super) manifest: Arc<SharedManifest>,
 }
 
 impl Index {
@@ -116,6 +116,38 @@ impl Index {
         if used == 0 || !(used >= bound || long) || !upkeep.is_free(used, bound)? {
             return Ok(());
         }
+        self.freeze(upkeep, end)
+    }
+
+    /// The same however little there is. A last try at what could not be written before is waited for.
+    pub(super) fn freeze_whatever_there_is(&self, end: &LogEnd<'_>) -> Result<()> {
+        let Some(upkeep) = self.upkeep.get() else { return Ok(()) };
+        if upkeep.is_free(usize::MAX, self.limits.memory_bytes)? {
+            self.freeze(upkeep, end)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until what is frozen is written, if anything is.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub(crate) fn wait_written(&self) -> Result<()> {
+        let Some(upkeep) = self.upkeep.get() else { return Ok(()) };
+        let mut state = lock(&upkeep.state);
+        loop {
+            match &state.phase {
+                Phase::Idle => return Ok(()),
+                Phase::Failed { why, .. } => return Err(why.error()),
+                Phase::Ended => return Err(Error::new(ErrorKind::Unavailable, "the store is closed")),
+                Phase::Working(_) => {
+                    state = upkeep.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+
+    fn freeze(&self, upkeep: &Upkeep, end: &LogEnd<'_>) -> Result<()> {
         let unsynced = match end.synced < end.tail {
             true => Some(self.io.open(&self.paths.segment(end.segment), Open::Read)?),
             false => None,
@@ -124,6 +156,7 @@ impl Index {
         self.change_levels(|levels| {
             levels.frozen = Some(std::mem::take(&mut levels.active));
         });
+        let logged = end.state.totals.bytes();
         self.frozen_at.store(logged, crate::sync::atomic::Ordering::Relaxed);
         let covered = Covered { at: (end.segment, end.tail), state: end.state.clone() };
         lock(&upkeep.state).phase = Phase::Working(Frozen { memory, covered, unsynced });

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use annals::io::sim::SimIo;
 use annals::{
-    Component, Durability, Frame, History, Keyspace, Namespace, Options, Result, Run, RunSpec, Severity,
-    Status, Store,
+    CompactOptions, Component, Durability, Frame, History, Keyspace, Namespace, Options, Result, Run,
+    RunSpec, Severity, Status, Store,
 };
 
 use super::STORE;
@@ -54,10 +54,12 @@ pub(super) enum Op {
     /// The current run is let go without an end.
     Abandon,
     Severity,
+    /// What is dead is taken out of the log.
+    Compact,
 }
 
 /// All of them. The first ten are what is gone through exhaustively.
-pub(super) const OPS: [Op; 20] = [
+pub(super) const OPS: [Op; 21] = [
     Op::Put,
     Op::Delete,
     Op::Batch,
@@ -78,6 +80,7 @@ pub(super) const OPS: [Op; 20] = [
     Op::Share,
     Op::Abandon,
     Op::Severity,
+    Op::Compact,
 ];
 
 /// How many of [`OPS`] are gone through exhaustively.
@@ -260,6 +263,10 @@ impl Driver {
                 Ok(())
             }
             Op::Severity => self.severity(),
+            Op::Compact => match self.store() {
+                Some(store) => store.compact(&CompactOptions::default()).map(drop),
+                None => Ok(()),
+            },
             Op::Reopen => {
                 self.close()?;
                 self.open()

@@ -49,6 +49,14 @@ pub(super) fn read(disk: &SimIo, store: &Path) -> Ledger {
     Ledger { leaves: leaves.len() as u64, root: root(&leaves), batches, goes_on_behind }
 }
 
+/// Whether a compaction has made some of its segments.
+pub(super) fn is_compacted(disk: &SimIo, store: &Path) -> bool {
+    let segments = store.join("segments");
+    disk.files()
+        .iter()
+        .any(|file| file.parent() == Some(&segments) && file.file_name().is_some_and(|name| name.len() > 12))
+}
+
 /// A batch that checks, whatever it follows.
 fn whole_at(bytes: &[u8], at: usize, salt: u32) -> Option<&[u8]> {
     let rest = bytes.get(at..)?;

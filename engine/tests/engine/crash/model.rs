@@ -83,7 +83,9 @@ impl Model {
             }
             for key in KEYS {
                 let versions = keys.get(key).map(Vec::as_slice).unwrap_or_default();
-                let newest = versions.iter().rev().take(limit);
+                // Whether a key that keeps one version has ended or never was is not told apart for long.
+                let ended = limit == 1 && versions.last().is_some_and(Option::is_none);
+                let newest = versions.iter().rev().take(if ended { 0 } else { limit });
                 say_history(&mut said, key, newest.map(|value| value.as_deref().map(str::as_bytes)));
             }
         }

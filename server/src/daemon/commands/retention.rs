@@ -2,7 +2,7 @@
 //!
 //! What operators had done to a run is kept by its number: its name is not to outlive it in the store's own records.
 
-use annals::{Namespace, Policy};
+use annals::{CompactOptions, Namespace, Policy};
 
 use super::parse::{is, number, run_name, syntax};
 use crate::daemon::table::{Command, command, in_group};
@@ -50,16 +50,11 @@ pub(super) const COMMANDS: &[Command] = &in_group(
         command(
             "run.drop",
             -3,
-            OPERATE,
+            &["operate", "whole"],
             SINCE,
-            "Drops a run now, by the rule `forget`. The ledger keeps why, so nothing of the run belongs in it. An error CONFLICT for a run that is open or pinned.",
-            "run why [NAMESPACE namespace]",
-            |call| {
-                let (space, run, why) = (space(call, 3)?, run_name(call.word(1))?, text(call.word(2))?);
-                let dropped = space.forget(run, why)?;
-                done(call, "RUN.DROP", dropped.uid.0, why)?;
-                Ok(Reply::OK)
-            },
+            "Drops a run now, by the rule `forget`, and with COMPACT rewrites the log files that hold its bytes; returns what that did as JSON, else OK. The ledger keeps why, so nothing of the run belongs in it. An error CONFLICT for a run that is open or pinned.",
+            "run why [NAMESPACE namespace] [COMPACT]",
+            drop_run,
         ),
         Command {
             keys: (0, 0, 0),
@@ -78,7 +73,12 @@ pub(super) const COMMANDS: &[Command] = &in_group(
 
 /// The namespace that is meant.
 fn space(call: &Call<'_, '_>, from: usize) -> Result<Namespace, Refusal> {
-    match call.rest(from) {
+    named(call, call.rest(from))
+}
+
+/// The same of these words.
+fn named(call: &Call<'_, '_>, words: &[Vec<u8>]) -> Result<Namespace, Refusal> {
+    match words {
         [] => Ok(call.work.space().clone()),
         [option, name] if is(option, "NAMESPACE") => {
             let name = text(name)?;
@@ -97,6 +97,20 @@ fn space(call: &Call<'_, '_>, from: usize) -> Result<Namespace, Refusal> {
         }
         _ => Err(syntax()),
     }
+}
+
+fn drop_run(call: &mut Call<'_, '_>) -> Outcome {
+    let rest = call.rest(3);
+    let compacts = rest.last().is_some_and(|word| is(word, "COMPACT"));
+    let rest = rest.get(..rest.len() - usize::from(compacts)).unwrap_or_default();
+    let (space, run, why) = (named(call, rest)?, run_name(call.word(1))?, text(call.word(2))?);
+    let dropped = space.forget(run, why)?;
+    done(call, "RUN.DROP", dropped.uid.0, why)?;
+    if !compacts {
+        return Ok(Reply::OK);
+    }
+    let options = CompactOptions { must_go: vec![dropped.uid], ..CompactOptions::default() };
+    Ok(Reply::text(call.daemon.store.compact(&options)?.to_json()))
 }
 
 fn done(call: &mut Call<'_, '_>, what: &str, uid: u64, why: &str) -> Result<(), Refusal> {

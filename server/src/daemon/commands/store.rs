@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use annals::Sharing;
+use annals::{CompactOptions, Sharing};
 
-use super::parse::{field, integer_of, is, syntax};
+use super::parse::{field, integer_of, is, number, syntax};
 use crate::daemon::table::{Command, command, in_group};
 use crate::daemon::turn::{Call, Outcome, Refusal};
 use crate::resp::Reply;
@@ -64,6 +64,14 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "path [COPY]",
             backup,
         ),
+        on_store(
+            "store.compact",
+            -1,
+            ACTION,
+            "Gives back the room of what nothing leads to any more, while the store is used, and returns what it did, or with DRYRUN would do, as one line of JSON. RECOMPRESS packs bodies anew, RATE writes so many bytes a second at most.",
+            "[DRYRUN] [RECOMPRESS] [RATE bytes]",
+            compact,
+        ),
     ],
 );
 
@@ -116,6 +124,24 @@ fn verify(call: &mut Call<'_, '_>) -> Outcome {
         field("damaged", Reply::Array(damaged.collect())),
         field("rebuilt_tables", Reply::count(report.rebuilt.len())),
     ]))
+}
+
+fn compact(call: &mut Call<'_, '_>) -> Outcome {
+    let mut options = CompactOptions::default();
+    let mut words = call.rest(1).iter();
+    while let Some(word) = words.next() {
+        if is(word, "DRYRUN") {
+            options.dry_run = true;
+        } else if is(word, "RECOMPRESS") {
+            options.recompress = Some(CompactOptions::RECOMPRESS_LEVEL);
+        } else if is(word, "RATE") {
+            let rate = words.next().ok_or_else(syntax)?;
+            options.bytes_per_second_max = Some(number(rate)?);
+        } else {
+            return Err(syntax());
+        }
+    }
+    Ok(Reply::text(call.daemon.store.compact(&options)?.to_json()))
 }
 
 fn backup(call: &mut Call<'_, '_>) -> Outcome {

@@ -225,9 +225,9 @@ pub(super) const ROUTES: &[Route] = &[
         "/v1/runs/{run}/drop",
         "dropRun",
         "run.drop",
-        &[Path("run"), Field("why", Text)],
-        Gives::Nothing,
-        "Drops a run now. The ledger keeps why.",
+        &[Path("run"), Field("why", Text), Is("COMPACT")],
+        Gives::Bytes,
+        "Drops a run now, and rewrites the log files that hold its bytes; what that did, as JSON. The ledger keeps why.",
     ),
     route(
         Get,
@@ -439,6 +439,19 @@ pub(super) const ROUTES: &[Route] = &[
         &[Field("path", Text), Opt("copy", "COPY", Flag)],
         Gives::Json(Schema::Object),
         "Copies the store. For connections by a Unix socket: over HTTP it is refused.",
+    ),
+    route(
+        Post,
+        "/v1/store/compact",
+        "compact",
+        "store.compact",
+        &[
+            Opt("dry_run", "DRYRUN", Flag),
+            Opt("recompress", "RECOMPRESS", Flag),
+            Opt("bytes_per_second_max", "RATE", Number),
+        ],
+        Gives::Bytes,
+        "Gives back the room of what nothing leads to any more; what it did, as JSON.",
     ),
     route(
         Get,

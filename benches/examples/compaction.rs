@@ -1,0 +1,158 @@
+//! What a compaction does a second, and what it costs whoever works beside it: a store of which 70% is dead is compacted
+//! while one thread records and two read.
+//!
+//! `cargo run --release -p annals-benches --example compaction -- [MIB] [--dir DIR] [--recompress]`; 2048 MiB without MIB.
+#![expect(clippy::print_stdout, reason = "a program that measures and prints")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a measurement fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use annals::{CompactOptions, Component, Durability, Frame, Namespace, RunSpec, Status, Store};
+use annals_benches::conversation::Random;
+use annals_benches::measure::quantile;
+use annals_benches::work::{begin, open, small_bodies};
+
+/// Frames of a run, and bytes of each that nothing makes smaller.
+const FRAMES: u64 = 64;
+const FRAME_BYTES: u64 = 16 << 10;
+/// Of ten runs so many are dropped.
+const DEAD_OF_TEN: u64 = 7;
+/// How long writer and readers are measured without a compaction.
+const ALONE: Duration = Duration::from_secs(5);
+
+fn body(random: &mut Random) -> Vec<u8> {
+    (0..FRAME_BYTES / 8).flat_map(|_| random.next().to_le_bytes()).collect()
+}
+
+/// Records runs until there are so many bytes; gives how many there are.
+fn fill(space: &Namespace, bytes: u64) -> u64 {
+    let runs = (bytes / (FRAMES * FRAME_BYTES)).max(10);
+    let mut random = Random(1);
+    for number in 0..runs {
+        let run = space.begin_run(RunSpec::new(format!("r{number}"))).unwrap();
+        for _ in 0..FRAMES {
+            run.record(Frame::new(Component::Tool, body(&mut random), "")).unwrap();
+        }
+        run.end(Status::Ok).unwrap();
+    }
+    for number in (0..runs).filter(|number| number % 10 < DEAD_OF_TEN) {
+        let spec = RunSpec::new(format!("r{number}")).replace(true);
+        space.begin_run(spec).unwrap().end(Status::Ok).unwrap();
+    }
+    runs
+}
+
+/// What writer and readers did while `beside` ran.
+struct Beside {
+    frames_a_second: f64,
+    reads: Vec<Duration>,
+    took: Duration,
+}
+
+fn beside(store: &Store, runs: u64, name: &str, work: impl FnOnce()) -> Beside {
+    let (done, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    let run = begin(store, name);
+    let space = store.namespace("default").unwrap();
+    let living: Vec<u64> = (0..runs).filter(|number| number % 10 >= DEAD_OF_TEN).collect();
+    let began = Instant::now();
+    let (took, reads) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let bodies = small_bodies(1000);
+            for (input, output) in bodies.iter().cycle() {
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                run.record(Frame::new(Component::Tool, input.clone(), output.clone())).unwrap();
+                written.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let readers: Vec<_> = (0..2)
+            .map(|reader| {
+                let (space, living, done) = (&space, &living, &done);
+                scope.spawn(move || {
+                    let (mut random, mut took) = (Random(reader), Vec::new());
+                    while !done.load(Ordering::Relaxed) {
+                        let number = living[(random.next() % living.len() as u64) as usize];
+                        let seq = 1 + (random.next() % FRAMES) as u32;
+                        let began = Instant::now();
+                        let frame = space.run(&format!("r{number}")).unwrap().frame(seq).unwrap();
+                        took.push(began.elapsed());
+                        assert_eq!(frame.input.len() as u64, FRAME_BYTES);
+                    }
+                    took
+                })
+            })
+            .collect();
+        work();
+        let took = began.elapsed();
+        done.store(true, Ordering::Relaxed);
+        let mut reads: Vec<Duration> =
+            readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect();
+        reads.sort();
+        (took, reads)
+    });
+    run.end(Status::Ok).unwrap();
+    let frames_a_second = written.load(Ordering::Relaxed) as f64 / took.as_secs_f64();
+    Beside { frames_a_second, reads, took }
+}
+
+fn told(what: &str, beside: &Beside) {
+    println!(
+        "  {what:24} {:>10.0} frames a second written, {:>8} reads, p50 {:?}, p99.9 {:?}",
+        beside.frames_a_second,
+        beside.reads.len(),
+        quantile(&beside.reads, 0.5),
+        quantile(&beside.reads, 0.999),
+    );
+}
+
+fn measure(path: &Path, bytes: u64, recompress: bool) {
+    let store = open(path, Durability::Process);
+    let runs = fill(&store.namespace("default").unwrap(), bytes);
+    let before = store.stats().unwrap().disk_bytes;
+    println!("{runs} runs, {before} bytes on disk, {DEAD_OF_TEN} of ten dropped");
+    let alone = beside(&store, runs, "alone", || std::thread::sleep(ALONE));
+    told("alone", &alone);
+    let mut done = None;
+    let with = beside(&store, runs, "beside", || {
+        let recompress = recompress.then_some(CompactOptions::RECOMPRESS_LEVEL);
+        done = Some(store.compact(&CompactOptions { recompress, ..CompactOptions::default() }).unwrap());
+    });
+    told("beside a compaction", &with);
+    let done = done.unwrap();
+    let after = store.stats().unwrap().disk_bytes;
+    println!("  {done:?}");
+    println!(
+        "  {:.1} MB of live bytes a second, in {:?}; the writer has {:.2} of its speed, readers' p99.9 is {:.1} times as long",
+        done.made_bytes as f64 / 1e6 / with.took.as_secs_f64(),
+        with.took,
+        with.frames_a_second / alone.frames_a_second,
+        quantile(&with.reads, 0.999).as_secs_f64() / quantile(&alone.reads, 0.999).as_secs_f64(),
+    );
+    println!("  {after} bytes on disk after, {:.3} of what lives", after as f64 / live(&store) as f64);
+    store.close().unwrap();
+}
+
+/// Bytes of log and index that say what lives: what a second compaction would leave.
+fn live(store: &Store) -> u64 {
+    let told = store.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
+    let tables = store.stats().unwrap().bytes.tables;
+    told.segment_bytes - told.rewritten_bytes + told.made_bytes + tables
+}
+
+fn main() {
+    let (mut mib, mut dir, mut recompress) = (2048, std::env::temp_dir(), false);
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--dir" => dir = PathBuf::from(words.next().unwrap()),
+            "--recompress" => recompress = true,
+            number => mib = number.parse().unwrap_or_else(|_| panic!("{number} is no number of MiB")),
+        }
+    }
+    let dir = tempfile::tempdir_in(dir).unwrap();
+    measure(&dir.path().join("store"), mib << 20, recompress);
+}

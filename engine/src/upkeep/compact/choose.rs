@@ -1,0 +1,78 @@
+//! Which segments are rewritten, and which of them become one.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use crate::blob::GroupId;
+use crate::ids::NamespaceId;
+use crate::upkeep::compact::live::Live;
+use crate::upkeep::compact::weigh::Weighed;
+
+/// A segment is rewritten for a tenth of it that is dead.
+const DEAD_SHARE: u64 = 10;
+/// So much of a segment may stand around the records that live.
+const ROUND_BYTES: u64 = 4096;
+
+/// What is to be rewritten.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Consecutive segments that become one, by their places in the log.
+    pub(super) stretches: Vec<Range<usize>>,
+    /// Groups that are not going to be whole any more, or not there at all.
+    pub(super) thinned: HashSet<GroupId>,
+    /// Bytes of the files that are rewritten.
+    pub(super) bytes: u64,
+    /// About how many bytes of them live.
+    pub(super) live_bytes: u64,
+}
+
+/// Chooses what has enough that is dead, and what holds a run that is to go: its records, or, of the namespaces of such
+/// runs, bytes that nothing names. Lets go of the ends that nothing before needs any more.
+pub(super) fn choose(
+    weighed: &mut [Weighed],
+    live: &mut Live,
+    wanted: &HashSet<NamespaceId>,
+    segment_bytes_max: u64,
+) -> Plan {
+    let is_chosen = |weighed: &Weighed, dead: u64| {
+        let wanted_bytes = || {
+            let mut groups = weighed.groups.iter();
+            groups.any(|group| wanted.contains(&group.namespace) && group.has_dead(live))
+        };
+        (dead > 0 && dead.saturating_mul(DEAD_SHARE) >= weighed.bytes)
+            || weighed.holds_wanted
+            || (!wanted.is_empty() && wanted_bytes())
+    };
+    let mut begins_the_log = true;
+    let mut chosen = Vec::with_capacity(weighed.len());
+    for segment in weighed.iter() {
+        let ends = if begins_the_log { segment.ends } else { 0 };
+        chosen.push(is_chosen(segment, segment.dead + ends));
+        begins_the_log &= chosen.last() == Some(&true);
+    }
+    let first_left = chosen.iter().position(|chosen| !chosen).unwrap_or(chosen.len());
+    for segment in weighed.iter_mut().take(first_left) {
+        segment.dead += segment.ends;
+        live.drop_ends(segment.segment.id);
+    }
+    let mut plan = Plan::default();
+    let mut room = 0;
+    for (at, segment) in weighed.iter().enumerate().filter(|(at, _)| chosen.get(*at) == Some(&true)) {
+        let live_bytes = segment.bytes.saturating_sub(segment.dead);
+        match plan.stretches.last_mut() {
+            Some(last) if last.end == at && live_bytes + ROUND_BYTES <= room => {
+                last.end = at + 1;
+                room -= live_bytes;
+            }
+            _ => {
+                plan.stretches.push(at..at + 1);
+                room = segment_bytes_max.saturating_sub(live_bytes);
+            }
+        }
+        plan.bytes += segment.bytes;
+        plan.live_bytes += live_bytes;
+        let thinned = segment.groups.iter().filter(|group| group.has_dead(live));
+        plan.thinned.extend(thinned.map(|group| group.group));
+    }
+    plan
+}

@@ -1,0 +1,180 @@
+//! What lives: a bit for every 16 bytes of a segment, and the ranges of groups that are still named.
+//!
+//! No two records begin in one cell of 16 bytes: a logical one has 27 at least. So a mark takes a 128th of the log.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use crate::blob::{Extent, GroupId};
+use crate::ids::{Place, SegmentId};
+
+/// Bytes of a segment that share a bit.
+const CELL_BYTES: u32 = 16;
+/// Ranges of a group are put in order once there are so many more.
+const LOOSE_RANGES_MAX: usize = 64;
+
+/// Which records of a segment.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Cells(Vec<u64>);
+
+impl Cells {
+    fn spot(offset: u32) -> (usize, u64) {
+        let cell = offset / CELL_BYTES;
+        (cell as usize / 64, 1 << (cell % 64))
+    }
+
+    pub(super) fn set(&mut self, offset: u32) {
+        let (word, bit) = Self::spot(offset);
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        if let Some(word) = self.0.get_mut(word) {
+            *word |= bit;
+        }
+    }
+
+    pub(super) fn has(&self, offset: u32) -> bool {
+        let (word, bit) = Self::spot(offset);
+        self.0.get(word).is_some_and(|word| word & bit != 0)
+    }
+}
+
+/// Ranges of a group's raw bytes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ranges {
+    all: Vec<Range<u32>>,
+    /// So many of them were ascending and disjoint when that was last seen to.
+    tidy: usize,
+}
+
+impl Ranges {
+    fn add(&mut self, range: Range<u32>) {
+        // Bodies are packed one after the other, so most ranges meet the one before.
+        match self.all.last_mut() {
+            Some(last) if last.start <= range.start && range.start <= last.end => {
+                last.end = last.end.max(range.end);
+            }
+            _ => self.all.push(range),
+        }
+        if self.all.len() > 2 * self.tidy + LOOSE_RANGES_MAX {
+            self.tidy();
+        }
+    }
+
+    /// Puts them in order, joined where they meet.
+    fn tidy(&mut self) {
+        self.all.sort_unstable_by_key(|range| range.start);
+        self.all.dedup_by(|next, last| {
+            let meet = next.start <= last.end;
+            if meet {
+                last.end = last.end.max(next.end);
+            }
+            meet
+        });
+        self.tidy = self.all.len();
+    }
+
+    /// How many bytes there are. They must be in order.
+    fn bytes(&self) -> u64 {
+        self.all.iter().map(|range| u64::from(range.end - range.start)).sum()
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Live {
+    records: HashMap<SegmentId, Cells>,
+    /// Ends of keys and runs that mean something only as long as what they end may come back.
+    ends: HashMap<SegmentId, Cells>,
+    groups: HashMap<GroupId, Ranges>,
+}
+
+impl Live {
+    /// The record at a place lives.
+    pub(super) fn keep(&mut self, place: Place) {
+        self.records.entry(place.segment).or_default().set(place.offset);
+    }
+
+    /// So does this end, unless all that came before it goes with it.
+    pub(super) fn keep_end(&mut self, place: Place) {
+        self.keep(place);
+        self.ends.entry(place.segment).or_default().set(place.offset);
+    }
+
+    pub(super) fn name(&mut self, extents: &[Extent]) {
+        for extent in extents {
+            self.groups.entry(extent.group).or_default().add(extent.offset..extent.end());
+        }
+    }
+
+    /// Puts the ranges of all groups in order, once all are named.
+    pub(super) fn settle(&mut self) {
+        self.groups.values_mut().for_each(Ranges::tidy);
+    }
+
+    pub(super) fn record(&self, segment: SegmentId, offset: u32) -> bool {
+        self.records.get(&segment).is_some_and(|cells| cells.has(offset))
+    }
+
+    /// Whether the record lives only as an end.
+    pub(super) fn is_end(&self, segment: SegmentId, offset: u32) -> bool {
+        self.ends.get(&segment).is_some_and(|cells| cells.has(offset))
+    }
+
+    /// Lets go of the ends of a segment.
+    pub(super) fn drop_ends(&mut self, segment: SegmentId) {
+        let (Some(ends), Some(records)) = (self.ends.remove(&segment), self.records.get_mut(&segment)) else {
+            return;
+        };
+        for (word, ends) in records.0.iter_mut().zip(ends.0) {
+            *word &= !ends;
+        }
+    }
+
+    /// Ranges of a group that are named, ascending and disjoint.
+    pub(super) fn group(&self, group: GroupId) -> &[Range<u32>] {
+        self.groups.get(&group).map_or(&[], |ranges| &ranges.all)
+    }
+
+    pub(super) fn group_bytes(&self, group: GroupId) -> u64 {
+        self.groups.get(&group).map_or(0, Ranges::bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_come_out_ascending_and_disjoint_however_they_went_in() {
+        let mut live = Live::default();
+        let mut bytes = vec![false; 5000];
+        let mut state = 7u64;
+        for _ in 0..3000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let (offset, len) = ((state >> 33) as u32 % 4900, 1 + (state >> 50) as u32 % 3);
+            bytes[offset as usize..(offset + len) as usize].fill(true);
+            live.name(&[Extent { group: GroupId(3), offset, len }]);
+        }
+        live.settle();
+        let ranges = live.group(GroupId(3));
+        assert!(ranges.is_sorted_by(|a, b| a.end < b.start), "{ranges:?}");
+        let named: Vec<bool> = (0..5000).map(|at| ranges.iter().any(|range| range.contains(&at))).collect();
+        assert_eq!(named, bytes);
+        assert_eq!(live.group_bytes(GroupId(3)), bytes.iter().filter(|named| **named).count() as u64);
+        assert!(live.group(GroupId(4)).is_empty() && live.group_bytes(GroupId(4)) == 0);
+    }
+
+    #[test]
+    fn ends_go_with_their_segment_and_records_stay() {
+        let place = |segment, offset| Place { segment: SegmentId(segment), offset, len: 30 };
+        let mut live = Live::default();
+        live.keep(place(1, 96));
+        live.keep_end(place(1, 126));
+        live.keep_end(place(2, 96));
+        live.drop_ends(SegmentId(1));
+        let lives = |segment, offset| live.record(SegmentId(segment), offset);
+        assert!(lives(1, 96) && !lives(1, 126) && lives(2, 96) && !lives(3, 96) && !lives(1, 1 << 30));
+        assert!(!live.is_end(SegmentId(1), 126) && live.is_end(SegmentId(2), 96));
+    }
+}

@@ -1,0 +1,216 @@
+//! The mark: which records the index still leads to. It sees what the tables cover, all of it durable: a record is never
+//! taken for dead because of a newer one that a power cut may take.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{NamespaceId, Place, RunUid};
+use crate::kv::core::Core;
+use crate::kv::index::Base;
+use crate::kv::keys::{self, Of};
+use crate::kv::table::Value;
+use crate::log::record::{HistoryCode, Kind, KvHead, RunHead, TombstoneHead};
+use crate::log::segments::read;
+use crate::upkeep::compact::live::Live;
+
+/// A run as its newest record says.
+#[derive(Debug)]
+pub(super) struct MarkedRun {
+    pub(super) namespace: NamespaceId,
+    pub(super) place: Place,
+    pub(super) lives: bool,
+    /// Its newest record is a tombstone, which is never dropped itself.
+    dropped: bool,
+    parent: Option<(RunUid, u32)>,
+    /// Frames up to this one are a living fork's.
+    pub(super) needed: Option<u32>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Marked {
+    pub(super) live: Live,
+    pub(super) runs: BTreeMap<RunUid, MarkedRun>,
+}
+
+struct Marker<'a> {
+    core: &'a Core,
+    keep_all: bool,
+    now_ns: u64,
+    marked: Marked,
+    /// Runs are all known, and what forks need of them.
+    runs_known: bool,
+    /// The key at hand, how many newer versions of it came before, and what is known of them.
+    key: Vec<u8>,
+    newer: usize,
+    versions: Versions,
+}
+
+/// What is known of a user's key after some of its versions, the newest first.
+#[derive(Debug, Clone, Copy, Default)]
+struct Versions {
+    /// It has ended for good, as far as anybody may still ask.
+    forgotten: bool,
+    /// A version past the horizon came.
+    past: bool,
+}
+
+/// Marks what lives of what the base leads to.
+pub(super) fn mark(core: &Core, base: &Base, stop: &dyn Fn() -> Result<()>) -> Result<Marked> {
+    let mut marker = Marker {
+        core,
+        keep_all: base.keep_all,
+        now_ns: core.io.now_ns(),
+        marked: Marked::default(),
+        runs_known: false,
+        key: Vec::new(),
+        newer: 0,
+        versions: Versions::default(),
+    };
+    let mut seen = 0u64;
+    base.for_each(|key, _, value| {
+        seen += 1;
+        if seen.is_multiple_of(4096) {
+            stop()?;
+        }
+        marker.entry(key, value)
+    })?;
+    marker.know_runs();
+    Ok(marker.marked)
+}
+
+impl Marker<'_> {
+    fn entry(&mut self, key: &[u8], value: Value) -> Result<()> {
+        if self.key == key && !key.is_empty() {
+            self.newer += 1;
+        } else {
+            self.key.clear();
+            self.key.extend_from_slice(key);
+            self.newer = 0;
+            self.versions = Versions::default();
+        }
+        let of =
+            keys::of(key).ok_or_else(|| Error::new(ErrorKind::Damaged, "the index has a key of nothing"))?;
+        if !matches!(of, Of::Space | Of::Run(..)) && !self.runs_known {
+            self.know_runs();
+        }
+        match of {
+            Of::User(space) => self.user(space, value),
+            // Of the engine's own keys only the newest version means anything.
+            _ if self.newer > 0 => Ok(()),
+            Of::Space => {
+                self.marked.live.keep(keys::place(value));
+                Ok(())
+            }
+            Of::Run(namespace, uid) => self.run(namespace, uid, value),
+            Of::Frame(uid, seq) => {
+                if self.marked.has_frame(uid, seq) {
+                    self.marked.live.keep(keys::place(value));
+                }
+                Ok(())
+            }
+            // A name leads to a run's record; groups live by what names them.
+            Of::RunName | Of::Group | Of::Anchor => Ok(()),
+        }
+    }
+
+    fn run(&mut self, namespace: NamespaceId, uid: RunUid, value: Value) -> Result<()> {
+        let place = keys::place(value);
+        let lives = value.kind != keys::ENDED;
+        let kinds = [Kind::Run, Kind::Tombstone];
+        let (parent, dropped) = self.core.logical_of(place, &kinds, |kind, logical| match kind {
+            Kind::Tombstone => Ok((TombstoneHead::parse(logical.head)?.parent, true)),
+            _ => Ok((RunHead::parse(logical.head)?.fields.parent, false)),
+        })?;
+        let parent = parent.map(|(parent, shared, _)| (parent, shared));
+        let run = MarkedRun { namespace, place, lives, dropped, parent, needed: None };
+        self.marked.runs.insert(uid, run);
+        Ok(())
+    }
+
+    /// All runs are known: says what of those that ended living forks need.
+    fn know_runs(&mut self) {
+        if std::mem::replace(&mut self.runs_known, true) {
+            return;
+        }
+        let Marked { live, runs } = &mut self.marked;
+        self.core.fence.with_parents(|held| {
+            for (uid, shared) in held {
+                need(runs, *uid, *shared);
+            }
+        });
+        // A fork is always younger than its parent.
+        let uids: Vec<RunUid> = runs.keys().rev().copied().collect();
+        for uid in uids {
+            let Some(run) = runs.get(&uid) else { continue };
+            let upto = if run.lives { Some(u32::MAX) } else { run.needed };
+            if let (Some(upto), Some((parent, shared))) = (upto, run.parent) {
+                need(runs, parent, shared.min(upto));
+            }
+        }
+        for run in runs.values() {
+            match run.lives || run.dropped || run.needed.is_some() {
+                true => live.keep(run.place),
+                false => live.keep_end(run.place),
+            }
+        }
+    }
+
+    /// A version of a user's key.
+    fn user(&mut self, space: u32, value: Value) -> Result<()> {
+        let place = keys::place(value);
+        let is_end = value.kind == keys::ENDED;
+        let policy = read(&self.core.index.policies).get(&space).copied();
+        if self.keep_all || matches!(policy, None | Some(HistoryCode::All)) {
+            self.marked.live.keep(place);
+            return Ok(());
+        }
+        let Some(HistoryCode::AgeNs(age)) = policy else {
+            if !self.core.index.is_superseded(space, self.newer) {
+                match is_end && policy == Some(HistoryCode::Latest) {
+                    true => self.marked.live.keep_end(place),
+                    false => self.marked.live.keep(place),
+                }
+            }
+            return Ok(());
+        };
+        if self.versions.forgotten || self.versions.past {
+            return Ok(());
+        }
+        let kind = if is_end { Kind::Delete } else { Kind::Put };
+        let time_ns = self.core.logical(place, kind, |logical| KvHead::time(logical.head))?;
+        let is_old = time_ns < self.now_ns.saturating_sub(age);
+        if self.newer == 0 && is_old && is_end {
+            self.versions.forgotten = true;
+            self.marked.live.keep_end(place);
+            return Ok(());
+        }
+        // One version past the horizon stays: it says that what was before it may be gone.
+        self.versions.past = is_old && self.newer > 0;
+        self.marked.live.keep(place);
+        Ok(())
+    }
+}
+
+/// The frames of a run up to `shared` are needed.
+fn need(runs: &mut BTreeMap<RunUid, MarkedRun>, uid: RunUid, shared: u32) {
+    if let Some(run) = runs.get_mut(&uid) {
+        run.needed = run.needed.max(Some(shared));
+    }
+}
+
+impl Marked {
+    /// Whether a frame's newest record lives.
+    fn has_frame(&self, uid: RunUid, seq: u32) -> bool {
+        self.runs.get(&uid).is_some_and(|run| run.lives || run.needed.is_some_and(|needed| seq <= needed))
+    }
+
+    /// Whether the parents that forks on their way need are among what lives.
+    pub(super) fn has_parents(&self, held: &[(RunUid, u32)]) -> bool {
+        held.iter().all(|(uid, shared)| match self.runs.get(uid) {
+            // Too young to be marked: nothing of it is in what is rewritten.
+            None => true,
+            Some(run) => run.lives || run.needed.is_some_and(|needed| needed >= *shared),
+        })
+    }
+}

@@ -1,0 +1,338 @@
+//! A compaction from its beginning to its end.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::blob::GroupId;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{NamespaceId, SegmentId};
+use crate::io::{File, Lock};
+use crate::kv::core::Core;
+use crate::kv::fence::Raised;
+use crate::kv::index::{Base, Remade, Remap};
+use crate::kv::keys;
+use crate::log::manifest::SegmentEntry;
+use crate::log::open::sealed_tail;
+use crate::log::rewrite::{Keep, Made, rewrite};
+use crate::log::segments::{Segment, read};
+use crate::log::ticket::Failure;
+use crate::upkeep::compact::choose::{Plan, choose};
+use crate::upkeep::compact::live::Live;
+use crate::upkeep::compact::mark::{Marked, mark};
+use crate::upkeep::compact::weigh::{Weighed, weigh};
+use crate::upkeep::compact::{CompactOptions, CompactPhase, CompactProgress, Compacted};
+use std::sync::TryLockError;
+
+/// Bytes that a manifest and what stands around records take.
+const ROUND_BYTES: u64 = 1 << 20;
+
+/// A compaction at work.
+struct Work<'a> {
+    core: &'a Arc<Core>,
+    options: &'a CompactOptions,
+    began_ns: u64,
+    written: u64,
+}
+
+/// What was found.
+struct Looked {
+    base: Base,
+    marked: Marked,
+    weighed: Vec<Weighed>,
+    plan: Plan,
+    /// Groups from before it are not to be named anew.
+    _fence: Raised,
+}
+
+/// What was made, none of it listed yet.
+struct Rewritten {
+    /// The sources of each by their places in the log, and what they became.
+    segments: Vec<(Range<usize>, Made)>,
+    table: Remade,
+}
+
+pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Compacted> {
+    let queue = &core.log()?.queue;
+    queue.check()?;
+    let _compacting = match core.compacting.try_lock() {
+        Ok(guard) => guard,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => {
+            return Err(Error::conflict("another compaction of this store is at work: wait for it"));
+        }
+    };
+    let mut work = Work { core, options, began_ns: core.io.monotonic_ns(), written: 0 };
+    let mut looked = work.look()?;
+    let mut report = work.report(&looked);
+    if options.dry_run || looked.plan.stretches.is_empty() {
+        return Ok(report);
+    }
+    work.refuse_full_disk(&report)?;
+    let made = work.made(&mut looked).and_then(|rewritten| {
+        report.made_bytes = rewritten.segments.iter().filter_map(|(_, made)| made.entry.sealed_bytes).sum();
+        work.swap(&looked, rewritten)
+    });
+    match made {
+        Ok(old) => {
+            let taken = looked.plan.stretches.iter().cloned().flatten();
+            let taken = taken.filter_map(|at| looked.weighed.get(at)).map(|weighed| weighed.segment.id);
+            work.remove(&taken.collect::<Vec<_>>());
+            drop(looked);
+            core.index.remove_unlisted_tables();
+            // Who reads the old generation in another process has its files open.
+            if !old.try_lock(Lock::Exclusive)? {
+                report.pending_bytes = report.rewritten_bytes;
+            }
+            Ok(report)
+        }
+        Err(error) => {
+            // Whoever closed the store may have handed it to another process: it removes what is left.
+            if !core.is_closed() && !queue.is_poisoned() {
+                drop(looked);
+                let _ = core.remove_unlisted_segments();
+                core.index.remove_unlisted_tables();
+            }
+            Err(error)
+        }
+    }
+}
+
+impl Work<'_> {
+    /// Whether to go on.
+    fn check(&self) -> Result<()> {
+        if self.core.is_closed() {
+            return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
+        }
+        if self.options.cancel.as_ref().is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "the compaction was cancelled: nothing has changed",
+            ));
+        }
+        self.core.log()?.queue.check()
+    }
+
+    fn tell(&self, phase: CompactPhase, done: u64, of: u64) {
+        if let Some(progress) = &self.options.progress {
+            progress(CompactProgress { phase, done, of });
+        }
+    }
+
+    /// Finds what lives, and what is worth rewriting.
+    fn look(&mut self) -> Result<Looked> {
+        let core = self.core;
+        let log = core.log()?;
+        let stop = || self.check();
+        // What passes are given out for from here on leads only to groups that stand behind the sealed segments.
+        let first_left = log.queue.seal(&stop)?;
+        let fence = core.fence.raise(core.next_group(), &stop)?;
+        log.queue.barrier(core.index.visible())?;
+        // What came meanwhile may still name what is in the sealed segments: it is marked, too.
+        log.queue.write_down()?;
+        core.index.wait_written()?;
+        let base = core.index.base()?;
+        let (covered, covered_to) = base.covers();
+        let listed = base.segments();
+        let behind = listed.iter().position(|id| *id == first_left).unwrap_or(listed.len());
+        let last = listed.iter().position(|id| *id == covered).unwrap_or(listed.len());
+        let mut segments = Vec::with_capacity(last + 1);
+        for (at, id) in listed.iter().enumerate().take_while(|(at, _)| *at <= last) {
+            let segment = core.segment(*id)?;
+            let bytes = segment.file.len()?;
+            let tail = if at < last { sealed_tail(&segment, bytes)? } else { covered_to };
+            segments.push((segment, bytes, tail));
+        }
+        let of = segments.iter().map(|(.., tail)| tail).sum();
+        let mut marked = mark(core, &base, &stop)?;
+        let wanted: HashSet<NamespaceId> = (self.options.must_go.iter())
+            .filter_map(|uid| marked.runs.get(uid).map(|run| run.namespace))
+            .collect();
+        let mut done = 0;
+        let mut weighed = weigh(core, &mut marked, &segments, &self.options.must_go, &mut |bytes| {
+            done += bytes;
+            self.tell(CompactPhase::Looking, done, of);
+            self.check()
+        })?;
+        // The last ones are looked at for what they name only.
+        weighed.truncate(behind);
+        let plan = choose(&mut weighed, &mut marked.live, &wanted, core.options.segment_bytes_max);
+        Ok(Looked { base, marked, weighed, plan, _fence: fence })
+    }
+
+    fn report(&self, looked: &Looked) -> Compacted {
+        let plan = &looked.plan;
+        Compacted {
+            dry_run: self.options.dry_run,
+            seqno: self.core.index.visible(),
+            segments: looked.weighed.len() as u64,
+            segment_bytes: looked.weighed.iter().map(|weighed| weighed.bytes).sum(),
+            rewritten: plan.stretches.iter().map(|stretch| stretch.len() as u64).sum(),
+            made: plan.stretches.len() as u64,
+            rewritten_bytes: plan.bytes,
+            made_bytes: plan.live_bytes,
+            needed_bytes: match plan.stretches.is_empty() {
+                true => 0,
+                false => plan.live_bytes + looked.base.bytes() + ROUND_BYTES,
+            },
+            pending_bytes: 0,
+        }
+    }
+
+    fn refuse_full_disk(&self, report: &Compacted) -> Result<()> {
+        let free = self.core.io.free_bytes(self.core.paths.root())?;
+        match free.filter(|free| *free < report.needed_bytes) {
+            None => Ok(()),
+            Some(free) => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "compacting needs {} bytes on the disk of {} before it frees any, and there are {free}: make room",
+                    report.needed_bytes,
+                    self.core.paths.root().display()
+                ),
+            )),
+        }
+    }
+
+    /// Counts bytes that are about to be written, and waits where they are too many.
+    fn spend(&mut self, bytes: u64, of: u64) -> Result<()> {
+        self.check()?;
+        self.written += bytes;
+        self.tell(CompactPhase::Writing, self.written, of);
+        let Some(limit) = self.options.bytes_per_second_max else { return Ok(()) };
+        let due_ns = u128::from(self.written) * 1_000_000_000 / u128::from(limit.max(1));
+        let past_ns = u128::from(self.core.io.monotonic_ns().saturating_sub(self.began_ns));
+        let mut left = due_ns.saturating_sub(past_ns);
+        while left > 0 {
+            let some = left.min(100_000_000);
+            crate::sync::thread::sleep(Duration::from_nanos(some as u64));
+            left -= some;
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the new segments and the table that leads to them.
+    fn made(&mut self, looked: &mut Looked) -> Result<Rewritten> {
+        let core = self.core;
+        let (io, paths) = (&*core.io, &core.paths);
+        let mut next = core.log()?.manifest.state().next_rewritten;
+        let of = looked.plan.live_bytes;
+        (self.began_ns, self.written) = (io.monotonic_ns(), 0);
+        let mut remap = Remap::default();
+        let mut segments = Vec::with_capacity(looked.plan.stretches.len());
+        for stretch in &looked.plan.stretches {
+            let sources: Vec<Arc<Segment>> = (looked.weighed.get(stretch.clone()).unwrap_or_default().iter())
+                .map(|weighed| weighed.segment.clone())
+                .collect();
+            let id = SegmentId(next);
+            next = next.checked_add(1).ok_or_else(|| Error::bug("there are no more numbers for segments"))?;
+            let keep = &looked.marked.live;
+            let recompress = self.options.recompress;
+            let mut made = rewrite(io, paths, core.store, &sources, id, keep, recompress, &mut |bytes| {
+                self.spend(bytes, of)
+            })?;
+            sources.iter().for_each(|source| remap.retire(source.id));
+            std::mem::take(&mut made.moved).into_iter().for_each(|moved| remap.moved(moved.from, moved.to));
+            segments.push((stretch.clone(), made));
+        }
+        io.sync_dir(&paths.segments())?;
+        remap.settle();
+        let thinned = &looked.plan.thinned;
+        let mut seen = 0u64;
+        let table = core.index.remade(&looked.base, |_, value| {
+            seen += 1;
+            if seen.is_multiple_of(4096) {
+                self.check()?;
+            }
+            Ok(match value.kind {
+                // Bytes of such a group may be gone: nothing new may be said to repeat them.
+                keys::ANCHOR if thinned.contains(&GroupId(value.a)) => None,
+                keys::AT | keys::ENDED => {
+                    remap.place(keys::place(value)).map(|place| keys::at(value.kind, place))
+                }
+                _ => Some(value),
+            })
+        })?;
+        Ok(Rewritten { segments, table })
+    }
+
+    /// Puts what was made in the place of what it was made of. Gives the manifest's old generation.
+    fn swap(&self, looked: &Looked, rewritten: Rewritten) -> Result<Arc<dyn File>> {
+        let core = self.core;
+        let log = core.log()?;
+        let entries: Vec<(Vec<SegmentId>, SegmentEntry)> = (rewritten.segments.iter())
+            .map(|(stretch, made)| {
+                let sources = looked.weighed.get(stretch.clone()).unwrap_or_default();
+                (sources.iter().map(|source| source.segment.id).collect(), made.entry.clone())
+            })
+            .collect();
+        let opened: Vec<Arc<Segment>> = (entries.iter())
+            .map(|(_, entry)| open_sealed(core, entry).map(Arc::new))
+            .collect::<Result<_>>()?;
+        let _tables = core.index.hold_tables(&looked.base)?;
+        self.check()?;
+        let (tables, next_table) = core.index.listed_after(&looked.base, &rewritten.table);
+        core.fence.with_parents(|held| {
+            if !looked.marked.has_parents(held) {
+                let what = "a run that was dropped is being forked: try again";
+                return Err(Error::conflict(what));
+            }
+            let edited = log.manifest.renew(|state| {
+                for (sources, entry) in &entries {
+                    let at = state.segments.iter().position(|listed| sources.first() == Some(&listed.id));
+                    if let Some(at) = at {
+                        state.segments.splice(at..at + sources.len(), [entry.clone()]);
+                    }
+                    state.next_rewritten = state.next_rewritten.max(entry.id.0.saturating_add(1));
+                }
+                for (_, made) in &rewritten.segments {
+                    state.erased.add(&made.erased);
+                }
+                state.tables = tables;
+                state.next_table = next_table;
+            });
+            let old = edited.map_err(|failed| {
+                if failed.in_doubt {
+                    log.queue.poison(Failure::of(&failed.error));
+                }
+                failed.error
+            })?;
+            let segments = read(&core.segments).clone();
+            for ((sources, _), segment) in entries.iter().zip(opened) {
+                segments.replace(sources, segment)?;
+            }
+            core.index.put_in_place(&looked.base, rewritten.table);
+            // Only now: who pins from here on is led by the new table.
+            let sources: Vec<SegmentId> = entries.iter().flat_map(|(sources, _)| sources.clone()).collect();
+            segments.retire(&sources);
+            core.frames.clear();
+            Ok(old)
+        })
+    }
+
+    /// Removes the files of segments that are no longer listed. One that cannot go now goes another time.
+    fn remove(&self, ids: &[SegmentId]) {
+        for id in ids {
+            let _ = self.core.io.remove(&self.core.paths.segment(*id));
+        }
+    }
+}
+
+fn open_sealed(core: &Core, entry: &SegmentEntry) -> Result<Segment> {
+    let segment = Segment::open(&*core.io, &core.paths, core.store, entry.id, crate::io::Open::Read)?;
+    segment.mark_sealed(core.options.read_mode);
+    Ok(segment)
+}
+
+impl Keep for Live {
+    fn record(&self, segment: SegmentId, offset: u32) -> bool {
+        Live::record(self, segment, offset)
+    }
+
+    fn group(&self, group: GroupId) -> Vec<Range<u32>> {
+        Live::group(self, group).to_vec()
+    }
+}

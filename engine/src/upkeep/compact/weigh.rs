@@ -1,0 +1,343 @@
+//! One pass over the sealed segments, in the order of the log: what their living records name, and what each segment has
+//! that is dead.
+//!
+//! Records are passed over by their lengths; only living ones are read and checked. What is dead is checked when its
+//! segment is rewritten.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::blob::{Extent, GroupId};
+use crate::codec::{CodecError, Reader};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{NamespaceId, Place, RunUid};
+use crate::kv::bodies;
+use crate::kv::core::Core;
+use crate::kv::frame_cache::{FrameCache, FrameRecord};
+use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES};
+use crate::log::record::{
+    BodyRef, FrameHead, GroupRest, Kind, KvHead, Logical, PartHead, RecipeRef, RunHead, SnapshotHead,
+};
+use crate::log::segments::Segment;
+use crate::trace::reader::RunReader;
+use crate::upkeep::compact::live::Live;
+use crate::upkeep::compact::mark::Marked;
+
+/// Bytes read at once of a segment that is not mapped.
+const WINDOW_BYTES: usize = 64 << 10;
+/// Enough of a group part's record to know what it is a part of.
+const PART_FRONT_BYTES: usize = 48;
+/// Readers of runs kept to find bodies.
+const READERS_MAX: usize = 256;
+
+/// A sealed segment.
+#[derive(Debug)]
+pub(super) struct Weighed {
+    pub(super) segment: Arc<Segment>,
+    /// Of the whole file.
+    pub(super) bytes: u64,
+    /// About how many would go.
+    pub(super) dead: u64,
+    /// Those that go only if all before them go, too.
+    pub(super) ends: u64,
+    pub(super) groups: Vec<GroupWeight>,
+    /// It holds a record of a run that is to go.
+    pub(super) holds_wanted: bool,
+}
+
+/// The parts of a group.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GroupWeight {
+    pub(super) group: GroupId,
+    pub(super) namespace: NamespaceId,
+    pub(super) raw_bytes: u64,
+    pub(super) stored_bytes: u64,
+}
+
+/// A record that is passed over.
+struct Passed<'a> {
+    kind: u8,
+    layout: u8,
+    place: Place,
+    /// The first bytes of its body.
+    front: &'a [u8],
+}
+
+/// See the module. Segments with the bytes of their files, and up to where their batches are looked at. `wanted`: runs whose
+/// bytes are to go.
+pub(super) fn weigh(
+    core: &Arc<Core>,
+    marked: &mut Marked,
+    segments: &[(Arc<Segment>, u64, u64)],
+    wanted: &[RunUid],
+    note: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Vec<Weighed>> {
+    let mut names = Names { core, known: Arc::new(FrameCache::new()), readers: HashMap::new() };
+    let mut all = Vec::with_capacity(segments.len());
+    for (segment, bytes, tail) in segments {
+        all.push(weighed(&mut names, marked, (segment, *bytes, *tail), wanted, note)?);
+    }
+    marked.live.name(&core.fence.held_extents());
+    marked.live.settle();
+    for weighed in &mut all {
+        let dead: u64 = weighed.groups.iter().map(|group| group.dead_bytes(&marked.live)).sum();
+        weighed.dead += dead;
+    }
+    Ok(all)
+}
+
+impl GroupWeight {
+    /// Whether some of it is named by nothing.
+    pub(super) fn has_dead(&self, live: &Live) -> bool {
+        live.group_bytes(self.group) < self.raw_bytes
+    }
+
+    fn dead_bytes(&self, live: &Live) -> u64 {
+        let dead = self.raw_bytes.saturating_sub(live.group_bytes(self.group));
+        let share = u128::from(self.stored_bytes) * u128::from(dead) / u128::from(self.raw_bytes.max(1));
+        share as u64
+    }
+}
+
+fn weighed(
+    names: &mut Names<'_>,
+    marked: &mut Marked,
+    (segment, bytes, tail): (&Arc<Segment>, u64, u64),
+    wanted: &[RunUid],
+    note: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Weighed> {
+    let mut weighed = Weighed {
+        segment: segment.clone(),
+        bytes,
+        dead: 0,
+        ends: 0,
+        groups: Vec::new(),
+        holds_wanted: false,
+    };
+    let mut by_group: HashMap<GroupId, usize> = HashMap::new();
+    let mut window = Window { segment, bytes: Vec::new(), at: 0 };
+    let mut told = 0;
+    let mut at = SEGMENT_HEADER_BYTES;
+    while at < tail {
+        let wrong = |what: &str| Error::damaged(&segment.path, at, what);
+        let (_, header) =
+            BatchHeader::peek(window.get(at, BATCH_HEADER_BYTES)?).map_err(|e| wrong(&e.to_string()))?;
+        let end = at + u64::from(header.bytes);
+        let mut record_at = at + BATCH_HEADER_BYTES as u64;
+        if end > tail || end < record_at {
+            return Err(wrong("a batch ends past the segment's last one"));
+        }
+        let mut living = 0;
+        for _ in 0..header.records {
+            let passed = window.record(record_at, end)?;
+            let bytes = u64::from(passed.place.len);
+            record_at += bytes;
+            let place = passed.place;
+            match Kind::parse(passed.kind, passed.layout).map_err(|e| wrong(&e.to_string()))? {
+                // Nobody needs what anybody may skip.
+                None => weighed.dead += bytes,
+                Some(Kind::GroupPart | Kind::GroupRest) => {
+                    let part = part_of(segment, &passed).map_err(|e| wrong(&e.to_string()))?;
+                    let spot = *by_group.entry(part.group).or_insert(weighed.groups.len());
+                    match weighed.groups.get_mut(spot) {
+                        Some(group) => {
+                            group.raw_bytes += part.raw_bytes;
+                            group.stored_bytes += part.stored_bytes;
+                        }
+                        None => weighed.groups.push(part),
+                    }
+                    living += 1;
+                }
+                Some(Kind::Erased | Kind::ErasedBatches) => living += 1,
+                Some(kind) => {
+                    weighed.holds_wanted |= !wanted.is_empty() && is_of(segment, kind, place, wanted)?;
+                    if marked.live.record(segment.id, place.offset) {
+                        living += 1;
+                        if marked.live.is_end(segment.id, place.offset) {
+                            weighed.ends += bytes;
+                        }
+                        names.named(marked, segment, kind, place)?;
+                    } else if kind as u8 > Kind::Snapshot as u8 {
+                        // What says that a run was dropped is never dropped itself.
+                        marked.live.keep(place);
+                        living += 1;
+                    } else {
+                        weighed.dead += bytes;
+                    }
+                }
+            }
+        }
+        if record_at != end {
+            return Err(wrong("the records of a batch do not fill it"));
+        }
+        if living == 0 {
+            weighed.dead += BATCH_HEADER_BYTES as u64;
+        }
+        at = end;
+        if at - told >= 1 << 20 {
+            note(at - told)?;
+            told = at;
+        }
+    }
+    note(at.saturating_sub(told))?;
+    Ok(weighed)
+}
+
+/// What a record of a group has of it.
+fn part_of(segment: &Segment, passed: &Passed<'_>) -> Result<GroupWeight> {
+    let stored_bytes = u64::from(passed.place.len);
+    let wrong = |e: CodecError| Error::damaged(&segment.path, u64::from(passed.place.offset), e);
+    if passed.kind == Kind::GroupRest as u8 {
+        return segment.record(passed.place, |record| {
+            let rest = GroupRest::parse(record.body).map_err(wrong)?;
+            let raw_bytes = rest.ranges.iter().map(|range| u64::from(range.end - range.start)).sum();
+            Ok(GroupWeight { group: GroupId(rest.group), namespace: rest.namespace, raw_bytes, stored_bytes })
+        });
+    }
+    let mut r = Reader::new(passed.front, "group part");
+    let mut front = || {
+        let (group, namespace) = (GroupId(r.varint()?), NamespaceId(r.varint32()?));
+        let _raw_start = r.varint32()?;
+        Ok(GroupWeight { group, namespace, raw_bytes: u64::from(r.varint32()?), stored_bytes })
+    };
+    front().map_err(wrong)
+}
+
+/// Whether a logical record is of one of these runs.
+fn is_of(segment: &Segment, kind: Kind, place: Place, wanted: &[RunUid]) -> Result<bool> {
+    segment.record(place, |record| {
+        let wrong = |e: CodecError| Error::damaged(&segment.path, u64::from(place.offset), e);
+        let head = Logical::parse(record.body).map_err(wrong)?.head;
+        let run = match kind {
+            Kind::Run => RunHead::parse(head).map(|head| head.fields.uid),
+            Kind::Frame => FrameHead::peek(head).map(|(run, _)| run),
+            Kind::FramePart => PartHead::parse(head).map(|head| head.run),
+            Kind::Snapshot => SnapshotHead::parse(head).map(|head| head.run),
+            _ => return Ok(false),
+        };
+        Ok(wanted.contains(&run.map_err(wrong)?))
+    })
+}
+
+/// Bytes of a segment, as they are wanted.
+struct Window<'a> {
+    segment: &'a Segment,
+    bytes: Vec<u8>,
+    at: u64,
+}
+
+impl Window<'_> {
+    /// So many bytes from a place on.
+    fn get(&mut self, at: u64, len: usize) -> Result<&[u8]> {
+        let short = || Error::damaged(&self.segment.path, at, "the file ends before a record");
+        if let Some(map) = self.segment.mapped() {
+            let from = usize::try_from(at).map_err(|_| short())?;
+            return map.get(from..).and_then(|rest| rest.get(..len)).ok_or_else(short);
+        }
+        let held = at >= self.at && at + len as u64 <= self.at + self.bytes.len() as u64;
+        if !held {
+            let end = (at + WINDOW_BYTES.max(len) as u64).min(self.segment.file.len()?);
+            if end < at + len as u64 {
+                return Err(short());
+            }
+            self.segment.read_range(at, end, &mut self.bytes)?;
+            self.at = at;
+        }
+        let from = (at - self.at) as usize;
+        self.bytes.get(from..from + len).ok_or_else(|| Error::bug("a window is not what was read"))
+    }
+
+    /// The record that begins at a place of a batch that ends at `end`.
+    fn record(&mut self, at: u64, end: u64) -> Result<Passed<'_>> {
+        let id = self.segment.id;
+        let wrong = Error::damaged(&self.segment.path, at, "a record is longer than its batch");
+        if at + RECORD_HEADER_BYTES as u64 > end {
+            return Err(wrong);
+        }
+        let header = self.get(at, RECORD_HEADER_BYTES)?;
+        let len = header
+            .get(4..)
+            .and_then(|rest| rest.first_chunk::<4>())
+            .map_or(0, |len| u32::from_le_bytes(*len));
+        let (kind, layout) = match header {
+            [.., kind, layout] => (*kind, *layout),
+            _ => return Err(wrong),
+        };
+        let Some(body) =
+            (len as usize).checked_sub(RECORD_HEADER_BYTES).filter(|_| at + u64::from(len) <= end)
+        else {
+            return Err(wrong);
+        };
+        let front = self.get(at + RECORD_HEADER_BYTES as u64, body.min(PART_FRONT_BYTES))?;
+        // What stands in a segment is named by 32 bits.
+        Ok(Passed { kind, layout, place: Place { segment: id, offset: at as u32, len }, front })
+    }
+}
+
+/// Finds what living records name.
+struct Names<'a> {
+    core: &'a Arc<Core>,
+    known: Arc<FrameCache>,
+    readers: HashMap<RunUid, RunReader>,
+}
+
+impl Names<'_> {
+    /// Notes the extents of the bodies that a living record names.
+    fn named(&mut self, marked: &mut Marked, segment: &Segment, kind: Kind, place: Place) -> Result<()> {
+        let wrong = |e: CodecError| Error::damaged(&segment.path, u64::from(place.offset), e);
+        segment.record(place, |record| {
+            let logical = Logical::parse(record.body).map_err(wrong)?;
+            let alone = |body: &BodyRef, live: &mut Live, tail: &mut Reader<'_>| match body {
+                BodyRef::Blob { .. } => {
+                    let recipe = RecipeRef::take(tail).map_err(wrong)?;
+                    live.name(&bodies::extents(recipe, |_| Err(Error::bug("such a recipe stands alone")))?);
+                    Ok(())
+                }
+                _ => Ok(()),
+            };
+            let mut tail = Reader::new(logical.tail, "record tail");
+            match kind {
+                Kind::Put => {
+                    let head = KvHead::parse(Kind::Put, logical.head).map_err(wrong)?;
+                    head.value.iter().try_for_each(|value| alone(value, &mut marked.live, &mut tail))
+                }
+                Kind::Run => {
+                    let head = RunHead::parse(logical.head).map_err(wrong)?;
+                    alone(&head.metadata, &mut marked.live, &mut tail)
+                }
+                Kind::FramePart => {
+                    let head = PartHead::parse(logical.head).map_err(wrong)?;
+                    alone(&head.body, &mut marked.live, &mut tail)
+                }
+                Kind::Frame => {
+                    let frame = Arc::new(FrameRecord::parse(logical).map_err(wrong)?);
+                    let named = self.reader(marked, frame.head.run)?.extents_named(&frame)?;
+                    named.iter().for_each(|extents: &Arc<Vec<Extent>>| marked.live.name(extents));
+                    Ok(())
+                }
+                Kind::Snapshot => {
+                    let head = SnapshotHead::parse(logical.head).map_err(wrong)?;
+                    let named = self.reader(marked, head.run)?.snapshot_extents_named(&head, logical.tail)?;
+                    named.iter().for_each(|extents| marked.live.name(extents));
+                    Ok(())
+                }
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn reader(&mut self, marked: &Marked, uid: RunUid) -> Result<&RunReader> {
+        if self.readers.len() >= READERS_MAX && !self.readers.contains_key(&uid) {
+            self.readers.clear();
+        }
+        match self.readers.entry(uid) {
+            std::collections::hash_map::Entry::Occupied(known) => Ok(known.into_mut()),
+            std::collections::hash_map::Entry::Vacant(room) => {
+                let run = marked.runs.get(&uid).ok_or_else(|| {
+                    Error::new(ErrorKind::Damaged, format!("the record of run {} is missing", uid.0))
+                })?;
+                Ok(room.insert(RunReader::marking(self.core, run.namespace, uid, self.known.clone())?))
+            }
+        }
+    }
+}

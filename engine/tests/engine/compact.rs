@@ -1,0 +1,786 @@
+//! Compaction: equal answers before and after, room given back, readers and writers beside it, what it refuses.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use annals::io::sim::{FailRule, OpKind, SimIo};
+use annals::{
+    CompactOptions, CompactPhase, Compacted, Component, Content, ErrorKind, Frame, History, Keyspace,
+    Namespace, Options, RunSpec, ScanRange, Status, Store,
+};
+
+use crate::support::{
+    Rng, Talk, assert_whole, bodies, defaults, delete_tables, fresh, on, quick, record, recorded, seed,
+};
+
+const SPACES: [(&str, History); 4] = [
+    ("all", History::All),
+    ("latest", History::Latest),
+    ("two", History::Newest(2)),
+    ("age", History::Age(Duration::from_secs(3600))),
+];
+
+fn compact(store: &Store) -> Compacted {
+    store.compact(&CompactOptions::default()).unwrap()
+}
+
+/// Small segments, so that there are some.
+fn small() -> Options {
+    Options { segment_bytes_max: 32 << 10, ..quick() }
+}
+
+fn keyspaces(space: &Namespace) -> Vec<Keyspace> {
+    SPACES.iter().map(|(name, history)| space.keyspace(name, *history).unwrap()).collect()
+}
+
+/// Everything that can be asked of a store, in words.
+fn answers(store: &Store) -> String {
+    let mut said = String::new();
+    for name in store.namespaces().unwrap() {
+        let space = store.namespace(&name).unwrap();
+        let _ = writeln!(said, "namespace {name}");
+        for (name, _) in SPACES {
+            let Some(keys) = space.find_keyspace(name).unwrap() else { continue };
+            for pair in keys.scan(ScanRange::all()) {
+                let (key, value) = pair.unwrap();
+                let _ = writeln!(said, "{name} {key:?} {} {:?}", value.len(), blake3::hash(&value));
+                for version in keys.history(&key).unwrap() {
+                    let _ =
+                        writeln!(said, "  {} {:?}", version.seqno.0, version.value.map(|v| blake3::hash(&v)));
+                }
+            }
+        }
+        for run in space.runs().unwrap() {
+            let info = run.unwrap();
+            let reader = space.run(&info.name).unwrap();
+            let _ = writeln!(said, "{info:?} {:?}", reader.metadata().unwrap());
+            for frame in reader.frames() {
+                let frame = frame.unwrap();
+                let snapshot = reader.snapshot(frame.seq).ok();
+                let _ = writeln!(said, "{} {:?} {:?} {snapshot:?}", frame.seq, frame.link, frame.output_id);
+            }
+        }
+    }
+    said
+}
+
+/// A store with a good deal that is dead: replaced runs, overwritten keys.
+fn used(path: &Path, options: Options) -> (Store, Namespace) {
+    let store = Store::open_with(path, options).unwrap();
+    let space = store.namespace("default").unwrap();
+    let keys = keyspaces(&space);
+    for round in 0..6u64 {
+        for name in ["a", "b", "kept"] {
+            if name == "kept" && round > 0 {
+                continue;
+            }
+            let run = space.begin_run(RunSpec::new(name).replace(true)).unwrap();
+            record(&run, &mut Talk::new(&format!("{name}{round}")), 20);
+            run.snapshot(Rng(round).bytes(3000), &[("e", &[1.0, 2.0])]).unwrap();
+            run.end(Status::Ok).unwrap();
+        }
+        for (index, keys) in keys.iter().enumerate() {
+            for key in 0..20u8 {
+                keys.put(&[key], Rng(round * 100 + index as u64).bytes(100)).unwrap();
+                if key == 7 {
+                    keys.put(&[key], Rng(round).bytes(9000)).unwrap();
+                }
+                if key > 15 {
+                    keys.delete(&[key]).unwrap();
+                }
+            }
+        }
+    }
+    (store, space)
+}
+
+#[test]
+fn a_compacted_store_gives_the_same_answers_in_less_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let (store, _) = used(&path, small());
+    let before = (answers(&store), store.stats().unwrap());
+    let done = compact(&store);
+    println!("{done:?}");
+    assert!(done.rewritten > 3 && done.made_bytes * 3 < done.rewritten_bytes * 2, "{done:?}");
+    let after = (answers(&store), store.stats().unwrap());
+    assert_eq!(before.0, after.0);
+    assert_eq!(before.1.ledger_root, after.1.ledger_root);
+    assert_eq!((before.1.runs, before.1.frames), (after.1.runs, after.1.frames));
+    assert!(after.1.disk_bytes < before.1.disk_bytes);
+    assert_whole(&store);
+    // Nothing is left to do.
+    let again = compact(&store);
+    assert_eq!((again.rewritten, again.made), (0, 0), "{again:?}");
+    store.close().unwrap();
+    let store = crate::support::writer(&path).unwrap();
+    assert_eq!(answers(&store), before.0);
+    assert_whole(&store);
+    store.close().unwrap();
+    // The log alone gives the same.
+    delete_tables(&path);
+    let store = crate::support::writer(&path).unwrap();
+    assert_eq!(answers(&store), before.0);
+    assert_eq!(store.stats().unwrap().ledger_root, before.1.ledger_root);
+    assert_whole(&store);
+}
+
+/// What stands in the log that the manifest does not list, and the other way round: nothing.
+fn segment_files(path: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(path.join("segments"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// What a callback does once, when a phase has begun.
+fn once(
+    phase: CompactPhase,
+    act: impl Fn() + Send + Sync + 'static,
+) -> Option<Arc<dyn Fn(annals::CompactProgress) + Send + Sync>> {
+    let done = AtomicBool::new(false);
+    Some(Arc::new(move |progress| {
+        if progress.phase == phase && !done.swap(true, Ordering::SeqCst) {
+            act();
+        }
+    }))
+}
+
+#[test]
+fn what_was_begun_before_a_compaction_reads_on_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let (store, space) = used(&path, small());
+    let keys = keyspaces(&space);
+    let view = space.view();
+    let mut scan = view.scan(&keys[0], ScanRange::all());
+    let first = scan.next().unwrap().unwrap();
+    let mut versions = keys[0].versions(&[3]).unwrap();
+    let newest = versions.next().unwrap().unwrap();
+    let reader = space.run("kept").unwrap();
+    let mut walk = reader.frames();
+    walk.next().unwrap().unwrap();
+    // The store as others read it: one refreshes with a view open, one without, one never.
+    let theirs: Vec<Store> = (0..3).map(|_| crate::support::reader(&path).unwrap()).collect();
+    let their_view = theirs[0].namespace("default").unwrap().view();
+    let before = answers(&store);
+    let value = keys[1].get(&[2]).unwrap();
+    // All versions are kept while a view is open, so runs alone go.
+    let done = compact(&store);
+    assert!(done.rewritten > 0 && done.pending_bytes > 0, "{done:?}");
+    assert_eq!(scan.count(), 15, "after {first:?}");
+    assert!(versions.all(|version| version.unwrap().seqno < newest.seqno));
+    drop(versions);
+    assert_eq!(walk.map(Result::unwrap).count(), 19);
+    assert_eq!(view.get(&keys[1], &[2]).unwrap(), value);
+    drop(view);
+    let done = compact(&store);
+    assert!(done.rewritten > 0, "{done:?}");
+    for (number, theirs) in theirs.iter().enumerate() {
+        assert_eq!(answers(theirs), before, "{number}");
+        if number < 2 {
+            theirs.refresh().unwrap();
+            assert_eq!(answers(theirs), before, "{number} refreshed");
+        }
+    }
+    assert_eq!(
+        their_view
+            .get(&theirs[0].namespace("default").unwrap().find_keyspace("latest").unwrap().unwrap(), &[2])
+            .unwrap(),
+        value
+    );
+    drop(their_view);
+    keys[1].put(&[99], "new").unwrap();
+    let done = compact(&store);
+    theirs.iter().for_each(|theirs| theirs.refresh().unwrap());
+    for theirs in &theirs {
+        assert_eq!(answers(theirs), answers(&store), "{done:?}");
+        assert_whole(theirs);
+    }
+}
+
+/// A reader's end of the log is in a segment that a compaction takes away, and a view keeps it from taking new tables.
+#[test]
+fn a_reader_finds_what_came_after_its_end_though_that_was_rewritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let (store, space) = used(&path, small());
+    let keys = keyspaces(&space);
+    let theirs = crate::support::reader(&path).unwrap();
+    let view = theirs.namespace("default").unwrap().view();
+    for round in 0..20u64 {
+        keys[1].put(b"new", Rng(round).bytes(3000)).unwrap();
+        keys[0].put(&[1], Rng(round).bytes(1000)).unwrap();
+    }
+    assert!(compact(&store).rewritten > 0);
+    theirs.refresh().unwrap();
+    assert_eq!(answers(&theirs), answers(&store));
+    drop(view);
+    theirs.refresh().unwrap();
+    assert_eq!(answers(&theirs), answers(&store));
+}
+
+/// Content that nothing names any more is said again while a compaction looks, and while it writes: the fence keeps
+/// such batches from naming the old bytes.
+#[test]
+fn what_is_recorded_while_bytes_are_taken_away_names_none_of_them() {
+    for phase in [CompactPhase::Looking, CompactPhase::Writing] {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, space) = used(&dir.path().join("s"), small());
+        let dead: Vec<_> = Talk::new("a0").take(20).collect();
+        let (theirs, again) = (space.clone(), dead.clone());
+        let progress = once(phase, move || {
+            let run = theirs.begin_run(RunSpec::new("again")).unwrap();
+            for (input, output) in again.clone() {
+                run.record(Frame::new(Component::Tool, input, output)).unwrap();
+            }
+            run.end(Status::Ok).unwrap();
+        });
+        let done = store.compact(&CompactOptions { progress, ..CompactOptions::default() }).unwrap();
+        assert!(done.rewritten > 0);
+        assert_eq!(bodies(&space.run("again").unwrap()), dead, "{phase:?}");
+        assert_whole(&store);
+        // What dedups against the compacted log is whole, too.
+        let run = space.begin_run(RunSpec::new("third")).unwrap();
+        for topic in ["a0", "b3", "kept0"] {
+            for (input, output) in Talk::new(topic).take(20) {
+                run.record(Frame::new(Component::Llm, input, output)).unwrap();
+            }
+        }
+        run.end(Status::Ok).unwrap();
+        assert_whole(&store);
+        assert!(compact(&store).segments > 0);
+        assert_whole(&store);
+    }
+}
+
+#[test]
+fn open_runs_streams_blobs_and_forks_go_on_over_compactions() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let (store, space) = used(&path, small());
+    let (run, mut talk) = recorded(&space, "open", 10);
+    let open = run.begin_frame(&Frame::new(Component::Llm, Rng(5).bytes(5000), "")).unwrap();
+    open.append(&Rng(6).bytes(4000)).unwrap();
+    open.flush().unwrap();
+    let blob = space.store_blob(&Rng(7).bytes(50_000)[..]).unwrap();
+    let fork = space.fork("b", 10, false, RunSpec::new("fork")).unwrap();
+    let prepared = space.prepare_fork("a", 5, false, RunSpec::new("prepared")).unwrap();
+    // What they were forked from is replaced: its first frames live on in them.
+    for name in ["a", "b"] {
+        space.begin_run(RunSpec::new(name).replace(true)).unwrap().end(Status::Ok).unwrap();
+    }
+    let stale = space.run("kept").unwrap();
+    for round in 0..3 {
+        for key in 0..200u32 {
+            keyspaces(&space)[1].put(&key.to_be_bytes(), Rng(round).bytes(300)).unwrap();
+        }
+        assert!(compact(&store).rewritten > 0, "{round}");
+        record(&run, &mut talk, 3);
+        record(&fork, &mut Talk::new(&format!("fork{round}")), 3);
+    }
+    record(&prepared, &mut Talk::new("prepared"), 2);
+    prepared.end(Status::Ok).unwrap();
+    fork.end(Status::Ok).unwrap();
+    open.append(&Rng(8).bytes(100)).unwrap();
+    let seq = open.finish(false).unwrap();
+    run.record(Frame::new(Component::Tool, blob.clone(), "")).unwrap();
+    drop(blob);
+    run.end(Status::Ok).unwrap();
+    let check = |space: &Namespace| {
+        let open = space.run("open").unwrap();
+        assert_eq!(open.frame(seq).unwrap().output, [Rng(6).bytes(4000), Rng(8).bytes(100)].concat());
+        assert_eq!(open.frame(open.info().frames).unwrap().input, Rng(7).bytes(50_000));
+        let shared: Vec<_> = Talk::new("b5").take(10).collect();
+        assert_eq!(bodies(&space.run("fork").unwrap())[..10], shared);
+        let shared: Vec<_> = Talk::new("a5").take(5).collect();
+        assert_eq!(bodies(&space.run("prepared").unwrap())[..5], shared);
+        assert_eq!(bodies(&stale)[..], Talk::new("kept0").take(20).collect::<Vec<_>>());
+    };
+    check(&space);
+    assert_whole(&store);
+    compact(&store);
+    check(&space);
+    assert_whole(&store);
+    let before = answers(&store);
+    drop((stale, run, fork, prepared, space));
+    store.close().unwrap();
+    delete_tables(&path);
+    let store = crate::support::writer(&path).unwrap();
+    assert_eq!(answers(&store), before);
+    assert_whole(&store);
+}
+
+#[test]
+fn a_run_that_is_gone_says_so_to_who_still_reads_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, space) = used(&dir.path().join("s"), small());
+    let reader = space.run("a").unwrap();
+    let frames = reader.info().frames;
+    space.begin_run(RunSpec::new("a").replace(true)).unwrap().end(Status::Ok).unwrap();
+    compact(&store);
+    for seq in 1..=frames {
+        assert_eq!(reader.frame(seq).unwrap_err().kind(), ErrorKind::Gone, "{seq}");
+    }
+    assert_eq!(reader.frames().next().unwrap().unwrap_err().kind(), ErrorKind::Gone);
+    assert_whole(&store);
+}
+
+/// The first segment lives but for one value, and is left as it is; the end of that value stands in one that is mostly
+/// dead. If the end went with it, the log alone would say that the value lives.
+#[test]
+fn an_end_stays_for_as_long_as_what_it_ended_may_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let store = Store::open_with(&path, small()).unwrap();
+    let space = store.namespace("default").unwrap();
+    let keys = keyspaces(&space);
+    for keys in &keys {
+        keys.put(b"ended", "first").unwrap();
+    }
+    let run = space.begin_run(RunSpec::new("replaced")).unwrap();
+    run.record(Frame::new(Component::Llm, "a", "b")).unwrap();
+    run.end(Status::Ok).unwrap();
+    let mut fill = |from: u32, keyspace: &Keyspace| {
+        for key in from..from + 40 {
+            keyspace.put(&(key % 1000).to_be_bytes(), Rng(u64::from(key)).bytes(1000)).unwrap();
+        }
+    };
+    fill(0, &keys[0]);
+    fill(100, &keys[1]);
+    for keys in &keys {
+        keys.delete(b"ended").unwrap();
+    }
+    space.begin_run(RunSpec::new("replaced").replace(true)).unwrap().end(Status::Ok).unwrap();
+    space.begin_run(RunSpec::new("replaced").replace(true)).unwrap().end(Status::Ok).unwrap();
+    for _ in 0..4 {
+        fill(200, &keys[1]);
+    }
+    let done = compact(&store);
+    assert!(done.rewritten > 0 && segment_files(&path)[0] == "00000001.seg", "{done:?}");
+    let before = answers(&store);
+    store.close().unwrap();
+    delete_tables(&path);
+    let store = Store::open_with(&path, small()).unwrap();
+    assert_eq!(answers(&store), before);
+    let space = store.namespace("default").unwrap();
+    for keys in keyspaces(&space) {
+        assert_eq!(keys.get(b"ended").unwrap(), None);
+    }
+    // Once all before it goes, too, so does it.
+    let keys = keyspaces(&space);
+    for key in 0..40u32 {
+        keys[0].put(&key.to_be_bytes(), "small").unwrap();
+    }
+    let latest = &keys[1];
+    for key in (0..1000u32).filter(|key| *key >= 240 || *key < 200) {
+        latest.put(&key.to_be_bytes(), "").unwrap();
+        latest.delete(&key.to_be_bytes()).unwrap();
+    }
+    let gone = |store: &Store| {
+        store
+            .namespace("default")
+            .unwrap()
+            .find_keyspace("latest")
+            .unwrap()
+            .unwrap()
+            .history(b"ended")
+            .unwrap()
+            .is_empty()
+    };
+    assert!(!gone(&store));
+    for _ in 0..3 {
+        compact(&store);
+    }
+    drop((keys, space));
+    store.close().unwrap();
+    delete_tables(&path);
+    let store = Store::open_with(&path, small()).unwrap();
+    assert_eq!(store.namespace("default").unwrap().run("replaced").unwrap().info().frames, 0);
+    assert_whole(&store);
+}
+
+#[test]
+fn what_is_behind_an_age_is_gone_before_and_after() {
+    let sim = SimIo::new(3);
+    let store = Store::open_with("s", Options { segment_bytes_max: 16 << 10, ..on(&sim) }).unwrap();
+    let space = store.namespace("default").unwrap();
+    let keys = &keyspaces(&space)[3];
+    let mut seqnos = vec![store.seqno()];
+    for version in 0..6u64 {
+        for key in 0..10u8 {
+            keys.put(&[key], Rng(version).bytes(500)).unwrap();
+        }
+        seqnos.push(store.seqno());
+        sim.advance_ns(1_000_000_000_000);
+    }
+    let said = |seqno| match keys.get_at(&[4], seqno) {
+        Ok(value) => value.map(|value| blake3::hash(&value).to_hex().to_string()),
+        Err(error) => Some(format!("{:?}", error.kind())),
+    };
+    let before: Vec<_> = seqnos.iter().map(|seqno| said(*seqno)).collect();
+    assert_eq!(before[1].as_deref(), Some("Gone"));
+    assert!(compact(&store).rewritten > 0);
+    let after: Vec<_> = seqnos.iter().map(|seqno| said(*seqno)).collect();
+    // What was before all of them is not known any more.
+    assert_eq!(before[1..], after[1..]);
+    assert_eq!(after[0].as_deref(), Some("Gone"));
+}
+
+#[test]
+fn a_run_that_must_go_goes_wherever_it_stands() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let store = Store::open_with(&path, Options { segment_bytes_max: 256 << 10, ..quick() }).unwrap();
+    let space = store.namespace("default").unwrap();
+    let secret = b"the secret of this run, as it was said in it";
+    let run = space.begin_run(RunSpec::new("small").agent("the secret agent")).unwrap();
+    let uid = run.uid();
+    let open = run.begin_frame(&Frame::new(Component::Llm, secret.to_vec(), "")).unwrap();
+    open.append(secret).unwrap();
+    open.flush().unwrap();
+    open.finish(false).unwrap();
+    run.end(Status::Ok).unwrap();
+    recorded(&space, "large", 60).0.end(Status::Ok).unwrap();
+    space.begin_run(RunSpec::new("small").replace(true)).unwrap().end(Status::Ok).unwrap();
+    let found = || {
+        let files = segment_files(&path);
+        let bytes: Vec<u8> =
+            files.iter().flat_map(|name| std::fs::read(path.join("segments").join(name)).unwrap()).collect();
+        bytes.windows(16).any(|window| window == b"the secret agent")
+    };
+    assert_eq!(compact(&store).rewritten, 0);
+    assert!(found());
+    let done = store.compact(&CompactOptions { must_go: vec![uid], ..CompactOptions::default() }).unwrap();
+    assert_eq!(done.rewritten, 1, "{done:?}");
+    assert!(!found());
+    assert_whole(&store);
+}
+
+#[test]
+fn a_dry_run_a_cancelled_one_and_one_beside_another_change_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let (store, _) = used(&path, small());
+    let before = answers(&store);
+    let told = store.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
+    assert!(told.dry_run && told.rewritten > 0 && told.freed_bytes() > 0);
+    let files = segment_files(&path);
+    for phase in [CompactPhase::Looking, CompactPhase::Writing] {
+        let cancel = Arc::new(AtomicBool::new(false));
+        let (set, again) = (cancel.clone(), store.clone());
+        let progress = once(phase, move || {
+            let refused = again.compact(&CompactOptions::default()).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Conflict);
+            set.store(true, Ordering::SeqCst);
+        });
+        let options = CompactOptions { progress, cancel: Some(cancel), ..CompactOptions::default() };
+        let refused = store.compact(&options).unwrap_err();
+        assert!(
+            refused.kind() == ErrorKind::Unavailable && refused.to_string().contains("cancelled"),
+            "{refused}"
+        );
+        let now = segment_files(&path);
+        assert!(
+            files.iter().all(|name| now.contains(name)) && now.iter().all(|name| name.len() == 12),
+            "{now:?}"
+        );
+        assert_eq!(answers(&store), before);
+    }
+    let done = compact(&store);
+    assert!(done.rewritten >= told.rewritten);
+    // What it said comes out within a twentieth.
+    assert!(done.made_bytes.abs_diff(told.made_bytes) * 20 < done.rewritten_bytes, "{told:?} {done:?}");
+    assert_eq!(answers(&store), before);
+}
+
+#[test]
+fn a_disk_that_is_too_full_is_refused_and_one_that_fills_loses_nothing() {
+    let sim = SimIo::new(4);
+    let (store, _) = used(Path::new("s"), Options { segment_bytes_max: 32 << 10, ..on(&sim) });
+    let before = answers(&store);
+    let names = || sim.files().into_iter().filter(|file| file.to_string_lossy().contains("seg")).count();
+    let told = store.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
+    let (files, used) = (
+        names(),
+        sim.files().iter().map(|file| sim.read(file).map_or(0, |bytes| bytes.len() as u64)).sum::<u64>(),
+    );
+    sim.set_capacity(Some(used + told.needed_bytes / 2));
+    let refused = compact_refused(&store);
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert!(refused.to_string().contains(" bytes on the disk"), "{refused}");
+    sim.set_capacity(None);
+    // A write that fails, wherever it is.
+    for (part, after) in [("seg", 0), ("seg", 1), ("seg", 3), ("tbl", 0), ("MANIFEST", 0), ("CURRENT", 0)] {
+        sim.fail(FailRule::enospc(OpKind::Write).on(part).after(after));
+        let refused = store.compact(&CompactOptions::default());
+        sim.heal();
+        match refused {
+            Err(refused) => assert_eq!(refused.kind(), ErrorKind::Unavailable, "{part} {after}: {refused}"),
+            Ok(done) => panic!("{part} {after}: {done:?}"),
+        }
+        assert!(names() <= files + 4, "{part} {after}: {} of {files}", names());
+        assert_eq!(answers(&store), before, "{part} {after}");
+    }
+    assert!(compact(&store).rewritten > 0);
+    assert_eq!(answers(&store), before);
+    assert_whole(&store);
+}
+
+fn compact_refused(store: &Store) -> annals::Error {
+    store.compact(&CompactOptions::default()).unwrap_err()
+}
+
+#[test]
+fn a_damaged_segment_is_named_and_nothing_is_dropped() {
+    let mut damaged = 0;
+    for flip in 0..12usize {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let (store, _) = used(&path, small());
+        store.close().unwrap();
+        let files = segment_files(&path);
+        let file = path.join("segments").join(&files[flip % (files.len() - 1)]);
+        let mut bytes = std::fs::read(&file).unwrap();
+        let at = 200 + flip * 1931 % (bytes.len() - 1000);
+        bytes[at] ^= 4;
+        std::fs::write(&file, &bytes).unwrap();
+        let store = Store::open_with(&path, small()).unwrap();
+        match store.compact(&CompactOptions::default()) {
+            Err(refused) => {
+                assert_eq!(refused.kind(), ErrorKind::Damaged, "{refused}");
+                damaged += 1;
+                let now = segment_files(&path);
+                assert!(files.iter().all(|name| now.contains(name)), "{now:?}");
+                assert!(now.iter().all(|name| name.len() == 12), "{now:?}");
+            }
+            // It was not worth rewriting, and what is damaged in it is dead.
+            Ok(done) => assert!(done.rewritten < done.segments, "{done:?}"),
+        }
+    }
+    assert!(damaged > 6, "{damaged}");
+}
+
+/// A crash at any operation of the disk from a compaction's beginning to its end, writes beside it included.
+#[test]
+fn a_crash_anywhere_in_a_compaction_leaves_the_store_before_or_after() {
+    let sim =
+        SimIo::new(seed(5, "compact::a_crash_anywhere_in_a_compaction_leaves_the_store_before_or_after"));
+    let options = |sim: &SimIo| Options { segment_bytes_max: 8 << 10, ..on(sim) };
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let keys = keyspaces(&space);
+    for round in 0..3u64 {
+        let run = space.begin_run(RunSpec::new("r").replace(true)).unwrap();
+        record(&run, &mut Talk::new(&format!("r{round}")), 4);
+        run.end(Status::Ok).unwrap();
+        for (index, keys) in keys.iter().enumerate() {
+            for key in 0..6u8 {
+                keys.put(&[key], Rng(round * 10 + index as u64).bytes(300)).unwrap();
+            }
+            keys.delete(&[5]).unwrap();
+        }
+    }
+    let (said, root) = (answers(&store), store.stats().unwrap().ledger_root);
+    let began = sim.op_count();
+    assert!(compact(&store).rewritten > 2);
+    let ended = sim.op_count();
+    let mut checked = 0;
+    for (point, disk) in sim.history().crashes(3) {
+        if point.at < began || point.at > ended {
+            continue;
+        }
+        checked += 1;
+        let reader = Store::open_read_only_with("s", options(&disk)).unwrap();
+        assert_eq!(answers(&reader), said, "{point}");
+        assert_eq!(reader.stats().unwrap().ledger_root, root, "{point}");
+        drop(reader);
+        let store = Store::open_with("s", options(&disk)).unwrap();
+        assert_eq!(answers(&store), said, "{point}");
+        assert!(store.rebuilt().is_empty(), "{point}: {:?}", store.rebuilt());
+        let listed = store.stats().unwrap().segments as usize;
+        let there =
+            disk.files().iter().filter(|file| file.extension().is_some_and(|end| end == "seg")).count();
+        assert_eq!(there, listed, "{point}: nothing is left over");
+        if checked % 8 == 0 {
+            compact(&store);
+            assert_eq!(answers(&store), said, "{point}");
+            assert_whole(&store);
+            store.close().unwrap();
+            for table in disk.files().iter().filter(|file| file.extension().is_some_and(|end| end == "tbl")) {
+                annals::io::Io::remove(&disk, table).unwrap();
+            }
+            let store = Store::open_with("s", options(&disk)).unwrap();
+            assert_eq!(answers(&store), said, "{point}");
+            assert_eq!(store.stats().unwrap().ledger_root, root, "{point}");
+        }
+    }
+    println!("{checked} crashes");
+    assert!(checked > 50);
+}
+
+/// Random use, compactions, reopenings and lost tables: the answers are those of a map.
+#[test]
+fn random_use_with_compactions_agrees_with_a_model() {
+    let mut rng = Rng(seed(11, "compact::random_use_with_compactions_agrees_with_a_model"));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let options = || Options { segment_bytes_max: 24 << 10, index_memory_bytes: 32 << 10, ..quick() };
+    let mut store = Store::open_with(&path, options()).unwrap();
+    let mut model: BTreeMap<(usize, u8), Vec<Option<Vec<u8>>>> = BTreeMap::new();
+    let mut runs: BTreeMap<String, (String, usize)> = BTreeMap::new();
+    let mut compacted = 0;
+    for step in 0..60 {
+        let space = store.namespace("default").unwrap();
+        let keys = keyspaces(&space);
+        for _ in 0..30 {
+            let (at, key) = (rng.below(4), rng.below(12) as u8);
+            let value = (rng.below(4) > 0).then(|| {
+                let len = [5, 300, 6000][rng.below(3)];
+                rng.text(len)
+            });
+            match &value {
+                Some(value) => keys[at].put(&[key], value.clone()).unwrap(),
+                None => keys[at].delete(&[key]).unwrap(),
+            };
+            model.entry((at, key)).or_default().push(value);
+        }
+        let (name, topic, frames) =
+            (format!("r{}", rng.below(3)), format!("t{}", rng.below(5)), 1 + rng.below(12));
+        let run = space.begin_run(RunSpec::new(&name).replace(true)).unwrap();
+        record(&run, &mut Talk::new(&topic), frames);
+        run.end(Status::Ok).unwrap();
+        runs.insert(name.clone(), (topic.clone(), frames));
+        if rng.below(3) == 0 {
+            let fork = space.fork(&name, frames as u32, false, RunSpec::new(format!("fork{step}"))).unwrap();
+            fork.end(Status::Ok).unwrap();
+            runs.insert(format!("fork{step}"), (topic, frames));
+        }
+        let view = (rng.below(4) == 0).then(|| space.view());
+        if rng.below(3) == 0 {
+            let recompress = [None, Some(5)][rng.below(2)];
+            let done = store.compact(&CompactOptions { recompress, ..CompactOptions::default() }).unwrap();
+            compacted += done.rewritten;
+        }
+        drop((view, keys, space));
+        if rng.below(8) == 0 {
+            store.close().unwrap();
+            if rng.below(2) == 0 {
+                delete_tables(&path);
+            }
+            store = Store::open_with(&path, options()).unwrap();
+        }
+        let space = store.namespace("default").unwrap();
+        let keys = keyspaces(&space);
+        for ((at, key), versions) in &model {
+            let newest = versions.last().cloned().flatten();
+            assert_eq!(keys[*at].get(&[*key]).unwrap(), newest, "step {step}: {at} {key}");
+            let limit = [usize::MAX, 1, 2, usize::MAX][*at];
+            let found = keys[*at].history(&[*key]).unwrap();
+            let found: Vec<_> = found.into_iter().map(|version| version.value).collect();
+            let wanted: Vec<_> = versions.iter().rev().take(limit).cloned().collect();
+            // The end of a key that keeps its newest value alone may be gone with it.
+            let forgotten = *at == 1 && newest.is_none() && found.is_empty();
+            assert!(
+                found == wanted || forgotten,
+                "step {step}: {at} {key}: {} of {}",
+                found.len(),
+                wanted.len()
+            );
+        }
+        for (name, (topic, frames)) in &runs {
+            let wanted: Vec<_> = Talk::new(topic).take(*frames).collect();
+            assert!(bodies(&space.run(name).unwrap()) == wanted, "step {step}: {name}");
+        }
+    }
+    assert!(compacted > 10, "{compacted}");
+    assert_whole(&store);
+}
+
+/// Writers and readers at work while the store is compacted again and again.
+#[test]
+fn a_store_is_used_while_it_is_compacted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let options = || Options { segment_bytes_max: 64 << 10, index_memory_bytes: 64 << 10, ..quick() };
+    let store = Store::open_with(&path, options()).unwrap();
+    let space = store.namespace("default").unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for writer in 0..2 {
+            let (space, done) = (&space, &done);
+            scope.spawn(move || {
+                let keys = space.keyspace("latest", History::Latest).unwrap();
+                for round in 0..25u64 {
+                    let name = format!("w{writer}-{}", round % 3);
+                    let run = space.begin_run(RunSpec::new(&name).replace(true)).unwrap();
+                    record(&run, &mut Talk::new(&format!("{writer}-{}", round % 4)), 15);
+                    run.end(Status::Ok).unwrap();
+                    let wanted: Vec<_> = Talk::new(&format!("{writer}-{}", round % 4)).take(15).collect();
+                    assert!(bodies(&space.run(&name).unwrap()) == wanted);
+                    for key in 0..50u8 {
+                        keys.put(&[writer, key], Rng(round).bytes(200)).unwrap();
+                    }
+                }
+                done.store(true, Ordering::SeqCst);
+            });
+        }
+        let reading = (&space, &done, &path);
+        scope.spawn(move || {
+            let (space, done, path) = reading;
+            let theirs = crate::support::reader(path).unwrap();
+            while !done.load(Ordering::SeqCst) {
+                if let Some(keys) = space.find_keyspace("latest").unwrap() {
+                    for pair in keys.scan(ScanRange::all()) {
+                        assert_eq!(pair.unwrap().1.len(), 200);
+                    }
+                }
+                theirs.refresh().unwrap();
+                let their_space = theirs.namespace("default").unwrap();
+                for run in their_space.runs().unwrap() {
+                    let name = run.unwrap().name;
+                    assert!(their_space.run(&name).unwrap().frames().all(|frame| frame.is_ok()));
+                }
+            }
+        });
+        let mut rewritten = 0;
+        while !done.load(Ordering::SeqCst) {
+            rewritten += compact(&store).rewritten;
+        }
+        println!("{rewritten} segments rewritten meanwhile");
+    });
+    assert_whole(&store);
+    compact(&store);
+    assert_whole(&store);
+    assert_eq!(segment_files(&path).len() as u64, store.stats().unwrap().segments);
+}
+
+#[test]
+fn a_store_that_is_closed_meanwhile_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let (store, space) = used(&path, small());
+    let before = answers(&store);
+    drop(space);
+    let (tell, told) = std::sync::mpsc::channel();
+    let tell = std::sync::Mutex::new(tell);
+    let progress = once(CompactPhase::Writing, move || tell.lock().unwrap().send(()).unwrap());
+    let other = store.clone();
+    let closing = std::thread::spawn(move || {
+        told.recv().unwrap();
+        other.close().unwrap();
+    });
+    if let Err(error) = store.compact(&CompactOptions { progress, ..CompactOptions::default() }) {
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+    closing.join().unwrap();
+    let store = crate::support::writer(&path).unwrap();
+    assert_eq!(answers(&store), before);
+    assert_eq!(segment_files(&path).len() as u64, store.stats().unwrap().segments);
+}
