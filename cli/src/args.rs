@@ -85,6 +85,14 @@ pub(crate) enum Verb {
     Scan(ScanArgs),
     /// Say what the store holds and what it costs
     Stats,
+    /// Drop runs by a policy, and say by which rule: without one, ok runs go after 7 days, what went wrong after 90
+    Retain(RetainArgs),
+    /// Keep a run whatever the policy says
+    Pin(PinArgs),
+    /// Take a run's pin away
+    Unpin(UnpinArgs),
+    /// Drop a run now, and say what still holds its bytes
+    Forget(ForgetArgs),
     /// Explain what state the store is in, and what to do about it; changes nothing. With --agent: say what of a program can be captured
     Doctor(DoctorArgs),
     /// Save all that is whole of a damaged store into a new one, and list what was lost
@@ -146,7 +154,7 @@ pub(crate) struct AttachArgs {
 #[command(
     after_help = "It always listens at SOCKET in the store's directory, for its user alone. Over TCP and HTTP a client needs a token: `annals token add` makes
 one, and where there is none, one is made and shown at the start. Each option may also stand in the environment, and, but for --config, in the file:
-socket, tcp, http, no_auth, upstream, allow_host, slow_ms, idle_seconds, log, and [[tokens]] with name, namespace, rights, blake3. An option wins over the environment, that over the file."
+socket, tcp, http, no_auth, upstream, allow_host, slow_ms, idle_seconds, retain, sweep_every, log, and [[tokens]] with name, namespace, rights, blake3. An option wins over the environment, that over the file."
 )]
 pub(crate) struct ServeArgs {
     /// Listen at this Unix socket, too
@@ -173,6 +181,12 @@ pub(crate) struct ServeArgs {
     /// Hang up on a Redis client that asks nothing for so many seconds [default: 0, never]
     #[arg(long, value_name = "SECONDS", env = "ANNALS_IDLE_SECONDS")]
     pub(crate) idle_seconds: Option<u64>,
+    /// Drop runs by this policy, a file in TOML, or the word default for the built-in one
+    #[arg(long, value_name = "POLICY", env = "ANNALS_RETAIN")]
+    pub(crate) retain: Option<PathBuf>,
+    /// How often, as 1h [default: 1h]
+    #[arg(long, value_name = "TIME", env = "ANNALS_SWEEP_EVERY")]
+    pub(crate) sweep_every: Option<String>,
     /// How it tells on standard error what happens [default: human]
     #[arg(long, value_name = "FORM", env = "ANNALS_LOG")]
     pub(crate) log: Option<LogForm>,
@@ -665,6 +679,47 @@ pub(crate) struct ScanArgs {
     /// At most this many
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "It covers every namespace. Runs that are open or pinned never go, and what a fork shares stays for the fork. Without --at it refuses a clock \
+that stands before the newest record or more than 400 days after it. docs/retention.md has the policies."
+)]
+pub(crate) struct RetainArgs {
+    /// The policy, a file in TOML; without one the built-in one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: Option<PathBuf>,
+    /// Only say what would go
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// The time to go by, as 2026-01-31T12:00:00Z, or +8d for eight days from now
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) at: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PinArgs {
+    /// The run
+    pub(crate) run: String,
+    /// Why it is kept
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) why: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UnpinArgs {
+    /// The run
+    pub(crate) run: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ForgetArgs {
+    /// The run, by its whole name
+    pub(crate) run: String,
+    /// Why it goes; the ledger keeps this, so nothing of the run belongs in it
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) why: String,
 }
 
 #[derive(Debug, Args)]

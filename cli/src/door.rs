@@ -1,13 +1,15 @@
 //! The command line's one way into the engine: opens a store, and turns what the engine says into what the
 //! verbs print. No other file of this crate opens a store.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use annals::import::ImportedRun;
 use annals::{
-    BackupReport, Checkpoint, CompactOptions, Compacted, Comparison, Diagnosis, Durability, Error, ErrorKind,
-    Frame, Gap, History, Keyspace, Namespace, Options, Proof, RecordedFrame, RepairReport, Run, RunInfo,
-    RunReader, RunSpec, ScanRange, Seqno, Sharing, Status, Store, Tape,
+    BackupReport, Checkpoint, CompactOptions, Compacted, Comparison, Diagnosis, Dropped, Durability, Error,
+    ErrorKind, Frame, Gap, History, Keyspace, Namespace, Options, Plan, Policy, Proof, RecordedFrame,
+    RepairReport, Retention, Run, RunInfo, RunReader, RunSpec, RunUid, ScanRange, Seqno, Sharing, Status,
+    StillHeld, Store, Tape,
 };
 
 use annals_server::providers::NewPart;
@@ -36,6 +38,8 @@ pub(crate) struct RunRow {
     pub(crate) model: Option<String>,
     pub(crate) started_ns: u64,
     pub(crate) ended_ns: Option<u64>,
+    /// Why it is pinned, if it is.
+    pub(crate) pinned: Option<String>,
     /// The run, if it still lives, and the last frame shared with it.
     pub(crate) forked_from: Option<(Option<String>, u32)>,
 }
@@ -78,6 +82,9 @@ pub(crate) struct Costs {
     pub(crate) runs: u64,
     pub(crate) frames: u64,
     pub(crate) raw_bytes: u64,
+    pub(crate) dropped_runs: u64,
+    pub(crate) dropped_frames: u64,
+    pub(crate) sampled_out_runs: u64,
     pub(crate) disk_bytes: u64,
     /// Bytes by kind, in the order they are shown.
     pub(crate) by_kind: Vec<(&'static str, u64)>,
@@ -163,6 +170,13 @@ impl Door {
         Self::existing(root, namespace, Options::default())
     }
 
+    /// Opens a store for writing, where it is there, for what concerns all of it.
+    pub(crate) fn write_whole(root: &Path, namespace: &str) -> Result<Self> {
+        let options = Options { create: false, ..Options::default() };
+        let store = Store::open_with(root, options).map_err(|error| opening(root, error))?;
+        Ok(Self { store, namespace: namespace.to_owned() })
+    }
+
     /// Opens a store to record a program into, as [`Recorder::open`], where it and the namespace are there.
     pub(crate) fn recording_existing(root: &Path, namespace: &str) -> Result<Self> {
         Self::existing(root, namespace, Options { durability: Durability::Process, ..Options::default() })
@@ -203,8 +217,10 @@ impl Door {
     }
 
     pub(crate) fn runs(&self) -> Result<impl Iterator<Item = Result<RunRow>>> {
-        let runs = self.namespace()?.runs().map_err(engine)?;
-        Ok(runs.map(|run| run.map(|info| row(&info)).map_err(engine)))
+        let space = self.namespace()?;
+        let pins = self.pins(&space)?;
+        let runs = space.runs().map_err(engine)?;
+        Ok(runs.map(move |run| run.map(|info| pinned_row(&info, &pins)).map_err(engine)))
     }
 
     /// The run of this name; `last` is the one begun last, and the beginning of one name only stands for it, where no
@@ -237,6 +253,40 @@ impl Door {
         }
     }
 
+    fn pins(&self, space: &Namespace) -> Result<BTreeMap<RunUid, String>> {
+        let pins = space.pins().map_err(engine)?;
+        Ok(pins.into_iter().map(|pin| (pin.uid, pin.why)).collect())
+    }
+
+    /// What a policy drops.
+    pub(crate) fn plan_retention(&self, policy: &Policy, at_ns: Option<u64>) -> Result<Plan> {
+        self.store.plan_retention(policy, at_ns).map_err(engine)
+    }
+
+    /// Drops what was planned.
+    pub(crate) fn retain(&self, plan: Plan) -> Result<Retention> {
+        self.store.retain(plan).map_err(engine)
+    }
+
+    pub(crate) fn pin(&self, run: &str, why: &str) -> Result<()> {
+        self.namespace()?.pin(run, why).map(drop).map_err(engine)
+    }
+
+    /// Says whether it was pinned.
+    pub(crate) fn unpin(&self, run: &str) -> Result<bool> {
+        self.namespace()?.unpin(run).map_err(engine)
+    }
+
+    /// Drops a run at once.
+    pub(crate) fn forget(&self, run: &str, why: &str) -> Result<()> {
+        self.namespace()?.forget(run, why).map(drop).map_err(engine)
+    }
+
+    /// A dropped run, and what still holds its bytes.
+    pub(crate) fn held_of(&self, uid: RunUid) -> Result<(Dropped, StillHeld)> {
+        self.namespace()?.still_held(uid).map_err(engine)
+    }
+
     /// What a run was recorded of, if a program was.
     pub(crate) fn origin(&self, reader: &RunReader) -> Result<Option<Origin>> {
         Origin::of(reader).map_err(engine)
@@ -248,7 +298,8 @@ impl Door {
     }
 
     pub(crate) fn run(&self, id: &str) -> Result<RunRow> {
-        Ok(row(self.reader(id)?.info()))
+        let reader = self.reader(id)?;
+        Ok(pinned_row(reader.info(), &self.pins(&self.namespace()?)?))
     }
 
     /// What the request of a frame adds to the one before, and that one's number.
@@ -494,6 +545,21 @@ impl Door {
         self.store.backup(dest, sharing).map_err(engine)
     }
 
+    /// Has the store keep that a backup of it was made, where nobody writes to it and it need not be recovered for that: a daemon
+    /// keeps it of the backups that it makes itself.
+    pub(crate) fn note_backup(&self, root: &Path, dest: &Path) {
+        if !self.store.was_clean() {
+            return;
+        }
+        let place = std::path::absolute(dest).unwrap_or_else(|_| dest.to_path_buf());
+        let options = Options { create: false, ..Options::default() };
+        // The backup is there whether or not this can be kept.
+        if let Ok(store) = Store::open_with(root, options) {
+            let _ = store.note_backup(&place.to_string_lossy());
+            let _ = store.close();
+        }
+    }
+
     pub(crate) fn stats(&self) -> Result<Costs> {
         let stats = self.store.stats().map_err(engine)?;
         let bytes = stats.bytes;
@@ -501,6 +567,9 @@ impl Door {
             runs: stats.runs,
             frames: stats.frames,
             raw_bytes: stats.raw_bytes,
+            dropped_runs: stats.dropped_runs,
+            dropped_frames: stats.dropped_frames,
+            sampled_out_runs: stats.sampled_out_runs,
             disk_bytes: stats.disk_bytes,
             by_kind: vec![
                 ("pieces", bytes.pieces),
@@ -617,8 +686,13 @@ fn row(info: &RunInfo) -> RunRow {
         model: given(&info.model),
         started_ns: info.started_ns,
         ended_ns: info.ended_ns,
+        pinned: None,
         forked_from: info.parent.as_ref().map(|point| (point.run.clone(), point.shared)),
     }
+}
+
+fn pinned_row(info: &RunInfo, pins: &BTreeMap<RunUid, String>) -> RunRow {
+    RunRow { pinned: pins.get(&info.uid).cloned(), ..row(info) }
 }
 
 fn frame_row(frame: RecordedFrame) -> FrameRow {
@@ -696,7 +770,7 @@ pub(crate) fn engine(error: Error) -> Failure {
         ErrorKind::Locked => (Code::Failed, "wait until that process is done; reading verbs work beside it"),
         ErrorKind::Damaged => (Code::Damage, "`annals doctor` says what is damaged and what to do about it"),
         ErrorKind::Diverged => (Code::Damage, "compare the two with `annals show`"),
-        ErrorKind::Gone => (Code::NoSuchThing, "its retention has dropped it"),
+        ErrorKind::Gone => (Code::NoSuchThing, "`annals ledger gaps` lists what was dropped"),
         ErrorKind::Unavailable => (Code::Failed, "mend what the system refuses, then try again"),
         ErrorKind::Poisoned => {
             (Code::Failed, "an earlier write failed; try again, what was acknowledged is kept")

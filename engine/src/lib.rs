@@ -38,6 +38,7 @@ mod replay;
 mod store;
 mod sync;
 mod tape;
+mod timestamp;
 mod trace;
 mod upkeep;
 
@@ -60,11 +61,12 @@ pub use replay::{
 pub use store::{BytesByKind, Namespace, Stats, Store};
 pub use tape::{TAPE_BYTES_MAX, Tape, TapeInfo};
 pub use trace::{
-    Component, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, RUN_NAME_BYTES_MAX,
-    RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame,
-    Verified,
+    Component, Dropped, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, Pin,
+    RUN_NAME_BYTES_MAX, RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot,
+    Status, ToolFrame, Verified,
 };
 pub use upkeep::{
-    BackupReport, CompactOptions, CompactPhase, CompactProgress, Compacted, Diagnosis, Finding, Lost,
-    RepairReport, Sharing, diagnose, repair, restore,
+    Amount, BackupMade, BackupReport, CompactOptions, CompactPhase, CompactProgress, Compacted, Diagnosis,
+    FORGET, Finding, Keep, Lost, Plan, Policy, RETENTION_RULES_MAX, RepairReport, Retention, Rule,
+    RuleReport, SAMPLING, Share, Sharing, StillHeld, diagnose, is_due, lasting_ns, repair, restore,
 };

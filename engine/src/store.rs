@@ -19,6 +19,7 @@ use crate::log::ticket::Failure;
 use crate::trace::model::{RunInfo, RunSpec, check_text};
 use crate::trace::reader::RunReader;
 use crate::trace::recorder::{Recording, Run, abandon};
+use crate::upkeep::SAMPLING;
 
 /// Greatest length of a namespace's or keyspace's name, in bytes.
 const SPACE_NAME_BYTES_MAX: usize = 512;
@@ -72,7 +73,7 @@ pub struct BytesByKind {
     pub recipes: u64,
     /// Frame records but for their recipes, links and salts.
     pub frame_records: u64,
-    /// Run, snapshot and namespace records.
+    /// Run, snapshot and namespace records, and tombstones.
     pub run_records: u64,
     /// Key-value records.
     pub kv_records: u64,
@@ -93,6 +94,12 @@ pub struct Stats {
     pub frames: u64,
     /// Bytes of their bodies and metadata as callers gave them.
     pub raw_bytes: u64,
+    /// Runs that were dropped, sampled out ones among them.
+    pub dropped_runs: u64,
+    /// Frames of their own that they had, forks' shares included.
+    pub dropped_frames: u64,
+    /// Of the dropped ones those that sampling left out.
+    pub sampled_out_runs: u64,
     /// Every file of the store.
     pub disk_bytes: u64,
     /// The same by kind.
@@ -256,7 +263,14 @@ impl Store {
             ..Stats::default()
         };
         for namespace in self.namespaces()? {
-            for run in self.namespace(&namespace)?.runs()? {
+            let space = self.namespace(&namespace)?;
+            space.dropped(&mut |dropped| {
+                stats.dropped_runs += 1;
+                stats.dropped_frames += u64::from(dropped.own_frames());
+                stats.sampled_out_runs += u64::from(dropped.rule == SAMPLING);
+                Ok(())
+            })?;
+            for run in space.runs()? {
                 let info = run?;
                 let shared = info.parent.as_ref().map_or(0, |parent| parent.shared);
                 stats.runs += 1;
@@ -432,6 +446,9 @@ impl Namespace {
     /// # Errors
     /// As [`Namespace::begin_run`].
     pub fn prepare_run(&self, spec: RunSpec) -> Result<Run> {
+        if spec.replace {
+            self.check_replaceable(&spec.name)?;
+        }
         Run::prepare(self.core(), &self.store.0.recording, self.id, spec, None)
     }
 
@@ -461,6 +478,9 @@ impl Namespace {
         }
         if spec.replace && spec.name == run {
             return Err(Error::invalid("a fork cannot replace the run that it is forked from"));
+        }
+        if spec.replace {
+            self.check_replaceable(&spec.name)?;
         }
         let shared = if edit { at - 1 } else { at };
         reader.check_finished(shared)?;

@@ -45,7 +45,7 @@ pub use proxy::{
     CacheUse, Diverged, Edits, Exchange, Guard, Headers, Http, Mount, MountError, Mounts, ProxyError,
     Recorded, ReplayOptions, Replayed, Timing, Upstreams, Variable, Volatile,
 };
-pub use rules::{RULES_BYTES_MAX, RulesError, RulesFile};
+pub use rules::{POLICY_BYTES_MAX, RULES_BYTES_MAX, RulesError, RulesFile, parse_policy};
 pub use session::{
     Attached, Attaching, ForkReport, Forking, Onward, OnwardReport, Origin, Recording, ReplayReport, Report,
     SessionError, attach, fork, record, replay, replay_onward,

@@ -100,7 +100,7 @@ fn gaps(global: &Global, out: &mut Out) -> Result<()> {
     let mut found = 0u64;
     door.gaps(&mut |gap| {
         found += 1;
-        let (what, rule) = (gap.kind.name(), gap.kind.rule());
+        let (what, rule) = (gap.kind.name(), gap.rule.as_str());
         if out.json {
             return out.object(&json!({
                 "what": what,
@@ -109,6 +109,7 @@ fn gaps(global: &Global, out: &mut Out) -> Result<()> {
                 "run": gap.name,
                 "uid": gap.run.0,
                 "frames": gap.frames,
+                "why": gap.why,
                 "seqno": gap.seqno.0,
                 "time_ns": gap.time_ns,
             }));
@@ -116,11 +117,13 @@ fn gaps(global: &Global, out: &mut Out) -> Result<()> {
         let frames = count(u64::from(gap.frames));
         let when = time(gap.time_ns);
         out.line(format_args!(
-            "{what} {when}: run {}{} (number {}, {frames} frames), by record {}: {rule}",
-            printable(&gap.name),
+            "{what} {when}: run{}{} (number {}, {frames} frames), by record {}: {}{}",
+            gap.name.as_deref().map_or(String::new(), |name| format!(" {}", printable(name))),
             gap.namespace.map_or(String::new(), |name| format!(" of namespace {}", printable(&name))),
             gap.run.0,
-            gap.seqno
+            gap.seqno,
+            printable(rule),
+            if gap.why.is_empty() { String::new() } else { format!(" ({})", printable(&gap.why)) },
         ))
     })?;
     if out.json || found > 0 { Ok(()) } else { out.line("no gaps") }

@@ -14,6 +14,7 @@ mod ledger;
 mod open;
 mod record;
 mod replay;
+mod retain;
 mod runs;
 mod serve;
 mod show;
@@ -57,6 +58,10 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         Verb::Del(args) => kv::del(global, args, &mut out),
         Verb::Scan(args) => kv::scan(global, args, &mut out),
         Verb::Stats => stats::run(global, &mut out),
+        Verb::Retain(args) => retain::retain(global, args, &mut out),
+        Verb::Pin(args) => retain::pin(global, args, &mut out),
+        Verb::Unpin(args) => retain::unpin(global, args, &mut out),
+        Verb::Forget(args) => retain::forget(global, args, &mut out),
         Verb::Doctor(args) if args.agent => inspect::run(&args.command, &mut out),
         Verb::Doctor(_) => upkeep::doctor(global, &mut out),
         Verb::Repair(args) => upkeep::repair(global, args, &mut out),

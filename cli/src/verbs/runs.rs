@@ -23,7 +23,10 @@ pub(super) fn run(global: &Global, args: &RunsArgs, out: &mut Out) -> Result<()>
         } else {
             rows.push(vec![
                 run.id,
-                run.status.to_owned(),
+                match run.pinned {
+                    Some(_) => format!("{}, pinned", run.status),
+                    None => run.status.to_owned(),
+                },
                 run.severity.to_owned(),
                 count(run.frames),
                 run.model.unwrap_or_default(),
@@ -63,6 +66,9 @@ pub(super) fn object(run: &RunRow) -> Map<String, Value> {
         if !value.is_null() {
             put(key, value);
         }
+    }
+    if let Some(why) = &run.pinned {
+        put("pinned", json!(why));
     }
     if let Some((from, shared)) = &run.forked_from {
         put("forked_from", json!({ "run": from, "seq": shared }));

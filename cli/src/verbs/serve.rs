@@ -17,6 +17,8 @@ pub(super) fn run(global: &Global, args: &ServeArgs) -> Result<()> {
         no_auth: args.no_auth,
         slow_ms: args.slow_ms,
         idle_seconds: args.idle_seconds,
+        retain: args.retain.clone(),
+        sweep_every: args.sweep_every.clone(),
         log: args.log.map(|form| match form {
             LogForm::Human => Log::Human,
             LogForm::Json => Log::Json,

@@ -62,6 +62,9 @@ fn show_run(door: &Door, run: &RunRow, args: &ShowArgs, out: &mut Out) -> Result
     }
     let model = run.model.as_deref().map_or(String::new(), |model| format!(", {}", printable(model)));
     out.line(format_args!("{}: {}, {}{model}", run.id, run.status, run.severity))?;
+    if let Some(why) = &run.pinned {
+        out.line(format_args!("pinned: {}", printable(why)))?;
+    }
     if let Some((from, at)) = &run.forked_from {
         let from = from.as_deref().unwrap_or("a run that is gone");
         out.line(format_args!("forked from {from}, frames 1 to {at} shared"))?;

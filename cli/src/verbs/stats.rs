@@ -15,6 +15,9 @@ pub(super) fn run(global: &Global, out: &mut Out) -> Result<()> {
             "runs": costs.runs,
             "frames": costs.frames,
             "raw_bytes": costs.raw_bytes,
+            "dropped_runs": costs.dropped_runs,
+            "dropped_frames": costs.dropped_frames,
+            "sampled_out_runs": costs.sampled_out_runs,
             "disk_bytes": costs.disk_bytes,
             "bytes": kinds,
         }));
@@ -25,6 +28,15 @@ pub(super) fn run(global: &Global, out: &mut Out) -> Result<()> {
         vec!["raw".to_owned(), count(costs.raw_bytes), bytes(costs.raw_bytes)],
         vec!["on disk".to_owned(), count(costs.disk_bytes), ratio(costs.raw_bytes, costs.disk_bytes)],
     ];
+    if costs.dropped_runs > 0 {
+        let sampled = count(costs.sampled_out_runs);
+        rows.push(vec![
+            "dropped runs".to_owned(),
+            count(costs.dropped_runs),
+            format!("{sampled} by sampling"),
+        ]);
+        rows.push(vec!["  their frames".to_owned(), count(costs.dropped_frames), String::new()]);
+    }
     for (kind, number) in costs.by_kind {
         rows.push(vec![format!("  {}", kind.replace('_', " ")), count(number), bytes(number)]);
     }

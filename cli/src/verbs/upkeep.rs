@@ -186,7 +186,9 @@ fn lost(lost: &Lost) -> Value {
 
 pub(super) fn backup(global: &Global, args: &BackupArgs, out: &mut Out) -> Result<()> {
     let sharing = if args.copy { Sharing::Copied } else { Sharing::Shared };
-    let report = super::reading(global)?.backup(&args.dest, sharing)?;
+    let door = super::reading(global)?;
+    let report = door.backup(&args.dest, sharing)?;
+    door.note_backup(&locate::store(global.store.as_deref()), &args.dest);
     tell("backed up", &args.dest, &report, out)
 }
 

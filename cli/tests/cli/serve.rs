@@ -15,7 +15,7 @@ use crate::Bench;
 use crate::upstream::Upstream;
 
 /// A daemon under way.
-struct Daemon {
+pub(crate) struct Daemon {
     child: Child,
     stderr: BufReader<ChildStderr>,
     /// What it said before it was ready.
@@ -23,7 +23,7 @@ struct Daemon {
 }
 
 impl Bench {
-    fn serve(&self, options: &[&str]) -> Daemon {
+    pub(crate) fn serve(&self, options: &[&str]) -> Daemon {
         let mut args = vec!["serve"];
         args.extend(options);
         self.served_by(self.command(args))
@@ -43,7 +43,7 @@ impl Bench {
         Daemon { child, stderr, told }
     }
 
-    fn connect(&self) -> UnixStream {
+    pub(crate) fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(self.path(".annals/SOCKET")).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream
@@ -72,13 +72,13 @@ impl Daemon {
         stream
     }
 
-    fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
     /// Waits for its end: its exit code, and what it said since it was ready.
-    fn ended(mut self) -> (Option<i32>, String) {
+    pub(crate) fn ended(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest).unwrap();
         (self.child.wait().unwrap().code(), rest)

@@ -75,6 +75,14 @@ impl Default for Options {
     }
 }
 
+/// A clock that stands more than this after the newest record is not believed: 400 days.
+pub(crate) const AHEAD_NS_MAX: u64 = 400 * 86_400 * 1_000_000_000;
+
+/// Whether a clock does not stand far ahead of the newest record, which is from `newest_ns` (0: there is none).
+pub(crate) fn is_believed(now_ns: u64, newest_ns: u64) -> bool {
+    newest_ns == 0 || now_ns <= newest_ns.saturating_add(AHEAD_NS_MAX)
+}
+
 /// What follows the log's end when reading beside a writer.
 #[derive(Debug)]
 struct Followed {
@@ -110,6 +118,8 @@ pub(crate) struct Core {
     /// The last opening for writing followed a crash.
     pub(crate) recovered: bool,
     closed: AtomicBool,
+    /// See [`Core::newest_ns`].
+    newest_ns: AtomicU64,
 }
 
 impl Core {
@@ -174,6 +184,7 @@ impl Core {
             spaces: Mutex::new(()),
             recovered,
             closed: AtomicBool::new(false),
+            newest_ns: AtomicU64::new(state.newest_ns),
         });
         if let Some(log) = &core.log {
             core.index.start_upkeep(&log.queue, &log.manifest)?;
@@ -210,6 +221,7 @@ impl Core {
             spaces: Mutex::new(()),
             recovered: false,
             closed: AtomicBool::new(false),
+            newest_ns: AtomicU64::new(0),
         })
     }
 
@@ -267,18 +279,30 @@ impl Core {
         expected: Kind,
         then: impl FnOnce(Logical<'_>) -> std::result::Result<T, CodecError>,
     ) -> Result<T> {
+        self.logical_of(place, &[expected], |_, logical| then(logical))
+    }
+
+    /// The same, which may be of any of these kinds.
+    pub(crate) fn logical_of<T>(
+        &self,
+        place: Place,
+        expected: &[Kind],
+        then: impl FnOnce(Kind, Logical<'_>) -> std::result::Result<T, CodecError>,
+    ) -> Result<T> {
         let segment = crate::log::segments::read(&self.segments).get(place.segment)?;
         segment.record(place, |record: RawRecord<'_>| {
             let wrong = |what: String| Error::damaged(&segment.path, u64::from(place.offset), what);
-            match Kind::parse(record.kind, record.layout).map_err(|e| wrong(e.to_string()))? {
-                Some(kind) if kind == expected => {}
+            let kind = match Kind::parse(record.kind, record.layout).map_err(|e| wrong(e.to_string()))? {
+                Some(kind) if expected.contains(&kind) => kind,
                 other => {
                     return Err(wrong(format!(
-                        "the index expects a {expected:?} record here, found {other:?}"
+                        "the index expects a record of {expected:?} here, found {other:?}"
                     )));
                 }
-            }
-            Logical::parse(record.body).and_then(then).map_err(|e| wrong(e.to_string()))
+            };
+            Logical::parse(record.body)
+                .and_then(|logical| then(kind, logical))
+                .map_err(|e| wrong(e.to_string()))
         })
     }
 
@@ -351,10 +375,23 @@ impl Core {
         };
         self.index.insert(entries);
         self.index.show(end.state.last_seqno());
+        self.newest_ns.store(end.state.newest_ns, Ordering::Relaxed);
         let generation_lock = found.into_reader_lock();
         *followed = Followed { end: (end.segment, end.tail), state: end.state, _lock: generation_lock };
         drop(guard);
         self.load_policies()
+    }
+
+    /// The time of the newest batch, as far as its clock was believed since this was opened.
+    pub(crate) fn newest_ns(&self) -> u64 {
+        self.newest_ns.load(Ordering::Relaxed)
+    }
+
+    /// A batch is written that says this time. One from far ahead does not count: by it all would be due that has a deadline.
+    pub(crate) fn note_time(&self, now_ns: u64) {
+        if is_believed(now_ns, self.newest_ns()) {
+            self.newest_ns.fetch_max(now_ns, Ordering::Relaxed);
+        }
     }
 
     /// Removes files of segments that the manifest does not list, and that are not the writer's next.

@@ -8,7 +8,7 @@ use crate::ids::{NamespaceId, Place, RunUid, SegmentId, Seqno};
 use crate::kv::table::{Entry, Value};
 use crate::log::layout::RawRecord;
 use crate::log::record::{
-    FrameHead, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead, group_of,
+    FrameHead, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead, TombstoneHead, group_of,
 };
 
 const SPACES: u32 = 1;
@@ -85,6 +85,13 @@ pub(crate) fn frame(run: RunUid, seq: u32) -> Vec<u8> {
 /// The prefix of a run's own frames.
 pub(crate) fn frames(run: RunUid) -> Vec<u8> {
     let mut key = key(FRAMES, 12);
+    key.extend_from_slice(&run.0.to_be_bytes());
+    key
+}
+
+/// The prefix of the parts of all frames of a run.
+pub(crate) fn all_parts(run: RunUid) -> Vec<u8> {
+    let mut key = key(PARTS, 8);
     key.extend_from_slice(&run.0.to_be_bytes());
     key
 }
@@ -216,6 +223,11 @@ pub(crate) fn at(kind: u8, place: Place) -> Value {
     Value { kind, a: u64::from(place.segment.0), b: place.offset, c: place.len }
 }
 
+/// Whether a value is not a key's end.
+pub(crate) fn is_living(value: Value) -> bool {
+    value.kind != ENDED
+}
+
 /// The place in a value of kind [`AT`] or [`ENDED`].
 pub(crate) fn place(value: Value) -> Place {
     Place { segment: SegmentId(u32::try_from(value.a).unwrap_or(u32::MAX)), offset: value.b, len: value.c }
@@ -270,6 +282,10 @@ pub(crate) fn lead(kind: Kind, of: &[u8], add: &mut dyn FnMut(&[u8], u8)) -> Res
         Kind::Snapshot => {
             let head = SnapshotHead::parse(of)?;
             add(&snapshot(head.run, head.seq), AT);
+        }
+        Kind::Tombstone => {
+            let head = TombstoneHead::parse(of)?;
+            add(&run(head.namespace, head.run), ENDED);
         }
     }
     Ok(())

@@ -211,6 +211,7 @@ impl BatchWriter {
             return Ok(None);
         }
         let now = self.core.io.now_ns();
+        self.core.note_time(now);
         let lease = self.lease.take();
         let queue = &self.core.log()?.queue;
         // The pass goes once the batch has its place in the log's order.

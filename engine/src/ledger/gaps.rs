@@ -1,10 +1,10 @@
 //! What the log says is not there any more, or never came.
 
 use crate::error::{Error, Result};
-use crate::ids::{RunUid, Seqno};
+use crate::ids::{NamespaceId, RunUid, Seqno};
 use crate::ledger::walk::{look, walk};
 use crate::log::cursor::for_each_record;
-use crate::log::record::{Kind, Logical, RunHead, SpaceHead};
+use crate::log::record::{Kind, Logical, RunFields, RunHead, SpaceHead, TombstoneHead};
 use crate::store::Store;
 use crate::trace::Status;
 
@@ -16,6 +16,8 @@ pub enum GapKind {
     Replaced,
     /// A run whose recorder was gone before it ended: what came after is not in the log.
     Abandoned,
+    /// A run that was dropped: what its forks do not share is not found any more.
+    Dropped,
 }
 
 impl GapKind {
@@ -25,6 +27,7 @@ impl GapKind {
         match self {
             Self::Replaced => "replaced",
             Self::Abandoned => "abandoned",
+            Self::Dropped => "dropped",
         }
     }
 
@@ -34,6 +37,7 @@ impl GapKind {
         match self {
             Self::Replaced => "a run recorded under the same name with leave to replace it",
             Self::Abandoned => "its recorder ended, or closed the store, before it ended the run",
+            Self::Dropped => "retention, or somebody who asked for it",
         }
     }
 }
@@ -45,12 +49,16 @@ pub struct Gap {
     pub kind: GapKind,
     /// The run.
     pub run: RunUid,
-    /// Its name.
-    pub name: String,
+    /// Its name; `None` of one that was dropped.
+    pub name: Option<String>,
     /// Its namespace's name, where that is known.
     pub namespace: Option<String>,
     /// Frames of it that had been recorded.
     pub frames: u32,
+    /// The rule by which it is not there: for one that was dropped what the tombstone says, else as [`GapKind::rule`].
+    pub rule: String,
+    /// The reason that whoever dropped it gave; empty without one.
+    pub why: String,
     /// The record that says so.
     pub seqno: Seqno,
     /// When that was queued, nanoseconds since 1970-01-01 UTC.
@@ -76,30 +84,57 @@ impl Store {
         walk(&found, state.ledger.leaves, &mut |leaf| {
             let mut gaps = Vec::new();
             for_each_record(leaf.batch.whole, leaf.batch.offset, leaf.segment.salt, |_, seqno, record| {
-                if Kind::parse(record.kind, record.layout)? == Some(Kind::Run) {
-                    gaps.push((seqno, RunHead::parse(Logical::parse(record.body)?.head)?.fields));
-                }
+                let head = |body| Logical::parse(body).map(|logical| logical.head);
+                let said = match Kind::parse(record.kind, record.layout)? {
+                    Some(Kind::Run) => of_run(RunHead::parse(head(record.body)?)?.fields),
+                    Some(Kind::Tombstone) => Some(of_tombstone(TombstoneHead::parse(head(record.body)?)?)),
+                    _ => None,
+                };
+                gaps.extend(said.map(|(id, gap)| {
+                    let namespace = namespace(id);
+                    Gap { namespace, seqno, time_ns: leaf.header.time_ns, ..gap }
+                }));
                 Ok(())
             })
             .map_err(|e| Error::damaged(&leaf.segment.path, leaf.batch.offset, e))?;
-            for (seqno, fields) in gaps {
-                let kind = match (fields.gone, fields.status == Status::Abandoned.code()) {
-                    (true, _) => GapKind::Replaced,
-                    (false, true) => GapKind::Abandoned,
-                    _ => continue,
-                };
-                each(Gap {
-                    kind,
-                    run: fields.uid,
-                    namespace: namespace(fields.namespace),
-                    name: fields.name,
-                    frames: fields.frames,
-                    seqno,
-                    time_ns: leaf.header.time_ns,
-                })?;
-            }
-            Ok(())
+            gaps.into_iter().try_for_each(&mut *each)
         })
         .map(drop)
     }
+}
+
+/// What a run's record says is not there, but for where it stands.
+fn of_run(fields: RunFields) -> Option<(NamespaceId, Gap)> {
+    let kind = match (fields.gone, fields.status == Status::Abandoned.code()) {
+        (true, _) => GapKind::Replaced,
+        (false, true) => GapKind::Abandoned,
+        _ => return None,
+    };
+    let gap = Gap {
+        kind,
+        run: fields.uid,
+        name: Some(fields.name),
+        namespace: None,
+        frames: fields.frames,
+        rule: kind.rule().to_owned(),
+        why: String::new(),
+        seqno: Seqno(0),
+        time_ns: 0,
+    };
+    Some((fields.namespace, gap))
+}
+
+fn of_tombstone(head: TombstoneHead) -> (NamespaceId, Gap) {
+    let gap = Gap {
+        kind: GapKind::Dropped,
+        run: head.run,
+        name: None,
+        namespace: None,
+        frames: head.frames,
+        rule: head.rule,
+        why: head.why,
+        seqno: Seqno(0),
+        time_ns: 0,
+    };
+    (head.namespace, gap)
 }

@@ -17,6 +17,7 @@ use crate::log::erased::Erased;
 use crate::log::ledger::{Frontier, Hash, Node, record_hash};
 use crate::log::record::{BodyRef, FrameHead, Kind, Logical, RunFields, RunHead};
 use crate::store::Namespace;
+use crate::trace::reader::run_record;
 use crate::trace::{Component, RunReader, Severity, Status};
 
 /// Greatest number of records that one proof holds: a frame's own, those of its run and of the runs that it was
@@ -344,8 +345,11 @@ impl Wanted<'_> {
     fn run(&mut self, uid: RunUid) -> Result<RunHead> {
         let gone = || Error::new(ErrorKind::Gone, format!("the record of run number {} is gone", uid.0));
         let _pin = self.core.pin();
-        let (seqno, value) =
-            self.core.index.get(&keys::run(self.namespace, uid), Seqno(u64::MAX))?.ok_or_else(gone)?;
+        let found = self.core.index.get(&keys::run(self.namespace, uid), Seqno(u64::MAX))?;
+        let (seqno, value) = found.ok_or_else(gone)?;
+        if run_record(self.core, self.namespace, uid)?.is_none() {
+            return Err(gone());
+        }
         self.add(seqno);
         self.core.logical(keys::place(value), Kind::Run, |logical| RunHead::parse(logical.head))
     }

@@ -12,7 +12,7 @@ use crate::log::layout::{
 use crate::log::manifest::{self, State};
 use crate::log::record::{
     BodyRef, FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RecipeRef, RunHead, SnapshotHead,
-    SpaceHead,
+    SpaceHead, TombstoneHead,
 };
 
 const SEGMENT: SegmentId = SegmentId(1);
@@ -50,6 +50,7 @@ pub fn record(data: &[u8]) {
             drop(codec::decode::<State>(rest).map(|state| same(&codec::encode(&state).unwrap_or_default())))
         }
         11 => drop(codec::decode::<LogState>(rest).map(|state| state.is_sound())),
+        12 => drop(TombstoneHead::parse(rest).map(|head| same(&head.encode()))),
         _ => {
             let salt = Salt::new(StoreId::default(), SEGMENT);
             let _ = SegmentHeader::decode(rest, StoreId::default(), SEGMENT);

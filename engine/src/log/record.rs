@@ -33,6 +33,8 @@ pub(crate) enum Kind {
     FramePart = 6,
     /// An agent's state after a frame.
     Snapshot = 7,
+    /// A run was dropped.
+    Tombstone = 8,
     /// Compressed new bytes of a group.
     GroupPart = 16,
     /// In the place of records that compaction took out of a batch.
@@ -65,6 +67,7 @@ impl Kind {
             5 => Self::Frame,
             6 => Self::FramePart,
             7 => Self::Snapshot,
+            8 => Self::Tombstone,
             16 => Self::GroupPart,
             17 => Self::Erased,
             18 => Self::ErasedBatches,
@@ -625,6 +628,82 @@ impl RunHead {
         let metadata = BodyRef::take(&mut r)?;
         r.finish()?;
         Ok(Self { fields, metadata })
+    }
+}
+
+/// Greatest length of the rule by which a run was dropped, in bytes.
+pub(crate) const RULE_BYTES_MAX: usize = 256;
+/// Greatest length of the reason that whoever dropped it gave, in bytes.
+pub(crate) const WHY_BYTES_MAX: usize = 1024;
+
+/// A run was dropped. Of what its caller said of it nothing is here: its name is no part of this.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TombstoneHead {
+    pub(crate) namespace: NamespaceId,
+    pub(crate) run: RunUid,
+    /// The last frame's number, shared ones included.
+    pub(crate) frames: u32,
+    pub(crate) started_ns: u64,
+    /// The run it was forked from, the last frame that it shares, and the frame it was forked at: forks of this run read
+    /// their shared frames through it.
+    pub(crate) parent: Option<(RunUid, u32, u32)>,
+    pub(crate) dropped_ns: u64,
+    pub(crate) rule: String,
+    /// Empty where nobody gave a reason.
+    pub(crate) why: String,
+}
+
+impl TombstoneHead {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64 + self.rule.len() + self.why.len());
+        put_varint(&mut out, u64::from(self.namespace.0));
+        put_varint(&mut out, self.run.0);
+        put_varint(&mut out, u64::from(self.frames));
+        out.extend_from_slice(&self.started_ns.to_le_bytes());
+        match self.parent {
+            None => out.push(0),
+            Some((uid, shared, at)) => {
+                out.push(1);
+                put_varint(&mut out, uid.0);
+                put_varint(&mut out, u64::from(shared));
+                put_varint(&mut out, u64::from(at));
+            }
+        }
+        out.extend_from_slice(&self.dropped_ns.to_le_bytes());
+        put_bytes(&mut out, self.rule.as_bytes());
+        put_bytes(&mut out, self.why.as_bytes());
+        out
+    }
+
+    pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
+        let mut r = Reader::new(head, "tombstone head");
+        let namespace = NamespaceId(r.varint32()?);
+        let run = RunUid(r.varint()?);
+        let frames = r.varint32()?;
+        let started_ns = r.u64()?;
+        let parent = match r.u8()? {
+            0 => None,
+            1 => Some((RunUid(r.varint()?), r.varint32()?, r.varint32()?)),
+            other => {
+                return Err(CodecError::Unknown { what: "parent of a dropped run", found: u64::from(other) });
+            }
+        };
+        // A fork is always younger than what it was forked from.
+        if let Some((uid, ..)) = parent.filter(|(uid, ..)| *uid >= run) {
+            return Err(CodecError::Unknown { what: "parent of a dropped run", found: uid.0 });
+        }
+        let head = Self {
+            namespace,
+            run,
+            frames,
+            started_ns,
+            parent,
+            dropped_ns: r.u64()?,
+            rule: r.text(RULE_BYTES_MAX)?.to_owned(),
+            why: r.text(WHY_BYTES_MAX)?.to_owned(),
+        };
+        r.finish()?;
+        Ok(head)
     }
 }
 

@@ -7,7 +7,8 @@ use crate::log::erased::{Erased, ErasedBatches};
 use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, COUNT_MAX, ChainDigest, LogState, RawRecord};
 use crate::log::ledger::{Frontier, Node, leaf_hash, record_hash};
 use crate::log::record::{
-    BodyRef, FrameHead, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead, group_of,
+    BodyRef, FrameHead, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead, TombstoneHead,
+    group_of,
 };
 use crate::log::totals::Totals;
 
@@ -142,6 +143,11 @@ impl Sums {
                     SpaceHead::Keyspace { id, .. } => id,
                 };
                 self.next_space = self.next_space.max(id.saturating_add(1));
+                &mut totals.run_bytes
+            }
+            Kind::Tombstone => {
+                let head = TombstoneHead::parse(logical.head)?;
+                self.next_run = self.next_run.max(after(head.run.0)?);
                 &mut totals.run_bytes
             }
             Kind::GroupPart | Kind::GroupRest | Kind::Erased | Kind::ErasedBatches => return Ok(()),

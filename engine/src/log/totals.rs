@@ -14,7 +14,7 @@ pub(crate) struct Totals {
     pub(crate) recipe_bytes: u64,
     /// Frame records but for the two above, their links and their salts.
     pub(crate) frame_bytes: u64,
-    /// Run and snapshot records.
+    /// Run, snapshot and namespace records, and tombstones.
     pub(crate) run_bytes: u64,
     /// Key-value records.
     pub(crate) kv_bytes: u64,

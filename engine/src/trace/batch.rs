@@ -78,10 +78,11 @@ impl<'a> RunBatch<'a> {
 
     fn begin(&mut self) -> Result<()> {
         if let Some(old) = self.staged.replaces.take() {
-            let (mut head, tail) = run_record(&self.run.core, self.run.namespace, old)?
-                .ok_or_else(|| Error::bug("a run that was just found is not there"))?;
-            head.fields.gone = true;
-            self.writer.record(Kind::Run, &encode_run(&head)?, &tail)?;
+            // It may have been dropped since: then its name is free already.
+            if let Some((mut head, tail)) = run_record(&self.run.core, self.run.namespace, old)? {
+                head.fields.gone = true;
+                self.writer.record(Kind::Run, &encode_run(&head)?, &tail)?;
+            }
         }
         if let Some(metadata) = self.staged.unpacked.take() {
             self.staged.metadata = Arc::new(self.writer.content(&metadata, INLINE_BYTES_MAX)?);
@@ -308,11 +309,12 @@ impl<'a> RunBatch<'a> {
     fn lane_from_lineage(&mut self, (component, slot): &LaneKey) -> Result<Lane> {
         let mut lane = self.run.recording.previous.lane();
         let Some((_, shared, _)) = self.staged.fields.parent else { return Ok(lane) };
+        // What it was forked from may have been dropped meanwhile: the lineage is this run's own.
         if *slot != Slot::Input || shared == 0 {
             return Ok(lane);
         }
-        let Some((parent, ..)) = self.staged.fields.parent else { return Ok(lane) };
-        let reader = RunReader::open(&self.run.core, self.run.namespace, parent)?;
+        let fields = RunFields::clone(&self.staged.fields);
+        let reader = RunReader::of_shared(&self.run.core, self.run.namespace, fields, shared)?;
         for seq in (shared.saturating_sub(FORK_LOOK_BACK).max(1)..=shared).rev() {
             let found = reader.body_with_extents(seq, *slot)?;
             if let Some(found) = found.filter(|found| found.component == *component) {
@@ -457,6 +459,7 @@ impl<'a> RunBatch<'a> {
             }
         }
         *self.guard = self.staged;
+        run.let_go(&mut self.guard);
         if self.guard.ended {
             run.release(&mut self.guard);
         }

@@ -3,6 +3,7 @@
 pub(crate) mod batch;
 pub(crate) mod builders;
 pub(crate) mod chain;
+pub(crate) mod dropping;
 pub(crate) mod frames;
 pub(crate) mod lanes;
 pub(crate) mod model;
@@ -15,6 +16,7 @@ pub(crate) mod verify;
 
 pub use batch::RunBatch;
 pub use builders::{LlmFrame, ToolFrame};
+pub use dropping::{Dropped, Pin};
 pub use model::{Component, ForkPoint, Frame, RUN_NAME_BYTES_MAX, RunInfo, RunSpec, Severity, Status};
 pub use reader::{FrameInfo, Frames, RecordedFrame, RunReader};
 pub use recorder::Run;

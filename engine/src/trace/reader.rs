@@ -9,7 +9,7 @@ use crate::kv::bodies::{self, Hashing};
 use crate::kv::core::Core;
 use crate::kv::frame_cache::{FrameCache, FrameRecord};
 use crate::kv::keys;
-use crate::log::record::{BodyRef, Kind, RecipeRef, RunFields, RunHead};
+use crate::log::record::{BodyRef, Kind, RecipeRef, RunFields, RunHead, TombstoneHead};
 use crate::trace::chain::{self, FrameDigest};
 use crate::trace::frames::ReadBody;
 use crate::trace::lanes::Slot;
@@ -108,27 +108,58 @@ pub struct RunReader {
     pub(super) metadata: (BodyRef, Option<Vec<u8>>),
 }
 
-/// A run's newest record.
+/// What the log says of a run.
+#[derive(Debug)]
+pub(crate) enum Known {
+    /// The newest record of one that lives, or was replaced: head and tail.
+    Run(Box<RunHead>, Vec<u8>),
+    /// It was dropped.
+    Dropped(TombstoneHead),
+}
+
+/// A run's newest record, or its tombstone.
+pub(crate) fn run_known(core: &Core, namespace: NamespaceId, uid: RunUid) -> Result<Option<Known>> {
+    let _pin = core.pin();
+    let Some((_, value)) = core.index.get(&keys::run(namespace, uid), Seqno(u64::MAX))? else {
+        return Ok(None);
+    };
+    let expected: &[Kind] = if keys::is_living(value) { &[Kind::Run] } else { &[Kind::Run, Kind::Tombstone] };
+    let known = core.logical_of(keys::place(value), expected, |kind, logical| match kind {
+        Kind::Tombstone => TombstoneHead::parse(logical.head).map(Known::Dropped),
+        _ => Ok(Known::Run(Box::new(RunHead::parse(logical.head)?), logical.tail.to_vec())),
+    })?;
+    let of = match &known {
+        Known::Run(head, _) => (head.fields.namespace, head.fields.uid),
+        Known::Dropped(head) => (head.namespace, head.run),
+    };
+    if of != (namespace, uid) {
+        return Err(Error::new(ErrorKind::Damaged, "the index leads to another run than the one wanted"));
+    }
+    Ok(Some(known))
+}
+
+/// A run's newest record; none of one that was dropped.
 pub(crate) fn run_record(
     core: &Core,
     namespace: NamespaceId,
     uid: RunUid,
 ) -> Result<Option<(RunHead, Vec<u8>)>> {
-    let _pin = core.pin();
-    let Some((_, value)) = core.index.get(&keys::run(namespace, uid), Seqno(u64::MAX))? else {
-        return Ok(None);
-    };
-    let record = core.logical(keys::place(value), Kind::Run, |logical| {
-        Ok((RunHead::parse(logical.head)?, logical.tail.to_vec()))
-    })?;
-    if record.0.fields.uid != uid || record.0.fields.namespace != namespace {
-        return Err(Error::new(ErrorKind::Damaged, "the index leads to another run than the one wanted"));
-    }
-    Ok(Some(record))
+    Ok(match run_known(core, namespace, uid)? {
+        Some(Known::Run(head, tail)) => Some((*head, tail)),
+        _ => None,
+    })
 }
 
 /// The number of the living run of this name.
 pub(crate) fn find_name(core: &Core, namespace: NamespaceId, name: &str) -> Result<Option<RunUid>> {
+    let _pin = core.pin();
+    let Some(uid) = named(core, namespace, name)? else { return Ok(None) };
+    // A tombstone says no name: the key of a dropped run's name still leads to what was its record.
+    Ok(core.index.newest(&keys::run(namespace, uid))?.map(|_| uid))
+}
+
+/// The number of the run that had this name last, unless it was replaced.
+fn named(core: &Core, namespace: NamespaceId, name: &str) -> Result<Option<RunUid>> {
     let _pin = core.pin();
     let Some(value) = core.index.newest(&keys::run_name(namespace, name))? else { return Ok(None) };
     let head = core.logical(keys::place(value), Kind::Run, |logical| RunHead::parse(logical.head))?;
@@ -138,18 +169,73 @@ pub(crate) fn find_name(core: &Core, namespace: NamespaceId, name: &str) -> Resu
     Ok(Some(head.fields.uid))
 }
 
+/// What a tombstone says of a run, as its record would.
+fn nameless(head: TombstoneHead) -> RunHead {
+    let fields = RunFields {
+        uid: head.run,
+        namespace: head.namespace,
+        name: String::new(),
+        agent: String::new(),
+        model: String::new(),
+        tags: Vec::new(),
+        status: Status::Abandoned.code(),
+        severity: Severity::Normal.code(),
+        parent: head.parent,
+        started_ns: head.started_ns,
+        ended_ns: head.dropped_ns,
+        frames: head.frames,
+        raw_bytes: 0,
+        fingerprint: chain::genesis(),
+        gone: true,
+    };
+    RunHead { fields, metadata: BodyRef::Inline(Vec::new()) }
+}
+
+/// What to tell whoever asks for a dropped run.
+fn gone(what: &str, head: &TombstoneHead) -> Error {
+    let why = if head.why.is_empty() { String::new() } else { format!(" ({})", head.why) };
+    let when = crate::timestamp::rfc3339(head.dropped_ns);
+    Error::new(ErrorKind::Gone, format!("{what} was dropped {when} by the rule {:?}{why}", head.rule))
+}
+
 impl RunReader {
     pub(crate) fn find(core: &Arc<Core>, namespace: NamespaceId, name: &str) -> Result<Self> {
-        let uid = find_name(core, namespace, name)?
-            .ok_or_else(|| Error::not_found(format!("there is no run {name:?}")))?;
-        Self::open(core, namespace, uid)
+        let missing = || Error::not_found(format!("there is no run {name:?}"));
+        let uid = named(core, namespace, name)?.ok_or_else(missing)?;
+        match run_known(core, namespace, uid)? {
+            Some(Known::Dropped(head)) => Err(gone(&format!("run {name:?}"), &head)),
+            Some(Known::Run(head, tail)) if !head.fields.gone => {
+                Self::of_known(core, namespace, *head, &tail)
+            }
+            _ => Err(missing()),
+        }
     }
 
     pub(crate) fn open(core: &Arc<Core>, namespace: NamespaceId, uid: RunUid) -> Result<Self> {
-        let (head, tail) = run_record(core, namespace, uid)?
-            .ok_or_else(|| Error::not_found(format!("there is no run number {}", uid.0)))?;
+        match run_known(core, namespace, uid)? {
+            Some(Known::Run(head, tail)) => Self::of_known(core, namespace, *head, &tail),
+            Some(Known::Dropped(head)) => Err(gone(&format!("run number {}", uid.0), &head)),
+            None => Err(Error::not_found(format!("there is no run number {}", uid.0))),
+        }
+    }
+
+    /// The frames that a fork which is not in the log yet shares with its lineage.
+    pub(crate) fn of_shared(
+        core: &Arc<Core>,
+        namespace: NamespaceId,
+        fields: RunFields,
+        shared: u32,
+    ) -> Result<Self> {
+        let lineage = lineage(core, namespace, &fields)?;
+        let fields = RunFields { frames: shared, ..fields };
+        let head = RunHead { fields, metadata: BodyRef::Inline(Vec::new()) };
+        Self::of_head(core, namespace, head, &[], lineage).map(|(reader, _)| reader)
+    }
+
+    /// A run as its newest record says.
+    fn of_known(core: &Arc<Core>, namespace: NamespaceId, head: RunHead, tail: &[u8]) -> Result<Self> {
         let lineage = lineage(core, namespace, &head.fields)?;
-        let (mut reader, open) = Self::of_head(core, namespace, head, &tail, lineage)?;
+        let (mut reader, open) = Self::of_head(core, namespace, head, tail, lineage)?;
         if open {
             reader.count()?;
         }
@@ -188,9 +274,14 @@ impl RunReader {
         uid: RunUid,
         known: Arc<FrameCache>,
     ) -> Result<Self> {
-        let (head, tail) = run_record(core, namespace, uid)?.ok_or_else(|| {
-            Error::new(ErrorKind::Damaged, format!("the record of run {} is missing", uid.0))
-        })?;
+        let (head, tail) = match run_known(core, namespace, uid)? {
+            Some(Known::Run(head, tail)) => (*head, tail),
+            Some(Known::Dropped(head)) => (nameless(head), Vec::new()),
+            None => {
+                let what = format!("the record of run {} is missing", uid.0);
+                return Err(Error::new(ErrorKind::Damaged, what));
+            }
+        };
         let lineage = lineage(core, namespace, &head.fields)?;
         let (reader, _) = Self::of_head(core, namespace, head, &tail, lineage)?;
         let info = RunInfo { frames: u32::MAX, ..reader.info };
@@ -357,6 +448,18 @@ impl RunReader {
             output_bytes: self.body_len(seq, &record, Slot::Output)?,
             metadata: self.body(seq, &record, Slot::Metadata)?.bytes,
         })
+    }
+
+    /// Whether one of its frames, shared ones included, is of one of these components. Bodies are not read.
+    pub(crate) fn has_component(&self, any: &[Component]) -> Result<bool> {
+        for seq in 1..=self.info.frames {
+            let record = self.record(seq)?;
+            let component = Component::from_code(record.head.component, record.head.other.clone())?;
+            if any.contains(&component) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// A frame of these bodies, whose link must follow `before`.
@@ -526,12 +629,18 @@ fn lineage(core: &Core, namespace: NamespaceId, fields: &RunFields) -> Result<Ve
         if uid >= child.uid {
             return Err(Error::new(ErrorKind::Damaged, "a run is recorded as a fork of a younger one"));
         }
-        let (head, _) = run_record(core, namespace, uid)?.ok_or_else(|| {
-            Error::new(ErrorKind::Gone, format!("the run that run {} was forked from is gone", child.uid.0))
-        })?;
+        let (started_ns, of_parent) = match run_known(core, namespace, uid)? {
+            Some(Known::Run(head, _)) => (head.fields.started_ns, head.fields.parent),
+            // Its frames that are shared outlive it.
+            Some(Known::Dropped(head)) => (head.started_ns, head.parent),
+            None => {
+                let message = format!("the run that run {} was forked from is gone", child.uid.0);
+                return Err(Error::new(ErrorKind::Gone, message));
+            }
+        };
         lineage.push(child);
-        child = Ancestor { uid, upto: child.upto.min(shared), started_ns: head.fields.started_ns };
-        parent = head.fields.parent;
+        child = Ancestor { uid, upto: child.upto.min(shared), started_ns };
+        parent = of_parent;
     }
     lineage.push(child);
     lineage.reverse();

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, Link, NamespaceId, RunUid};
 use crate::kv::Content;
 use crate::kv::core::Core;
@@ -18,6 +18,7 @@ use crate::log::ticket::Ticket;
 use crate::sync::Mutex;
 use crate::trace::batch::RunBatch;
 use crate::trace::chain::{self, FrameDigest};
+use crate::trace::dropping::{Forking, is_dropped};
 use crate::trace::lanes::{Lanes, Previous};
 use crate::trace::model::{Frame, RunInfo, RunSpec, Severity, Status};
 use crate::trace::reader::{RunReader, find_name, run_record};
@@ -27,12 +28,18 @@ use crate::trace::reader::{RunReader, find_name, run_record};
 pub(crate) struct Recording {
     names: Mutex<HashMap<(NamespaceId, String), RunUid>>,
     pub(crate) previous: Previous,
+    /// Held by whoever pins or drops runs.
+    pub(crate) forking: Mutex<Forking>,
 }
 
 impl Recording {
     /// Remembers at most so many bytes of previous bodies.
     pub(crate) fn new(previous_bytes_max: usize) -> Self {
-        Self { names: Mutex::default(), previous: Previous::new(previous_bytes_max) }
+        Self {
+            names: Mutex::default(),
+            previous: Previous::new(previous_bytes_max),
+            forking: Mutex::default(),
+        }
     }
 }
 
@@ -64,6 +71,8 @@ pub(super) struct RunState {
     /// Its record is in the log.
     pub(super) begun: bool,
     pub(super) ended: bool,
+    /// The run that it was forked from, which is not to be dropped before this one is in the log.
+    pub(super) holds: Option<RunUid>,
     /// The run of the same name that it takes the place of.
     pub(super) replaces: Option<RunUid>,
     pub(super) last_seq: u32,
@@ -97,20 +106,20 @@ impl Run {
                 (Some((reader.info().uid, shared, at)), (shared, reader.link_at(shared)?), shared)
             }
         };
-        let replaces = {
-            let mut names = lock(&recording.names);
-            // A run of this name may be on its way to the index.
-            core.log()?.queue.barrier(core.index.visible())?;
-            let living = find_name(core, namespace, &spec.name)?;
-            let key = (namespace, spec.name.clone());
-            if names.contains_key(&key) || (living.is_some() && !spec.replace) {
-                return Err(Error::conflict(format!(
-                    "run {:?} exists already: choose another name, or ask to replace it",
-                    spec.name
-                )));
+        let holds = fork.map(|(reader, ..)| reader.info().uid);
+        if let Some(parent) = holds {
+            let mut forking = lock(&recording.forking);
+            if is_dropped(core, namespace, parent)? {
+                return Err(Error::new(ErrorKind::Gone, "the run was dropped before it could be forked"));
             }
-            names.insert(key, uid);
-            living
+            forking.prepared(parent);
+        }
+        let replaces = match Self::take_name(core, recording, namespace, &spec, uid) {
+            Ok(replaces) => replaces,
+            Err(error) => {
+                holds.inspect(|parent| lock(&recording.forking).begun(*parent));
+                return Err(error);
+            }
         };
         let fields = RunFields {
             uid,
@@ -144,6 +153,7 @@ impl Run {
                 unpacked: Some(spec.metadata),
                 begun: false,
                 ended: false,
+                holds,
                 replaces,
                 last_seq,
                 linked,
@@ -153,6 +163,29 @@ impl Run {
             }),
         };
         Ok(run)
+    }
+
+    /// Takes a name for a run that is about to begin; gives the run that has it.
+    fn take_name(
+        core: &Arc<Core>,
+        recording: &Recording,
+        namespace: NamespaceId,
+        spec: &RunSpec,
+        uid: RunUid,
+    ) -> Result<Option<RunUid>> {
+        let mut names = lock(&recording.names);
+        // A run of this name may be on its way to the index.
+        core.log()?.queue.barrier(core.index.visible())?;
+        let living = find_name(core, namespace, &spec.name)?;
+        let key = (namespace, spec.name.clone());
+        if names.contains_key(&key) || (living.is_some() && !spec.replace) {
+            return Err(Error::conflict(format!(
+                "run {:?} exists already: choose another name, or ask to replace it",
+                spec.name
+            )));
+        }
+        names.insert(key, uid);
+        Ok(living)
     }
 
     /// The run's name.
@@ -255,11 +288,19 @@ impl Run {
 
     /// The run is over, here at least: its name is for the index to guard, its bodies need not be remembered.
     pub(super) fn release(&self, state: &mut RunState) {
+        self.let_go(state);
         self.recording.previous.forget(&std::mem::take(&mut state.lanes));
         let mut names = lock(&self.recording.names);
         let key = (self.namespace, self.name.clone());
         if names.get(&key) == Some(&self.uid) {
             names.remove(&key);
+        }
+    }
+
+    /// The run is in the log, or will never be: what it was forked from may be dropped.
+    pub(super) fn let_go(&self, state: &mut RunState) {
+        if let Some(parent) = state.holds.take() {
+            lock(&self.recording.forking).begun(parent);
         }
     }
 

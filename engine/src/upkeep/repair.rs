@@ -8,7 +8,7 @@
 //! reason. Such a run is abandoned, and its tag `annals.repair` says what is lost and which fingerprint was recorded:
 //! its own cannot be that one.
 //!
-//! Left out: numbers of records, the parts in which a stream came, the order in which frames ended, runs that were
+//! Left out: numbers of records, runs that were dropped and their tombstones, the parts in which a stream came, the order in which frames ended, runs that were
 //! replaced (a fork of one holds the shared frames itself).
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,14 +20,15 @@ use crate::ids::{Link, NamespaceId, RunUid, Seqno};
 use crate::kv::core::{Core, Options};
 use crate::kv::index::{Index, Limits};
 use crate::kv::keys;
-use crate::kv::keyspace::{History, Keyspace, KvBatch};
+use crate::kv::keyspace::{History, Keyspace, KvBatch, ScanRange};
 use crate::log::paths::Paths;
 use crate::log::queue::Durability;
 use crate::log::record::{BodyRef, Kind, RunFields, RunHead, SpaceHead};
 use crate::log::segments::Segments;
 use crate::store::{Namespace, Store};
+use crate::trace::dropping::PINS;
 use crate::trace::model::{Component, Frame, RunSpec, Severity, Status};
-use crate::trace::reader::{RecordedFrame, RunReader, find_name, run_record};
+use crate::trace::reader::{Known, RecordedFrame, RunReader, find_name, run_known};
 use crate::trace::recorder::{Run, end_with};
 use crate::upkeep::lost::{Lost, RepairReport};
 use crate::upkeep::salvage::{Kept, Salvage, salvage};
@@ -80,6 +81,7 @@ pub fn repair(from: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) ->
     for uid in &found.runs {
         repair.run(RunUid(*uid))?;
     }
+    repair.pins()?;
     let report = repair.report;
     store.close()?;
     Ok(report)
@@ -280,8 +282,9 @@ impl Repair {
     fn run(&mut self, uid: RunUid) -> Result<()> {
         let mut known = None;
         for namespace in self.spaces.namespaces.keys() {
-            match run_record(&self.old, NamespaceId(*namespace), uid) {
-                Ok(Some((head, tail))) => known = Some((*namespace, head, tail)),
+            match run_known(&self.old, NamespaceId(*namespace), uid) {
+                Ok(Some(Known::Run(head, tail))) => known = Some((*namespace, *head, tail)),
+                Ok(Some(Known::Dropped(_))) => return Ok(()),
                 Ok(None) => {}
                 Err(error) => drop(told(error)?),
             }
@@ -295,6 +298,32 @@ impl Repair {
             }
             None => self.orphan(uid),
         }
+    }
+
+    /// Pins name runs by their numbers, which are others now.
+    fn pins(&self) -> Result<()> {
+        for (_, new) in self.spaces.namespaces.values() {
+            let Some(keyspace) = new.find_keyspace(PINS)? else { continue };
+            let (mut batch, mut pins) = (new.batch(), Vec::new());
+            for pair in keyspace.scan(ScanRange::all()) {
+                let (key, value) = pair?;
+                batch.delete(&keyspace, &key);
+                pins.push((key, value));
+            }
+            if pins.is_empty() {
+                continue;
+            }
+            for (key, value) in pins {
+                let old =
+                    <[u8; 8]>::try_from(key.as_slice()).map(|number| RunUid(u64::from_be_bytes(number)));
+                if let Some(copied) = old.ok().and_then(|old| self.runs.get(&old)) {
+                    let uid = new.run(&copied.name)?.info().uid;
+                    batch.put(&keyspace, &uid.0.to_be_bytes(), value);
+                }
+            }
+            batch.commit()?;
+        }
+        Ok(())
     }
 
     /// A run whose own record is lost: its frames say which one it is, but not whose.

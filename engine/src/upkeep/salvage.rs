@@ -20,7 +20,9 @@ use crate::log::cursor::{Cursor, Search, for_each_record, next_seqno};
 use crate::log::erased::seqnos_of;
 use crate::log::layout::{BatchHeader, ChainDigest, RawRecord, SEGMENT_HEADER_BYTES, chain_digest};
 use crate::log::open::{Damage, sealed_footer};
-use crate::log::record::{FrameHead, GroupPart, GroupRest, Kind, Logical, PartHead, RunHead, SnapshotHead};
+use crate::log::record::{
+    FrameHead, GroupPart, GroupRest, Kind, Logical, PartHead, RunHead, SnapshotHead, TombstoneHead,
+};
 use crate::log::segments::Segment;
 use crate::upkeep::lost::Lost;
 use crate::upkeep::site::{Site, Standing};
@@ -343,6 +345,11 @@ impl Pending {
                 let fields = RunHead::parse(head)?.fields;
                 self.runs.push(fields.uid.0);
                 self.namespaces.push(fields.namespace.0);
+            }
+            Kind::Tombstone => {
+                let head = TombstoneHead::parse(head)?;
+                self.runs.push(head.run.0);
+                self.namespaces.push(head.namespace.0);
             }
             Kind::GroupPart | Kind::GroupRest | Kind::Erased | Kind::ErasedBatches => {}
         }

@@ -30,6 +30,7 @@ mod recording;
 mod refusals;
 mod repair;
 mod replayer;
+mod retention;
 mod rewrites;
 mod scale;
 mod snapshots;

@@ -4,11 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use annals::Policy;
 use serde::Deserialize;
 
 use super::access::{Rights, Token};
 use super::session::Patience;
 use crate::proxy::Upstreams;
+use crate::rules::parse_policy;
 
 /// How a store is served.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -26,6 +28,10 @@ pub struct Serving {
     pub slow_ms: Option<u64>,
     /// Seconds after which a connection is hung up on that asks nothing. Default: 0, never.
     pub idle_seconds: Option<u64>,
+    /// A policy of retention, a file in TOML, by which runs are dropped again and again; `default` is the built-in one.
+    pub retain: Option<PathBuf>,
+    /// How often, as `1h`. Default: an hour.
+    pub sweep_every: Option<String>,
     /// How the program tells what happens. The daemon itself only says it, to `tracing`.
     pub log: Option<Log>,
     /// Where the proxy sends requests.
@@ -80,6 +86,17 @@ pub enum ServingError {
     },
 }
 
+/// How often runs are dropped where nobody says it, and how often at most, in nanoseconds.
+const SWEEP_EVERY: Duration = Duration::from_secs(3600);
+const SWEEP_EVERY_MIN_NS: u64 = 1_000_000_000;
+
+/// By which policy runs are dropped, and how often.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Schedule {
+    pub(super) policy: Policy,
+    pub(super) every: Duration,
+}
+
 /// Addresses of the loopback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Places {
@@ -107,6 +124,8 @@ impl Serving {
             no_auth: self.no_auth || other.no_auth,
             slow_ms: self.slow_ms.or(other.slow_ms),
             idle_seconds: self.idle_seconds.or(other.idle_seconds),
+            retain: self.retain.or(other.retain),
+            sweep_every: self.sweep_every.or(other.sweep_every),
             log: self.log.or(other.log),
             upstreams: if self.upstreams == Upstreams::default() { other.upstreams } else { self.upstreams },
             tokens: if self.tokens.is_empty() { other.tokens } else { self.tokens },
@@ -127,6 +146,50 @@ impl Serving {
         let default = Patience::default();
         let idle = self.idle_seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs);
         Patience { slow_ms: self.slow_ms.unwrap_or(default.slow_ms), idle }
+    }
+
+    /// By which policy runs are dropped, and how often.
+    ///
+    /// # Errors
+    /// `Refused` for a policy that cannot be read or followed, and for a time that is none.
+    pub(super) fn schedule(&self) -> Result<Option<Schedule>, ServingError> {
+        let refused = |what: String| Err(ServingError::Refused(what));
+        let every = match self.sweep_every.as_deref() {
+            None => SWEEP_EVERY,
+            Some(text) => match annals::lasting_ns(text).filter(|ns| *ns >= SWEEP_EVERY_MIN_NS) {
+                Some(ns) => Duration::from_nanos(ns),
+                None => {
+                    return refused(format!(
+                        "sweep_every is a time as \"1h\", a second or more, and not {text:?}"
+                    ));
+                }
+            },
+        };
+        let Some(path) = &self.retain else {
+            return match &self.sweep_every {
+                Some(_) => refused(
+                    "sweep_every says how often, and nothing says by which policy: retain does".to_owned(),
+                ),
+                None => Ok(None),
+            };
+        };
+        if path.as_os_str() == "default" {
+            return Ok(Some(Schedule { policy: Policy::default(), every }));
+        }
+        #[expect(clippy::disallowed_methods, reason = "a file of the user's, not of a store")]
+        let text = std::fs::read(path).map_err(|cause| ServingError::System {
+            what: format!("cannot read the policy {}", path.display()),
+            cause,
+        })?;
+        let Ok(text) = String::from_utf8(text) else {
+            return refused(format!("the policy {} is not UTF-8", path.display()));
+        };
+        match parse_policy(&text) {
+            Ok(policy) => Ok(Some(Schedule { policy, every })),
+            Err(error) => {
+                refused(format!("{}:{}:{}: {}", path.display(), error.line, error.column, error.what))
+            }
+        }
     }
 
     /// The tokens that are configured.
@@ -187,6 +250,33 @@ mod tests {
         assert_eq!((both.tcp.as_deref(), both.socket), (Some("127.0.0.1:2"), file.socket));
         assert_eq!(both.slow_ms, Some(5));
         assert!(Serving::parse("port = 1").unwrap_err().to_string().contains("port"));
+    }
+
+    #[test]
+    fn a_schedule_is_a_policy_and_how_often() {
+        let of = |retain: Option<&str>, every: Option<&str>| {
+            let sweep_every = every.map(str::to_owned);
+            let serving = Serving { retain: retain.map(PathBuf::from), sweep_every, ..Serving::default() };
+            serving.schedule().map_err(|error| error.to_string())
+        };
+        assert_eq!(of(None, None), Ok(None));
+        let built_in = |every| Ok(Some(Schedule { policy: Policy::default(), every }));
+        assert_eq!(of(Some("default"), None), built_in(Duration::from_secs(3600)));
+        assert_eq!(of(Some("default"), Some("5min")), built_in(Duration::from_secs(300)));
+        for (retain, every, what) in [
+            (None, Some("1h"), "by which policy"),
+            (Some("default"), Some("0s"), "a second or more"),
+            (Some("default"), Some("1 hour"), "sweep_every"),
+            (Some("nowhere/policy.toml"), None, "cannot read the policy"),
+        ] {
+            let error = of(retain, every).unwrap_err();
+            assert!(error.contains(what), "{error}");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("p.toml");
+        #[expect(clippy::disallowed_methods, reason = "a file that a user would have")]
+        std::fs::write(&path, "[[rule]]\nkept = \"1d\"\n").unwrap();
+        assert!(of(path.to_str(), None).unwrap_err().contains("p.toml:2:1: \"kept\" is no key"));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Sixteen databases of keys over keyspaces of the engine, and when keys end.
 //!
 //! Database `n` is the keyspace `dbN` of the namespace: its values are the engine's own. A deadline stands in the keyspace `annals.deadlines`, under the
-//! database's number as a byte and the key, as milliseconds since 1970 in eight bytes, little-endian, and changes in the same batch as its value.
+//! database's number as a byte and the key, as milliseconds since 1970 in eight bytes, little-endian, and changes in the same batch as its value. Whether one
+//! is past the engine says (`annals::is_due`), as of everything that has a deadline.
 //!
 //! The engine shows what is as durable as was asked. What was handed over and is not shown yet is kept here (`pending`) until the settler has seen
 //! its ticket, so that the next one reads it; and whoever reads it waits for it before replying. Few batches of keys are on their way at a time, and what turns
@@ -347,6 +348,12 @@ impl<'a> Work<'a> {
         self.now_ms
     }
 
+    /// Whether a deadline is past, in milliseconds since 1970. Never by a clock that stands far ahead of what the store holds.
+    fn is_due(&self, deadline: u64) -> bool {
+        let ns = |ms: u64| ms.saturating_mul(1_000_000);
+        self.databases.space.is_due(ns(deadline), ns(self.now_ms))
+    }
+
     /// Bytes that are to be written.
     pub(super) fn staged_bytes(&self) -> usize {
         self.staged_bytes
@@ -393,7 +400,7 @@ impl<'a> Work<'a> {
             None => self.found((database, key.to_vec()))?,
         };
         match found.as_ref().and_then(|entry| entry.deadline) {
-            Some(deadline) if deadline <= self.now_ms => {
+            Some(deadline) if self.is_due(deadline) => {
                 self.stage((database, key.to_vec()), None);
                 Ok(None)
             }

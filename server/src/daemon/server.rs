@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::access::{self, Access, Grant, Rights};
-use super::config::{Log, Places, Serving, ServingError};
+use super::config::{Log, Places, Schedule, Serving, ServingError};
 use super::connection;
 use super::databases::Databases;
 use super::files::connections_max;
@@ -75,6 +75,7 @@ pub fn serve(
     waiting: impl Fn(usize),
 ) -> Result<(), ServingError> {
     let places = serving.places()?;
+    let schedule = serving.schedule()?;
     let mounts = serving.upstreams.mounts().map_err(|error| ServingError::Refused(error.to_string()))?;
     // The writer and the clients need cores, too: with two of them, a second thread here costs a fifth of the reads.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -93,6 +94,7 @@ pub fn serve(
         let daemon = Arc::new(Daemon::new(store.clone(), namespace, io, access, patience, Handle::current()));
         let owner = daemon.owner()?;
         let sweeper = tokio::spawn(sweep(daemon.clone()));
+        let retainer = schedule.map(|schedule| tokio::spawn(retain(daemon.clone(), schedule)));
         // Before anybody knows where to find it: what ends it is heard from the beginning.
         let ended = interrupted();
         let doors = Doors::open(root, serving, &places).await?;
@@ -114,8 +116,13 @@ pub fn serve(
         if let Some(http) = &shared.http {
             http.finish().await;
         }
-        tokio::task::block_in_place(|| shared.daemon.end());
         sweeper.abort();
+        if let Some(retainer) = retainer {
+            retainer.abort();
+            // One that drops runs now is waited for.
+            let _ = retainer.await;
+        }
+        tokio::task::block_in_place(|| shared.daemon.end());
         // Runs of those who still record are abandoned while the store is open; their threads end with this.
         tokio::task::block_in_place(|| drop(shared));
         Ok::<(), ServingError>(())
@@ -371,6 +378,33 @@ async fn sweep(daemon: Arc<Daemon>) {
             // A store that cannot be written says so to whoever writes.
             let _ = tokio::task::block_in_place(|| tenant.ingest.settle(daemon.now_ns(), false));
         }
+    }
+}
+
+/// Drops what a policy does not keep, at the beginning and then on schedule.
+async fn retain(daemon: Arc<Daemon>, schedule: Schedule) {
+    loop {
+        tokio::task::block_in_place(|| retain_once(&daemon, &schedule));
+        tokio::time::sleep(schedule.every).await;
+    }
+}
+
+/// One sweep. It is kept in the store as an action where it dropped something or failed.
+fn retain_once(daemon: &Daemon, schedule: &Schedule) {
+    // The time is looked at first: what is kept below is a record, too, and would vouch for the clock.
+    let swept =
+        daemon.store.plan_retention(&schedule.policy, None).and_then(|plan| daemon.store.retain(plan));
+    let failed = swept.as_ref().err().map(ToString::to_string);
+    let runs = swept.as_ref().map_or(0, |report| report.dropped().runs.saturating_sub(report.held));
+    match &failed {
+        Some(why) => tracing::warn!(why, "a sweep by schedule dropped nothing more"),
+        None => tracing::info!(runs, "a sweep by schedule"),
+    }
+    if runs > 0 || failed.is_some() {
+        let words = ["STORE.RETAIN".to_owned(), format!("{runs} runs dropped")].map(String::into_bytes);
+        let kept = daemon.operations.record("schedule", "", &words, failed.as_deref(), daemon.now_ns());
+        // A store that cannot be written says so to whoever writes.
+        let _ = kept.and_then(annals::Ticket::wait);
     }
 }
 

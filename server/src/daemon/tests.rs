@@ -13,6 +13,7 @@ use crate::resp::{Limits, Requests};
 
 mod many;
 mod own;
+mod retention;
 mod rights;
 mod runs;
 

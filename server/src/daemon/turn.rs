@@ -351,12 +351,19 @@ fn answer(
 fn recorded(call: &mut Call<'_, '_>, outcome: Outcome) -> Outcome {
     let who = call.session.grant.as_ref().map(|grant| grant.name.clone()).unwrap_or_default();
     let failed = outcome.as_ref().err().map(|refusal| refusal.0.as_str());
-    let (from, now_ns) = (&call.session.facts.address, call.daemon.now_ns());
     let name = call.words.first().map(|word| String::from_utf8_lossy(word).into_owned()).unwrap_or_default();
     tracing::info!(who = &*who, command = name, failed = failed.is_some(), "an operator's action");
-    let ticket = call.daemon.operations.record(&who, from, call.words, failed, now_ns)?;
-    call.work.rest_on(ticket);
+    act(call, call.words, failed)?;
     outcome
+}
+
+/// Keeps in the store that an operator had this done, in these words.
+pub(super) fn act(call: &mut Call<'_, '_>, words: &[Vec<u8>], failed: Option<&str>) -> Result<(), Refusal> {
+    let who = call.session.grant.as_ref().map(|grant| grant.name.clone()).unwrap_or_default();
+    let (from, now_ns) = (&call.session.facts.address, call.daemon.now_ns());
+    let ticket = call.daemon.operations.record(&who, from, words, failed, now_ns)?;
+    call.work.rest_on(ticket);
+    Ok(())
 }
 
 /// An error, after which EXEC does nothing of a transaction.

@@ -55,7 +55,8 @@ impl Trace {
         for part in 1..=PARTS_MAX {
             match space.run(&name(&id, part)) {
                 Ok(reader) => earlier.push((part, reader)),
-                Err(error) if error.kind() == ErrorKind::NotFound => {
+                // The name of one that was dropped is free, too.
+                Err(error) if [ErrorKind::NotFound, ErrorKind::Gone].contains(&error.kind()) => {
                     match space.prepare_run(spec(&id, part, spans)) {
                         Ok(run) => return Ok(Some(Self::over(run, id, part, &earlier))),
                         // Somebody has just taken the name.

@@ -123,7 +123,7 @@ impl Index {
         if is_empty_range(from, to) {
             return Ok((Vec::new(), None));
         }
-        self.mending(|| self.try_page(from, to, at, reverse, limit))
+        self.mending(|| self.try_page(from, to, at, reverse, limit, keys::is_living))
     }
 
     fn try_page(
@@ -133,6 +133,7 @@ impl Index {
         at: Seqno,
         reverse: bool,
         limit: usize,
+        wanted: fn(Value) -> bool,
     ) -> TableResult<(Vec<Hit>, Option<Vec<u8>>)> {
         // Each source gives a prefix of its part; beyond the shortest prefix that was cut, nothing is known yet.
         let mut newest: BTreeMap<Vec<u8>, (u64, Value)> = BTreeMap::new();
@@ -201,7 +202,7 @@ impl Index {
         };
         let mut hits: Vec<Hit> = newest
             .into_iter()
-            .filter(|(key, (_, value))| value.kind != keys::ENDED && within(key))
+            .filter(|(key, (_, value))| wanted(*value) && within(key))
             .map(|(key, (_, value))| Hit { key, value })
             .collect();
         if reverse {
@@ -224,6 +225,24 @@ impl Index {
                 None => return Ok(all),
             }
         }
+    }
+
+    /// Up to about `limit` ended keys with a prefix, after `after` where that is given, in order; and where to go on, if
+    /// there may be more.
+    pub(crate) fn ended(
+        &self,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<(Vec<Hit>, Option<Vec<u8>>)> {
+        let end = prefix_end(prefix);
+        let from = after.map_or(Bound::Included(prefix), Bound::Excluded);
+        let to = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        if is_empty_range(from, to) {
+            return Ok((Vec::new(), None));
+        }
+        let ended = |value| !keys::is_living(value);
+        self.mending(|| self.try_page(from, to, Seqno(u64::MAX), false, limit, ended))
     }
 
     /// The last living key with a prefix and at most `to`.

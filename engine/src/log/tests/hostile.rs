@@ -22,7 +22,8 @@ use crate::log::manifest::{self, Manifest, State};
 use crate::log::paths::Paths;
 use crate::log::record::{
     BodyRef, COMPONENT_BYTES_MAX, EMBEDDINGS_MAX, FrameHead, GroupPart, KV_INLINE_BYTES_MAX, Kind, KvHead,
-    LAYOUT, Logical, PartHead, RecipeRef, RunHead, SKIPPABLE, SnapshotHead, SpaceHead,
+    LAYOUT, Logical, PartHead, RULE_BYTES_MAX, RecipeRef, RunHead, SKIPPABLE, SnapshotHead, SpaceHead,
+    TombstoneHead, WHY_BYTES_MAX,
 };
 
 /// Every parser of the log on the same bytes; whether it took them.
@@ -45,6 +46,7 @@ fn parse_all(bytes: &[u8]) -> Vec<bool> {
         FrameHead::parse(bytes).is_ok(),
         PartHead::parse(bytes).is_ok(),
         SnapshotHead::parse(bytes).is_ok(),
+        TombstoneHead::parse(bytes).is_ok(),
         GroupPart::parse(bytes).is_ok(),
         RecipeRef::take(&mut reader).is_ok(),
         codec::decode::<State>(bytes).is_ok(),
@@ -114,6 +116,35 @@ fn heads_that_are_cut_or_too_long_are_refused() {
     }
     exact("frame_part", &head("frame_part"), PartHead::parse);
     exact("snapshot", &head("snapshot"), SnapshotHead::parse);
+    exact("tombstone", &head("tombstone"), TombstoneHead::parse);
+    exact("tombstone_of_fork", &head("tombstone_of_fork"), TombstoneHead::parse);
+}
+
+#[test]
+fn tombstones_that_no_writer_makes_are_refused() {
+    let good = samples::tombstone_of_fork();
+    let parsed = |head: &TombstoneHead| TombstoneHead::parse(&head.encode());
+    assert_eq!(parsed(&good), Ok(good.clone()));
+    for parent in [2, 3, u64::MAX] {
+        // A lineage of such would not end.
+        let forged = TombstoneHead { parent: Some((crate::ids::RunUid(parent), 1, 1)), ..good.clone() };
+        assert!(matches!(parsed(&forged), Err(CodecError::Unknown { found, .. }) if found == parent));
+    }
+    for (rule, why, fits) in
+        [(RULE_BYTES_MAX, WHY_BYTES_MAX, true), (RULE_BYTES_MAX + 1, 0, false), (1, WHY_BYTES_MAX + 1, false)]
+    {
+        let long = TombstoneHead { rule: "r".repeat(rule), why: "w".repeat(why), ..good.clone() };
+        assert_eq!(parsed(&long).is_ok(), fits, "{rule} {why}");
+    }
+    let mut bytes = samples::tombstone().encode();
+    let at = bytes.len() - 1 - 7 - 8 - 1;
+    assert_eq!(bytes[at], 0, "whether there is a parent");
+    bytes[at] = 2;
+    assert!(matches!(TombstoneHead::parse(&bytes), Err(CodecError::Unknown { found: 2, .. })));
+    bytes[at] = 0;
+    let end = bytes.len() - 2;
+    bytes[end] = 0xff;
+    assert!(TombstoneHead::parse(&bytes).is_err(), "a rule that is no UTF-8");
 }
 
 #[test]
@@ -164,9 +195,9 @@ fn what_a_newer_program_wrote_is_refused_by_name() {
     assert_eq!(header_with(|h| h.cipher = 1), Err(CodecError::Unknown { what: "segment cipher", found: 1 }));
     assert!(matches!(header_with(|h| h.store.0[0] ^= 1), Err(CodecError::Header(_))));
     assert!(matches!(header_with(|h| h.segment.0 += 1), Err(CodecError::Header(_))));
-    assert_eq!(Kind::parse(8, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 8 }));
+    assert_eq!(Kind::parse(9, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 9 }));
     assert_eq!(Kind::parse(0, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 0 }));
-    for kind in [1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19] {
+    for kind in [1, 2, 3, 4, 5, 6, 7, 8, 16, 17, 18, 19] {
         assert!(matches!(Kind::parse(kind, LAYOUT), Ok(Some(known)) if known as u8 == kind));
         for layout in [0, LAYOUT + 1, 255] {
             let expected = CodecError::Unknown { what: "record layout", found: u64::from(layout) };
@@ -193,7 +224,7 @@ fn skippable_records_take_a_seqno_and_no_leaf() {
     };
     let state = with(SKIPPABLE | 8).unwrap();
     assert_eq!((state.next_seqno.0, state.ledger.leaves, state.totals.records), (9, 1, 2));
-    assert_eq!(with(8), Err(CodecError::Unknown { what: "record kind", found: 8 }));
+    assert_eq!(with(9), Err(CodecError::Unknown { what: "record kind", found: 9 }));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::log::manifest::{Clean, FORMAT, Manifest, SegmentEntry, State, TableEn
 use crate::log::paths::Paths;
 use crate::log::record::{
     BodyRef, FrameHead, GroupPart, GroupRest, HistoryCode, Kind, KvHead, PartHead, RecipeRef, RunFields,
-    RunHead, SnapshotHead, SpaceHead,
+    RunHead, SnapshotHead, SpaceHead, TombstoneHead,
 };
 use crate::log::totals::Totals;
 use crate::trace::Component;
@@ -144,6 +144,28 @@ pub(crate) fn snapshot() -> SnapshotHead {
         seq: 300,
         state: blob(),
         embeddings: vec![("e5".into(), inline(&[0, 0, 128, 63]))],
+    }
+}
+
+pub(crate) fn tombstone() -> TombstoneHead {
+    TombstoneHead {
+        namespace: NamespaceId(16),
+        run: RunUid(2),
+        frames: 300,
+        started_ns: TIME_NS,
+        parent: None,
+        dropped_ns: TIME_NS + 1,
+        rule: "normal".into(),
+        why: String::new(),
+    }
+}
+
+pub(crate) fn tombstone_of_fork() -> TombstoneHead {
+    TombstoneHead {
+        parent: Some((RunUid(1), 299, 300)),
+        rule: "forget".into(),
+        why: "asked for".into(),
+        ..tombstone()
     }
 }
 
@@ -400,6 +422,8 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("frame_ahead", record(Kind::Frame, &frame_ahead().encode(), 1)),
         ("frame_part", record(Kind::FramePart, &part().encode(), 1)),
         ("snapshot", record(Kind::Snapshot, &snapshot().encode(), 1)),
+        ("tombstone", record(Kind::Tombstone, &tombstone().encode(), 0)),
+        ("tombstone_of_fork", record(Kind::Tombstone, &tombstone_of_fork().encode(), 0)),
         ("group_part_first", part_record(true)),
         ("group_part_later", part_record(false)),
         ("footer", footer().encode(salt()).unwrap()),

@@ -9,7 +9,7 @@ use crate::kv::core::Core;
 use crate::kv::index::Base;
 use crate::kv::keys::{self, Of};
 use crate::kv::table::Value;
-use crate::log::record::{HistoryCode, Kind, KvHead, RunHead};
+use crate::log::record::{HistoryCode, Kind, KvHead, RunHead, TombstoneHead};
 use crate::log::segments::read;
 use crate::upkeep::compact::live::Live;
 
@@ -19,6 +19,8 @@ pub(super) struct MarkedRun {
     pub(super) namespace: NamespaceId,
     pub(super) place: Place,
     pub(super) lives: bool,
+    /// Its newest record is a tombstone, which is never dropped itself.
+    dropped: bool,
     parent: Option<(RunUid, u32)>,
     /// Frames up to this one are a living fork's.
     pub(super) needed: Option<u32>,
@@ -115,9 +117,13 @@ impl Marker<'_> {
     fn run(&mut self, namespace: NamespaceId, uid: RunUid, value: Value) -> Result<()> {
         let place = keys::place(value);
         let lives = value.kind != keys::ENDED;
-        let head = self.core.logical(place, Kind::Run, |logical| RunHead::parse(logical.head))?;
-        let parent = head.fields.parent.map(|(parent, shared, _)| (parent, shared));
-        let run = MarkedRun { namespace, place, lives, parent, needed: None };
+        let kinds = [Kind::Run, Kind::Tombstone];
+        let (parent, dropped) = self.core.logical_of(place, &kinds, |kind, logical| match kind {
+            Kind::Tombstone => Ok((TombstoneHead::parse(logical.head)?.parent, true)),
+            _ => Ok((RunHead::parse(logical.head)?.fields.parent, false)),
+        })?;
+        let parent = parent.map(|(parent, shared, _)| (parent, shared));
+        let run = MarkedRun { namespace, place, lives, dropped, parent, needed: None };
         self.marked.runs.insert(uid, run);
         Ok(())
     }
@@ -143,7 +149,7 @@ impl Marker<'_> {
             }
         }
         for run in runs.values() {
-            match run.lives || run.needed.is_some() {
+            match run.lives || run.dropped || run.needed.is_some() {
                 true => live.keep(run.place),
                 false => live.keep_end(run.place),
             }

@@ -7,6 +7,7 @@ mod history;
 mod keys;
 mod nondet;
 mod parse;
+mod retention;
 mod runs;
 mod server;
 mod snapshots;
@@ -34,6 +35,7 @@ pub(super) const GROUPS: &[&[Command]] = &[
     snapshots::COMMANDS,
     blobs::COMMANDS,
     history::COMMANDS,
+    retention::COMMANDS,
     store::COMMANDS,
     tokens::COMMANDS,
 ];

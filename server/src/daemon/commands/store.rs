@@ -83,6 +83,9 @@ fn stats(call: &mut Call<'_, '_>) -> Outcome {
         number("runs", stats.runs),
         number("frames", stats.frames),
         number("raw_bytes", stats.raw_bytes),
+        number("dropped_runs", stats.dropped_runs),
+        number("dropped_frames", stats.dropped_frames),
+        number("sampled_out_runs", stats.sampled_out_runs),
         number("disk_bytes", stats.disk_bytes),
         number("segments", stats.segments),
         number("batches", stats.batches),
@@ -162,6 +165,7 @@ fn backup(call: &mut Call<'_, '_>) -> Outcome {
         Err(error) => return Err(Refusal(format!("UNAVAILABLE {}: {error}", to.display()))),
     }
     let report = call.daemon.store.backup(to, sharing)?;
+    call.daemon.store.note_backup(&to.to_string_lossy())?;
     let number = |name: &str, number: u64| field(name, integer_of(number));
     Ok(Reply::Map(vec![
         number("seqno", report.seqno.0),

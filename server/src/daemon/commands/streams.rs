@@ -88,13 +88,18 @@ pub(super) const COMMANDS: &[Command] = &in_group(
     ],
 );
 
+/// Whether an error says that there is no run of a name, never or not any more: the name is free.
+fn is_none(kind: ErrorKind) -> bool {
+    [ErrorKind::NotFound, ErrorKind::Gone].contains(&kind)
+}
+
 /// The run that a word names, if there is one.
 fn find(call: &mut Call<'_, '_>, at: usize) -> Result<Option<RunReader>, Refusal> {
     let (database, key) = (call.database(), call.word(at));
     let found = match std::str::from_utf8(key) {
         Ok(name) if !name.is_empty() => match call.work.space().run(name) {
             Ok(reader) => Some(reader),
-            Err(error) if [ErrorKind::NotFound, ErrorKind::Invalid].contains(&error.kind()) => None,
+            Err(error) if is_none(error.kind()) || error.kind() == ErrorKind::Invalid => None,
             Err(error) => return Err(error.into()),
         },
         _ => None,
@@ -159,7 +164,7 @@ fn stream_of(call: &mut Call<'_, '_>, name: &str, makes: bool) -> Result<Option<
                 "ERR run {name} is {status}: only what XADD began since the daemon began is added to"
             )))
         }
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
+        Err(error) if !is_none(error.kind()) => Err(error.into()),
         Err(_) if !makes => Ok(None),
         Err(_) => {
             call.tenant.may_open()?;

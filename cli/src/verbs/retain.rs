@@ -1,0 +1,270 @@
+//! `annals retain`, `pin`, `unpin` and `forget`: what stays and what goes. A daemon that serves the store has it done; else it is
+//! done here.
+
+use std::path::Path;
+
+use annals::{CompactOptions, Policy, Retention, lasting_ns};
+use annals_server::{POLICY_BYTES_MAX, ask_daemon, ask_daemon_patiently, parse_policy};
+use serde_json::json;
+
+use crate::args::{ForgetArgs, Global, PinArgs, RetainArgs, UnpinArgs};
+use crate::door::{Door, engine};
+use crate::failure::{Code, Failure, Result};
+use crate::input;
+use crate::locate;
+use crate::out::{Out, bytes, count, many, printable, time};
+
+pub(super) fn retain(global: &Global, args: &RetainArgs, out: &mut Out) -> Result<()> {
+    let root = locate::store(global.store.as_deref());
+    let (policy, text) = policy(args.policy.as_deref())?;
+    let at_ns = args.at.as_deref().map(|text| moment(text, jiff::Timestamp::now())).transpose()?;
+    {
+        // Before anything is done, whoever does it.
+        let plan = Door::read(&root, &global.namespace)?.plan_retention(&policy, at_ns)?;
+        if args.dry_run {
+            return tell(plan.report(), false, out);
+        }
+        if !out.json {
+            tell(plan.report(), false, out)?;
+            out.flush()?;
+        }
+    }
+    let at = at_ns.map(|ns| ns.to_string());
+    let mut words: Vec<&[u8]> = vec![b"STORE.RETAIN"];
+    if let Some(text) = &text {
+        words.extend([b"POLICY".as_slice(), text.as_bytes()]);
+    }
+    if let Some(at) = &at {
+        words.extend([b"AT".as_slice(), at.as_bytes()]);
+    }
+    if let Some(reply) = ask_daemon(&root, &words).map_err(engine)? {
+        let done: Retention = serde_json::from_str(&reply).map_err(|error| {
+            let message = format!("the process that serves the store replied what is no report: {error}");
+            Failure::new(Code::Failed, message, "use the same version of annals for both")
+        })?;
+        return if out.json { tell(&done, true, out) } else { summary(&done, true, out) };
+    }
+    let door = Door::write_whole(&root, &global.namespace)?;
+    let plan = door.plan_retention(&policy, at_ns)?;
+    let done = door.retain(plan)?;
+    door.close()?;
+    if out.json { tell(&done, true, out) } else { summary(&done, true, out) }
+}
+
+/// The policy of a file and its text; the built-in one where none is named.
+fn policy(file: Option<&Path>) -> Result<(Policy, Option<String>)> {
+    let Some(file) = file else { return Ok((Policy::default(), None)) };
+    let refused = |place: &str, what: &str| {
+        let message = format!("{}{place}: {}", file.display(), printable(what));
+        Failure::new(
+            Code::Usage,
+            message,
+            "docs/retention.md has all that a policy may hold; nothing was dropped",
+        )
+    };
+    let text = String::from_utf8(input::small(file, POLICY_BYTES_MAX)?).map_err(|error| {
+        refused("", &format!("not UTF-8 after byte {}", error.utf8_error().valid_up_to()))
+    })?;
+    let policy = parse_policy(&text)
+        .map_err(|error| refused(&format!(":{}:{}", error.line, error.column), &error.what))?;
+    Ok((policy, Some(text)))
+}
+
+/// A time as RFC 3339 has it, or so long after or before now: `+8d`, `-2h`.
+fn moment(text: &str, now: jiff::Timestamp) -> Result<u64> {
+    let after = |sign: i128, rest: &str| {
+        let ns = lasting_ns(rest)?;
+        u64::try_from(now.as_nanosecond() + sign * i128::from(ns)).ok()
+    };
+    let found = match text.split_at_checked(1) {
+        Some(("+", rest)) => after(1, rest),
+        Some(("-", rest)) => after(-1, rest),
+        _ => text.parse::<jiff::Timestamp>().ok().and_then(|at| u64::try_from(at.as_nanosecond()).ok()),
+    };
+    found.ok_or_else(|| {
+        let message = format!("--at is a time, and {text:?} is none");
+        Failure::new(Code::Usage, message, "write 2026-01-31T12:00:00Z, or +8d for eight days from now")
+    })
+}
+
+/// What a sweep does, or did.
+fn tell(report: &Retention, done: bool, out: &mut Out) -> Result<()> {
+    if out.json {
+        let dropped = report.dropped();
+        return out.object(&json!({ "done": done, "dropped": dropped, "report": report }));
+    }
+    out.line(format_args!("by the time {}", time(report.at_ns)))?;
+    let row = |name: &str, keep: &str, kept: &annals::Amount, dropped: &annals::Amount| {
+        let mut row = vec![name.to_owned(), keep.to_owned()];
+        for amount in [kept, dropped] {
+            row.extend([count(amount.runs), count(amount.frames), bytes(amount.bytes)]);
+        }
+        row
+    };
+    let nothing = annals::Amount::default();
+    let mut rows: Vec<_> =
+        report.rules.iter().map(|rule| row(&rule.rule, &rule.keep, &rule.kept, &rule.dropped)).collect();
+    rows.push(row("(no rule)", "for ever", &report.unmatched, &nothing));
+    rows.push(row("(pinned)", "for ever", &report.pinned, &nothing));
+    out.table(&["RULE", "KEEPS", ">KEPT", ">FRAMES", ">BYTES", ">DROPPED", ">FRAMES", ">BYTES"], rows)?;
+    if report.open > 0 {
+        out.line(format_args!("{} open, which stay", many(report.open, "run")))?;
+    }
+    summary(report, done, out)
+}
+
+fn summary(report: &Retention, done: bool, out: &mut Out) -> Result<()> {
+    let dropped = report.dropped();
+    let what = format!(
+        "{} with {} and {}",
+        many(dropped.runs - report.held.min(dropped.runs), "run"),
+        many(dropped.frames, "frame"),
+        bytes(dropped.bytes)
+    );
+    if !done {
+        return out.line(format_args!("to be dropped: {what}"));
+    }
+    if report.held > 0 {
+        let held = many(report.held, "run");
+        out.line(format_args!("{held} stayed, since somebody pinned or forked them meanwhile"))?;
+    }
+    out.marked(true, "dropped", format_args!(": {what}; `annals compact` gives back their room"))
+}
+
+pub(super) fn pin(global: &Global, args: &PinArgs, out: &mut Out) -> Result<()> {
+    let root = locate::store(global.store.as_deref());
+    let run = Door::read(&root, &global.namespace)?.run(&args.run)?.id;
+    let words = [b"RUN.PIN".as_slice(), run.as_bytes(), args.why.as_bytes()];
+    if ask(&root, global, &words)?.is_none() {
+        let door = Door::write_existing(&root, &global.namespace)?;
+        door.pin(&run, &args.why)?;
+        door.close()?;
+    }
+    if out.json {
+        return out.object(&json!({ "pinned": run, "why": args.why }));
+    }
+    out.line(format_args!("pinned {}", printable(&run)))
+}
+
+pub(super) fn unpin(global: &Global, args: &UnpinArgs, out: &mut Out) -> Result<()> {
+    let root = locate::store(global.store.as_deref());
+    let run = Door::read(&root, &global.namespace)?.run(&args.run)?.id;
+    let was = match ask(&root, global, &[b"RUN.UNPIN".as_slice(), run.as_bytes()])? {
+        Some(reply) => reply == "OK",
+        None => {
+            let door = Door::write_existing(&root, &global.namespace)?;
+            let was = door.unpin(&run)?;
+            door.close()?;
+            was
+        }
+    };
+    if !was {
+        let message = format!("run `{run}` is not pinned");
+        return Err(Failure::new(Code::NoSuchThing, message, "`annals runs` shows which runs are"));
+    }
+    if out.json {
+        return out.object(&json!({ "unpinned": run }));
+    }
+    out.line(format_args!("unpinned {}", printable(&run)))
+}
+
+pub(super) fn forget(global: &Global, args: &ForgetArgs, out: &mut Out) -> Result<()> {
+    let root = locate::store(global.store.as_deref());
+    let reading = Door::read(&root, &global.namespace)?;
+    let reader = reading.reader(&args.run)?;
+    let (run, uid) = (reader.info().name.clone(), reader.info().uid);
+    if run != args.run {
+        let message = format!("{:?} is not the whole name of a run: {run:?} is", args.run);
+        return Err(Failure::new(Code::NoSuchThing, message, "nothing was forgotten; write the whole name"));
+    }
+    // Whoever reads the store keeps its old files there.
+    drop((reader, reading));
+    let namespace = global.namespace.as_bytes();
+    let words: [&[u8]; 6] =
+        [b"RUN.DROP", run.as_bytes(), args.why.as_bytes(), b"NAMESPACE", namespace, b"COMPACT"];
+    let compacted = match ask_daemon_patiently(&root, &words).map_err(engine)? {
+        Some(done) => done,
+        None => {
+            let door = Door::write_existing(&root, &global.namespace)?;
+            door.forget(&run, &args.why)?;
+            let options = CompactOptions { must_go: vec![uid], ..CompactOptions::default() };
+            let done = door.compact(&options)?;
+            door.close()?;
+            done.to_json()
+        }
+    };
+    let compacted: serde_json::Value = serde_json::from_str(&compacted).unwrap_or_default();
+    let pending = compacted["pending_bytes"].as_u64().unwrap_or_default();
+    let (dropped, held) = Door::read(&root, &global.namespace)?.held_of(uid)?;
+    if out.json {
+        return out.object(&json!({
+            "forgotten": run,
+            "uid": uid.0,
+            "frames": dropped.frames,
+            "dropped_ns": dropped.dropped_ns,
+            "why": dropped.why,
+            "shared_by_forks": held.shared,
+            "segments": held.segments,
+            "compacted": compacted,
+            "backups": held.backups,
+        }));
+    }
+    let frames = many(u64::from(dropped.own_frames()), "frame");
+    let what = format!(": {} (number {}, {frames} of its own)", printable(&run), uid.0);
+    out.marked(true, "forgotten", what)?;
+    if held.shared > 0 {
+        let frames = many(u64::from(held.shared), "frame");
+        out.line(format_args!("{frames} of it stay, since forks that live share them: forget those, too"))?;
+    }
+    if !held.segments.is_empty() || !held.backups.is_empty() || pending > 0 {
+        out.line("what still holds its bytes:")?;
+    }
+    if !held.segments.is_empty() {
+        let files = held.segments.join(", ");
+        out.line(format_args!("  - log files, of which forks need some of it: {files}"))?;
+    }
+    if pending > 0 {
+        let pending = bytes(pending);
+        out.line(format_args!(
+            "  - {pending} of old log files, until the processes that read them end or look again"
+        ))?;
+    }
+    for place in &held.backups {
+        out.line(format_args!("  - a backup: {}", printable(place)))?;
+    }
+    out.line("copies that were made by other means, exports and tapes are not known here")
+}
+
+/// Has the daemon of the store do something in this namespace, if one serves it.
+fn ask(root: &Path, global: &Global, words: &[&[u8]]) -> Result<Option<String>> {
+    let namespace = ["NAMESPACE".as_bytes(), global.namespace.as_bytes()];
+    let words: Vec<&[u8]> = words.iter().copied().chain(namespace).collect();
+    ask_daemon(root, &words).map_err(engine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_absolute_or_counted_from_now() {
+        let now: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let now_ns = u64::try_from(now.as_nanosecond()).unwrap();
+        let day = 86_400_000_000_000;
+        for (text, ns) in [
+            ("+8d", Some(now_ns + 8 * day)),
+            ("-1w", Some(now_ns - 7 * day)),
+            ("+0s", Some(now_ns)),
+            ("2026-01-09T00:00:00Z", Some(now_ns + 8 * day)),
+            ("2026-01-09T01:00:00+01:00", Some(now_ns + 8 * day)),
+            ("1969-12-31T23:59:59Z", None),
+            ("-100y", None),
+            ("8d", None),
+            ("+8", None),
+            ("tomorrow", None),
+            ("", None),
+        ] {
+            assert_eq!(moment(text, now).ok(), ns, "{text}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What stays and what goes, as a user meets it.
+
+use crate::{Bench, LINES};
+
+/// A store with a run that ended well, `a`, and one that failed, `b`.
+fn recorded() -> Bench {
+    let bench = Bench::new();
+    bench
+        .pipe("import --format chat -", LINES.replace("\"reward\":0", "\"status\":\"failed\"").as_bytes())
+        .ok();
+    bench
+}
+
+fn runs(bench: &Bench) -> Vec<String> {
+    let rows = bench.run("runs --json").json();
+    rows.iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_sweep_says_by_rule_what_goes_before_it_goes_and_the_ledger_says_it_afterwards() {
+    let bench = recorded();
+    let text = bench.run("retain").text();
+    assert!(text.contains("to be dropped: 0 runs"), "{text}");
+    let text = bench.run("retain --dry-run --at +8d").text();
+    assert!(text.contains("normal") && text.contains("to be dropped: 1 run with"), "{text}");
+    assert_eq!(runs(&bench), ["a", "b"], "a dry run changes nothing");
+    let [dry] = bench.run("retain --dry-run --at +8d --json").json().try_into().unwrap();
+    assert_eq!((&dry["done"], &dry["dropped"]["runs"]), (&false.into(), &1.into()));
+    let text = bench.run("retain --at +8d").text();
+    let (before, after) =
+        (text.find("to be dropped: 1 run").unwrap(), text.find("dropped: 1 run with").unwrap());
+    assert!(before <= after && text.trim_end().ends_with("gives back their room"), "{text}");
+    assert_eq!(runs(&bench), ["b"]);
+    let error = bench.run("show a@1").failed(4);
+    assert!(error.contains("was dropped 20") && error.contains("by the rule \"normal\""), "{error}");
+    let [gap] = bench.run("ledger gaps --json").json().try_into().unwrap();
+    assert_eq!(
+        (&gap["what"], &gap["rule"], &gap["uid"], &gap["run"]),
+        (&"dropped".into(), &"normal".into(), &1.into(), &serde_json::Value::Null)
+    );
+    let text = bench.run("ledger gaps").text();
+    assert!(
+        text.starts_with("dropped 20") && text.contains("(number 1, ") && text.ends_with(": normal\n"),
+        "{text}"
+    );
+    let [stats] = bench.run("stats --json").json().try_into().unwrap();
+    assert_eq!((&stats["runs"], &stats["dropped_runs"]), (&1.into(), &1.into()));
+    bench.run("verify").ok();
+    let [done] = bench.run("retain --at +91d --json").json().try_into().unwrap();
+    assert_eq!((&done["done"], &done["dropped"]["runs"]), (&true.into(), &1.into()));
+    assert_eq!(done["report"]["rules"][0]["rule"], "failed");
+    assert!(runs(&bench).is_empty());
+}
+
+#[test]
+fn a_policy_of_ones_own_is_followed_and_a_wrong_one_drops_nothing() {
+    let bench = recorded();
+    bench.write("keep.toml", "[[rule]]\nname = \"one\"\nkeep_newest = 1\n");
+    bench.run("retain --policy keep.toml").ok();
+    assert_eq!(runs(&bench), ["b"]);
+    for (text, place, what) in [
+        ("[[rule]]\nstatus = \"open\"\nkeep = \"0d\"\n", ":1:1", "open runs"),
+        ("[[rule]]\npinned = true\nkeep = \"0d\"\n", ":1:1", "pinned runs"),
+        ("[[rule]]\nkeep = \"0d\"\nkept = 1\n", ":3:1", "no key of"),
+        ("[[rule]]\nkeep = \"0d\"\nkeep_for_ever = true\n", ":1:1", "contradicts itself"),
+    ] {
+        bench.write("wrong.toml", text);
+        let error = bench.run("retain --policy wrong.toml").failed(2);
+        assert!(error.contains(&format!("wrong.toml{place}")) && error.contains(what), "{error}");
+    }
+    for at in ["tomorrow", "8d", "+8x", "1950-01-01T00:00:00Z"] {
+        let error = bench.run_args(["retain", "--at", at]).failed(2);
+        assert!(error.contains("is a time"), "{error}");
+    }
+    bench.run("retain --policy nowhere.toml").failed(4);
+    assert_eq!(runs(&bench), ["b"]);
+    assert_eq!(Bench::new().run("retain").failed(4), format!("no store at {}", ".annals"));
+}
+
+#[test]
+fn a_pin_keeps_a_run_until_it_is_taken_away() {
+    let bench = recorded();
+    bench.run_args(["pin", "a", "--why", "an example"]).ok();
+    assert!(bench.run("runs").text().contains("ok, pinned"));
+    assert!(bench.run("show a").text().contains("pinned: an example"));
+    assert_eq!(bench.run("show a --json").json()[0]["pinned"], "an example");
+    let text = bench.run("retain --at +1000d").text();
+    assert!(text.contains("(pinned)"), "{text}");
+    assert_eq!(runs(&bench), ["a"]);
+    let error = bench.run("forget a --why asked").failed(1);
+    assert!(error.contains("is pinned"), "{error}");
+    bench.run("unpin a").ok();
+    let error = bench.run("unpin a").failed(4);
+    assert!(error.contains("not pinned"), "{error}");
+    bench.run("retain --at +1000d").ok();
+    assert!(runs(&bench).is_empty());
+    bench.run("pin a --why late").failed(4);
+}
+
+#[test]
+fn what_is_forgotten_is_gone_at_once_and_what_still_holds_it_is_named() {
+    let bench = recorded();
+    bench.run("backup copy").ok();
+    assert!(bench.run("forget l --why x").failed(4).contains("no run"));
+    let [told] = bench.run_args(["forget", "a", "--why", "asked for", "--json"]).json().try_into().unwrap();
+    assert_eq!(
+        (&told["forgotten"], &told["uid"], &told["why"]),
+        (&"a".into(), &1.into(), &"asked for".into())
+    );
+    assert_eq!(told["segments"], serde_json::json!([]), "it was compacted");
+    assert!(told["compacted"]["rewritten"].as_u64().unwrap() > 0, "{told}");
+    let backup = bench.path("copy").canonicalize().unwrap();
+    assert_eq!(told["backups"], serde_json::json!([backup.to_str().unwrap()]));
+    bench.run("show a").failed(4);
+    let text = bench.run("ledger gaps").text();
+    assert!(text.contains(": forget (asked for)"), "{text}");
+    let text = bench.run_args(["forget", "b", "--why", "asked for, too"]).text();
+    assert!(
+        text.contains("forgotten: b") && !text.contains("log files") && text.contains("a backup: "),
+        "{text}"
+    );
+    bench.run("forget b --why again").failed(4);
+    // Not by the beginning of a name, and not as the last one.
+    bench.pipe("import --format chat -", LINES.replace("\"a\"", "\"alpha\"").as_bytes()).ok();
+    for name in ["alp", "last"] {
+        let error = bench.run_args(["forget", name, "--why", "x"]).failed(4);
+        assert!(error.contains("whole name"), "{error}");
+    }
+    bench.run("forget alpha --why").failed(2);
+}
+
+#[test]
+fn a_daemon_has_it_done_for_the_command_line_and_keeps_that_it_was() {
+    let bench = recorded();
+    let daemon = bench.serve(&[]);
+    bench.run_args(["pin", "b", "--why", "look at it"]).ok();
+    let [done] = bench.run("retain --at +1000d --json").json().try_into().unwrap();
+    assert_eq!((&done["done"], &done["dropped"]["runs"]), (&true.into(), &1.into()));
+    assert_eq!(done["report"]["pinned"]["runs"], 1);
+    assert!(bench.run("forget b --why asked").failed(1).contains("is pinned"));
+    bench.run("unpin b").ok();
+    assert!(bench.run("unpin b").failed(4).contains("not pinned"));
+    bench.run_args(["forget", "b", "--why", "asked for"]).ok();
+    bench.run("show b").failed(4);
+    bench.write("wrong.toml", "[[rule]]\npinned = true\nkeep = \"0d\"\n");
+    bench.run("retain --policy wrong.toml").failed(2);
+    daemon.signal("-TERM");
+    assert_eq!(daemon.ended().0, Some(0));
+    assert!(runs(&bench).is_empty());
+    // What was done, of a run by its number: its name is nowhere in it.
+    let frames = bench.run("--namespace annals replay --all --json").json();
+    let words: Vec<String> = frames.iter().map(|frame| frame["input"].as_str().unwrap().to_owned()).collect();
+    for (words, done) in
+        words.iter().zip(["RUN.PIN\",\"2", "STORE.RETAIN", "RUN.UNPIN\",\"2", "RUN.DROP\",\"2\",\"asked for"])
+    {
+        assert!(words.contains(done), "{words}");
+    }
+    assert_eq!(words.len(), 4);
+}
+
+#[test]
+fn a_daemon_sweeps_on_schedule() {
+    let bench = recorded();
+    bench.write("all.toml", "[[rule]]\nname = \"all\"\nkeep = \"0d\"\n");
+    let refused = bench.run("serve --retain nowhere.toml").failed(1);
+    assert!(refused.contains("cannot read the policy"), "{refused}");
+    bench.run("serve --sweep-every 1h").failed(2);
+    bench.write("serve.toml", "retain = \"all.toml\"\nsweep_every = \"1s\"\n");
+    let daemon = bench.serve(&["--config", "serve.toml"]);
+    while !runs(&bench).is_empty() {
+        std::thread::yield_now();
+    }
+    // Again and again: what comes later goes, too.
+    let mut client = bench.connect();
+    std::io::Write::write_all(&mut client, b"run.begin name later\r\nrun.end later\r\n").unwrap();
+    while bench.run("stats --json").json()[0]["dropped_runs"] != 3 {
+        std::thread::yield_now();
+    }
+    daemon.signal("-TERM");
+    assert_eq!(daemon.ended().0, Some(0));
+    let gaps = bench.run("ledger gaps --json").json();
+    assert_eq!(gaps.iter().filter(|gap| gap["rule"] == "all").count(), 3);
+    let said = bench.run("--namespace annals replay --all --json").text();
+    assert!(said.contains("schedule") && said.contains("2 runs dropped"), "{said}");
+}

@@ -1,0 +1,318 @@
+//! Dropping runs, and what keeps them from it.
+//!
+//! A dropped run is a tombstone in the log: who it was by number, how many frames it had, when and by which rule it went. What
+//! it held is no longer found by anybody but its forks, and compaction frees what they do not need.
+//!
+//! Never dropped: a run that is open, one that is pinned, and one of which a fork is about to begin. A pin is a key of the
+//! keyspace `annals.pins` of the run's namespace, the run's number in eight bytes, big-endian; its value is JSON with `why` and
+//! `pinned_ns`. Whoever pins, drops or begins a fork does so behind one lock, so that none of them acts on what
+//! another is about to change.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::ids::{NamespaceId, RunUid};
+use crate::kv::core::Core;
+use crate::kv::keys;
+use crate::kv::keyspace::{History, ScanRange};
+use crate::kv::write::BatchWriter;
+use crate::log::queue::Durability;
+use crate::log::record::{Kind, RULE_BYTES_MAX, TombstoneHead, WHY_BYTES_MAX};
+use crate::log::segments::lock;
+use crate::store::Namespace;
+use crate::trace::model::{Status, check_text};
+use crate::trace::reader::{Known, RunReader, find_name, run_known, run_record};
+
+/// The keyspace of pins.
+pub(crate) const PINS: &str = "annals.pins";
+/// Tombstones that are committed together at most.
+const BATCH_RUNS_MAX: usize = 4096;
+/// Keys of the index that are looked at together.
+const PAGE: usize = 4096;
+
+/// Runs of which forks were prepared that are not in the log yet, and how many.
+#[derive(Debug, Default)]
+pub(crate) struct Forking(HashMap<RunUid, usize>);
+
+impl Forking {
+    /// Keeps a run from being dropped until [`Forking::begun`].
+    pub(crate) fn prepared(&mut self, parent: RunUid) {
+        *self.0.entry(parent).or_default() += 1;
+    }
+
+    /// A fork of this run is in the log, or will never be.
+    pub(crate) fn begun(&mut self, parent: RunUid) {
+        if let Some(count) = self.0.get_mut(&parent) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&parent);
+            }
+        }
+    }
+}
+
+/// A run that was dropped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dropped {
+    /// Its number. Its name is not kept.
+    pub uid: RunUid,
+    /// Frames that it had, shared ones included.
+    pub frames: u32,
+    /// Of these, the frames that it shared with the run it was forked from.
+    pub shared: u32,
+    /// When it began, nanoseconds since 1970-01-01 UTC.
+    pub started_ns: u64,
+    /// When it was dropped.
+    pub dropped_ns: u64,
+    /// The rule by which it was.
+    pub rule: String,
+    /// The reason that whoever dropped it gave; empty where nobody did.
+    pub why: String,
+}
+
+/// A run that is kept whatever the rules say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pin {
+    /// The run's number.
+    pub uid: RunUid,
+    /// Why it is kept.
+    pub why: String,
+    /// When it was pinned, nanoseconds since 1970-01-01 UTC.
+    pub pinned_ns: u64,
+}
+
+/// A pin as it is kept.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct KeptPin {
+    why: String,
+    pinned_ns: u64,
+}
+
+/// Why a run cannot be dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held {
+    Open,
+    Pinned,
+    Forking,
+}
+
+impl Held {
+    fn error(self, what: &str) -> Error {
+        Error::conflict(match self {
+            Self::Open => format!("{what} is open: end it first"),
+            Self::Pinned => format!("{what} is pinned: unpin it first"),
+            Self::Forking => format!("a fork of {what} is about to begin: wait for it"),
+        })
+    }
+}
+
+impl From<TombstoneHead> for Dropped {
+    fn from(head: TombstoneHead) -> Self {
+        Self {
+            uid: head.run,
+            frames: head.frames,
+            shared: head.parent.map_or(0, |(_, shared, _)| shared),
+            started_ns: head.started_ns,
+            dropped_ns: head.dropped_ns,
+            rule: head.rule,
+            why: head.why,
+        }
+    }
+}
+
+impl Namespace {
+    /// The run of this number, whatever its name is.
+    ///
+    /// # Errors
+    /// `Gone` with when and by which rule for one that was dropped; `NotFound`, `Damaged`, `Unavailable`.
+    pub fn run_numbered(&self, uid: RunUid) -> Result<RunReader> {
+        RunReader::open(self.store.core(), self.id, uid)
+    }
+
+    /// Drops a run: it reads as `Gone` from then on. What its forks share with it stays theirs. On disk when this returns.
+    ///
+    /// # Errors
+    /// `Conflict` for a run that is open or pinned, or of which a fork is about to begin; `NotFound` or `Gone` where there is none of
+    /// this name; `Invalid` for a rule or reason that is too long or has control characters; `Unavailable`, `Poisoned`.
+    pub fn drop_run(&self, run: &str, rule: &str, why: &str) -> Result<Dropped> {
+        let uid = self.run(run)?.info().uid;
+        let held = self.drop_runs(&[uid], rule, why)?;
+        if let Some((_, held)) = held.first() {
+            return Err(held.error(&format!("run {run:?}")));
+        }
+        match run_known(self.store.core(), self.id, uid)? {
+            Some(Known::Dropped(head)) => Ok(head.into()),
+            _ => Err(Error::conflict(format!("run {run:?} was replaced meanwhile"))),
+        }
+    }
+
+    /// Drops runs, many in a commit; gives those that cannot be, and why. One that is gone already is passed over.
+    pub(crate) fn drop_runs(&self, uids: &[RunUid], rule: &str, why: &str) -> Result<Vec<(RunUid, Held)>> {
+        check_text("the rule by which a run is dropped", rule, 1, RULE_BYTES_MAX)?;
+        check_text("the reason why a run is dropped", why, 0, WHY_BYTES_MAX)?;
+        let core = self.store.core();
+        let mut held = Vec::new();
+        for some in uids.chunks(BATCH_RUNS_MAX) {
+            let forking = lock(&self.store.recording().forking);
+            let pins = self.pins_by_number()?;
+            let dropped_ns = core.io.now_ns();
+            let mut writer = BatchWriter::new(core, self.id)?;
+            for uid in some {
+                let Some((head, _)) = run_record(core, self.id, *uid)? else { continue };
+                let fields = head.fields;
+                if fields.gone {
+                    continue;
+                }
+                if let Some(why) = holding(&forking, &pins, *uid, fields.status) {
+                    held.push((*uid, why));
+                    continue;
+                }
+                let head = TombstoneHead {
+                    namespace: self.id,
+                    run: *uid,
+                    frames: fields.frames,
+                    started_ns: fields.started_ns,
+                    parent: fields.parent,
+                    dropped_ns,
+                    rule: rule.to_owned(),
+                    why: why.to_owned(),
+                };
+                writer.record(Kind::Tombstone, &head.encode(), &[])?;
+            }
+            // Waited for under the lock: the next one is to find them dropped.
+            if let Some((_, ticket)) = writer.submit(Durability::Disk)? {
+                ticket.wait()?;
+            }
+        }
+        Ok(held)
+    }
+
+    /// Keeps a run whatever the rules say, until it is unpinned; a pin that it has is replaced. On disk when this returns.
+    ///
+    /// # Errors
+    /// `NotFound`, `Gone`; `Invalid` for a reason that is empty, too long or has control characters; `Unavailable`,
+    /// `Poisoned`.
+    pub fn pin(&self, run: &str, why: &str) -> Result<Pin> {
+        check_text("the reason why a run is pinned", why, 1, WHY_BYTES_MAX)?;
+        let core = self.store.core();
+        let keyspace = self.keyspace(PINS, History::Latest)?;
+        let _forking = lock(&self.store.recording().forking);
+        let uid = self.run(run)?.info().uid;
+        let pin = Pin { uid, why: why.to_owned(), pinned_ns: core.io.now_ns() };
+        let kept = KeptPin { why: pin.why.clone(), pinned_ns: pin.pinned_ns };
+        let kept = serde_json::to_vec(&kept).map_err(|e| Error::bug(e.to_string()))?;
+        let mut batch = self.batch();
+        batch.put(&keyspace, &uid.0.to_be_bytes(), kept);
+        batch.submit_with(Durability::Disk)?.wait()?;
+        Ok(pin)
+    }
+
+    /// Takes a run's pin away; says whether it had one. On disk when this returns.
+    ///
+    /// # Errors
+    /// `NotFound`, `Gone`, `Unavailable`, `Poisoned`.
+    pub fn unpin(&self, run: &str) -> Result<bool> {
+        let uid = self.run(run)?.info().uid;
+        let Some(keyspace) = self.find_keyspace(PINS)? else { return Ok(false) };
+        let _forking = lock(&self.store.recording().forking);
+        let key = uid.0.to_be_bytes();
+        if keyspace.get(&key)?.is_none() {
+            return Ok(false);
+        }
+        let mut batch = self.batch();
+        batch.delete(&keyspace, &key);
+        batch.submit_with(Durability::Disk)?.wait()?;
+        Ok(true)
+    }
+
+    /// The pins of this namespace, by the runs' numbers.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn pins(&self) -> Result<Vec<Pin>> {
+        Ok(self.pins_by_number()?.into_values().collect())
+    }
+
+    pub(crate) fn pins_by_number(&self) -> Result<BTreeMap<RunUid, Pin>> {
+        let mut pins = BTreeMap::new();
+        let Some(keyspace) = self.find_keyspace(PINS)? else { return Ok(pins) };
+        for pair in keyspace.scan(ScanRange::all()) {
+            let (key, value) = pair?;
+            let Ok(number) = <[u8; 8]>::try_from(key.as_slice()) else { continue };
+            let uid = RunUid(u64::from_be_bytes(number));
+            // Whatever stands there, it is a pin: a run is rather kept than lost.
+            let KeptPin { why, pinned_ns } = serde_json::from_slice(&value).unwrap_or_default();
+            pins.insert(uid, Pin { uid, why, pinned_ns });
+        }
+        Ok(pins)
+    }
+
+    /// Calls `each` with every run of this namespace that was dropped, by number. Replaced runs are not among them.
+    ///
+    /// # Errors
+    /// What `each` gives; `Damaged`, `Unavailable`.
+    pub fn dropped(&self, each: &mut dyn FnMut(Dropped) -> Result<()>) -> Result<()> {
+        let core = self.store.core();
+        let prefix = keys::runs(self.id);
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let _pin = core.pin();
+            let (hits, more) = core.index.ended(&prefix, after.as_deref(), PAGE)?;
+            for hit in hits {
+                let place = keys::place(hit.value);
+                let head =
+                    core.logical_of(place, &[Kind::Run, Kind::Tombstone], |kind, logical| match kind {
+                        Kind::Tombstone => TombstoneHead::parse(logical.head).map(Some),
+                        _ => Ok(None),
+                    })?;
+                if let Some(head) = head {
+                    each(head.into())?;
+                }
+            }
+            match more {
+                Some(last) => after = Some(last),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Refuses to replace a run that is pinned.
+    pub(crate) fn check_replaceable(&self, name: &str) -> Result<()> {
+        match find_name(self.store.core(), self.id, name)? {
+            Some(uid) if self.pins_by_number()?.contains_key(&uid) => {
+                Err(Error::conflict(format!("run {name:?} is pinned: unpin it before it is replaced")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What keeps a run from being dropped.
+fn holding(forking: &Forking, pins: &BTreeMap<RunUid, Pin>, uid: RunUid, status: u8) -> Option<Held> {
+    if status == Status::Open.code() {
+        Some(Held::Open)
+    } else if pins.contains_key(&uid) {
+        Some(Held::Pinned)
+    } else if forking.0.contains_key(&uid) {
+        Some(Held::Forking)
+    } else {
+        None
+    }
+}
+
+/// Whether a run was dropped.
+pub(crate) fn is_dropped(core: &Arc<Core>, namespace: NamespaceId, uid: RunUid) -> Result<bool> {
+    Ok(matches!(run_known(core, namespace, uid)?, Some(Known::Dropped(_))))
+}
+
+impl Dropped {
+    /// Frames of its own: those that are gone with it, but for what forks of it share.
+    #[must_use]
+    pub fn own_frames(&self) -> u32 {
+        self.frames.saturating_sub(self.shared)
+    }
+}

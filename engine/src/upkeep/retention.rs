@@ -1,0 +1,371 @@
+//! What a policy decides: which runs stay and which go. Pure: facts and a time in, verdicts out; `sweep` reads the facts and does
+//! what was decided.
+//!
+//! A run is judged by the first rule that matches it. One that no rule matches stays. Open and pinned runs are never judged. What operators
+//! had done, in the store's own namespace, is for rules only that name that.
+//! A share, of a rule or of sampling, is taken by a hash of the store's identity and the run's number, so the same runs stay whoever
+//! asks and however often; who is among 5% is also among 10%.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use crate::error::{Error, Result};
+use crate::ids::{RunUid, StoreId};
+use crate::log::record::RULE_BYTES_MAX;
+use crate::trace::{Component, Severity, Status};
+
+/// The most rules of a policy.
+pub const RETENTION_RULES_MAX: usize = 100;
+/// The rule by which runs go that sampling leaves out.
+pub const SAMPLING: &str = "sampling";
+/// The rule of what somebody had forgotten.
+pub const FORGET: &str = "forget";
+
+const DAY_NS: u64 = 86_400 * 1_000_000_000;
+
+/// What operators had done to the store stands in this namespace: no rule is for it but one that names it.
+pub(crate) const OWN_NAMESPACE: &str = "annals";
+
+/// How much of something stays, in millionths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share(u32);
+
+/// What becomes of the runs that a rule matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// So many nanoseconds after their end they go.
+    ForNs(u64),
+    /// In each namespace so many stay, those that ended last.
+    Newest(u64),
+    /// This share of them stays, the others go.
+    Share(Share),
+    /// They stay.
+    Forever,
+}
+
+/// Which runs, and what becomes of them. An empty list is no condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// What tombstones and reports call it: 1 to 256 bytes.
+    pub name: String,
+    /// Names of namespaces; a `*` at the end stands for any rest. None: all but the store's own.
+    pub namespaces: Vec<String>,
+    /// How they ended.
+    pub statuses: Vec<Status>,
+    /// How much they matter.
+    pub severities: Vec<Severity>,
+    /// Tags of which they have one: the key, and its value where that is to be just that.
+    pub tags: Vec<(String, Option<String>)>,
+    /// Components of which they have a frame.
+    pub components: Vec<Component>,
+    /// They ended longer ago than this, in nanoseconds.
+    pub older_than_ns: Option<u64>,
+    /// They ended less long ago than this.
+    pub younger_than_ns: Option<u64>,
+    /// Whether they are pinned.
+    pub pinned: Option<bool>,
+    /// What becomes of them.
+    pub keep: Keep,
+}
+
+/// Rules in their order, and what sampling leaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// The first that matches counts.
+    pub rules: Vec<Rule>,
+    /// Of runs that ended well and matter no more than any other, this share stays; the others go at the next sweep. What a rule keeps for
+    /// ever is not sampled.
+    pub sample: Share,
+}
+
+/// What is known of a run that has ended and is not pinned.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) status: Status,
+    pub(crate) severity: Severity,
+    pub(crate) tags: &'a [(String, String)],
+    pub(crate) ended_ns: u64,
+}
+
+/// What a run falls to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    Rule(usize),
+    Sampling,
+    /// No rule matches.
+    Nothing,
+}
+
+/// A run on its way to a verdict.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Judged {
+    /// Which of the namespaces, for whoever asks.
+    pub(crate) namespace: u32,
+    pub(crate) uid: RunUid,
+    pub(crate) ended_ns: u64,
+    pub(crate) cause: Cause,
+    /// It goes.
+    pub(crate) goes: bool,
+}
+
+impl Share {
+    /// All of it.
+    pub const ALL: Self = Self(1_000_000);
+
+    /// So many millionths; `None` for more than all.
+    #[must_use]
+    pub fn of_millionths(millionths: u32) -> Option<Self> {
+        (millionths <= Self::ALL.0).then_some(Self(millionths))
+    }
+
+    /// From a text as `5%` or `0.5%`: up to four digits after the point.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let number = text.strip_suffix('%')?;
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if !digits(whole) || !digits(fraction) || whole.len() > 3 || fraction.len() > 4 {
+            return None;
+        }
+        let fraction: u32 = format!("{fraction:0<4}").parse().ok()?;
+        Self::of_millionths(whole.parse::<u32>().ok()?.checked_mul(10_000)?.checked_add(fraction)?)
+    }
+
+    /// Whether a run of a store is among it.
+    pub(crate) fn has(self, store: StoreId, uid: RunUid) -> bool {
+        let mut hasher = blake3::Hasher::new_derive_key("annals share of runs 1");
+        hasher.update(&store.0);
+        hasher.update(&uid.0.to_le_bytes());
+        let [a, b, c, d, e, f, g, h, ..] = *hasher.finalize().as_bytes();
+        let drawn = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        u128::from(drawn) * u128::from(Self::ALL.0) >> 64 < u128::from(self.0)
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, rest) = (self.0 / 10_000, self.0 % 10_000);
+        match rest {
+            0 => write!(f, "{whole}%"),
+            rest => write!(f, "{whole}.{}%", format!("{rest:04}").trim_end_matches('0')),
+        }
+    }
+}
+
+impl fmt::Display for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ForNs(ns) => write!(f, "for {}", Lasting(*ns)),
+            Self::Newest(count) => write!(f, "the newest {count}"),
+            Self::Share(share) => write!(f, "{share}"),
+            Self::Forever => f.write_str("for ever"),
+        }
+    }
+}
+
+/// A time that something lasts, in the greatest unit that has no rest.
+struct Lasting(u64);
+
+impl fmt::Display for Lasting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(365 * DAY_NS, "y"), (DAY_NS, "d"), (DAY_NS / 24, "h"), (DAY_NS / 1440, "min")];
+        match units.into_iter().find(|(unit, _)| self.0 >= *unit && self.0 % unit == 0) {
+            Some((unit, name)) => write!(f, "{}{name}", self.0 / unit),
+            None => write!(f, "{}s", self.0 / 1_000_000_000),
+        }
+    }
+}
+
+/// Nanoseconds from a text as `7d`: a whole number and `s`, `min`, `h`, `d`, `w` or `y` (365 days).
+#[must_use]
+pub fn lasting_ns(text: &str) -> Option<u64> {
+    let at = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at_checked(at)?;
+    let unit_ns = match unit {
+        "s" => 1_000_000_000,
+        "min" => DAY_NS / 1440,
+        "h" => DAY_NS / 24,
+        "d" => DAY_NS,
+        "w" => 7 * DAY_NS,
+        "y" => 365 * DAY_NS,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit_ns)
+}
+
+impl Rule {
+    /// A rule without a condition.
+    #[must_use]
+    pub fn new(name: impl Into<String>, keep: Keep) -> Self {
+        Self {
+            name: name.into(),
+            namespaces: Vec::new(),
+            statuses: Vec::new(),
+            severities: Vec::new(),
+            tags: Vec::new(),
+            components: Vec::new(),
+            older_than_ns: None,
+            younger_than_ns: None,
+            pinned: None,
+            keep,
+        }
+    }
+
+    /// Whether it matches whatever run there is.
+    #[must_use]
+    pub fn is_for_all(&self) -> bool {
+        *self == Self { name: self.name.clone(), keep: self.keep, ..Self::new("", self.keep) }
+    }
+
+    /// What it must not say.
+    ///
+    /// # Errors
+    /// A sentence, where it would drop open or pinned runs, contradicts itself or has no name that can be kept.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        let keeps_all = self.keep == Keep::Forever;
+        if self.name.is_empty() || self.name.len() > RULE_BYTES_MAX || self.name.chars().any(char::is_control)
+        {
+            return Err(format!(
+                "has a name that is not 1 to {RULE_BYTES_MAX} bytes without control characters"
+            ));
+        }
+        if [SAMPLING, FORGET].contains(&self.name.as_str()) {
+            return Err(format!("is called {:?}, which is a rule of annals' own", self.name));
+        }
+        if self.statuses.contains(&Status::Open) && !keeps_all {
+            return Err("would drop open runs: a run that has not ended is never dropped".to_owned());
+        }
+        if self.pinned == Some(true) && !keeps_all {
+            return Err("would drop pinned runs: a pin keeps a run until it is taken away".to_owned());
+        }
+        if let (Some(older), Some(younger)) = (self.older_than_ns, self.younger_than_ns)
+            && older >= younger
+        {
+            return Err("contradicts itself: no run is older than older_than and younger than younger_than"
+                .to_owned());
+        }
+        if self.keep == Keep::Newest(0) {
+            return Err("keeps the newest 0: write keep = \"0d\" if none are to stay".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Whether it matches but for components, which cost a look at frames.
+    fn matches(&self, run: &Facts<'_>, at_ns: u64) -> bool {
+        let age_ns = at_ns.saturating_sub(run.ended_ns);
+        let named = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(begin) => run.namespace.starts_with(begin),
+            None => run.namespace == pattern,
+        };
+        let tagged = |(key, value): &(String, Option<String>)| {
+            run.tags.iter().any(|(k, v)| k == key && value.as_ref().is_none_or(|value| v == value))
+        };
+        (self.namespaces.is_empty() && run.namespace != OWN_NAMESPACE || self.namespaces.iter().any(named))
+            && (self.statuses.is_empty() || self.statuses.contains(&run.status))
+            && (self.severities.is_empty() || self.severities.contains(&run.severity))
+            && (self.tags.is_empty() || self.tags.iter().any(tagged))
+            && self.older_than_ns.is_none_or(|older| age_ns > older)
+            && self.younger_than_ns.is_none_or(|younger| age_ns < younger)
+            // What is pinned is not judged at all.
+            && self.pinned != Some(true)
+    }
+}
+
+impl Default for Policy {
+    /// What holds where nobody says otherwise: runs that failed, were abandoned, flagged or escalated stay 90 days, all others 7.
+    fn default() -> Self {
+        let ended = vec![Status::Failed, Status::Abandoned];
+        let marked = vec![Severity::Flagged, Severity::Escalated];
+        Self {
+            rules: vec![
+                Rule { statuses: ended, ..Rule::new("failed", Keep::ForNs(90 * DAY_NS)) },
+                Rule { severities: marked, ..Rule::new("marked", Keep::ForNs(90 * DAY_NS)) },
+                Rule::new("normal", Keep::ForNs(7 * DAY_NS)),
+            ],
+            sample: Share::ALL,
+        }
+    }
+}
+
+impl Policy {
+    /// Refuses what would drop open or pinned runs, contradicts itself or can never have an effect.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the rule.
+    pub fn check(&self) -> Result<()> {
+        if self.rules.len() > RETENTION_RULES_MAX {
+            return Err(Error::invalid(format!("a policy has at most {RETENTION_RULES_MAX} rules")));
+        }
+        for (at, rule) in self.rules.iter().enumerate() {
+            rule.check().map_err(|what| Error::invalid(format!("rule {:?} {what}", rule.name)))?;
+            let before = self.rules.get(..at).unwrap_or_default();
+            if let Some(other) = before.iter().find(|other| other.is_for_all() || other.name == rule.name) {
+                let what = if other.name == rule.name {
+                    "has the name of another"
+                } else {
+                    "is never reached: the one before matches all"
+                };
+                return Err(Error::invalid(format!("rule {:?} {what}", rule.name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a run falls to; `has` says whether it has a frame of one of these components.
+    pub(crate) fn cause(
+        &self,
+        (store, uid): (StoreId, RunUid),
+        run: &Facts<'_>,
+        at_ns: u64,
+        has: &mut dyn FnMut(&[Component]) -> Result<bool>,
+    ) -> Result<Cause> {
+        let mut found = Cause::Nothing;
+        for (at, rule) in self.rules.iter().enumerate() {
+            if rule.matches(run, at_ns) && (rule.components.is_empty() || has(&rule.components)?) {
+                found = Cause::Rule(at);
+                break;
+            }
+        }
+        let for_ever = matches!(found, Cause::Rule(at) if self.rules.get(at).is_some_and(|rule| rule.keep == Keep::Forever));
+        let is_plain =
+            run.status == Status::Ok && run.severity <= Severity::Normal && run.namespace != OWN_NAMESPACE;
+        Ok(match is_plain && !for_ever && !self.sample.has(store, uid) {
+            true => Cause::Sampling,
+            false => found,
+        })
+    }
+
+    /// Says of each run whether it goes.
+    pub(crate) fn decide(&self, store: StoreId, at_ns: u64, runs: &mut [Judged]) {
+        let mut newest: HashMap<(usize, u32), Vec<usize>> = HashMap::new();
+        for (index, run) in runs.iter_mut().enumerate() {
+            let Cause::Rule(at) = run.cause else {
+                run.goes = run.cause == Cause::Sampling;
+                continue;
+            };
+            let Some(rule) = self.rules.get(at) else { continue };
+            match rule.keep {
+                Keep::ForNs(ns) => run.goes = run.ended_ns.saturating_add(ns) <= at_ns,
+                Keep::Share(share) => run.goes = !share.has(store, run.uid),
+                Keep::Newest(_) => newest.entry((at, run.namespace)).or_default().push(index),
+                Keep::Forever => run.goes = false,
+            }
+        }
+        for ((at, _), mut indexes) in newest {
+            let Some(Keep::Newest(count)) = self.rules.get(at).map(|rule| rule.keep) else { continue };
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            let by_end =
+                |index: &usize| runs.get(*index).map(|run| std::cmp::Reverse((run.ended_ns, run.uid)));
+            indexes.sort_unstable_by_key(by_end);
+            for index in indexes.into_iter().skip(count) {
+                if let Some(run) = runs.get_mut(index) {
+                    run.goes = true;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

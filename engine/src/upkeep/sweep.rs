@@ -1,0 +1,235 @@
+//! Sweeps: the facts of all runs read, a policy asked, and what it decided done.
+//!
+//! Runs are read record by record in the order of their numbers, without being opened; frames are looked at only for rules of
+//! components. About 48 bytes a run are held. Between plan and drop a run may have been pinned or forked: each is looked at
+//! again when it is dropped, and left where it may not be.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::ids::{NamespaceId, RunUid, Seqno};
+use crate::kv::keys;
+use crate::log::record::{Kind, RunHead, SpaceHead};
+use crate::store::{Namespace, Store};
+use crate::trace::dropping::Held;
+use crate::trace::reader::RunReader;
+use crate::trace::{Severity, Status};
+use crate::upkeep::moment::moment;
+use crate::upkeep::retention::{Cause, Facts, Judged, Policy, SAMPLING};
+
+/// Runs, their own frames, and the bytes of these as callers gave them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Amount {
+    /// Runs.
+    pub runs: u64,
+    /// Their frames; those that they share with what they were forked from are not counted.
+    pub frames: u64,
+    /// Bytes handed in.
+    pub bytes: u64,
+}
+
+/// What one rule keeps and drops.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleReport {
+    /// The rule's name.
+    pub rule: String,
+    /// What it says, in words.
+    pub keep: String,
+    /// What stays by it.
+    pub kept: Amount,
+    /// What goes by it.
+    pub dropped: Amount,
+}
+
+/// What a sweep does, or did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retention {
+    /// The time by which it goes, nanoseconds since 1970-01-01 UTC.
+    pub at_ns: u64,
+    /// In the policy's order; sampling first, where some are left out by it.
+    pub rules: Vec<RuleReport>,
+    /// What no rule matches: it stays.
+    pub unmatched: Amount,
+    /// Pinned runs: they stay.
+    pub pinned: Amount,
+    /// Runs that have not ended: they stay.
+    pub open: u64,
+    /// Runs that were to go and stay, since they were pinned, or forked, after the plan was made.
+    pub held: u64,
+}
+
+/// What a sweep is about to do.
+#[derive(Debug)]
+pub struct Plan {
+    report: Retention,
+    /// By namespace and rule.
+    doomed: Vec<(NamespaceId, String, Vec<RunUid>)>,
+}
+
+impl Plan {
+    /// What it comes to.
+    #[must_use]
+    pub fn report(&self) -> &Retention {
+        &self.report
+    }
+}
+
+impl Amount {
+    fn add(&mut self, frames: u64, bytes: u64) {
+        self.runs += 1;
+        self.frames += frames;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
+impl Retention {
+    /// All that goes.
+    #[must_use]
+    pub fn dropped(&self) -> Amount {
+        self.rules.iter().fold(Amount::default(), |sum, rule| Amount {
+            runs: sum.runs + rule.dropped.runs,
+            frames: sum.frames + rule.dropped.frames,
+            bytes: sum.bytes.saturating_add(rule.dropped.bytes),
+        })
+    }
+}
+
+/// What the runs of a store come to, while they are read.
+struct Reading<'a> {
+    policy: &'a Policy,
+    store: &'a Store,
+    report: Retention,
+    judged: Vec<Judged>,
+    amounts: Vec<(u32, u64)>,
+}
+
+impl Store {
+    /// What a policy drops at a time, by the store's clock where none is given. Changes nothing.
+    ///
+    /// # Errors
+    /// `Invalid` for a policy that cannot be followed; `Unavailable` where the clock stands before the newest record or more than 400 days
+    /// after it and no time is given; `Damaged`.
+    pub fn plan_retention(&self, policy: &Policy, at_ns: Option<u64>) -> Result<Plan> {
+        policy.check()?;
+        let core = self.core();
+        let at_ns = moment(at_ns, core.io.now_ns(), self.newest_ns())?;
+        let rule = |rule: &str, keep: String| RuleReport {
+            rule: rule.to_owned(),
+            keep,
+            kept: Amount::default(),
+            dropped: Amount::default(),
+        };
+        let mut rules = vec![rule(SAMPLING, policy.sample.to_string())];
+        rules.extend(policy.rules.iter().map(|one| rule(&one.name, one.keep.to_string())));
+        let report = Retention {
+            at_ns,
+            rules,
+            unmatched: Amount::default(),
+            pinned: Amount::default(),
+            open: 0,
+            held: 0,
+        };
+        let mut reading = Reading { policy, store: self, report, judged: Vec::new(), amounts: Vec::new() };
+        let mut spaces = Vec::new();
+        for space in core.spaces_known()? {
+            if let SpaceHead::Namespace { id, name } = space {
+                reading.namespace(id, &name, spaces.len() as u32)?;
+                spaces.push(id);
+            }
+        }
+        policy.decide(core.store, at_ns, &mut reading.judged);
+        Ok(reading.plan(&spaces))
+    }
+
+    /// Does what was planned; gives what came of it. Dropped runs are on disk as such when this returns.
+    ///
+    /// # Errors
+    /// `Invalid` in a store open for reading; `Unavailable`, `Poisoned`: what was dropped until then is.
+    pub fn retain(&self, plan: Plan) -> Result<Retention> {
+        let Plan { mut report, doomed } = plan;
+        for (id, rule, uids) in doomed {
+            let namespace = Namespace { store: self.clone(), id };
+            let held: Vec<(RunUid, Held)> = namespace.drop_runs(&uids, &rule, "")?;
+            report.held += held.len() as u64;
+        }
+        Ok(report)
+    }
+}
+
+impl Reading<'_> {
+    fn namespace(&mut self, id: NamespaceId, name: &str, number: u32) -> Result<()> {
+        let core = self.store.core();
+        let space = Namespace { store: self.store.clone(), id };
+        let pins = space.pins_by_number()?;
+        let _pin = core.pin();
+        for hit in core.index.prefix(&keys::runs(id), Seqno(u64::MAX))? {
+            let head =
+                core.logical(keys::place(hit.value), Kind::Run, |logical| RunHead::parse(logical.head))?;
+            let fields = head.fields;
+            let status = Status::from_code(fields.status)?;
+            let shared = fields.parent.map_or(0, |(_, shared, _)| shared);
+            let frames = fields.frames.saturating_sub(shared);
+            if status == Status::Open {
+                self.report.open += 1;
+                continue;
+            }
+            if pins.contains_key(&fields.uid) {
+                self.report.pinned.add(u64::from(frames), fields.raw_bytes);
+                continue;
+            }
+            let facts = Facts {
+                namespace: name,
+                status,
+                severity: Severity::from_code(fields.severity)?,
+                tags: &fields.tags,
+                ended_ns: fields.ended_ns,
+            };
+            let mut reader = None;
+            let cause =
+                self.policy.cause((core.store, fields.uid), &facts, self.report.at_ns, &mut |any| {
+                    let reader: &mut RunReader = match &mut reader {
+                        Some(reader) => reader,
+                        None => reader.insert(RunReader::open(core, id, fields.uid)?),
+                    };
+                    reader.has_component(any)
+                })?;
+            let (uid, ended_ns) = (fields.uid, fields.ended_ns);
+            self.judged.push(Judged { namespace: number, uid, ended_ns, cause, goes: false });
+            self.amounts.push((frames, fields.raw_bytes));
+        }
+        Ok(())
+    }
+
+    /// Sums up what was decided.
+    fn plan(mut self, spaces: &[NamespaceId]) -> Plan {
+        let mut doomed: std::collections::BTreeMap<(u32, usize), Vec<RunUid>> =
+            std::collections::BTreeMap::new();
+        for (run, (frames, bytes)) in self.judged.iter().zip(&self.amounts) {
+            let at = match run.cause {
+                Cause::Sampling => 0,
+                Cause::Rule(at) => at + 1,
+                Cause::Nothing => {
+                    self.report.unmatched.add(u64::from(*frames), *bytes);
+                    continue;
+                }
+            };
+            let Some(report) = self.report.rules.get_mut(at) else { continue };
+            match run.goes {
+                true => {
+                    report.dropped.add(u64::from(*frames), *bytes);
+                    doomed.entry((run.namespace, at)).or_default().push(run.uid);
+                }
+                false => report.kept.add(u64::from(*frames), *bytes),
+            }
+        }
+        let named = |at: usize| self.report.rules.get(at).map_or(String::new(), |rule| rule.rule.clone());
+        let doomed = doomed
+            .into_iter()
+            .filter_map(|((namespace, at), uids)| Some((*spaces.get(namespace as usize)?, named(at), uids)))
+            .collect();
+        if self.report.rules.first().is_some_and(|sampling| sampling.dropped.runs == 0) {
+            self.report.rules.remove(0);
+        }
+        Plan { report: self.report, doomed }
+    }
+}

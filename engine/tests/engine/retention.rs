@@ -1,0 +1,477 @@
+//! Dropping runs: what reads as gone, what stays for forks, what is never dropped, and sweeps by policy.
+
+use std::sync::Arc;
+
+use annals::io::sim::{Crash, SimIo};
+use annals::{
+    CompactOptions, Component, Dropped, ErrorKind, Frame, GapKind, Keep, Namespace, Options, Policy, Rule,
+    RunSpec, Severity, Share, Status, Store,
+};
+
+use crate::support::{
+    Rng, Talk, assert_whole, delete_tables, frames, fresh, on, quick, record, recorded, writer,
+};
+
+const DAY_NS: u64 = 86_400 * 1_000_000_000;
+
+fn ended(space: &Namespace, name: &str, steps: usize, status: Status) -> annals::RunInfo {
+    recorded(space, name, steps).0.end(status).unwrap()
+}
+
+fn names(space: &Namespace) -> Vec<String> {
+    space.runs().unwrap().map(|run| run.unwrap().name).collect()
+}
+
+fn dropped(space: &Namespace) -> Vec<Dropped> {
+    let mut all = Vec::new();
+    space
+        .dropped(&mut |one| {
+            all.push(one);
+            Ok(())
+        })
+        .unwrap();
+    all
+}
+
+/// The same store: as it is, opened again, and with its index made anew from the log.
+fn in_every_way(dir: &tempfile::TempDir, store: Store, check: impl Fn(&Store)) {
+    check(&store);
+    store.close().unwrap();
+    let path = dir.path().join("s");
+    check(&Store::open_read_only(&path).unwrap());
+    delete_tables(&path);
+    check(&Store::open_read_only(&path).unwrap());
+    let store = writer(&path).unwrap();
+    check(&store);
+    store.close().unwrap();
+}
+
+#[test]
+fn a_dropped_run_reads_as_gone_and_says_when_and_by_which_rule() {
+    let (dir, store, space) = fresh();
+    let kept = ended(&space, "kept", 3, Status::Ok);
+    let gone = ended(&space, "gone", 5, Status::Ok);
+    let before = space.run("gone").unwrap();
+    let told = space.drop_run("gone", "normal", "").unwrap();
+    assert_eq!((told.uid, told.frames, told.shared, told.rule.as_str()), (gone.uid, 5, 0, "normal"));
+    assert!(told.dropped_ns >= gone.ended_ns.unwrap());
+    // Whoever had found it reads on.
+    assert_eq!(frames(&before).len(), 5);
+    in_every_way(&dir, store, |store| {
+        let space = store.namespace("default").unwrap();
+        assert_eq!(names(&space), ["kept"]);
+        for error in [space.run("gone").unwrap_err(), space.run_numbered(gone.uid).unwrap_err()] {
+            assert_eq!(error.kind(), ErrorKind::Gone);
+            let text = error.to_string();
+            assert!(text.contains("was dropped 20") && text.contains("by the rule \"normal\""), "{text}");
+        }
+        assert_eq!(space.run_numbered(kept.uid).unwrap().info(), &kept);
+        assert_eq!(space.last_run().unwrap().info().name, "kept");
+        assert_eq!(dropped(&space), [told.clone()]);
+        let stats = store.stats().unwrap();
+        assert_eq!((stats.runs, stats.frames), (1, 3));
+        assert_eq!((stats.dropped_runs, stats.dropped_frames, stats.sampled_out_runs), (1, 5, 0));
+        let mut gaps = Vec::new();
+        store
+            .gaps(&mut |gap| {
+                gaps.push(gap);
+                Ok(())
+            })
+            .unwrap();
+        let [gap] = gaps.try_into().unwrap();
+        assert_eq!((gap.kind, gap.run, gap.name, gap.frames), (GapKind::Dropped, gone.uid, None, 5));
+        assert_eq!((gap.rule.as_str(), gap.why.as_str()), ("normal", ""));
+        assert_whole(store);
+    });
+    // Its name is free, its number is not used again.
+    let store = writer(dir.path().join("s")).unwrap();
+    let space = store.namespace("default").unwrap();
+    assert_eq!(space.drop_run("gone", "normal", "").unwrap_err().kind(), ErrorKind::Gone);
+    let again = ended(&space, "gone", 2, Status::Ok);
+    assert!(again.uid > gone.uid);
+    in_every_way(&dir, store, |store| {
+        let space = store.namespace("default").unwrap();
+        assert_eq!(space.run("gone").unwrap().info(), &again);
+        assert_eq!(space.run_numbered(gone.uid).unwrap_err().kind(), ErrorKind::Gone);
+        assert_eq!(names(&space), ["kept", "gone"]);
+    });
+}
+
+#[test]
+fn what_a_fork_shares_outlives_the_run_that_it_was_forked_from() {
+    let (dir, store, space) = fresh();
+    let (run, _) = recorded(&space, "a", 6);
+    run.snapshot("state after 6", &[]).unwrap();
+    record(&run, &mut Talk::new("a more"), 4);
+    run.end(Status::Ok).unwrap();
+    let b = space.fork("a", 8, false, RunSpec::new("b")).unwrap();
+    record(&b, &mut Talk::new("b"), 3);
+    b.end(Status::Ok).unwrap();
+    let c = space.fork("b", 9, true, RunSpec::new("c")).unwrap();
+    record(&c, &mut Talk::new("c"), 2);
+    let c = c.end(Status::Ok).unwrap();
+    let of_c = frames(&space.run("c").unwrap());
+    // A fork that is being recorded, of a run that is dropped meanwhile, goes on.
+    let d = space.fork("b", 10, false, RunSpec::new("d")).unwrap();
+    space.drop_run("a", "rule of a", "").unwrap();
+    space.drop_run("b", "rule of b", "").unwrap();
+    record(&d, &mut Talk::new("a"), 3);
+    let d = d.end(Status::Ok).unwrap();
+    let of_d = frames(&space.run("d").unwrap());
+    assert_eq!((of_d.len(), d.frames), (13, 13));
+    in_every_way(&dir, store, |store| {
+        let space = store.namespace("default").unwrap();
+        assert_eq!(names(&space), ["c", "d"]);
+        let reader = space.run("c").unwrap();
+        assert_eq!((frames(&reader), reader.info().fingerprint), (of_c.clone(), c.fingerprint));
+        assert_eq!(frames(&space.run("d").unwrap()), of_d);
+        assert_eq!(reader.snapshot_at(7).unwrap().unwrap().state, b"state after 6");
+        let point = reader.info().parent.clone().unwrap();
+        assert_eq!((point.run, point.at, point.shared), (None, 9, 8));
+        let told = dropped(&space);
+        assert_eq!((told[1].frames, told[1].shared, told[1].own_frames()), (11, 8, 3));
+        assert_eq!(space.run("b").unwrap_err().kind(), ErrorKind::Gone);
+        assert_eq!(space.prove("c", Some(3), None).map(drop).unwrap_err().kind(), ErrorKind::Gone);
+        assert!(space.prove("c", Some(9), None).is_ok() && space.prove("c", None, None).is_ok());
+        // Of a the frames 1 to 8 stay, through b; of b none of its own but for what d shares.
+        let (_, held) = space.still_held(told[0].uid).unwrap();
+        assert_eq!((held.shared, held.segments.is_empty()), (8, false));
+        assert_eq!(space.still_held(told[1].uid).unwrap().1.shared, 10);
+        assert_whole(store);
+    });
+    // A fork of a fork whose lineage is tombstones.
+    let store = writer(dir.path().join("s")).unwrap();
+    let space = store.namespace("default").unwrap();
+    let e = space.fork("c", 5, false, RunSpec::new("e")).unwrap();
+    record(&e, &mut Talk::new("e"), 1);
+    e.end(Status::Ok).unwrap();
+    assert_eq!(frames(&space.run("e").unwrap())[..5], of_c[..5]);
+    assert_whole(&store);
+}
+
+#[test]
+fn open_and_pinned_runs_and_those_about_to_be_forked_are_not_dropped() {
+    let (dir, store, space) = fresh();
+    let (open, _) = recorded(&space, "open", 2);
+    ended(&space, "pinned", 2, Status::Ok);
+    ended(&space, "parent", 2, Status::Ok);
+    let refused = |run: &str, what: &str| {
+        let error = space.drop_run(run, "r", "").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert!(error.to_string().contains(what), "{error}");
+    };
+    refused("open", "is open");
+    let pin = space.pin("pinned", "evidence").unwrap();
+    assert_eq!(space.pins().unwrap(), [pin.clone()]);
+    refused("pinned", "is pinned");
+    let error = space.begin_run(RunSpec::new("pinned").replace(true)).unwrap_err();
+    assert!(error.to_string().contains("pinned"), "{error}");
+    let fork = space.prepare_fork("parent", 1, false, RunSpec::new("fork")).unwrap();
+    refused("parent", "about to begin");
+    // It is let go however that goes on: never begun here, begun there.
+    drop(fork);
+    let fork = space.fork("parent", 1, false, RunSpec::new("fork")).unwrap();
+    space.drop_run("parent", "r", "").unwrap();
+    assert_eq!(
+        space.prepare_fork("parent", 1, false, RunSpec::new("f")).unwrap_err().kind(),
+        ErrorKind::Gone
+    );
+    fork.end(Status::Ok).unwrap();
+    open.end(Status::Ok).unwrap();
+    space.drop_run("open", "r", "").unwrap();
+    store.close().unwrap();
+    // Pins last.
+    let store = writer(dir.path().join("s")).unwrap();
+    let space = store.namespace("default").unwrap();
+    assert_eq!(space.pins().unwrap(), [pin]);
+    assert_eq!(space.drop_run("pinned", "r", "").unwrap_err().kind(), ErrorKind::Conflict);
+    assert!(space.unpin("pinned").unwrap() && !space.unpin("pinned").unwrap());
+    space.drop_run("pinned", "r", "").unwrap();
+    assert_eq!(space.pin("pinned", "too late").unwrap_err().kind(), ErrorKind::Gone);
+    for (rule, why) in
+        [("", ""), ("a\nb", ""), (&"x".repeat(257), ""), ("r", "a\0"), ("r", &"x".repeat(1025))]
+    {
+        assert_eq!(space.drop_run("fork", rule, why).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    assert_eq!(space.forget("fork", " ").unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(space.forget("fork", "asked for").unwrap().rule, "forget");
+    assert_eq!(names(&space), Vec::<String>::new());
+}
+
+/// A store on a simulated disk whose clock a test sets.
+fn timed() -> (SimIo, Store, Namespace) {
+    let sim = SimIo::new(1);
+    let options = Options { segment_bytes_max: 64 << 10, ..on(&sim) };
+    let store = Store::open_with("s", options).unwrap();
+    let space = store.namespace("default").unwrap();
+    (sim, store, space)
+}
+
+#[test]
+fn the_built_in_policy_drops_what_is_due_in_every_namespace_and_nothing_else() {
+    let (sim, store, space) = timed();
+    let other = store.namespace("other").unwrap();
+    ended(&space, "ok", 2, Status::Ok);
+    ended(&space, "failed", 3, Status::Failed);
+    let (run, _) = recorded(&space, "flagged", 1);
+    run.set_severity(Severity::Flagged).unwrap();
+    run.end(Status::Ok).unwrap();
+    ended(&space, "pinned", 2, Status::Ok);
+    space.pin("pinned", "why").unwrap();
+    ended(&other, "ok", 4, Status::Ok);
+    let (_open, _) = recorded(&space, "open", 1);
+    sim.advance_ns(6 * DAY_NS);
+    ended(&space, "young", 1, Status::Ok);
+    let plan = store.plan_retention(&Policy::default(), None).unwrap();
+    assert_eq!(plan.report().dropped().runs, 0);
+    assert_eq!((plan.report().pinned.runs, plan.report().open), (1, 1));
+    sim.advance_ns(DAY_NS);
+    let plan = store.plan_retention(&Policy::default(), None).unwrap();
+    let report = plan.report().clone();
+    let of = |rule: &str| report.rules.iter().find(|one| one.rule == rule).unwrap();
+    assert_eq!((of("normal").dropped.runs, of("normal").dropped.frames, of("normal").kept.runs), (2, 6, 1));
+    assert!(of("normal").dropped.bytes > 0);
+    assert_eq!((of("failed").kept.runs, of("marked").kept.runs), (1, 1));
+    assert_eq!(names(&space).len(), 6, "a plan changes nothing");
+    // Between plan and deed.
+    space.pin("ok", "wait").unwrap();
+    let done = store.retain(plan).unwrap();
+    assert_eq!((done.held, done.rules.clone()), (1, report.rules));
+    assert_eq!(names(&other), Vec::<String>::new());
+    space.unpin("ok").unwrap();
+    store.retain(store.plan_retention(&Policy::default(), None).unwrap()).unwrap();
+    assert_eq!(names(&space), ["failed", "flagged", "pinned", "open", "young"]);
+    let plan = store.plan_retention(&Policy::default(), Some(sim_now(&sim) + 90 * DAY_NS)).unwrap();
+    store.retain(plan).unwrap();
+    assert_eq!(names(&space), ["pinned", "open"]);
+    let rules: Vec<_> = dropped(&space).into_iter().map(|one| one.rule).collect();
+    assert_eq!(rules, ["normal", "failed", "marked", "normal"]);
+    assert_whole(&store);
+}
+
+fn sim_now(sim: &SimIo) -> u64 {
+    annals::io::Io::now_ns(sim)
+}
+
+#[test]
+fn a_clock_that_went_backwards_or_far_ahead_drops_nothing() {
+    let (sim, store, space) = timed();
+    ended(&space, "run", 2, Status::Ok);
+    let then = sim_now(&sim);
+    let refused = |store: &Store, what: &str| {
+        let error = store.plan_retention(&Policy::default(), None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(
+            error.to_string().contains(what) && error.to_string().contains("nothing was dropped"),
+            "{error}"
+        );
+    };
+    sim.set_now_ns(then - DAY_NS);
+    refused(&store, "before the newest record");
+    sim.set_now_ns(then + 401 * DAY_NS);
+    refused(&store, "more than 400 days after");
+    // A record that the wrong clock wrote vouches for nothing, as long as the store is open.
+    ended(&space, "later", 1, Status::Ok);
+    refused(&store, "more than 400 days after");
+    assert_eq!(names(&space), ["run", "later"]);
+    let told = store.plan_retention(&Policy::default(), Some(then + 8 * DAY_NS)).unwrap();
+    assert_eq!(told.report().dropped().runs, 1);
+    store.retain(told).unwrap();
+    assert_eq!(names(&space), ["later"]);
+    sim.set_now_ns(then + 399 * DAY_NS);
+    store.plan_retention(&Policy::default(), None).unwrap();
+}
+
+#[test]
+fn a_policy_that_would_drop_open_or_pinned_runs_is_refused_before_anything_is_read() {
+    let (_sim, store, space) = timed();
+    ended(&space, "run", 1, Status::Ok);
+    let keep = Keep::ForNs(0);
+    for rule in [
+        Rule { statuses: vec![Status::Open], ..Rule::new("r", keep) },
+        Rule { pinned: Some(true), ..Rule::new("r", keep) },
+    ] {
+        let policy = Policy { rules: vec![rule, Rule::new("all", keep)], sample: Share::ALL };
+        assert_eq!(store.plan_retention(&policy, None).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    assert_eq!(names(&space), ["run"]);
+}
+
+#[test]
+fn rules_of_components_look_at_frames_and_sampling_is_repeatable_and_counted() {
+    let (sim, store, space) = timed();
+    for number in 0..200 {
+        let run = space.begin_run(RunSpec::new(format!("run-{number:03}"))).unwrap();
+        run.record(Frame::new(Component::Llm, "in", "out")).unwrap();
+        if number % 10 == 0 {
+            run.record(Frame::new(Component::Tool, "in", "out")).unwrap();
+        }
+        run.end(if number % 50 == 1 { Status::Failed } else { Status::Ok }).unwrap();
+    }
+    let tools = Rule { components: vec![Component::Tool], ..Rule::new("tools", Keep::Forever) };
+    let policy = Policy { rules: vec![tools], sample: Share::parse("25%").unwrap() };
+    let plan = store.plan_retention(&policy, None).unwrap();
+    let report = plan.report().clone();
+    let of = |rule: &str| report.rules.iter().find(|one| one.rule == rule).unwrap();
+    assert_eq!(of("tools").kept.runs, 20);
+    let out = of("sampling").dropped.runs;
+    // Of 176 about three in four go; five standard deviations are 29.
+    assert!((103..=161).contains(&out), "{out}");
+    assert_eq!(out + report.unmatched.runs, 180);
+    store.retain(plan).unwrap();
+    let left = names(&space);
+    assert!((0..200).step_by(10).all(|n| left.contains(&format!("run-{n:03}"))), "a tool was called there");
+    assert!([1, 51, 101, 151].iter().all(|n| left.contains(&format!("run-{n:03}"))), "these failed");
+    // Asked again, nobody goes who stayed.
+    assert_eq!(store.plan_retention(&policy, None).unwrap().report().dropped().runs, 0);
+    let stats = store.stats().unwrap();
+    assert_eq!((stats.runs, stats.dropped_runs, stats.sampled_out_runs), (200 - out, out, out));
+    store.close().unwrap();
+    let store = Store::open_with("s", Options { io: Arc::new(sim), ..Options::default() }).unwrap();
+    assert_eq!(store.plan_retention(&policy, None).unwrap().report().dropped().runs, 0);
+    assert_eq!(store.stats().unwrap().sampled_out_runs, out);
+}
+
+#[test]
+fn after_a_crash_a_drop_is_there_or_is_not_and_what_was_acknowledged_is() {
+    let (sim, store, space) = timed();
+    for number in 0..5 {
+        ended(&space, &format!("run-{number}"), 3, Status::Ok);
+    }
+    space.drop_run("run-1", "r", "").unwrap();
+    space.drop_run("run-3", "r", "").unwrap();
+    // Neither closed nor flushed: what was told as done is on the disk.
+    let disks: Vec<SimIo> = (0..20).map(|seed| sim.crash(Crash::Seed(seed))).collect();
+    drop((store, space));
+    for after in disks {
+        let store = Store::open_with("s", on(&after)).unwrap();
+        let space = store.namespace("default").unwrap();
+        assert_eq!(names(&space), ["run-0", "run-2", "run-4"]);
+        assert_eq!(dropped(&space).len(), 2);
+        assert_whole(&store);
+    }
+}
+
+#[test]
+fn a_repaired_store_does_not_bring_dropped_runs_back() {
+    let (dir, store, space) = fresh();
+    ended(&space, "gone", 3, Status::Ok);
+    ended(&space, "parent", 3, Status::Ok);
+    let fork = space.fork("parent", 2, false, RunSpec::new("fork")).unwrap();
+    record(&fork, &mut Talk::new("fork"), 1);
+    let fork = fork.end(Status::Ok).unwrap();
+    space.pin("fork", "evidence").unwrap();
+    for run in ["gone", "parent"] {
+        space.drop_run(run, "r", "").unwrap();
+    }
+    drop(space);
+    store.close().unwrap();
+    let report = annals::repair(dir.path().join("s"), dir.path().join("new"), quick()).unwrap();
+    assert_eq!((report.runs, report.lost), (1, Vec::new()));
+    let store = writer(dir.path().join("new")).unwrap();
+    let space = store.namespace("default").unwrap();
+    let repaired = space.run("fork").unwrap();
+    assert_eq!(repaired.info().fingerprint, fork.fingerprint);
+    let pins = space.pins().unwrap();
+    assert_eq!((pins.len(), pins[0].uid, pins[0].why.as_str()), (1, repaired.info().uid, "evidence"));
+}
+
+/// Bytes of every file of a store.
+fn files(root: &std::path::Path) -> Vec<u8> {
+    let mut all = Vec::new();
+    for dir in [root.to_path_buf(), root.join("segments"), root.join("tables")] {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() {
+                all.extend(std::fs::read(path).unwrap());
+            }
+        }
+    }
+    all
+}
+
+fn holds(haystack: &[u8], needle: &[u8]) -> bool {
+    haystack.windows(needle.len()).any(|window| window == needle)
+}
+
+#[test]
+fn of_a_forgotten_run_no_byte_is_left_after_compaction_and_all_else_is_as_it_was() {
+    let (dir, store, space) = fresh();
+    let mut rng = Rng(77);
+    // They do not compress, so the files show them as they are.
+    let [body, metadata, state]: [Vec<u8>; 3] = std::array::from_fn(|_| rng.bytes(3000));
+    let canaries: [&[u8]; 6] = [
+        b"canary-name",
+        b"canary-tag",
+        b"canary-inline",
+        &body[100..400],
+        &metadata[100..400],
+        &state[100..400],
+    ];
+    let (kept, mut talk) = recorded(&space, "kept", 5);
+    kept.end(Status::Ok).unwrap();
+    let spec = RunSpec::new("canary-name").tag("t", "canary-tag").metadata(metadata.clone());
+    let run = space.begin_run(spec).unwrap();
+    run.record(Frame::new(Component::Llm, body.clone(), "canary-inline")).unwrap();
+    run.snapshot(state.clone(), &[]).unwrap();
+    run.end(Status::Ok).unwrap();
+    space.pin("canary-name", "for a while").unwrap();
+    let (parent, _) = recorded(&space, "parent", 6);
+    parent.end(Status::Ok).unwrap();
+    let fork = space.fork("parent", 4, false, RunSpec::new("fork")).unwrap();
+    record(&fork, &mut talk, 2);
+    fork.end(Status::Ok).unwrap();
+    space.unpin("canary-name").unwrap();
+    let old = store.checkpoint().unwrap();
+    let before = [frames(&space.run("kept").unwrap()), frames(&space.run("fork").unwrap())];
+    let told =
+        [space.forget("canary-name", "asked for").unwrap(), space.drop_run("parent", "r", "").unwrap()];
+    let root = dir.path().join("s");
+    for canary in canaries {
+        assert!(holds(&files(&root), canary), "it was never there: {}", String::from_utf8_lossy(canary));
+    }
+    let options =
+        CompactOptions { must_go: told.iter().map(|one| one.uid).collect(), ..CompactOptions::default() };
+    assert!(store.compact(&options).unwrap().rewritten > 0);
+    let check = |store: &Store| {
+        for canary in canaries {
+            assert!(!holds(&files(&root), canary), "it is there still: {}", String::from_utf8_lossy(canary));
+        }
+        let space = store.namespace("default").unwrap();
+        assert_eq!(names(&space), ["kept", "fork"]);
+        assert_eq!([frames(&space.run("kept").unwrap()), frames(&space.run("fork").unwrap())], before);
+        assert_eq!(dropped(&space), told);
+        assert_eq!(space.run_numbered(told[0].uid).unwrap_err().kind(), ErrorKind::Gone);
+        // Nothing leads from its name to it any more.
+        assert_eq!(space.run("canary-name").unwrap_err().kind(), ErrorKind::NotFound);
+        let (_, held) = space.still_held(told[0].uid).unwrap();
+        assert_eq!((held.shared, held.segments.len()), (0, 0));
+        let (_, held) = space.still_held(told[1].uid).unwrap();
+        assert_eq!((held.shared, held.segments.len()), (4, 1));
+        assert!(store.verify_against(&old).unwrap().differences.is_empty());
+        let mut gaps = Vec::new();
+        store
+            .gaps(&mut |gap| {
+                gaps.push((gap.kind, gap.run));
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(gaps, [(GapKind::Dropped, told[0].uid), (GapKind::Dropped, told[1].uid)]);
+        assert_whole(store);
+    };
+    in_every_way(&dir, store, check);
+    // Once the fork is gone, too, compaction takes what it held, and the tombstones stay.
+    let store = writer(&root).unwrap();
+    let space = store.namespace("default").unwrap();
+    let fork = space.drop_run("fork", "r", "").unwrap();
+    let options = CompactOptions { must_go: vec![told[1].uid, fork.uid], ..CompactOptions::default() };
+    store.compact(&options).unwrap();
+    assert_eq!(space.still_held(told[1].uid).unwrap().1.segments.len(), 0);
+    assert_eq!(dropped(&space).len(), 3);
+    in_every_way(&dir, store, |store| {
+        let space = store.namespace("default").unwrap();
+        assert_eq!((names(&space), dropped(&space).len()), (vec!["kept".to_owned()], 3));
+        assert!(store.verify_against(&old).unwrap().differences.is_empty());
+        assert_whole(store);
+    });
+}
