@@ -58,7 +58,7 @@ pub use replay::{
     ReplayingNondet, Request, SystemNondet, VerifyReport,
 };
 pub use store::{BytesByKind, Namespace, Stats, Store};
-pub use tape::{TAPE_BYTES_MAX, Tape, TapeInfo};
+pub use tape::{REDACTED_TAG, ShownTape, TAPE_BYTES_MAX, Tape, TapeInfo};
 pub use trace::{
     Component, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, RUN_NAME_BYTES_MAX,
     RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame,

@@ -7,7 +7,7 @@
 //!
 //! Layout: `document` (TOML as tables whose values know where they stand), `file` (the three kinds of rules).
 
-mod document;
+pub(crate) mod document;
 mod file;
 #[cfg(test)]
 mod tests;
