@@ -10,7 +10,7 @@ use annals::{
     ScanRange, Seqno, Sharing, ShownTape, Status, Store, Tape,
 };
 
-use annals_server::profiles::{Redactor, make_placeholder_key, placeholder_key};
+use annals_server::profiles::{Redactor, make_placeholder_key, passing_key, placeholder_key};
 use annals_server::providers::NewPart;
 use annals_server::{
     Alignment, Destination, Failing, ForkReport, Forking, Onward, OnwardReport, Origin, Program,
@@ -194,12 +194,7 @@ impl Door {
             store.close()?;
             Ok(key)
         });
-        drawn.map(|key| (key, true)).or_else(|_| {
-            let mut key = [0; 32];
-            let drawn = getrandom::fill(&mut key);
-            let failed = |error| Failure::new(Code::Failed, format!("the system has no randomness: {error}"), "give the profile a key of its own");
-            drawn.map(|()| (key, false)).map_err(failed)
-        })
+        drawn.map(|key| (key, true)).or_else(|_| Ok((passing_key().map_err(engine)?, false)))
     }
 
     /// Opens a store for reading.
@@ -683,6 +678,7 @@ fn frame_row(frame: RecordedFrame) -> FrameRow {
         output: frame.output,
         metadata: frame.metadata,
         digest: frame.link.to_string(),
+        redacted: None,
     }
 }
 

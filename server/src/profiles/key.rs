@@ -19,6 +19,18 @@ pub fn placeholder_key(store: &Store) -> annals::Result<Option<[u8; 32]>> {
     Ok(keyspace.get(KEY)?.and_then(|key| key.try_into().ok()))
 }
 
+/// A key that nobody keeps: placeholders made by it are equal among themselves only.
+///
+/// # Errors
+/// `Unavailable` where the system has no randomness.
+pub fn passing_key() -> annals::Result<[u8; 32]> {
+    let mut key = [0; 32];
+    getrandom::fill(&mut key).map_err(|error| {
+        annals::Error::new(annals::ErrorKind::Unavailable, format!("the system has no randomness: {error}"))
+    })?;
+    Ok(key)
+}
+
 /// The store's key; draws one, on disk when this returns, where there is none.
 ///
 /// # Errors
@@ -27,10 +39,7 @@ pub fn make_placeholder_key(store: &Store) -> annals::Result<[u8; 32]> {
     if let Some(key) = placeholder_key(store)? {
         return Ok(key);
     }
-    let mut key = [0; 32];
-    getrandom::fill(&mut key).map_err(|error| {
-        annals::Error::new(annals::ErrorKind::Unavailable, format!("the system has no randomness: {error}"))
-    })?;
+    let key = passing_key()?;
     let space = store.namespace(NAMESPACE)?;
     let keyspace = match space.find_keyspace(KEYSPACE)? {
         Some(keyspace) => keyspace,

@@ -8,7 +8,7 @@
 //! the body's length (and, for patterns, in their size).
 //!
 //! Layout: `detect` (values by their form), `json` (texts and where they stand), `stream` (events whose texts belong together), `search` (all of
-//! it with tags), `body` (what a body is, and the cut), `profile` (what a reader sees), `file` (profiles in TOML).
+//! it with tags), `body` (what a body is, and the cut), `profile` (what a reader sees), `file` (profiles in TOML), `key` (the store's, which makes placeholders).
 //!
 //! Write-time redaction is [`mod@crate::redact`]: it knows the values that it looks for, in any form that they may stand in, and nothing of shapes; here it is the other way
 //! round. What both know of names that are secret is kept there.
@@ -17,6 +17,7 @@ mod body;
 mod detect;
 mod file;
 mod json;
+mod key;
 mod profile;
 mod search;
 mod stream;
@@ -25,4 +26,6 @@ mod tests;
 
 pub use detect::Detector;
 pub use file::{PROFILES_BYTES_MAX, Profiles};
-pub use profile::{Profile, REDACTED_BODY_BYTES_MAX, RedactedBody, Redactor};
+pub use key::{make_placeholder_key, passing_key, placeholder_key};
+pub(crate) use profile::encodings;
+pub use profile::{Profile, REDACTED_BODY_BYTES_MAX, RedactedBody, Redactor, ShownFrame};

@@ -9,6 +9,7 @@ use regex::Regex;
 use super::body;
 use super::detect::{Detector, Detectors};
 use super::json::Paths;
+use crate::proxy::Exchange;
 
 /// The longest body that is redacted, in bytes, and the most that a compressed one may become: it is held in memory as a whole. A longer one
 /// is replaced by a placeholder.
@@ -117,6 +118,24 @@ pub struct RedactedBody<'a> {
     pub replaced: usize,
 }
 
+/// A frame's bytes as a reader sees them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShownFrame {
+    /// The input.
+    pub input: Vec<u8>,
+    /// The output.
+    pub output: Vec<u8>,
+    /// The metadata.
+    pub metadata: Vec<u8>,
+}
+
+/// The content encodings of a frame's input and output, as its metadata has them.
+pub(crate) fn encodings(metadata: &[u8]) -> (Option<String>, Option<String>) {
+    let Ok(of) = serde_json::from_slice::<Exchange>(metadata) else { return (None, None) };
+    let encoding = |headers: &crate::proxy::Headers| headers.get("content-encoding").map(str::to_owned);
+    (encoding(&of.volatile.request_headers), encoding(&of.volatile.response_headers))
+}
+
 /// What of a run's and a frame's metadata would let somebody try guesses of what was said: the key of requests' hashes, and the hashes.
 static OF_METADATA: LazyLock<Vec<Path>> = LazyLock::new(|| {
     ["$.program.key", "$.volatile.asked"].iter().filter_map(|path| Path::parse(path).ok()).collect()
@@ -158,6 +177,23 @@ impl Redactor {
             Some(rules) => body::redact(rules, &self.key, stored, None),
             None => RedactedBody { bytes: Cow::Borrowed(stored), replaced: 0 },
         }
+    }
+
+    /// A frame as it is shown.
+    #[must_use]
+    pub fn frame(&self, input: &[u8], output: &[u8], metadata: &[u8]) -> ShownFrame {
+        let (asked, answered) = encodings(metadata);
+        ShownFrame {
+            input: self.body(input, asked.as_deref()).bytes.into_owned(),
+            output: self.body(output, answered.as_deref()).bytes.into_owned(),
+            metadata: self.metadata(metadata).bytes.into_owned(),
+        }
+    }
+
+    /// Whether a body of so many bytes is read at all to be redacted.
+    #[must_use]
+    pub fn reads(len: u64) -> bool {
+        len <= REDACTED_BODY_BYTES_MAX as u64
     }
 
     /// A text as it is shown: a tag's value.

@@ -42,6 +42,9 @@ pub(super) fn tokens(text: &[u8], run: Range<usize>, secret: bool, mut found: im
         }
         let named = secret || says_secret(text, start);
         let token = text.get(start..at).unwrap_or_default();
+        if is_digest(token) {
+            continue;
+        }
         if is_random(token, named) {
             found(start..end);
         } else if token.contains(&b'/') {
@@ -94,13 +97,17 @@ fn is_random(token: &[u8], named: bool) -> bool {
     }
 }
 
-/// Whether it is an id with the kind of thing before it: `toolu_...`, `call_...`, `req-...`, `sha512-...`.
+/// Whether it is a digest that says so: `sha512-...`.
+fn is_digest(token: &[u8]) -> bool {
+    let Some(rest) = token.strip_prefix(b"sha") else { return false };
+    let digits = rest.iter().take(4).take_while(|byte| byte.is_ascii_digit()).count();
+    digits > 0 && rest.get(digits) == Some(&b'-')
+}
+
+/// Whether it is an id with the kind of thing before it: `toolu_...`, `call_...`, `req-...`.
 fn is_prefixed(token: &[u8]) -> bool {
     let len = token.iter().take_while(|byte| byte.is_ascii_lowercase()).count();
-    let digits = token.get(len..).unwrap_or_default().iter().take(4).take_while(|byte| byte.is_ascii_digit()).count();
-    let is_digest = token.starts_with(b"sha") && digits > 0;
-    let separator = token.get(if is_digest { len + digits } else { len });
-    (2..=12).contains(&len) && matches!(separator, Some(b'_' | b'-'))
+    (2..=12).contains(&len) && matches!(token.get(len), Some(b'_' | b'-'))
 }
 
 /// Whether it is the data of a `data:` address.

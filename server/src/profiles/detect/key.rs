@@ -120,8 +120,10 @@ pub(super) fn provider(text: &[u8], at: usize) -> Option<usize> {
         let body = body.get(..len)?;
         let len = len - body.iter().rev().take_while(|byte| **byte == b'.').count();
         let goes_on = text.get(at + prefix.len() + len).is_some_and(|byte| is_alnum(*byte));
-        let has_digit = body.iter().any(u8::is_ascii_digit);
-        if (*least..=*most).contains(&len) && !goes_on && has_digit && distinct(body) >= DISTINCT_MIN {
+        let has = |of: fn(&u8) -> bool| body.iter().any(of);
+        let is_mixed = has(u8::is_ascii_digit)
+            || has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase) && distinct(body) >= 12;
+        if (*least..=*most).contains(&len) && !goes_on && is_mixed && distinct(body) >= DISTINCT_MIN {
             return Some(at + prefix.len() + len);
         }
     }

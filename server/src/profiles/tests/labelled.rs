@@ -112,5 +112,11 @@ fn detectors_find_what_is_labelled_and_little_else() {
     let held_out = measure("held_out", false);
     let all = table("held out", &held_out);
     assert!(held_out.1 >= 200, "{} hard negatives", held_out.1);
-    assert!(all.precision() >= 0.5 && all.recall() >= 0.5, "{all:?}");
+    // A little below what was measured (docs/redaction.md).
+    assert!(all.precision() >= 0.97 && all.recall() >= 0.98, "{all:?}");
+    assert!(held_out.2 <= 6, "{} lines without a label were changed", held_out.2);
+    for (name, tally) in &held_out.0 {
+        assert!(tally.precision() >= 0.88 && tally.recall() >= 0.95, "{name}: {tally:?}");
+    }
+    assert_eq!(held_out.0.len(), Detector::ALL.len());
 }
