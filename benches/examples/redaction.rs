@@ -19,7 +19,8 @@ const ROUNDS: usize = 7;
 
 fn main() {
     let safe = Redactor::new(&Profile::safe(), [7; 32]);
-    let file = "[[profile]]\nname = \"more\"\npatterns = { customer = 'C-\\d{6}' }\npaths = \"$..password\"\n";
+    let file =
+        "[[profile]]\nname = \"more\"\npatterns = { customer = 'C-\\d{6}' }\npaths = \"$..password\"\n";
     let profiles = Profiles::parse(file).unwrap();
     let more = Redactor::new(profiles.find("more").unwrap(), [7; 32]);
     println!("{:32} {:>10} {:>9} {:>12} {:>12}", "bodies", "bytes", "replaced", "safe MB/s", "more MB/s");
@@ -120,7 +121,8 @@ fn results() -> Vec<u8> {
 }
 
 fn stream() -> Vec<u8> {
-    let words = ["The ", "order ", "was ", "sent ", "to ", "you ", "on ", "Monday", ", ", "by ", "ship", ".\\n"];
+    let words =
+        ["The ", "order ", "was ", "sent ", "to ", "you ", "on ", "Monday", ", ", "by ", "ship", ".\\n"];
     let (mut numbers, mut body) = (Numbers(3), String::new());
     while body.len() < BODY_BYTES {
         let word = words[usize::try_from(numbers.next() % 12).unwrap()];

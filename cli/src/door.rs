@@ -6,8 +6,8 @@ use std::path::Path;
 use annals::import::ImportedRun;
 use annals::{
     BackupReport, Checkpoint, Comparison, Diagnosis, Durability, Error, ErrorKind, Frame, Gap, History,
-    Keyspace, Namespace, Options, Proof, REDACTED_TAG, RecordedFrame, RepairReport, Run, RunInfo, RunReader, RunSpec,
-    ScanRange, Seqno, Sharing, ShownTape, Status, Store, Tape,
+    Keyspace, Namespace, Options, Proof, REDACTED_TAG, RecordedFrame, RepairReport, Run, RunInfo, RunReader,
+    RunSpec, ScanRange, Seqno, Sharing, ShownTape, Status, Store, Tape,
 };
 
 use annals_server::profiles::{Redactor, make_placeholder_key, passing_key, placeholder_key};

@@ -23,7 +23,9 @@ pub(crate) fn of(global: &Global, args: &AsArgs) -> Result<Option<Redactor>> {
     let Some(profile) = profiles.find(name) else {
         let there: Vec<_> = profiles.names().collect();
         let message = format!("there is no profile {name:?}; there are {}", there.join(", "));
-        let hint = format!("--profiles names a file that has it; {PROFILES_FILE} in the store's directory is read by itself");
+        let hint = format!(
+            "--profiles names a file that has it; {PROFILES_FILE} in the store's directory is read by itself"
+        );
         return Err(Failure::new(Code::Usage, message, hint));
     };
     if profile.is_raw() {

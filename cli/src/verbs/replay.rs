@@ -67,11 +67,20 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
                 ),
             ));
         }
-        if let Some(by) = imported_by.as_deref().filter(|_| !args.command.is_empty() || reader_has_program(&door, &reader)) {
+        if let Some(by) =
+            imported_by.as_deref().filter(|_| !args.command.is_empty() || reader_has_program(&door, &reader))
+        {
             return Err(Failure::new(
                 Code::Damage,
-                format!("run `{}` was redacted by profile {} before it came here: no program gets the answers that were recorded", run.id, printable(by)),
-                format!("`annals show {}` lists what there is of it; replay the run in the store that it is from", run.id),
+                format!(
+                    "run `{}` was redacted by profile {} before it came here: no program gets the answers that were recorded",
+                    run.id,
+                    printable(by)
+                ),
+                format!(
+                    "`annals show {}` lists what there is of it; replay the run in the store that it is from",
+                    run.id
+                ),
             ));
         }
         if let Some(origin) = door.origin(&reader)? {
@@ -108,7 +117,10 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
     out.table(&[">SEQ", "COMPONENT", ">INPUT", ">OUTPUT", "DIGEST", "WHAT CAME OUT"], rows)?;
     let (frames, raw) = (count(replayed.frames), bytes(replayed.raw_bytes));
     if let Some(name) = redactor.map(|by| by.profile().name()).or(imported_by.as_deref()) {
-        return out.line(format_args!("redacted by profile {}, not bit-exact: {frames} frames, {raw}", printable(name)));
+        return out.line(format_args!(
+            "redacted by profile {}, not bit-exact: {frames} frames, {raw}",
+            printable(name)
+        ));
     }
     let fingerprint = run.fingerprint.as_deref().unwrap_or("none, since it is open");
     out.marked(true, "bit-exact", format_args!(": {frames} frames, {raw}, fingerprint {fingerprint}"))
@@ -243,7 +255,9 @@ fn all(door: &Door, args: &ReplayArgs, redactor: Option<&Redactor>, out: &mut Ou
         let (frames, raw) = (count(total.frames), bytes(total.raw_bytes));
         if let Some(redactor) = redactor {
             let name = redactor.profile().name();
-            out.line(format_args!("redacted by profile {name}, not bit-exact: {runs} runs, {frames} frames, {raw}"))?;
+            out.line(format_args!(
+                "redacted by profile {name}, not bit-exact: {runs} runs, {frames} frames, {raw}"
+            ))?;
         } else if damage.is_none() {
             out.marked(true, "bit-exact", format_args!(": {runs} runs, {frames} frames, {raw}"))?;
         }

@@ -88,7 +88,10 @@ fn show_run(
         let name = redactor.profile().name();
         out.line(format_args!("redacted by profile {name}: not what was recorded"))?;
     } else if let Some(by) = door.redacted_by(&run.id)? {
-        out.line(format_args!("redacted by profile {} before it came here: not what was recorded", printable(&by)))?;
+        out.line(format_args!(
+            "redacted by profile {} before it came here: not what was recorded",
+            printable(&by)
+        ))?;
     }
     if let Some((from, at)) = &run.forked_from {
         let from = from.as_deref().unwrap_or("a run that is gone");
@@ -162,7 +165,10 @@ fn show_frame(run: &str, frame: &FrameRow, args: &ShowArgs, out: &mut Out) -> Re
         if head.len() < part.len() {
             let more = count((part.len() - head.len()) as u64);
             let by = frame.redacted.as_ref().map_or(String::new(), |profile| format!(" --as {profile}"));
-            out.line(format_args!("… {more} bytes more: annals show {run}@{} --{name} --raw{by}", frame.seq))?;
+            out.line(format_args!(
+                "… {more} bytes more: annals show {run}@{} --{name} --raw{by}",
+                frame.seq
+            ))?;
         }
     }
     Ok(())

@@ -39,9 +39,7 @@ fn export(global: &Global, args: &TapeExportArgs, out: &mut Out) -> Result<()> {
         return out.bytes(&tape);
     };
     let mut len = 0;
-    let written = whole_file::write(path, |file: &mut dyn Write| {
-        export(file).map(|written| len = written)
-    });
+    let written = whole_file::write(path, |file: &mut dyn Write| export(file).map(|written| len = written));
     written?.map_err(|error| unwritten(path, &error))?;
     let info = reader.info();
     let fingerprint = info.fingerprint.map(|link| link.to_string()).unwrap_or_default();
@@ -84,7 +82,10 @@ fn import(global: &Global, args: &TapeImportArgs, out: &mut Out) -> Result<()> {
             && let Some((_, by)) = tape.info().tags.iter().find(|(key, _)| key == REDACTED_TAG)
             && !args.redacted
         {
-            let message = format!("it was redacted by profile {} when it was exported: what it holds was never recorded", printable(by));
+            let message = format!(
+                "it was redacted by profile {} when it was exported: what it holds was never recorded",
+                printable(by)
+            );
             let hint = "--redacted imports it, marked as what it is";
             return Err(Failure::new(Code::Failed, message, hint).at(path.display()));
         }
@@ -124,7 +125,9 @@ fn tell(path: &Path, info: &RunInfo, digest: Option<&str>, out: &mut Out) -> Res
     let (frames, raw) = (many(u64::from(info.frames), "frame"), bytes(info.raw_bytes));
     if let Some((_, by)) = info.tags.iter().find(|(key, _)| key == REDACTED_TAG) {
         let (name, by) = (printable(&info.name), printable(by));
-        return out.line(format_args!("imported {name}: {frames}, {raw}, redacted by profile {by}: not what was recorded"));
+        return out.line(format_args!(
+            "imported {name}: {frames}, {raw}, redacted by profile {by}: not what was recorded"
+        ));
     }
     let fingerprint = short(&fingerprint);
     out.line(format_args!(

@@ -30,7 +30,10 @@ fn show_and_replay_are_redacted_and_say_so() {
     let raw = bench.run("--store s show r@1").text();
     assert_eq!(bench.run("--store s show r@1 --as raw").text(), raw);
     let shown = bench.run("--store s show r@1 --as safe").text();
-    assert!(shown.contains("redacted by profile safe: not what was recorded") && !shown.contains("digest"), "{shown}");
+    assert!(
+        shown.contains("redacted by profile safe: not what was recorded") && !shown.contains("digest"),
+        "{shown}"
+    );
     assert!(!shown.contains("example.com") && shown.contains("call_VfUqzGYnS7Yd5hNvXk2mRpQ8"), "{shown}");
     assert!(shown.contains("\"card\":\"[card:"), "{shown}");
     // Equal for equal values, in every read of this store.
@@ -39,7 +42,12 @@ fn show_and_replay_are_redacted_and_say_so() {
     let json = &bench.run("--store s show r@1 --as safe --json").json()[0];
     assert_eq!(json["redacted"], "safe");
     assert!(json.get("digest").is_none(), "{json}");
-    let all = [shown, listed, json["input"].as_str().unwrap().to_owned(), json["output"].as_str().unwrap().to_owned()];
+    let all = [
+        shown,
+        listed,
+        json["input"].as_str().unwrap().to_owned(),
+        json["output"].as_str().unwrap().to_owned(),
+    ];
     let mut all: Vec<_> = all.iter().flat_map(|text| placeholders(text)).collect();
     assert!(all.len() >= 6, "{all:?}");
     all.dedup();
@@ -49,10 +57,16 @@ fn show_and_replay_are_redacted_and_say_so() {
     assert!(part.stderr.contains("redacted by profile safe"), "{}", part.stderr);
     assert_eq!(String::from_utf8(part.stdout).unwrap().matches("data: {").count(), 2);
     let replayed = bench.run("--store s replay r --as safe").text();
-    assert!(replayed.contains("redacted by profile safe, not bit-exact: 1 frames") && !replayed.contains("bit-exact:"), "{replayed}");
+    assert!(
+        replayed.contains("redacted by profile safe, not bit-exact: 1 frames")
+            && !replayed.contains("bit-exact:"),
+        "{replayed}"
+    );
     assert!(bench.run("--store s replay r").text().contains("bit-exact: 1 frames"));
     assert!(bench.run("--store s replay --all --as safe").text().contains("not bit-exact"));
-    assert!(bench.run("--store s replay r --as safe -- true").failed(2).contains("a program needs the answers"));
+    assert!(
+        bench.run("--store s replay r --as safe -- true").failed(2).contains("a program needs the answers")
+    );
     // What was exported is no recording.
     let lines = bench.run("--store s replay r --as safe --json").ok();
     bench.write("shown", lines);
@@ -62,10 +76,18 @@ fn show_and_replay_are_redacted_and_say_so() {
 #[test]
 fn profiles_of_ones_own() {
     let bench = bench();
-    bench.write("mine.toml", "[[profile]]\nname = \"mine\"\ndetect = []\npatterns = { customer = 'C-\\d{4}' }\n");
+    bench.write(
+        "mine.toml",
+        "[[profile]]\nname = \"mine\"\ndetect = []\npatterns = { customer = 'C-\\d{4}' }\n",
+    );
     let shown = bench.run("--store s show r@1 --as mine --profiles mine.toml").text();
     assert!(shown.contains("[customer:") && shown.contains("anna@example.com"), "{shown}");
-    assert!(bench.run("--store s show r@1 --as mine").failed(2).contains("there is no profile \"mine\"; there are raw, safe"));
+    assert!(
+        bench
+            .run("--store s show r@1 --as mine")
+            .failed(2)
+            .contains("there is no profile \"mine\"; there are raw, safe")
+    );
     std::fs::copy(bench.path("mine.toml"), bench.path("s").join("profiles.toml")).unwrap();
     assert_eq!(bench.run("--store s show r@1 --as mine").text(), shown);
     bench.run("--store s verify").ok();
@@ -102,5 +124,7 @@ fn a_token_is_made_with_a_profile() {
     let bench = bench();
     bench.run("--store s token add support --profile safe").ok();
     assert_eq!(bench.run("--store s token list").text(), "support  default  redacted  safe\n");
-    assert!(bench.run("--store s token add x --profile safe --rights read").failed(1).contains("without read"));
+    assert!(
+        bench.run("--store s token add x --profile safe --rights read").failed(1).contains("without read")
+    );
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::layout::{
-    BODY_BYTES_MAX, ERROR, FORKED_FROM, FORMAT, INCOMPLETE, INLINE_BYTES_MAX, MAGIC, PARENT, REDACTED_TAG, SNAPSHOT,
-    TAPE_BYTES_MAX, put_head, raw_bytes_max,
+    BODY_BYTES_MAX, ERROR, FORKED_FROM, FORMAT, INCOMPLETE, INLINE_BYTES_MAX, MAGIC, PARENT, REDACTED_TAG,
+    SNAPSHOT, TAPE_BYTES_MAX, put_head, raw_bytes_max,
 };
 use super::window::Window;
 use crate::codec::{put_bytes, put_signed, put_varint};
@@ -90,7 +90,9 @@ impl RunReader {
             tags.iter_mut().for_each(|(_, value)| *value = (shown.tag)(value));
             tags.retain(|(key, _)| key != REDACTED_TAG);
             if tags.len() == TAGS_MAX {
-                return Err(Error::invalid(format!("the run has {TAGS_MAX} tags: there is no room for {REDACTED_TAG}")));
+                return Err(Error::invalid(format!(
+                    "the run has {TAGS_MAX} tags: there is no room for {REDACTED_TAG}"
+                )));
             }
             tags.push((REDACTED_TAG.to_owned(), shown.by.to_owned()));
             metadata = (shown.bytes)(metadata);

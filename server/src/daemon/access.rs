@@ -278,8 +278,14 @@ pub fn make_token(
     batch.put(&keyspace, name.as_bytes(), kept);
     // It is told to somebody: it has to hold from then on.
     batch.submit_with(Durability::Disk)?.wait()?;
-    let token =
-        Token { name: name.to_owned(), namespace: namespace.to_owned(), rights, profile, made_ns: now_ns, hash };
+    let token = Token {
+        name: name.to_owned(),
+        namespace: namespace.to_owned(),
+        rights,
+        profile,
+        made_ns: now_ns,
+        hash,
+    };
     Ok((token, text))
 }
 
@@ -331,7 +337,9 @@ mod tests {
         for name in ["", "a b", &"x".repeat(65), "\u{e9}"] {
             assert!(make_token(&store, name, "n", rights, None, 5).is_err(), "{name:?}");
         }
-        for (rights, profile) in [(rights, "safe"), (Rights::RECORD, "safe"), (Rights::REDACTED, "raw"), (Rights::REDACTED, "a b")] {
+        for (rights, profile) in
+            [(rights, "safe"), (Rights::RECORD, "safe"), (Rights::REDACTED, "raw"), (Rights::REDACTED, "a b")]
+        {
             assert!(make_token(&store, "x", "n", rights, Some(profile), 5).is_err(), "{rights} {profile}");
         }
         let access = Access::new(tokens(&store).unwrap());

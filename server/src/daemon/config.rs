@@ -131,9 +131,9 @@ impl Serving {
         #[expect(clippy::disallowed_methods, reason = "a file of the user's, not of a store")]
         let opened = std::fs::File::open(file);
         let mut text = String::new();
-        opened.and_then(|opened| opened.take(limit).read_to_string(&mut text)).map_err(|cause| {
-            ServingError::System { what: format!("cannot read {shown}"), cause }
-        })?;
+        opened
+            .and_then(|opened| opened.take(limit).read_to_string(&mut text))
+            .map_err(|cause| ServingError::System { what: format!("cannot read {shown}"), cause })?;
         Profiles::parse(&text).map_err(|error| {
             ServingError::Refused(format!("{shown}:{}:{}: {}", error.line, error.column, error.what))
         })

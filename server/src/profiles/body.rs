@@ -50,7 +50,8 @@ pub(super) fn redact<'a>(
 fn find(search: &mut Search<'_>, body: &[u8], places: &mut Vec<Place>) -> Result<(), TooDeep> {
     let start = if body.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
     let text = body.get(start..).unwrap_or_default();
-    let is_text = matches!(text.trim_ascii_start().first(), Some(b'"')) && serde_json::from_slice::<&str>(text).is_ok();
+    let is_text =
+        matches!(text.trim_ascii_start().first(), Some(b'"')) && serde_json::from_slice::<&str>(text).is_ok();
     if is_json(text) || is_text {
         if is_streamed_array(text) {
             let mut rows = Rows::default();
@@ -128,7 +129,9 @@ fn name(rules: &Rules, kind: Kind) -> &str {
     match kind {
         Kind::Path => "path",
         Kind::Deep => "deep",
-        Kind::Pattern(number) => rules.patterns.get(usize::from(number)).map_or("pattern", |of| of.name.as_str()),
+        Kind::Pattern(number) => {
+            rules.patterns.get(usize::from(number)).map_or("pattern", |of| of.name.as_str())
+        }
         Kind::Detector(detector) => detector.name(),
     }
 }

@@ -74,7 +74,9 @@ impl Profiles {
                 return Err(section.wrong_at(name.at, what));
             }
             if profiles.0.len() >= PROFILES_MAX {
-                return Err(section.wrong(format_args!("is one too many: at most {PROFILES_MAX} are allowed")));
+                return Err(
+                    section.wrong(format_args!("is one too many: at most {PROFILES_MAX} are allowed"))
+                );
             }
             profiles.0.push(Profile::of(name.value, rules(&section)?));
         }
@@ -105,7 +107,8 @@ fn rules(section: &Section<'_, '_>) -> Result<Rules, RulesError> {
         let found = Detector::ALL.into_iter().find(|detector| detector.name() == text.value);
         let Some(detector) = found else {
             let there = list(Detector::ALL.map(Detector::name));
-            return Err(section.wrong_at(text.at, format!("there is no detector {:?}; there are {there}", text.value)));
+            return Err(section
+                .wrong_at(text.at, format!("there is no detector {:?}; there are {there}", text.value)));
         };
         detectors = detectors.with(detector);
     }
@@ -132,12 +135,17 @@ fn patterns(section: &Section<'_, '_>) -> Result<Vec<Pattern>, RulesError> {
     let mut patterns = Vec::new();
     for (name, value) in section.table("patterns")? {
         if !is_name(name.value) || Detector::ALL.iter().any(|detector| detector.name() == name.value) {
-            let what = format!("a pattern's name has 1 to {NAME_BYTES_MAX} letters, digits, '-' or '_', and is not a detector's");
+            let what = format!(
+                "a pattern's name has 1 to {NAME_BYTES_MAX} letters, digits, '-' or '_', and is not a detector's"
+            );
             return Err(section.wrong_at(name.at, what));
         }
         let at = value.span().start;
         let Some(text) = value.get_ref().as_str() else {
-            return Err(section.wrong_at(at, format!("{} is a regular expression, as in {{ customer = 'C-\\d{{6}}' }}", name.value)));
+            return Err(section.wrong_at(
+                at,
+                format!("{} is a regular expression, as in {{ customer = 'C-\\d{{6}}' }}", name.value),
+            ));
         };
         if patterns.len() == PATTERNS_MAX {
             return Err(section.wrong_at(at, format!("at most {PATTERNS_MAX} patterns are allowed")));

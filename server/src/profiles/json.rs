@@ -226,7 +226,10 @@ pub(super) fn scan(json: &[u8], paths: &Paths, each: &mut dyn FnMut(Token)) -> R
             }
             b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => {
                 let start = at;
-                while json.get(at).is_some_and(|byte| !matches!(byte, b',' | b'}' | b']' | b' ' | b'\n' | b'\r' | b'\t')) {
+                while json
+                    .get(at)
+                    .is_some_and(|byte| !matches!(byte, b',' | b'}' | b']' | b' ' | b'\n' | b'\r' | b'\t'))
+                {
                     at += 1;
                 }
                 let (near, way, next) = match levels.last_mut() {
@@ -317,7 +320,8 @@ pub(super) fn decode(written: &[u8], read: &mut Vec<u8>, escapes: &mut Vec<Escap
                 };
                 let high = unit(at).unwrap_or(0xfffd);
                 at = (at + 4).min(written.len());
-                let is_pair = (0xd800..0xdc00).contains(&high) && written.get(at..).is_some_and(|rest| rest.starts_with(b"\\u"));
+                let is_pair = (0xd800..0xdc00).contains(&high)
+                    && written.get(at..).is_some_and(|rest| rest.starts_with(b"\\u"));
                 let low = unit(at + 2).filter(|low| is_pair && (0xdc00..0xe000).contains(low));
                 let code = match low {
                     Some(low) => {

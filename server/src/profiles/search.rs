@@ -59,7 +59,13 @@ impl<'p> Search<'p> {
             if scanned.is_err() {
                 places.truncate(from);
                 let tag = self.tag("deep", text);
-                places.push(Place { range: 0..text.len(), kind: Kind::Deep, tag, quoted: false, first: true });
+                places.push(Place {
+                    range: 0..text.len(),
+                    kind: Kind::Deep,
+                    tag,
+                    quoted: false,
+                    first: true,
+                });
             }
             return;
         }

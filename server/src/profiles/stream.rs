@@ -11,7 +11,7 @@ use std::ops::Range;
 use foldhash::fast::RandomState;
 
 use super::detect::Near;
-use super::json::{Escape, TooDeep, Token, What, decode, is_json, scan, written};
+use super::json::{Escape, Token, TooDeep, What, decode, is_json, scan, written};
 use super::profile::Kind;
 use super::search::{Place, Search};
 
@@ -204,7 +204,9 @@ impl Row {
     fn cut(&self, place: &Place, places: &mut Vec<Place>) {
         let mut first = true;
         for number in self.piece_at(place.range.start)..self.pieces.len() {
-            let Some(piece) = self.pieces.get(number).filter(|piece| piece.at < place.range.end) else { break };
+            let Some(piece) = self.pieces.get(number).filter(|piece| piece.at < place.range.end) else {
+                break;
+            };
             let (start, end) = (place.range.start.max(piece.at), place.range.end.min(self.end(number)));
             if start >= end {
                 continue;

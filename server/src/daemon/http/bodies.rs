@@ -82,12 +82,7 @@ enum Side {
 /// Refuses who may not give this command; where that shows a redacted reader less, such a one is not.
 fn allowed(daemon: &Daemon, session: &Session, command: &str) -> Result<(), Problem> {
     let command = daemon.table.find(command.as_bytes());
-    if session
-        .grant
-        .as_ref()
-        .zip(command)
-        .is_some_and(|(grant, command)| command.is_allowed(grant.rights))
-    {
+    if session.grant.as_ref().zip(command).is_some_and(|(grant, command)| command.is_allowed(grant.rights)) {
         return Ok(());
     }
     let rights = command.map(|command| command.rights().to_string()).unwrap_or_default();
@@ -139,7 +134,8 @@ async fn redacted_body(
     let (mut reader, encoding) = opened.await?;
     let len = reader.len();
     // Read, undone, and as it is shown.
-    let kib = if Redactor::reads(len) { u32::try_from(3 * len.div_ceil(1024)).unwrap_or(u32::MAX) } else { 1 };
+    let kib =
+        if Redactor::reads(len) { u32::try_from(3 * len.div_ceil(1024)).unwrap_or(u32::MAX) } else { 1 };
     let place = shared.bodies.clone().try_acquire_many_owned(kib).map_err(|_| Problem::busy())?;
     let shown = apart(&shared.daemon, || {
         if !Redactor::reads(len) {

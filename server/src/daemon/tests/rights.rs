@@ -98,7 +98,8 @@ fn a_redacted_reader_sees_runs_by_a_profile_and_no_hash_to_try_guesses_with() {
     let mut grant = bench.daemon.owner().unwrap();
     grant.rights = Rights::REDACTED;
     let mut client = bench.client_with(Some(grant.clone()));
-    let ids = [b"b@example.com".as_slice(), b"hello b@example.com"].map(|said| blake3::hash(said).to_hex().to_string());
+    let ids = [b"b@example.com".as_slice(), b"hello b@example.com"]
+        .map(|said| blake3::hash(said).to_hex().to_string());
     let fingerprint = bench.daemon.store.namespace("default").unwrap().run("r").unwrap().info().fingerprint;
     let [asked, answered] = ids;
     let hidden = ["b@example.com".to_owned(), fingerprint.unwrap().to_string(), asked, answered];
@@ -106,7 +107,10 @@ fn a_redacted_reader_sees_runs_by_a_profile_and_no_hash_to_try_guesses_with() {
     for command in ["run.get r", "run.list", "frame.get r 1", "run.tail r"] {
         let whole = owner.bytes(format!("{command}\r\n").as_bytes()).0;
         let (reply, _) = client.bytes(format!("{command}\r\n").as_bytes());
-        assert!(!reply.starts_with('-') && !hidden.iter().any(|hidden| reply.contains(hidden)), "{command}: {reply}");
+        assert!(
+            !reply.starts_with('-') && !hidden.iter().any(|hidden| reply.contains(hidden)),
+            "{command}: {reply}"
+        );
         assert!(reply.contains("redacted") && reply.contains("profile|$4|safe"), "{command}: {reply}");
         assert!(whole.contains("b@example.com") && !whole.contains("redacted"), "{command}: {whole}");
         let found = reply.match_indices("[email:").map(|(at, _)| reply[at..at + 20].to_owned());

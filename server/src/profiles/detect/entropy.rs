@@ -31,12 +31,14 @@ pub(super) fn tokens(text: &[u8], run: Range<usize>, secret: bool, mut found: im
         if is_escape(text, start) {
             start += 1;
         }
-        let padding = text.get(at..run.end).unwrap_or_default().iter().take_while(|byte| **byte == b'=').count();
-        let is_padded = padding > 0
-            && padding <= 2
-            && text.get(at + padding).is_none_or(|byte| !is_alnum(*byte));
+        let padding =
+            text.get(at..run.end).unwrap_or_default().iter().take_while(|byte| **byte == b'=').count();
+        let is_padded =
+            padding > 0 && padding <= 2 && text.get(at + padding).is_none_or(|byte| !is_alnum(*byte));
         let end = if is_padded { at + padding } else { at };
-        if !(NAMED_MIN..=MAX + 2).contains(&(at - start)) || is_data(text, start) || is_line_of_block(text, start, end)
+        if !(NAMED_MIN..=MAX + 2).contains(&(at - start))
+            || is_data(text, start)
+            || is_line_of_block(text, start, end)
         {
             continue;
         }
@@ -121,7 +123,8 @@ fn is_line_of_block(text: &[u8], start: usize, end: usize) -> bool {
     let is_base64 = |line: &[u8]| {
         line.len() >= LINE && line.iter().all(|byte| is_alnum(*byte) || matches!(byte, b'+' | b'/' | b'='))
     };
-    let line_end = |rest: &[u8]| rest.iter().take(100).position(|byte| *byte == b'\n').unwrap_or(rest.len().min(100));
+    let line_end =
+        |rest: &[u8]| rest.iter().take(100).position(|byte| *byte == b'\n').unwrap_or(rest.len().min(100));
     if before(text, start) == Some(b'\n') {
         let head = text.get(start.saturating_sub(101)..start - 1).unwrap_or_default();
         let line = memchr::memrchr(b'\n', head).map_or(head, |at| head.get(at + 1..).unwrap_or_default());
@@ -132,7 +135,8 @@ fn is_line_of_block(text: &[u8], start: usize, end: usize) -> bool {
     if text.get(end) == Some(&b'\n') {
         let rest = text.get(end + 1..).unwrap_or_default();
         let line = rest.get(..line_end(rest)).unwrap_or_default();
-        return (before(text, start).is_none_or(|byte| byte == b'\n')) && (is_base64(line) || line.starts_with(b"-----"));
+        return (before(text, start).is_none_or(|byte| byte == b'\n'))
+            && (is_base64(line) || line.starts_with(b"-----"));
     }
     false
 }
@@ -148,7 +152,17 @@ fn says_secret(text: &[u8], at: usize) -> bool {
     let is_name = |byte: &u8| is_alnum(*byte) || matches!(byte, b'_' | b'-' | b'.');
     let len = head.iter().rev().take_while(|byte| is_name(byte)).count();
     let name = head.get(head.len() - len..).unwrap_or_default().to_ascii_lowercase();
-    let words: [&[u8]; 10] =
-        [b"secret", b"token", b"passw", b"pwd", b"apikey", b"api_key", b"api-key", b"credential", b"_key", b"auth"];
+    let words: [&[u8]; 10] = [
+        b"secret",
+        b"token",
+        b"passw",
+        b"pwd",
+        b"apikey",
+        b"api_key",
+        b"api-key",
+        b"credential",
+        b"_key",
+        b"auth",
+    ];
     words.iter().any(|word| memchr::memmem::find(&name, word).is_some())
 }

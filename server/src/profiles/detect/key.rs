@@ -173,13 +173,15 @@ pub(super) fn after_scheme(text: &[u8], start: usize, end: usize) -> Option<Rang
         return None;
     }
     let from = end + blanks;
-    let is_token = |byte: &u8| is_alnum(*byte) || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'+' | b'/' | b'=');
+    let is_token =
+        |byte: &u8| is_alnum(*byte) || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'+' | b'/' | b'=');
     let token = text.get(from..)?;
     let token = token.get(..token.iter().take(4096).take_while(|byte| is_token(byte)).count())?;
     let len = token.len() - token.iter().rev().take_while(|byte| **byte == b'.').count();
     let token = token.get(..len)?;
     let is_random = token.iter().any(u8::is_ascii_digit) && distinct(token) >= DISTINCT_MIN;
-    (len >= 16 && is_random || is_basic && len >= 8 && is_user_and_password(token)).then_some(from..from + len)
+    (len >= 16 && is_random || is_basic && len >= 8 && is_user_and_password(token))
+        .then_some(from..from + len)
 }
 
 /// Whether base64 holds `user:password`.

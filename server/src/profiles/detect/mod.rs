@@ -123,9 +123,8 @@ impl Near {
         small.copy_from_slice(name);
         small.make_ascii_lowercase();
         let is = |names: &[&[u8]]| names.contains(&&*small);
-        let holds = |words: &[&[u8]]| {
-            words.iter().any(|word| small.windows(word.len()).any(|part| part == *word))
-        };
+        let holds =
+            |words: &[&[u8]]| words.iter().any(|word| small.windows(word.len()).any(|part| part == *word));
         let ends = |ends: &[&[u8]]| ends.iter().any(|end| small.ends_with(end));
         if is(IDS) || ends(&[b"_id", b"_ids"]) && !is(&[b"user_id", b"client_id"]) {
             return Self(Self::ID);
@@ -165,15 +164,50 @@ impl Near {
 
 /// Names of what programs need as it is.
 const IDS: &[&[u8]] = &[
-    b"id", b"uid", b"uuid", b"signature", b"thoughtsignature", b"thought_signature", b"encrypted_content", b"model",
-    b"modelversion", b"model_version", b"responseid", b"requestid", b"request-id", b"x-request-id", b"toolcallid",
-    b"tooluseid", b"callid", b"system_fingerprint", b"cf-ray", b"traceparent", b"trace_id", b"span_id",
+    b"id",
+    b"uid",
+    b"uuid",
+    b"signature",
+    b"thoughtsignature",
+    b"thought_signature",
+    b"encrypted_content",
+    b"model",
+    b"modelversion",
+    b"model_version",
+    b"responseid",
+    b"requestid",
+    b"request-id",
+    b"x-request-id",
+    b"toolcallid",
+    b"tooluseid",
+    b"callid",
+    b"system_fingerprint",
+    b"cf-ray",
+    b"traceparent",
+    b"trace_id",
+    b"span_id",
 ];
 
 /// Names of parts of a text, as providers stream them.
 const PARTS: &[&[u8]] = &[
-    b"delta", b"text", b"content", b"partial_json", b"arguments", b"thinking", b"reasoning", b"reasoning_content", b"refusal",
-    b"response", b"output_text", b"output", b"token", b"completion", b"generated_text", b"transcript", b"chunk", b"answer",
+    b"delta",
+    b"text",
+    b"content",
+    b"partial_json",
+    b"arguments",
+    b"thinking",
+    b"reasoning",
+    b"reasoning_content",
+    b"refusal",
+    b"response",
+    b"output_text",
+    b"output",
+    b"token",
+    b"completion",
+    b"generated_text",
+    b"transcript",
+    b"chunk",
+    b"answer",
 ];
 
 /// A stretch of a text, and what was found there.

@@ -68,9 +68,7 @@ impl Groups {
         let groups = self.groups();
         let first = groups.first()?;
         // Not the tail of a longer chain: `1.4111...`, `7-4111-...`.
-        if first.start >= 2
-            && matches!(text[first.start - 1], b'.' | b'-')
-            && is_alnum(text[first.start - 2])
+        if first.start >= 2 && matches!(text[first.start - 1], b'.' | b'-') && is_alnum(text[first.start - 2])
         {
             return None;
         }
@@ -95,7 +93,8 @@ impl Groups {
         };
         let fits = |parts: usize| {
             let end = groups.get(parts - 1)?.end;
-            let digits: Vec<u8> = groups.iter().take(parts).flat_map(|group| &text[group.start..group.end]).copied().collect();
+            let digits: Vec<u8> =
+                groups.iter().take(parts).flat_map(|group| &text[group.start..group.end]).copied().collect();
             let goes_on = match text.get(end..).unwrap_or_default() {
                 [byte, ..] if is_alnum(*byte) => true,
                 [b'-' | b'.', digit, ..] => digit.is_ascii_digit(),
@@ -157,7 +156,11 @@ impl Groups {
             && text[area.start] >= b'2'
             && text[exchange.start] >= b'2'
             && (opened || area.separator == b'(' || exchange.separator == line.separator)
-            && (named || opened || area.separator == b'(' || matches!(line.separator, b'-' | b'.') || says_phone(text, start))
+            && (named
+                || opened
+                || area.separator == b'('
+                || matches!(line.separator, b'-' | b'.')
+                || says_phone(text, start))
             && let Some(end) = ends(skip + 3)
         {
             return Some(start..end);
@@ -175,8 +178,19 @@ impl Groups {
 /// Whether a word before a number says that it is a phone's.
 fn says_phone(text: &[u8], at: usize) -> bool {
     let head = text.get(at.saturating_sub(20)..at).unwrap_or_default().to_ascii_lowercase();
-    let words: [&[u8]; 11] =
-        [b"phone", b"tel", b"mobil", b"fax", b"call", b"ring", b"handy", b"cell", b"whatsapp", b"sms", b"telefon"];
+    let words: [&[u8]; 11] = [
+        b"phone",
+        b"tel",
+        b"mobil",
+        b"fax",
+        b"call",
+        b"ring",
+        b"handy",
+        b"cell",
+        b"whatsapp",
+        b"sms",
+        b"telefon",
+    ];
     words.iter().any(|word| {
         let mut places = memchr::memmem::find_iter(&head, word);
         places.any(|place| begins(&head, place) || *word == b"phone")
@@ -185,9 +199,8 @@ fn says_phone(text: &[u8], at: usize) -> bool {
 
 /// Whether an issuer gives numbers of this beginning and length.
 fn is_issued(digits: &[u8]) -> bool {
-    let head = |count: usize| {
-        digits.iter().take(count).fold(0u32, |sum, digit| sum * 10 + u32::from(digit - b'0'))
-    };
+    let head =
+        |count: usize| digits.iter().take(count).fold(0u32, |sum, digit| sum * 10 + u32::from(digit - b'0'));
     match digits.len() {
         14 => matches!(head(3), 300..=305) || matches!(head(2), 36 | 38 | 39),
         15 => matches!(head(2), 34 | 37),
@@ -218,15 +231,94 @@ fn luhn(digits: &[u8]) -> bool {
 
 /// How long an IBAN is, by country (the registry of ISO 13616).
 const COUNTRIES: &[(&[u8; 2], usize)] = &[
-    (b"AD", 24), (b"AE", 23), (b"AL", 28), (b"AT", 20), (b"AZ", 28), (b"BA", 20), (b"BE", 16), (b"BG", 22), (b"BH", 22), (b"BI", 27),
-    (b"BR", 29), (b"BY", 28), (b"CH", 21), (b"CR", 22), (b"CY", 28), (b"CZ", 24), (b"DE", 22), (b"DJ", 27), (b"DK", 18), (b"DO", 28),
-    (b"EE", 20), (b"EG", 29), (b"ES", 24), (b"FI", 18), (b"FK", 18), (b"FO", 18), (b"FR", 27), (b"GB", 22), (b"GE", 22), (b"GI", 23),
-    (b"GL", 18), (b"GR", 27), (b"GT", 28), (b"HR", 21), (b"HU", 28), (b"IE", 22), (b"IL", 23), (b"IQ", 23), (b"IS", 26), (b"IT", 27),
-    (b"JO", 30), (b"KW", 30), (b"KZ", 20), (b"LB", 28), (b"LC", 32), (b"LI", 21), (b"LT", 20), (b"LU", 20), (b"LV", 21), (b"LY", 25),
-    (b"MC", 27), (b"MD", 24), (b"ME", 22), (b"MK", 19), (b"MN", 20), (b"MR", 27), (b"MT", 31), (b"MU", 30), (b"NI", 28), (b"NL", 18),
-    (b"NO", 15), (b"OM", 23), (b"PK", 24), (b"PL", 28), (b"PS", 29), (b"PT", 25), (b"QA", 29), (b"RO", 24), (b"RS", 22), (b"RU", 33),
-    (b"SA", 24), (b"SC", 31), (b"SD", 18), (b"SE", 24), (b"SI", 19), (b"SK", 24), (b"SM", 27), (b"SO", 23), (b"ST", 25), (b"SV", 28),
-    (b"TL", 23), (b"TN", 24), (b"TR", 26), (b"UA", 29), (b"VA", 22), (b"VG", 24), (b"XK", 20), (b"YE", 30),
+    (b"AD", 24),
+    (b"AE", 23),
+    (b"AL", 28),
+    (b"AT", 20),
+    (b"AZ", 28),
+    (b"BA", 20),
+    (b"BE", 16),
+    (b"BG", 22),
+    (b"BH", 22),
+    (b"BI", 27),
+    (b"BR", 29),
+    (b"BY", 28),
+    (b"CH", 21),
+    (b"CR", 22),
+    (b"CY", 28),
+    (b"CZ", 24),
+    (b"DE", 22),
+    (b"DJ", 27),
+    (b"DK", 18),
+    (b"DO", 28),
+    (b"EE", 20),
+    (b"EG", 29),
+    (b"ES", 24),
+    (b"FI", 18),
+    (b"FK", 18),
+    (b"FO", 18),
+    (b"FR", 27),
+    (b"GB", 22),
+    (b"GE", 22),
+    (b"GI", 23),
+    (b"GL", 18),
+    (b"GR", 27),
+    (b"GT", 28),
+    (b"HR", 21),
+    (b"HU", 28),
+    (b"IE", 22),
+    (b"IL", 23),
+    (b"IQ", 23),
+    (b"IS", 26),
+    (b"IT", 27),
+    (b"JO", 30),
+    (b"KW", 30),
+    (b"KZ", 20),
+    (b"LB", 28),
+    (b"LC", 32),
+    (b"LI", 21),
+    (b"LT", 20),
+    (b"LU", 20),
+    (b"LV", 21),
+    (b"LY", 25),
+    (b"MC", 27),
+    (b"MD", 24),
+    (b"ME", 22),
+    (b"MK", 19),
+    (b"MN", 20),
+    (b"MR", 27),
+    (b"MT", 31),
+    (b"MU", 30),
+    (b"NI", 28),
+    (b"NL", 18),
+    (b"NO", 15),
+    (b"OM", 23),
+    (b"PK", 24),
+    (b"PL", 28),
+    (b"PS", 29),
+    (b"PT", 25),
+    (b"QA", 29),
+    (b"RO", 24),
+    (b"RS", 22),
+    (b"RU", 33),
+    (b"SA", 24),
+    (b"SC", 31),
+    (b"SD", 18),
+    (b"SE", 24),
+    (b"SI", 19),
+    (b"SK", 24),
+    (b"SM", 27),
+    (b"SO", 23),
+    (b"ST", 25),
+    (b"SV", 28),
+    (b"TL", 23),
+    (b"TN", 24),
+    (b"TR", 26),
+    (b"UA", 29),
+    (b"VA", 22),
+    (b"VG", 24),
+    (b"XK", 20),
+    (b"YE", 30),
 ];
 
 /// The IBAN that begins here, with single blanks or hyphens in it or without.

@@ -88,7 +88,10 @@ fn measure(set: &str, tell: bool) -> (BTreeMap<String, Tally>, u32, u32) {
 fn table(set: &str, of: &(BTreeMap<String, Tally>, u32, u32)) -> Tally {
     let mut all = Tally::default();
     eprintln!("{set}: {} lines without a label, {} of them changed", of.1, of.2);
-    eprintln!("  {:12} {:>6} {:>6} {:>6} {:>9} {:>9}", "detector", "found", "missed", "wrong", "precision", "recall");
+    eprintln!(
+        "  {:12} {:>6} {:>6} {:>6} {:>9} {:>9}",
+        "detector", "found", "missed", "wrong", "precision", "recall"
+    );
     let row = |name: &str, tally: Tally| {
         let Tally { found, missed, wrong } = tally;
         let (precision, recall) = (tally.precision(), tally.recall());

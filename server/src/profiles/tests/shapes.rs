@@ -43,7 +43,10 @@ fn equal_values_have_equal_placeholders_and_only_those() {
 fn json_stays_json_and_all_else_of_it_as_it_is_written() {
     let redactor = safe();
     for (body, expected) in [
-        (r#"{ "a" : [1, 2.50, "x\/y"], "to":"b@example.com" }"#, r#"{ "a" : [1, 2.50, "x\/y"], "to":"[email]" }"#),
+        (
+            r#"{ "a" : [1, 2.50, "x\/y"], "to":"b@example.com" }"#,
+            r#"{ "a" : [1, 2.50, "x\/y"], "to":"[email]" }"#,
+        ),
         (r#"{"b@example.com":{"n":1}}"#, r#"{"[email]":{"n":1}}"#),
         (r#"{"c":4111111111111111,"d":4111111111111112}"#, r#"{"c":"[card]","d":4111111111111112}"#),
         (r#"{"phone":4155550132}"#, r#"{"phone":"[phone]"}"#),
@@ -99,10 +102,18 @@ fn event(data: &Value) -> String {
 fn a_value_that_a_stream_spells_in_pieces_goes_and_the_stream_stays_one() {
     let key = "sk-ant-api03-abcDEF123456ghiJKL7890mnoPQR";
     let text = format!("mail b@example.com, {key}. bye");
-    let anthropic = |index: usize, text: &str| event(&json!({"type":"content_block_delta","index":index,"delta":{"type":"text_delta","text":text}}));
-    let openai = |index: usize, text: &str| event(&json!({"id":"chatcmpl-1","choices":[{"index":index,"delta":{"content":text}}]}));
-    let responses = |index: usize, text: &str| event(&json!({"type":"response.output_text.delta","output_index":index,"delta":text}));
-    let ollama = |_: usize, text: &str| format!("{}\n", json!({"model":"m","message":{"role":"assistant","content":text},"done":false}));
+    let anthropic = |index: usize, text: &str| {
+        event(&json!({"type":"content_block_delta","index":index,"delta":{"type":"text_delta","text":text}}))
+    };
+    let openai = |index: usize, text: &str| {
+        event(&json!({"id":"chatcmpl-1","choices":[{"index":index,"delta":{"content":text}}]}))
+    };
+    let responses = |index: usize, text: &str| {
+        event(&json!({"type":"response.output_text.delta","output_index":index,"delta":text}))
+    };
+    let ollama = |_: usize, text: &str| {
+        format!("{}\n", json!({"model":"m","message":{"role":"assistant","content":text},"done":false}))
+    };
     let forms: [&dyn Fn(usize, &str) -> String; 4] = [&anthropic, &openai, &responses, &ollama];
     for form in forms {
         for step in [1, 2, 3, 7, 200] {
@@ -115,10 +126,19 @@ fn a_value_that_a_stream_spells_in_pieces_goes_and_the_stream_stays_one() {
             let mut joined = String::new();
             for line in found.lines().filter(|line| line.contains('{')) {
                 let event: Value = serde_json::from_str(line.trim_start_matches("data: ")).unwrap();
-                let spelt = [&event["delta"]["text"], &event["choices"][0]["delta"]["content"], &event["delta"], &event["message"]["content"]];
+                let spelt = [
+                    &event["delta"]["text"],
+                    &event["choices"][0]["delta"]["content"],
+                    &event["delta"],
+                    &event["message"]["content"],
+                ];
                 joined.push_str(spelt.iter().find_map(|text| text.as_str()).unwrap());
             }
-            assert_eq!(short(&joined.replace("other", "")), "mail [email], [api-key]. bye", "{step} at a time: {found}");
+            assert_eq!(
+                short(&joined.replace("other", "")),
+                "mail [email], [api-key]. bye",
+                "{step} at a time: {found}"
+            );
         }
     }
     // The arguments of a tool's call are JSON within JSON, in pieces.
@@ -135,7 +155,10 @@ fn a_value_that_a_stream_spells_in_pieces_goes_and_the_stream_stays_one() {
     assert!(is_json(&found) && short(&found).contains("[email]") && !found.contains("mple"), "{found}");
     // Lines that do not belong together are not one text.
     let lines = "{\"email\":\"a@example.com\",\"n\":1}\n{\"email\":\"b@example.com\",\"n\":2}\n";
-    assert_eq!(short(&shown(&safe(), lines)), "{\"email\":\"[email]\",\"n\":1}\n{\"email\":\"[email]\",\"n\":2}\n");
+    assert_eq!(
+        short(&shown(&safe(), lines)),
+        "{\"email\":\"[email]\",\"n\":1}\n{\"email\":\"[email]\",\"n\":2}\n"
+    );
 }
 
 #[test]
@@ -149,7 +172,10 @@ fn binary_bodies_and_encoded_ones() {
     gzip.write_all(b"{\"a\":\"b@example.com\"}").unwrap();
     let gzip = gzip.finish().unwrap();
     for encoding in [Some("gzip"), None] {
-        assert_eq!(short(&String::from_utf8_lossy(&redactor.body(&gzip, encoding).bytes)), "{\"a\":\"[email]\"}");
+        assert_eq!(
+            short(&String::from_utf8_lossy(&redactor.body(&gzip, encoding).bytes)),
+            "{\"a\":\"[email]\"}"
+        );
     }
     let cut = redactor.body(&gzip[..gzip.len() - 9], None);
     assert!(cut.bytes.starts_with(b"[binary:"), "{:?}", cut.bytes);
@@ -170,13 +196,35 @@ fn hostile_bodies_are_bounded() {
     let nested = json!({"a": deep, "b": "b@example.com"}).to_string();
     assert!(is_json(&shown(&redactor, &nested)));
     let long = vec![b'a'; REDACTED_BODY_BYTES_MAX + 1];
-    assert_eq!(redactor.body(&long, None).bytes.as_ref(), format!("[large: {} bytes]", long.len()).as_bytes());
+    assert_eq!(
+        redactor.body(&long, None).bytes.as_ref(),
+        format!("[large: {} bytes]", long.len()).as_bytes()
+    );
     // Each of these made some detector look far from every place, if it could.
-    for piece in ["-----BEGIN PRIVATE KEY-----", "eyJ", "@", "a@", "1 ", "1-", "a.", "sk-", "DE00", "Bearer ", "%4", "{", "[\"", "1.", "::1", "=", "aB1"] {
+    for piece in [
+        "-----BEGIN PRIVATE KEY-----",
+        "eyJ",
+        "@",
+        "a@",
+        "1 ",
+        "1-",
+        "a.",
+        "sk-",
+        "DE00",
+        "Bearer ",
+        "%4",
+        "{",
+        "[\"",
+        "1.",
+        "::1",
+        "=",
+        "aB1",
+    ] {
         let body = piece.repeat((1 << 20) / piece.len());
         let found = redactor.body(body.as_bytes(), None);
         assert!(found.bytes.len() <= body.len() + 64, "{piece}");
-        let lines: String = std::iter::repeat_n(format!("data: {}\n", json!({"text": piece})), 20_000).collect();
+        let lines: String =
+            std::iter::repeat_n(format!("data: {}\n", json!({"text": piece})), 20_000).collect();
         redactor.body(lines.as_bytes(), None);
     }
     let rows: String = (0..50_000).map(|n| format!("{{\"k{n}\":\"b@example.com\"}}\n")).collect();
@@ -211,7 +259,12 @@ fn metadata_gives_no_hash_to_try_guesses_with() {
 #[test]
 fn files_of_profiles_are_refused_with_their_place() {
     for (text, line, column, what) in [
-        ("[[profile]]\nnmae = 'x'", 2, 1, "\"nmae\" is no key of [[profile]]; allowed are name, detect, patterns, paths, keep and key"),
+        (
+            "[[profile]]\nnmae = 'x'",
+            2,
+            1,
+            "\"nmae\" is no key of [[profile]]; allowed are name, detect, patterns, paths, keep and key",
+        ),
         ("[[profiles]]\nname = 'x'", 1, 3, "there is no table \"profiles\""),
         ("[[profile]]\nname = 'safe'", 2, 8, "already"),
         ("[[profile]]\nname = 'a b'", 2, 8, "letters"),
