@@ -118,7 +118,7 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
     let (frames, raw) = (count(replayed.frames), bytes(replayed.raw_bytes));
     if let Some(name) = redactor.map(|by| by.profile().name()).or(imported_by.as_deref()) {
         return out.line(format_args!(
-            "redacted by profile {}, not bit-exact: {frames} frames, {raw}",
+            "redacted by profile {}, not what was recorded: {frames} frames, {raw}",
             printable(name)
         ));
     }
@@ -256,7 +256,7 @@ fn all(door: &Door, args: &ReplayArgs, redactor: Option<&Redactor>, out: &mut Ou
         if let Some(redactor) = redactor {
             let name = redactor.profile().name();
             out.line(format_args!(
-                "redacted by profile {name}, not bit-exact: {runs} runs, {frames} frames, {raw}"
+                "redacted by profile {name}, not what was recorded: {runs} runs, {frames} frames, {raw}"
             ))?;
         } else if damage.is_none() {
             out.marked(true, "bit-exact", format_args!(": {runs} runs, {frames} frames, {raw}"))?;

@@ -135,10 +135,10 @@ pub(super) fn distinct(text: &[u8]) -> u32 {
     text.iter().fold(0u128, |seen, byte| seen | 1 << (byte & 127)).count_ones()
 }
 
-/// Where the JSON Web Token ends that begins here.
-pub(super) fn jwt(text: &[u8], at: usize) -> Option<usize> {
-    if !text.get(at..)?.starts_with(b"eyJ") {
-        return None;
+/// Where what may be a JSON Web Token ends that begins here, and whether it is one.
+pub(super) fn jwt(text: &[u8], at: usize) -> (usize, bool) {
+    if !text.get(at..).is_some_and(|rest| rest.starts_with(b"eyJ")) {
+        return (at, false);
     }
     let part = |from: usize| {
         let rest = text.get(from..).unwrap_or_default();
@@ -153,7 +153,7 @@ pub(super) fn jwt(text: &[u8], at: usize) -> Option<usize> {
         end += 1 + len;
         parts += 1;
     }
-    (parts >= 3 && end - at >= 36).then_some(end)
+    (end, parts >= 3 && end - at >= 36)
 }
 
 /// What follows the name of a scheme of authorization that ends at `end`.

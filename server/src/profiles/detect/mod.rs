@@ -273,7 +273,7 @@ pub(super) fn find(text: &[u8], wanted: Detectors, near: Near, hits: &mut Vec<Hi
     if wanted == Detectors::NONE {
         return;
     }
-    let mut look = Look { text, wanted, near, hits, numbers_from: 0 };
+    let mut look = Look { text, wanted, near, hits, numbers_from: 0, tokens_from: 0 };
     let mut at = 0;
     while at < text.len() {
         while at < text.len() && class::OF[text[at] as usize] == 0 {
@@ -302,6 +302,8 @@ struct Look<'t, 'h> {
     hits: &'h mut Vec<Hit>,
     /// Numbers before this place are part of one that was found.
     numbers_from: usize,
+    /// Before this place no JSON Web Token begins: too few dots follow.
+    tokens_from: usize,
 }
 
 impl Look<'_, '_> {
@@ -387,12 +389,13 @@ impl Look<'_, '_> {
         if !is_long {
             return at;
         }
-        if byte == b'e'
-            && self.wants(Detector::Jwt)
-            && let Some(end) = key::jwt(self.text, at)
-        {
-            self.hit(Detector::Jwt, at..end);
-            return end;
+        if byte == b'e' && at >= self.tokens_from && self.wants(Detector::Jwt) {
+            let (end, is_one) = key::jwt(self.text, at);
+            if is_one {
+                self.hit(Detector::Jwt, at..end);
+                return end;
+            }
+            self.tokens_from = end;
         }
         if self.wants(Detector::ApiKey)
             && let Some(end) = key::provider(self.text, at)

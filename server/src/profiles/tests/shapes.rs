@@ -204,6 +204,8 @@ fn hostile_bodies_are_bounded() {
     for piece in [
         "-----BEGIN PRIVATE KEY-----",
         "eyJ",
+        "eyJ-",
+        "eyJ.-",
         "@",
         "a@",
         "1 ",
