@@ -58,8 +58,8 @@ fn show_and_replay_are_redacted_and_say_so() {
     assert_eq!(String::from_utf8(part.stdout).unwrap().matches("data: {").count(), 2);
     let replayed = bench.run("--store s replay r --as safe").text();
     assert!(
-        replayed.contains("redacted by profile safe, not bit-exact: 1 frames")
-            && !replayed.contains("bit-exact:"),
+        replayed.contains("redacted by profile safe, not what was recorded: 1 frames")
+            && !replayed.contains("bit-exact"),
         "{replayed}"
     );
     assert!(bench.run("--store s replay r").text().contains("bit-exact: 1 frames"));
