@@ -154,7 +154,7 @@ pub(crate) struct AttachArgs {
 #[command(
     after_help = "It always listens at SOCKET in the store's directory, for its user alone. Over TCP and HTTP a client needs a token: `annals token add` makes
 one, and where there is none, one is made and shown at the start. Each option may also stand in the environment, and, but for --config, in the file:
-socket, tcp, http, no_auth, upstream, allow_host, slow_ms, idle_seconds, retain, sweep_every, log, and [[tokens]] with name, namespace, rights, blake3. An option wins over the environment, that over the file."
+socket, tcp, http, no_auth, upstream, allow_host, profiles, slow_ms, idle_seconds, retain, sweep_every, log, and [[tokens]] with name, namespace, rights, profile, blake3. An option wins over the environment, that over the file."
 )]
 pub(crate) struct ServeArgs {
     /// Listen at this Unix socket, too
@@ -175,6 +175,9 @@ pub(crate) struct ServeArgs {
     /// A host that the proxy may call; if there are any, only these. May be given again
     #[arg(long, value_name = "HOST", env = "ANNALS_ALLOW_HOST", value_delimiter = ',')]
     pub(crate) allow_host: Vec<String>,
+    /// Profiles of readers, in TOML [default: profiles.toml in the store's directory]
+    #[arg(long, value_name = "FILE", env = "ANNALS_PROFILES")]
+    pub(crate) profiles: Option<PathBuf>,
     /// Tell of what takes longer than so many milliseconds [default: 100]
     #[arg(long, value_name = "MS", env = "ANNALS_SLOW_MS")]
     pub(crate) slow_ms: Option<u64>,
@@ -222,6 +225,9 @@ pub(crate) struct TokenAddArgs {
     /// What may be done with it: record, read, redacted, operate, with commas between [default: all]
     #[arg(long, value_name = "RIGHTS")]
     pub(crate) rights: Option<String>,
+    /// What whoever reads by it is shown: a profile of the daemon's --profiles, or safe; for the right redacted, which it then has by itself
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) profile: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -358,11 +364,24 @@ pub(crate) struct ShowArgs {
     #[arg(long, group = "part")]
     pub(crate) metadata: bool,
     /// Only what the frame's request adds to the one before, drops from it or changes in it, by message
-    #[arg(long, group = "part", conflicts_with = "raw", conflicts_with = "json")]
+    #[arg(long, group = "part", conflicts_with = "raw", conflicts_with = "json", conflicts_with = "profile")]
     pub(crate) new: bool,
     /// Write the exact bytes and nothing else
     #[arg(long, requires = "part", conflicts_with = "json")]
     pub(crate) raw: bool,
+    #[command(flatten)]
+    pub(crate) reader: AsArgs,
+}
+
+/// Who reads.
+#[derive(Debug, Args)]
+pub(crate) struct AsArgs {
+    /// Show what this profile shows, values of people and secrets replaced: raw (everything), safe, or one of --profiles
+    #[arg(long = "as", id = "profile", value_name = "PROFILE")]
+    pub(crate) profile: Option<String>,
+    /// Profiles of your own, in TOML [default: profiles.toml in the store's directory]
+    #[arg(long, value_name = "FILE", env = "ANNALS_PROFILES")]
+    pub(crate) profiles: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -380,6 +399,8 @@ pub(crate) struct ReplayArgs {
     /// Write the outputs' exact bytes and nothing else; no program is started
     #[arg(long, conflicts_with = "json")]
     pub(crate) raw: bool,
+    #[command(flatten)]
+    pub(crate) reader: AsArgs,
     #[command(flatten)]
     pub(crate) rules: RuleArgs,
     /// Answers come as fast as they are taken, or as slowly as they were recorded
@@ -502,10 +523,15 @@ pub(crate) struct TapeExportArgs {
     /// Where the tape goes; replaces a file that is there [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) reader: AsArgs,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct TapeImportArgs {
+    /// Also take tapes that were redacted when they were exported: their runs stay marked, and are not what was recorded
+    #[arg(long)]
+    pub(crate) redacted: bool,
     /// The tapes, of annals or of tracefork; - is standard input
     #[arg(required = true)]
     pub(crate) tapes: Vec<PathBuf>,

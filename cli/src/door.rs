@@ -7,11 +7,12 @@ use std::path::Path;
 use annals::import::ImportedRun;
 use annals::{
     BackupReport, Checkpoint, CompactOptions, Compacted, Comparison, Diagnosis, Dropped, Durability, Error,
-    ErrorKind, Frame, Gap, History, Keyspace, Namespace, Options, Plan, Policy, Proof, RecordedFrame,
-    RepairReport, Retention, Run, RunInfo, RunReader, RunSpec, RunUid, ScanRange, Seqno, Sharing, Status,
-    StillHeld, Store, Tape,
+    ErrorKind, Frame, Gap, History, Keyspace, Namespace, Options, Plan, Policy, Proof, REDACTED_TAG,
+    RecordedFrame, RepairReport, Retention, Run, RunInfo, RunReader, RunSpec, RunUid, ScanRange, Seqno,
+    Sharing, ShownTape, Status, StillHeld, Store, Tape,
 };
 
+use annals_server::profiles::{Redactor, make_placeholder_key, passing_key, placeholder_key};
 use annals_server::providers::NewPart;
 use annals_server::{
     Alignment, Destination, Failing, ForkReport, Forking, Onward, OnwardReport, Origin, Program,
@@ -60,8 +61,10 @@ pub(crate) struct FrameRow {
     pub(crate) input: Vec<u8>,
     pub(crate) output: Vec<u8>,
     pub(crate) metadata: Vec<u8>,
-    /// The chain's link after this frame, hexadecimal.
+    /// The chain's link after this frame, hexadecimal; empty where it is redacted.
     pub(crate) digest: String,
+    /// The profile that it is shown by, where that takes something out.
+    pub(crate) redacted: Option<String>,
 }
 
 /// What a check found.
@@ -192,6 +195,22 @@ impl Door {
         Err(no_namespace(format!("there is no namespace {namespace:?}"), &names))
     }
 
+    /// The store's key for placeholders, and whether it lasts: where there is none and another process writes, it is drawn for now only.
+    pub(crate) fn placeholder_key(root: &Path) -> Result<([u8; 32], bool)> {
+        let store = Store::open_read_only(root).map_err(|error| opening(root, error))?;
+        if let Some(key) = placeholder_key(&store).map_err(engine)? {
+            return Ok((key, true));
+        }
+        drop(store);
+        let options = Options { create: false, ..Options::default() };
+        let drawn = Store::open_with(root, options).and_then(|store| {
+            let key = make_placeholder_key(&store)?;
+            store.close()?;
+            Ok(key)
+        });
+        drawn.map(|key| (key, true)).or_else(|_| Ok((passing_key().map_err(engine)?, false)))
+    }
+
     /// Opens a store for reading.
     pub(crate) fn read(root: &Path, namespace: &str) -> Result<Self> {
         let store = Store::open_read_only(root).map_err(|error| opening(root, error))?;
@@ -295,6 +314,13 @@ impl Door {
     /// Whether a run was made of traces that others recorded.
     pub(crate) fn is_ingested(&self, reader: &RunReader) -> Result<bool> {
         annals_server::is_ingested(reader).map_err(engine)
+    }
+
+    /// The profile that a run was redacted by before it came here, if it was.
+    pub(crate) fn redacted_by(&self, id: &str) -> Result<Option<String>> {
+        let reader = self.reader(id)?;
+        let tag = reader.info().tags.iter().find(|(key, _)| key == REDACTED_TAG);
+        Ok(tag.map(|(_, name)| name.clone()))
     }
 
     pub(crate) fn run(&self, id: &str) -> Result<RunRow> {
@@ -454,6 +480,28 @@ impl Door {
     /// Writes a run as a tape; gives its length.
     pub(crate) fn export_tape(&self, reader: &RunReader, to: &mut dyn std::io::Write) -> Result<u64> {
         reader.write_tape(to).map_err(|error| match error.kind() {
+            ErrorKind::Conflict => Failure::new(Code::Failed, error, "wait until it has ended"),
+            _ => engine(error),
+        })
+    }
+
+    /// Writes what is shown of a run as a tape that says so; gives its length.
+    pub(crate) fn export_shown_tape(
+        &self,
+        reader: &RunReader,
+        redactor: &Redactor,
+        to: &mut dyn std::io::Write,
+    ) -> Result<u64> {
+        let shown = ShownTape {
+            by: redactor.profile().name(),
+            frame: &mut |frame| {
+                let shown = redactor.frame(&frame.input, &frame.output, &frame.metadata);
+                (frame.input, frame.output, frame.metadata) = (shown.input, shown.output, shown.metadata);
+            },
+            bytes: &mut |bytes| redactor.metadata(&bytes).bytes.into_owned(),
+            tag: &mut |tag| redactor.text(tag),
+        };
+        reader.write_shown_tape(to, shown).map_err(|error| match error.kind() {
             ErrorKind::Conflict => Failure::new(Code::Failed, error, "wait until it has ended"),
             _ => engine(error),
         })
@@ -709,6 +757,7 @@ fn frame_row(frame: RecordedFrame) -> FrameRow {
         output: frame.output,
         metadata: frame.metadata,
         digest: frame.link.to_string(),
+        redacted: None,
     }
 }
 

@@ -13,6 +13,7 @@ mod input;
 mod junit;
 mod locate;
 mod out;
+mod profiles;
 mod progress;
 mod rules;
 mod tracefork;

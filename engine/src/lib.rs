@@ -59,7 +59,7 @@ pub use replay::{
     ReplayingNondet, Request, SystemNondet, VerifyReport,
 };
 pub use store::{BytesByKind, Namespace, Stats, Store};
-pub use tape::{TAPE_BYTES_MAX, Tape, TapeInfo};
+pub use tape::{REDACTED_TAG, ShownTape, TAPE_BYTES_MAX, Tape, TapeInfo};
 pub use trace::{
     Component, Dropped, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, Pin,
     RUN_NAME_BYTES_MAX, RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot,

@@ -7,7 +7,7 @@
 //! environment, its output, its end), `nondet` (what it reads of clocks and randomness), `session` (both together, as a run), `share` (several recorders of one store), `daemon` (a store
 //! served to Redis clients), `otlp` (traces of others as runs), `resp` (what both speak), `look`
 //! (recorded exchanges as a person wants to see them), `align` (two runs side by side), `rules` (a file of the user's own), [`mod@inspect`] (a program before it is recorded). With the feature `middleware` a program of one's own records and replays itself ([`middleware`]). Without a socket, functions of bytes alone:
-//! [`providers`] (what is known of model providers) and [`redact`] (what must not reach the disk).
+//! [`providers`] (what is known of model providers), [`redact`] (what must not reach the disk) and [`profiles`] (what a reader is shown of what did).
 
 mod align;
 mod daemon;
@@ -22,6 +22,7 @@ mod nondet;
 mod otlp;
 mod percent;
 mod place;
+pub mod profiles;
 mod program;
 pub mod providers;
 mod proxy;

@@ -7,6 +7,7 @@ use std::io::Write;
 
 use annals::RunReader;
 use annals::import::base64;
+use annals_server::profiles::Redactor;
 use annals_server::{Onward, Origin, Program, Recorded, ReplayOptions, ReplayReport, Timing};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -18,6 +19,7 @@ use crate::door::{Door, FrameRow, RunRow};
 use crate::failure::{Code, Failure, Result, before};
 use crate::locate;
 use crate::out::{Out, bytes, count, dollars, many, metadata, preview, printable};
+use crate::profiles;
 use crate::rules;
 
 pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<()> {
@@ -31,16 +33,26 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
             "--on-divergence live lets it go on with live calls",
         ));
     }
+    let redactor = profiles::of(global, &args.reader)?;
+    let redactor = redactor.as_ref();
+    if redactor.is_some() && (onward || !args.command.is_empty()) {
+        return Err(Failure::new(
+            Code::Usage,
+            "a program needs the answers as they were recorded, and --as shows others",
+            "leave out --as; or leave out the program, and read the run back",
+        ));
+    }
     let door = if onward {
         Door::recording_existing(&locate::store(global.store.as_deref()), &global.namespace)?
     } else {
         super::reading(global)?
     };
     if args.all {
-        return all(&door, args, out);
+        return all(&door, args, redactor, out);
     }
     let run = door.run(args.run.as_deref().unwrap_or("last"))?;
-    if !args.raw && !out.json {
+    let imported_by = door.redacted_by(&run.id)?;
+    if !args.raw && !out.json && redactor.is_none() {
         let reader = door.reader(&run.id)?;
         if door.is_ingested(&reader)? {
             return Err(Failure::new(
@@ -51,6 +63,22 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
                 ),
                 format!(
                     "`annals show {}` lists what its spans say; --json and --raw give its frames, verified",
+                    run.id
+                ),
+            ));
+        }
+        if let Some(by) =
+            imported_by.as_deref().filter(|_| !args.command.is_empty() || reader_has_program(&door, &reader))
+        {
+            return Err(Failure::new(
+                Code::Damage,
+                format!(
+                    "run `{}` was redacted by profile {} before it came here: no program gets the answers that were recorded",
+                    run.id,
+                    printable(by)
+                ),
+                format!(
+                    "`annals show {}` lists what there is of it; replay the run in the store that it is from",
                     run.id
                 ),
             ));
@@ -68,14 +96,17 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
     }
     let many = !args.raw && !out.json;
     let mut rows = Vec::new();
-    let replayed = one(&door, &run, args, out, |frame| {
+    if args.raw {
+        profiles::note(redactor);
+    }
+    let replayed = one(&door, &run, args, redactor, out, |frame| {
         if many {
             rows.push(vec![
                 frame.seq.to_string(),
                 frame.component.clone(),
                 count(frame.input.len() as u64),
                 count(frame.output.len() as u64),
-                short(&frame.digest),
+                if frame.redacted.is_some() { String::new() } else { short(&frame.digest) },
                 preview(&frame.output, 60),
             ]);
         }
@@ -85,8 +116,19 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
     }
     out.table(&[">SEQ", "COMPONENT", ">INPUT", ">OUTPUT", "DIGEST", "WHAT CAME OUT"], rows)?;
     let (frames, raw) = (count(replayed.frames), bytes(replayed.raw_bytes));
+    if let Some(name) = redactor.map(|by| by.profile().name()).or(imported_by.as_deref()) {
+        return out.line(format_args!(
+            "redacted by profile {}, not what was recorded: {frames} frames, {raw}",
+            printable(name)
+        ));
+    }
     let fingerprint = run.fingerprint.as_deref().unwrap_or("none, since it is open");
     out.marked(true, "bit-exact", format_args!(": {frames} frames, {raw}, fingerprint {fingerprint}"))
+}
+
+/// Whether a program was recorded as this run.
+fn reader_has_program(door: &Door, reader: &RunReader) -> bool {
+    door.origin(reader).is_ok_and(|origin| origin.is_some())
 }
 
 /// Runs the program again.
@@ -182,15 +224,19 @@ fn tell(run: &RunRow, report: &ReplayReport, child: Option<&(String, Recorded)>,
 }
 
 /// Replays every run. A damaged one does not keep the others from being replayed; it is told at the end.
-fn all(door: &Door, args: &ReplayArgs, out: &mut Out) -> Result<()> {
+fn all(door: &Door, args: &ReplayArgs, redactor: Option<&Redactor>, out: &mut Out) -> Result<()> {
     let mut total = Replayed::default();
     let mut rows = Vec::new();
     let mut damage = None;
+    if args.raw {
+        profiles::note(redactor);
+    }
     for run in door.runs()? {
         let run = run?;
-        match one(door, &run, args, out, |_| ()) {
+        match one(door, &run, args, redactor, out, |_| ()) {
             Ok(replayed) => {
-                let fingerprint = short(run.fingerprint.as_deref().unwrap_or_default());
+                let fingerprint = run.fingerprint.as_deref().filter(|_| redactor.is_none());
+                let fingerprint = short(fingerprint.unwrap_or_default());
                 rows.push(vec![run.id, count(replayed.frames), bytes(replayed.raw_bytes), fingerprint]);
                 total.frames += replayed.frames;
                 total.raw_bytes += replayed.raw_bytes;
@@ -206,8 +252,13 @@ fn all(door: &Door, args: &ReplayArgs, out: &mut Out) -> Result<()> {
     if !args.raw && !out.json {
         let runs = count(rows.len() as u64);
         out.table(&["RUN", ">FRAMES", ">BYTES", "FINGERPRINT"], rows)?;
-        if damage.is_none() {
-            let (frames, raw) = (count(total.frames), bytes(total.raw_bytes));
+        let (frames, raw) = (count(total.frames), bytes(total.raw_bytes));
+        if let Some(redactor) = redactor {
+            let name = redactor.profile().name();
+            out.line(format_args!(
+                "redacted by profile {name}, not what was recorded: {runs} runs, {frames} frames, {raw}"
+            ))?;
+        } else if damage.is_none() {
             out.marked(true, "bit-exact", format_args!(": {runs} runs, {frames} frames, {raw}"))?;
         }
     }
@@ -226,6 +277,7 @@ fn one(
     door: &Door,
     run: &RunRow,
     args: &ReplayArgs,
+    redactor: Option<&Redactor>,
     out: &mut Out,
     mut seen: impl FnMut(&FrameRow),
 ) -> Result<Replayed> {
@@ -233,6 +285,8 @@ fn one(
     let mut last = None;
     for frame in door.frames(&run.id)? {
         let frame = frame?;
+        last = Some(frame.digest.clone());
+        let frame = profiles::shown(redactor, frame);
         replayed.frames += 1;
         replayed.raw_bytes += (frame.input.len() + frame.output.len()) as u64;
         if args.raw {
@@ -241,7 +295,6 @@ fn one(
             out.object(&FrameLine::of(&run.id, &frame))?;
         }
         seen(&frame);
-        last = Some(frame.digest);
     }
     // The engine has checked each link by the one before; the last one must be what the run ended with.
     match (&last, &run.fingerprint) {
@@ -281,7 +334,12 @@ pub(super) struct FrameLine<'a> {
     metadata: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata_base64: Option<String>,
+    /// None where it is redacted.
+    #[serde(skip_serializing_if = "str::is_empty")]
     digest: &'a str,
+    /// The profile that it is shown by; `import` refuses such a line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redacted: Option<&'a str>,
 }
 
 impl<'a> FrameLine<'a> {
@@ -309,6 +367,7 @@ impl<'a> FrameLine<'a> {
             metadata,
             metadata_base64,
             digest: &frame.digest,
+            redacted: frame.redacted.as_deref(),
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::args::{Global, LogForm, ServeArgs};
 use crate::door::engine;
 use crate::failure::{Code, Failure, Result};
 use crate::locate;
+use crate::profiles;
 
 pub(super) fn run(global: &Global, args: &ServeArgs) -> Result<()> {
     let options = Serving {
@@ -15,6 +16,7 @@ pub(super) fn run(global: &Global, args: &ServeArgs) -> Result<()> {
         tcp: args.tcp.clone(),
         http: args.http.clone(),
         no_auth: args.no_auth,
+        profiles: args.profiles.clone(),
         slow_ms: args.slow_ms,
         idle_seconds: args.idle_seconds,
         retain: args.retain.clone(),
@@ -38,6 +40,7 @@ pub(super) fn run(global: &Global, args: &ServeArgs) -> Result<()> {
         None => options,
     };
     let root = locate::store(global.store.as_deref());
+    let serving = Serving { profiles: serving.profiles.or_else(|| profiles::own(&root)), ..serving };
     let log = serving.log.unwrap_or_default();
     tell_by(log);
     let served = match log {

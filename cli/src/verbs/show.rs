@@ -1,5 +1,6 @@
 //! `annals show` and `annals state`: one run, one frame, one state.
 
+use annals_server::profiles::Redactor;
 use annals_server::providers::NewPart;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -12,11 +13,14 @@ use crate::args::{Global, ShowArgs, StateArgs};
 use crate::door::{Door, FrameRow, RunRow};
 use crate::failure::{Code, Failure, Result};
 use crate::out::{Out, bytes, count, metadata, preview, printable, put_bytes, time};
+use crate::profiles;
 
 /// Bytes of a body that are shown to a person before `--raw` is pointed out.
 const SHOWN_MAX: usize = 4000;
 
 pub(super) fn run(global: &Global, args: &ShowArgs, out: &mut Out) -> Result<()> {
+    let redactor = profiles::of(global, &args.reader)?;
+    let redactor = redactor.as_ref();
     let door = super::reading(global)?;
     let address = Address::parse(&args.target)?;
     match address.seq {
@@ -26,14 +30,18 @@ pub(super) fn run(global: &Global, args: &ShowArgs, out: &mut Out) -> Result<()>
                 let (before, new) = door.new_part(&run, seq)?;
                 return show_new(&run, before, &new, out);
             }
-            show_frame(&run, &door.frame(&run, seq)?, args, out)
+            let frame = profiles::shown(redactor, door.frame(&run, seq)?);
+            if args.input || args.output || args.metadata {
+                profiles::note(redactor.filter(|_| !out.json));
+            }
+            show_frame(&run, &frame, args, out)
         }
         None if args.input || args.output || args.new => Err(Failure::new(
             Code::Usage,
             "--input, --output and --new are of a frame, and this names a run",
             format!("name a frame of it, for example {}@1", address.run),
         )),
-        None => show_run(&door, &door.run(&address.run)?, args, out),
+        None => show_run(&door, &door.run(&address.run)?, args, redactor, out),
     }
 }
 
@@ -52,18 +60,41 @@ pub(super) fn state(global: &Global, args: &StateArgs, out: &mut Out) -> Result<
     if args.raw { out.bytes(&state) } else { out.value(&state) }
 }
 
-fn show_run(door: &Door, run: &RunRow, args: &ShowArgs, out: &mut Out) -> Result<()> {
-    if out.json {
-        return out.object(&RunObject::of(run, &door.metadata(&run.id)?));
-    }
+fn show_run(
+    door: &Door,
+    run: &RunRow,
+    args: &ShowArgs,
+    redactor: Option<&Redactor>,
+    out: &mut Out,
+) -> Result<()> {
     let metadata = door.metadata(&run.id)?;
+    let metadata = redactor.map(|by| by.metadata(&metadata).bytes.into_owned()).unwrap_or(metadata);
+    // By its fingerprint somebody could try guesses.
+    let run = &RunRow { fingerprint: run.fingerprint.clone().filter(|_| redactor.is_none()), ..run.clone() };
+    if out.json {
+        let mut object = RunObject::of(run, &metadata);
+        if let Some(redactor) = redactor {
+            object.run.insert("redacted".to_owned(), json!(redactor.profile().name()));
+        }
+        return out.object(&object);
+    }
     if args.metadata {
+        profiles::note(redactor);
         return if args.raw { out.bytes(&metadata) } else { out.value(&metadata) };
     }
     let model = run.model.as_deref().map_or(String::new(), |model| format!(", {}", printable(model)));
     out.line(format_args!("{}: {}, {}{model}", run.id, run.status, run.severity))?;
     if let Some(why) = &run.pinned {
         out.line(format_args!("pinned: {}", printable(why)))?;
+    }
+    if let Some(redactor) = redactor {
+        let name = redactor.profile().name();
+        out.line(format_args!("redacted by profile {name}: not what was recorded"))?;
+    } else if let Some(by) = door.redacted_by(&run.id)? {
+        out.line(format_args!(
+            "redacted by profile {} before it came here: not what was recorded",
+            printable(&by)
+        ))?;
     }
     if let Some((from, at)) = &run.forked_from {
         let from = from.as_deref().unwrap_or("a run that is gone");
@@ -79,7 +110,7 @@ fn show_run(door: &Door, run: &RunRow, args: &ShowArgs, out: &mut Out) -> Result
     }
     let mut rows = Vec::new();
     for frame in door.frames(&run.id)? {
-        let frame = frame?;
+        let frame = profiles::shown(redactor, frame?);
         rows.push(vec![
             frame.seq.to_string(),
             frame.component,
@@ -126,14 +157,21 @@ fn show_frame(run: &str, frame: &FrameRow, args: &ShowArgs, out: &mut Out) -> Re
         time(frame.started_ns),
         frame.duration_ns as f64 / 1e6
     ))?;
-    out.line(format_args!("digest {}", frame.digest))?;
+    match &frame.redacted {
+        Some(name) => out.line(format_args!("redacted by profile {name}: not what was recorded"))?,
+        None => out.line(format_args!("digest {}", frame.digest))?,
+    }
     for (name, _, part) in parts.into_iter().filter(|(_, _, part)| !part.is_empty()) {
         out.line(format_args!("\n{name}, {}:", bytes(part.len() as u64)))?;
         let head = part.get(..part.len().min(SHOWN_MAX)).unwrap_or_default();
         out.line(printable(&String::from_utf8_lossy(head)))?;
         if head.len() < part.len() {
             let more = count((part.len() - head.len()) as u64);
-            out.line(format_args!("… {more} bytes more: annals show {run}@{} --{name} --raw", frame.seq))?;
+            let by = frame.redacted.as_ref().map_or(String::new(), |profile| format!(" --as {profile}"));
+            out.line(format_args!(
+                "… {more} bytes more: annals show {run}@{} --{name} --raw{by}",
+                frame.seq
+            ))?;
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use annals::RunInfo;
+use annals::{REDACTED_TAG, RunInfo};
 use serde_json::json;
 
 use super::runs::short;
@@ -12,6 +12,7 @@ use crate::door::Door;
 use crate::failure::{Code, Failure, Result};
 use crate::input::{self, AnyTape};
 use crate::out::{Out, bytes, many, printable};
+use crate::profiles;
 use crate::tracefork::Recording;
 use crate::whole_file;
 
@@ -23,27 +24,42 @@ pub(super) fn run(global: &Global, verb: &TapeVerb, out: &mut Out) -> Result<()>
 }
 
 fn export(global: &Global, args: &TapeExportArgs, out: &mut Out) -> Result<()> {
+    let redactor = profiles::of(global, &args.reader)?;
+    let redactor = redactor.as_ref();
     let door = super::reading(global)?;
     let reader = door.reader(&args.run)?;
+    let export = |to: &mut dyn Write| match redactor {
+        Some(redactor) => door.export_shown_tape(&reader, redactor, to),
+        None => door.export_tape(&reader, to),
+    };
     let Some(path) = args.output.as_deref().filter(|path| path.as_os_str() != "-") else {
         let mut tape = Vec::new();
-        door.export_tape(&reader, &mut tape)?;
+        export(&mut tape)?;
+        profiles::note(redactor);
         return out.bytes(&tape);
     };
     let mut len = 0;
-    let written = whole_file::write(path, |file: &mut dyn Write| {
-        door.export_tape(&reader, file).map(|written| len = written)
-    });
+    let written = whole_file::write(path, |file: &mut dyn Write| export(file).map(|written| len = written));
     written?.map_err(|error| unwritten(path, &error))?;
     let info = reader.info();
     let fingerprint = info.fingerprint.map(|link| link.to_string()).unwrap_or_default();
+    let frames = many(u64::from(info.frames), "frame");
+    if let Some(redactor) = redactor {
+        let (by, tape) = (redactor.profile().name(), path.to_string_lossy());
+        if out.json {
+            return out.object(
+                &json!({ "run": info.name, "frames": info.frames, "bytes": len, "redacted": by, "tape": tape }),
+            );
+        }
+        let (name, path, len) = (printable(&info.name), path.display(), bytes(len));
+        return out.line(format_args!("wrote {name} to {path}: {frames}, {len}, redacted by profile {by}"));
+    }
     if out.json {
         return out.object(&json!({
             "run": info.name, "frames": info.frames, "bytes": len, "fingerprint": fingerprint,
             "tape": path.to_string_lossy(),
         }));
     }
-    let frames = many(u64::from(info.frames), "frame");
     out.line(format_args!(
         "wrote {} to {}: {frames}, {}, fingerprint {}",
         printable(&info.name),
@@ -62,6 +78,17 @@ fn import(global: &Global, args: &TapeImportArgs, out: &mut Out) -> Result<()> {
     let mut door = None;
     let imported = args.tapes.iter().try_for_each(|path| {
         let tape = input::tape(path)?;
+        if let AnyTape::Ours(tape) = &tape
+            && let Some((_, by)) = tape.info().tags.iter().find(|(key, _)| key == REDACTED_TAG)
+            && !args.redacted
+        {
+            let message = format!(
+                "it was redacted by profile {} when it was exported: what it holds was never recorded",
+                printable(by)
+            );
+            let hint = "--redacted imports it, marked as what it is";
+            return Err(Failure::new(Code::Failed, message, hint).at(path.display()));
+        }
         let door = match &mut door {
             Some(door) => door,
             none => none.insert(super::writing(global)?),
@@ -96,6 +123,12 @@ fn tell(path: &Path, info: &RunInfo, digest: Option<&str>, out: &mut Out) -> Res
         }));
     }
     let (frames, raw) = (many(u64::from(info.frames), "frame"), bytes(info.raw_bytes));
+    if let Some((_, by)) = info.tags.iter().find(|(key, _)| key == REDACTED_TAG) {
+        let (name, by) = (printable(&info.name), printable(by));
+        return out.line(format_args!(
+            "imported {name}: {frames}, {raw}, redacted by profile {by}: not what was recorded"
+        ));
+    }
     let fingerprint = short(&fingerprint);
     out.line(format_args!(
         "imported {}: {}, {frames}, {raw}, fingerprint {fingerprint}",

@@ -19,11 +19,12 @@ pub(super) fn run(global: &Global, verb: &TokenVerb, out: &mut Out) -> Result<()
 }
 
 fn add(global: &Global, args: &TokenAddArgs, out: &mut Out) -> Result<()> {
-    let rights = args.rights.as_deref().map_or(Ok(Rights::ALL), str::parse::<Rights>);
+    let default = if args.profile.is_some() { Rights::REDACTED } else { Rights::ALL };
+    let rights = args.rights.as_deref().map_or(Ok(default), str::parse::<Rights>);
     let rights = rights.map_err(|why| Failure::new(Code::Usage, why, "as in --rights record,read"))?;
     let root = locate::store(global.store.as_deref());
     let named = rights.to_string();
-    let words: [&[u8]; 6] = [
+    let mut words: Vec<&[u8]> = vec![
         b"TOKEN.ADD",
         args.name.as_bytes(),
         b"NAMESPACE",
@@ -31,19 +32,27 @@ fn add(global: &Global, args: &TokenAddArgs, out: &mut Out) -> Result<()> {
         b"RIGHTS",
         named.as_bytes(),
     ];
+    if let Some(profile) = &args.profile {
+        words.extend([b"PROFILE".as_slice(), profile.as_bytes()]);
+    }
     let text = match ask_daemon(&root, &words).map_err(of_daemon)? {
         Some(text) => text,
         None => {
             let (store, now_ns) = open(global)?;
+            let profile = args.profile.as_deref();
             let (_, text) =
-                make_token(&store, &args.name, &global.namespace, rights, now_ns).map_err(told)?;
+                make_token(&store, &args.name, &global.namespace, rights, profile, now_ns).map_err(told)?;
             store.close().map_err(engine)?;
             text
         }
     };
     if out.json {
         let (name, namespace) = (&args.name, &global.namespace);
-        return out.object(&json!({ "name": name, "namespace": namespace, "rights": named, "token": text }));
+        let mut object = json!({ "name": name, "namespace": namespace, "rights": named, "token": text });
+        if let Some(profile) = &args.profile {
+            object["profile"] = json!(profile);
+        }
+        return out.object(&object);
     }
     out.line(text)
 }
@@ -51,14 +60,18 @@ fn add(global: &Global, args: &TokenAddArgs, out: &mut Out) -> Result<()> {
 fn list(global: &Global, out: &mut Out) -> Result<()> {
     let root = locate::store(global.store.as_deref());
     let store = Store::open_read_only(&root).map_err(engine)?;
-    for Token { name, namespace, rights, made_ns, .. } in tokens(&store).map_err(told)? {
+    for Token { name, namespace, rights, profile, made_ns, .. } in tokens(&store).map_err(told)? {
         if out.json {
             let rights = rights.to_string();
-            out.object(
-                &json!({ "name": name, "namespace": namespace, "rights": rights, "made_ns": made_ns }),
-            )?;
+            let mut object =
+                json!({ "name": name, "namespace": namespace, "rights": rights, "made_ns": made_ns });
+            if let Some(profile) = profile {
+                object["profile"] = json!(profile);
+            }
+            out.object(&object)?;
         } else {
-            out.line(format_args!("{name}  {namespace}  {rights}"))?;
+            let profile = profile.map_or(String::new(), |profile| format!("  {profile}"));
+            out.line(format_args!("{name}  {namespace}  {rights}{profile}"))?;
         }
     }
     Ok(())

@@ -14,6 +14,7 @@ mod onward;
 mod reading;
 mod real_input;
 mod record;
+mod redaction;
 mod retention;
 mod rough;
 mod rules;

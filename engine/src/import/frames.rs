@@ -245,6 +245,11 @@ fn frame_of(members: &[Member<'_>], next: u32) -> Result<Frame, String> {
 fn known(members: &[Member<'_>], names: &[&str]) -> Result<(), String> {
     for (index, member) in members.iter().enumerate() {
         let Some(name) = names.iter().find(|name| member.is(name)) else {
+            if member.is("redacted") {
+                return Err(
+                    "it is redacted: what it holds was never recorded, and cannot be imported".to_owned()
+                );
+            }
             return Err(format!("the key {} is not known here", member.key));
         };
         if members.iter().take(index).any(|earlier| earlier.is(name)) {

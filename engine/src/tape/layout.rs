@@ -39,6 +39,8 @@ pub(super) const SNAPSHOT: u8 = 8;
 
 /// The tag that says where a run on tape was forked: the tape holds the shared frames, and not the run they came from.
 pub(super) const FORKED_FROM: &str = "annals.forked_from";
+/// The tag of a run that is what somebody was shown of another, with the name of what decided that.
+pub const REDACTED_TAG: &str = "annals.redacted";
 
 /// How many bytes the bodies of a tape of this length may have together.
 pub(super) fn raw_bytes_max(tape_bytes: u64) -> u64 {

@@ -22,5 +22,6 @@ mod tests;
 mod window;
 mod write;
 
-pub use layout::{TAPE_BYTES_MAX, TapeInfo};
+pub use layout::{REDACTED_TAG, TAPE_BYTES_MAX, TapeInfo};
 pub use read::Tape;
+pub use write::ShownTape;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::layout::{
-    BODY_BYTES_MAX, ERROR, FORKED_FROM, FORMAT, INCOMPLETE, INLINE_BYTES_MAX, MAGIC, PARENT, SNAPSHOT,
-    TAPE_BYTES_MAX, put_head, raw_bytes_max,
+    BODY_BYTES_MAX, ERROR, FORKED_FROM, FORMAT, INCOMPLETE, INLINE_BYTES_MAX, MAGIC, PARENT, REDACTED_TAG,
+    SNAPSHOT, TAPE_BYTES_MAX, put_head, raw_bytes_max,
 };
 use super::window::Window;
 use crate::codec::{put_bytes, put_signed, put_varint};
@@ -17,7 +17,25 @@ use crate::log::record::COMPONENT_OTHER;
 use crate::trace::lanes::{LaneKey, Slot};
 use crate::trace::model::TAGS_MAX;
 use crate::trace::reader::run_record;
-use crate::trace::{Component, RecordedFrame, RunReader, Snapshot, Status};
+use crate::trace::{Component, RecordedFrame, RunReader, Snapshot, Status, chain};
+
+/// How a tape is written that shows less than the run holds: for readers who may not see all of it.
+pub struct ShownTape<'a> {
+    /// The name of what decides it, kept on the tape in the tag [`REDACTED_TAG`].
+    pub by: &'a str,
+    /// Changes a frame's input, output and metadata.
+    pub frame: &'a mut dyn FnMut(&mut RecordedFrame),
+    /// What is shown of the run's metadata, and of a snapshot's state.
+    pub bytes: &'a mut dyn FnMut(Vec<u8>) -> Vec<u8>,
+    /// The same of a tag's value.
+    pub tag: &'a mut dyn FnMut(&str) -> String,
+}
+
+impl std::fmt::Debug for ShownTape<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShownTape").field("by", &self.by).finish_non_exhaustive()
+    }
+}
 
 /// The tape so far.
 struct Writer<'a> {
@@ -39,6 +57,19 @@ impl RunReader {
     /// [`crate::TAPE_BYTES_MAX`]; `Damaged` at the first frame that is not what was recorded; `Unavailable` where the tape
     /// cannot be written. What was written before an error is no tape.
     pub fn write_tape(&self, to: &mut dyn Write) -> Result<u64> {
+        self.write(to, None)
+    }
+
+    /// Writes what is shown of the run as a tape that says so: its tag `annals.redacted` names by what, its fingerprint is its own and not the run's, and it holds no vectors, which
+    /// say much of what they were made from.
+    ///
+    /// # Errors
+    /// As [`RunReader::write_tape`]; `Invalid` where the run has no room for one more tag.
+    pub fn write_shown_tape(&self, to: &mut dyn Write, shown: ShownTape<'_>) -> Result<u64> {
+        self.write(to, Some(shown))
+    }
+
+    fn write(&self, to: &mut dyn Write, mut shown: Option<ShownTape<'_>>) -> Result<u64> {
         let info = self.info();
         let (Some(fingerprint), Some(ended_ns)) = (info.fingerprint, info.ended_ns) else {
             return Err(Error::conflict(format!(
@@ -52,19 +83,51 @@ impl RunReader {
             Writer { to, hasher, written: 0, raw: 0, window: Window::default(), pending: Vec::new() };
         tape.pending.extend(MAGIC);
         tape.pending.extend(FORMAT.to_le_bytes());
-        put_head(&mut tape.pending, info, &self.tape_tags()?, ended_ns);
-        tape.body(self.metadata()?, &(Component::Other(String::new()), Slot::Metadata))?;
+        let (mut tags, mut metadata) = (self.tape_tags()?, self.metadata()?);
+        let mut link = chain::genesis();
+        if let Some(shown) = &mut shown {
+            // One that was redacted before stays marked by what it was.
+            tags.iter_mut().for_each(|(_, value)| *value = (shown.tag)(value));
+            tags.retain(|(key, _)| key != REDACTED_TAG);
+            if tags.len() == TAGS_MAX {
+                return Err(Error::invalid(format!(
+                    "the run has {TAGS_MAX} tags: there is no room for {REDACTED_TAG}"
+                )));
+            }
+            tags.push((REDACTED_TAG.to_owned(), shown.by.to_owned()));
+            metadata = (shown.bytes)(metadata);
+        }
+        put_head(&mut tape.pending, info, &tags, ended_ns);
+        tape.body(metadata, &(Component::Other(String::new()), Slot::Metadata))?;
         tape.flush()?;
         for frame in self.frames() {
-            let frame = frame?;
-            let snapshot = self.snapshot_at(frame.seq)?.filter(|snapshot| snapshot.seq == frame.seq);
+            let mut frame = frame?;
+            let mut snapshot = self.snapshot_at(frame.seq)?.filter(|snapshot| snapshot.seq == frame.seq);
+            if let Some(shown) = &mut shown {
+                (shown.frame)(&mut frame);
+                snapshot = snapshot.map(|snapshot| Snapshot {
+                    state: (shown.bytes)(snapshot.state),
+                    embeddings: Vec::new(),
+                    ..snapshot
+                });
+                let digest = chain::digest(
+                    &frame.component,
+                    frame.parent.unwrap_or(0),
+                    frame.incomplete,
+                    frame.error,
+                    BlobId::of(&frame.input),
+                    BlobId::of(&frame.output),
+                    &frame.metadata,
+                );
+                link = chain::next(&link, &digest);
+            }
             if frame.incomplete && info.status != Status::Abandoned {
                 return Err(Error::new(ErrorKind::Damaged, "a run that has ended has a frame that has not"));
             }
             tape.frame(frame, snapshot, info.started_ns)?;
             tape.flush()?;
         }
-        tape.pending.extend(fingerprint.0);
+        tape.pending.extend(if shown.is_some() { link.0 } else { fingerprint.0 });
         tape.flush()?;
         let digest = tape.hasher.finalize();
         tape.pending.extend(digest.as_bytes());

@@ -29,7 +29,7 @@ impl Rights {
     pub const RECORD: Self = Self(1);
     /// Read what was recorded.
     pub const READ: Self = Self(2);
-    /// Read what is known of runs, without what was said in them.
+    /// Read runs as a profile shows them: what was said in them is redacted.
     pub const REDACTED: Self = Self(4);
     /// What concerns the whole store: checks, copies, tokens, figures.
     pub const OPERATE: Self = Self(8);
@@ -101,6 +101,8 @@ pub(super) struct Grant {
     pub(super) name: Arc<str>,
     pub(super) rights: Rights,
     pub(super) tenant: Arc<Tenant>,
+    /// The profile that a reader without the right `read` is shown things by.
+    pub(super) profile: Arc<str>,
     /// The token's hash: it may have been taken back.
     pub(super) token: Option<blake3::Hash>,
 }
@@ -110,6 +112,8 @@ pub(super) struct Grant {
 struct Kept {
     namespace: String,
     rights: Rights,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    profile: Option<String>,
     made_ns: u64,
     blake3: String,
 }
@@ -123,6 +127,8 @@ pub struct Token {
     pub namespace: String,
     /// What may be done with it.
     pub rights: Rights,
+    /// The profile that whoever has the right `redacted` and not `read` is shown things by; `safe` where none is named.
+    pub profile: Option<String>,
     /// When it was made, in nanoseconds since 1970; 0 for one of the configuration.
     pub made_ns: u64,
     /// The BLAKE3 of its text.
@@ -205,14 +211,14 @@ pub fn tokens(store: &Store) -> Result<Vec<Token>, ServingError> {
         let read = |value: &[u8]| {
             let kept: Kept = serde_json::from_slice(value).ok()?;
             let hash = blake3::Hash::from_hex(kept.blake3).ok()?;
-            Some((kept.namespace, kept.rights, kept.made_ns, hash))
+            Some((kept.namespace, kept.rights, kept.profile, kept.made_ns, hash))
         };
-        let Some((namespace, rights, made_ns, hash)) = read(&value) else {
+        let Some((namespace, rights, profile, made_ns, hash)) = read(&value) else {
             return Err(ServingError::Refused(format!(
                 "what stands under {name:?} in keyspace {KEYSPACE} is no token"
             )));
         };
-        tokens.push(Token { name, namespace, rights, made_ns, hash });
+        tokens.push(Token { name, namespace, rights, profile, made_ns, hash });
     }
     Ok(tokens)
 }
@@ -226,6 +232,7 @@ pub fn make_token(
     name: &str,
     namespace: &str,
     rights: Rights,
+    profile: Option<&str>,
     now_ns: u64,
 ) -> Result<(Token, String), ServingError> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
@@ -236,6 +243,7 @@ pub fn make_token(
     if rights == Rights::NONE {
         return Err(ServingError::Refused("a token has at least one right".to_owned()));
     }
+    check_profile(rights, profile)?;
     let known = tokens(store)?;
     if known.iter().any(|token| token.name == name) {
         let why = format!("there is a token {name} already: revoke it, or take another name");
@@ -250,8 +258,14 @@ pub fn make_token(
     })?;
     let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let hash = blake3::hash(text.as_bytes());
-    let kept =
-        Kept { namespace: namespace.to_owned(), rights, made_ns: now_ns, blake3: hash.to_hex().to_string() };
+    let profile = profile.map(str::to_owned);
+    let kept = Kept {
+        namespace: namespace.to_owned(),
+        rights,
+        profile: profile.clone(),
+        made_ns: now_ns,
+        blake3: hash.to_hex().to_string(),
+    };
     let kept = serde_json::to_vec(&kept).map_err(|error| ServingError::Refused(error.to_string()))?;
     // A namespace is there from then on, so a name that is none is refused here.
     store.namespace(namespace)?;
@@ -264,9 +278,31 @@ pub fn make_token(
     batch.put(&keyspace, name.as_bytes(), kept);
     // It is told to somebody: it has to hold from then on.
     batch.submit_with(Durability::Disk)?.wait()?;
-    let token =
-        Token { name: name.to_owned(), namespace: namespace.to_owned(), rights, made_ns: now_ns, hash };
+    let token = Token {
+        name: name.to_owned(),
+        namespace: namespace.to_owned(),
+        rights,
+        profile,
+        made_ns: now_ns,
+        hash,
+    };
     Ok((token, text))
+}
+
+/// A profile is for who may read redacted only: who may read all would see it elsewhere.
+pub(super) fn check_profile(rights: Rights, profile: Option<&str>) -> Result<(), ServingError> {
+    let Some(profile) = profile else { return Ok(()) };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    let why = if profile.is_empty() || profile.len() > NAME_BYTES_MAX || !profile.bytes().all(is_plain) {
+        format!("a profile's name has 1 to {NAME_BYTES_MAX} letters, digits, '-' or '_'")
+    } else if profile == "raw" {
+        "a token that shows everything has the right read, and no profile".to_owned()
+    } else if !rights.include(Rights::REDACTED) || rights.include(Rights::READ) {
+        "a profile is for the right redacted, without read: whoever has that reads everything".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(ServingError::Refused(why))
 }
 
 /// Takes a token back, on disk when this returns. Says whether there was one.
@@ -295,11 +331,16 @@ mod tests {
         let store = Store::open(directory.path().join("s")).unwrap();
         assert_eq!(tokens(&store).unwrap(), []);
         let rights = Rights::RECORD.and(Rights::READ);
-        let (token, text) = make_token(&store, "ci", "n", rights, 5).unwrap();
+        let (token, text) = make_token(&store, "ci", "n", rights, None, 5).unwrap();
         assert_eq!(tokens(&store).unwrap(), std::slice::from_ref(&token));
-        assert!(make_token(&store, "ci", "n", rights, 5).unwrap_err().to_string().contains("already"));
+        assert!(make_token(&store, "ci", "n", rights, None, 5).unwrap_err().to_string().contains("already"));
         for name in ["", "a b", &"x".repeat(65), "\u{e9}"] {
-            assert!(make_token(&store, name, "n", rights, 5).is_err(), "{name:?}");
+            assert!(make_token(&store, name, "n", rights, None, 5).is_err(), "{name:?}");
+        }
+        for (rights, profile) in
+            [(rights, "safe"), (Rights::RECORD, "safe"), (Rights::REDACTED, "raw"), (Rights::REDACTED, "a b")]
+        {
+            assert!(make_token(&store, "x", "n", rights, Some(profile), 5).is_err(), "{rights} {profile}");
         }
         let access = Access::new(tokens(&store).unwrap());
         for name in ["ci", "default"] {

@@ -1,5 +1,6 @@
 //! What a daemon is told: by options, by the environment, or by a file in TOML. The first that says something wins.
 
+use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,8 +8,9 @@ use std::time::Duration;
 use annals::Policy;
 use serde::Deserialize;
 
-use super::access::{Rights, Token};
+use super::access::{Rights, Token, check_profile};
 use super::session::Patience;
+use crate::profiles::{PROFILES_BYTES_MAX, Profiles};
 use crate::proxy::Upstreams;
 use crate::rules::parse_policy;
 
@@ -24,6 +26,8 @@ pub struct Serving {
     pub http: Option<String>,
     /// Whether TCP and HTTP ask for no token.
     pub no_auth: bool,
+    /// A file of readers' profiles.
+    pub profiles: Option<PathBuf>,
     /// Milliseconds that a command takes before it is told of as slow. Default: 100.
     pub slow_ms: Option<u64>,
     /// Seconds after which a connection is hung up on that asks nothing. Default: 0, never.
@@ -62,6 +66,8 @@ pub struct ConfiguredToken {
     pub namespace: Option<String>,
     /// `record`, `read`, `redacted`, `operate`, with commas between. Default: all.
     pub rights: Option<Rights>,
+    /// The profile that whoever reads by it is shown things by, for the right `redacted`.
+    pub profile: Option<String>,
     /// The BLAKE3 of its text, in hexadecimal digits. The text has to be long and random: a hash of a word that somebody chose can be guessed.
     pub blake3: String,
 }
@@ -122,6 +128,7 @@ impl Serving {
             tcp: self.tcp.or(other.tcp),
             http: self.http.or(other.http),
             no_auth: self.no_auth || other.no_auth,
+            profiles: self.profiles.or(other.profiles),
             slow_ms: self.slow_ms.or(other.slow_ms),
             idle_seconds: self.idle_seconds.or(other.idle_seconds),
             retain: self.retain.or(other.retain),
@@ -130,6 +137,25 @@ impl Serving {
             upstreams: if self.upstreams == Upstreams::default() { other.upstreams } else { self.upstreams },
             tokens: if self.tokens.is_empty() { other.tokens } else { self.tokens },
         }
+    }
+
+    /// The profiles that readers may be given.
+    ///
+    /// # Errors
+    /// `Refused` for a file that is none, with the place; `System` for one that cannot be read.
+    pub(super) fn profiles(&self) -> Result<Profiles, ServingError> {
+        let Some(file) = &self.profiles else { return Ok(Profiles::default()) };
+        let shown = file.display();
+        let limit = PROFILES_BYTES_MAX as u64 + 1;
+        #[expect(clippy::disallowed_methods, reason = "a file of the user's, not of a store")]
+        let opened = std::fs::File::open(file);
+        let mut text = String::new();
+        opened
+            .and_then(|opened| opened.take(limit).read_to_string(&mut text))
+            .map_err(|cause| ServingError::System { what: format!("cannot read {shown}"), cause })?;
+        Profiles::parse(&text).map_err(|error| {
+            ServingError::Refused(format!("{shown}:{}:{}: {}", error.line, error.column, error.what))
+        })
     }
 
     /// The addresses to listen at.
@@ -205,8 +231,10 @@ impl Serving {
                 ))
             })?;
             let namespace = token.namespace.clone().unwrap_or_else(|| home.to_owned());
-            let rights = token.rights.unwrap_or(Rights::ALL);
-            Ok(Token { name: token.name.clone(), namespace, rights, made_ns: 0, hash })
+            let default = if token.profile.is_some() { Rights::REDACTED } else { Rights::ALL };
+            let (rights, profile) = (token.rights.unwrap_or(default), token.profile.clone());
+            check_profile(rights, profile.as_deref())?;
+            Ok(Token { name: token.name.clone(), namespace, rights, profile, made_ns: 0, hash })
         };
         self.tokens.iter().map(token).collect()
     }

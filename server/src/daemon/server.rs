@@ -76,6 +76,7 @@ pub fn serve(
 ) -> Result<(), ServingError> {
     let places = serving.places()?;
     let schedule = serving.schedule()?;
+    let profiles = serving.profiles()?;
     let mounts = serving.upstreams.mounts().map_err(|error| ServingError::Refused(error.to_string()))?;
     // The writer and the clients need cores, too: with two of them, a second thread here costs a fifth of the reads.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -91,7 +92,15 @@ pub fn serve(
         let asks = !serving.no_auth && (places.tcp.is_some() || places.http.is_some());
         let (access, made) = admitted(&store, namespace, serving, asks, io.now_ns())?;
         let patience = serving.patience();
-        let daemon = Arc::new(Daemon::new(store.clone(), namespace, io, access, patience, Handle::current()));
+        let daemon = Arc::new(Daemon::new(
+            store.clone(),
+            namespace,
+            io,
+            access,
+            profiles,
+            patience,
+            Handle::current(),
+        ));
         let owner = daemon.owner()?;
         let sweeper = tokio::spawn(sweep(daemon.clone()));
         let retainer = schedule.map(|schedule| tokio::spawn(retain(daemon.clone(), schedule)));
@@ -179,7 +188,7 @@ fn admitted(
         return Err(ServingError::Refused(why.to_owned()));
     }
     if asks && tokens.is_empty() {
-        let (token, text) = access::make_token(store, "default", namespace, Rights::ALL, now_ns)?;
+        let (token, text) = access::make_token(store, "default", namespace, Rights::ALL, None, now_ns)?;
         tokens.push(token);
         made = Some(text);
     }
@@ -430,7 +439,7 @@ mod tests {
     fn a_token_of_the_file_does_not_take_the_place_of_one_of_the_store() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path().join("s")).unwrap();
-        access::make_token(&store, "ci", "n", Rights::READ, 1).unwrap();
+        access::make_token(&store, "ci", "n", Rights::READ, None, 1).unwrap();
         let hash = blake3::hash(b"x").to_hex();
         let named = |name: &str| {
             let file = format!("[[tokens]]\nname = \"{name}\"\nblake3 = \"{hash}\"\n");

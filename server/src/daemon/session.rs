@@ -19,7 +19,8 @@ use super::replay::{Replay, Replayed};
 use super::slow::{Name, SlowLog};
 use super::table::{Command, Table};
 use super::tenant::Tenant;
-use super::turn::Apart;
+use super::turn::{Apart, Refusal};
+use crate::profiles::{Profiles, Redactor, make_placeholder_key};
 use crate::resp::Protocol;
 
 /// How long what may take.
@@ -37,6 +38,9 @@ impl Default for Patience {
     }
 }
 
+/// The profile of a redacted reader whose token names none.
+const SAFE: &str = "safe";
+
 /// Commands that are done apart at a time, by what they take.
 const LONG_MAX: usize = 16;
 const WHOLE_MAX: usize = 2;
@@ -52,6 +56,9 @@ pub(super) struct Daemon {
     /// Namespaces that somebody has come to.
     tenants: Mutex<BTreeMap<String, Arc<Tenant>>>,
     pub(super) access: Access,
+    profiles: Profiles,
+    /// What shows by a profile, once somebody reads by it.
+    redactors: Mutex<BTreeMap<Arc<str>, Arc<Redactor>>>,
     pub(super) operations: Operations,
     pub(super) table: Table,
     pub(super) started_ns: u64,
@@ -168,6 +175,7 @@ impl Daemon {
         home: &str,
         io: Arc<dyn Io>,
         access: Access,
+        profiles: Profiles,
         patience: Patience,
         runtime: Handle,
     ) -> Self {
@@ -180,6 +188,8 @@ impl Daemon {
             runtime,
             tenants: Mutex::default(),
             access,
+            profiles,
+            redactors: Mutex::default(),
             table: Table::new(),
             started_ns,
             commands: AtomicU64::new(0),
@@ -229,7 +239,7 @@ impl Daemon {
     /// As [`Daemon::tenant`].
     pub(super) fn owner(&self) -> annals::Result<Grant> {
         let tenant = self.tenant(&self.home)?;
-        Ok(Grant { name: "owner".into(), rights: Rights::ALL, tenant, token: None })
+        Ok(Grant { name: "owner".into(), rights: Rights::ALL, tenant, profile: SAFE.into(), token: None })
     }
 
     /// What whoever says this may do: `user` is the token's name, or `default` where none is named.
@@ -247,8 +257,35 @@ impl Daemon {
             name: found.name.as_str().into(),
             rights: found.rights,
             tenant,
+            profile: found.profile.as_deref().unwrap_or(SAFE).into(),
             token: Some(found.hash),
         }))
+    }
+
+    /// The profiles that a token may have.
+    pub(super) fn profiles(&self) -> &Profiles {
+        &self.profiles
+    }
+
+    /// What shows a session's reader things, where that is by a profile.
+    ///
+    /// # Errors
+    /// `NOPERM` where there is no such profile any more; those of the store, which keeps the placeholders' key.
+    pub(super) fn redactor(&self, session: &Session) -> Result<Option<Arc<Redactor>>, Refusal> {
+        let Some(grant) = session.grant.as_ref().filter(|_| session.is_redacted()) else { return Ok(None) };
+        let mut redactors = self.redactors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(redactor) = redactors.get(&grant.profile) {
+            return Ok(Some(redactor.clone()));
+        }
+        let found = self.profiles.find(&grant.profile).filter(|profile| !profile.is_raw());
+        let profile = found.ok_or_else(|| {
+            let name = &grant.profile;
+            Refusal(format!("NOPERM this token's profile {name} is not among those of this daemon: --profiles names the file"))
+        })?;
+        let key = if profile.has_key() { [0; 32] } else { make_placeholder_key(&self.store)? };
+        let redactor = Arc::new(Redactor::new(profile, key));
+        redactors.insert(grant.profile.clone(), redactor.clone());
+        Ok(Some(redactor))
     }
 
     /// A turn of a connection has its replies, which was begun then on the monotonic clock.
@@ -343,7 +380,7 @@ impl Session {
         self.grant.as_ref().is_some_and(|grant| grant.rights.include(rights))
     }
 
-    /// Whether it is shown what is known of runs, but not what was said in them.
+    /// Whether it is shown runs by a profile, and not as they are stored.
     pub(super) fn is_redacted(&self) -> bool {
         !self.may(Rights::READ)
     }

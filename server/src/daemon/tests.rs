@@ -9,6 +9,7 @@ use super::access::{Access, Grant, Rights, Token};
 use super::databases::Databases;
 use super::session::{Daemon, Facts, Patience, Session};
 use super::turn::{End, turn};
+use crate::profiles::Profiles;
 use crate::resp::{Limits, Requests};
 
 mod many;
@@ -53,7 +54,9 @@ impl Bench {
 
     fn daemon(store: Store, runtime: &tokio::runtime::Runtime) -> Arc<Daemon> {
         let (io, access) = (Arc::new(RealIo::new()), Access::new([]));
-        Arc::new(Daemon::new(store, "default", io, access, Patience::default(), runtime.handle().clone()))
+        let profiles = Profiles::parse("[[profile]]\nname = \"mails\"\ndetect = \"email\"\n").unwrap();
+        let (patience, runtime) = (Patience::default(), runtime.handle().clone());
+        Arc::new(Daemon::new(store, "default", io, access, profiles, patience, runtime))
     }
 
     pub(super) fn client(&self) -> Client<'_> {
@@ -391,7 +394,7 @@ fn nobody_does_anything_before_login() {
 /// A token whose text is `token`.
 pub(super) fn token(name: &str, namespace: &str, rights: Rights) -> Token {
     let hash = blake3::hash(b"token");
-    Token { name: name.to_owned(), namespace: namespace.to_owned(), rights, made_ns: 0, hash }
+    Token { name: name.to_owned(), namespace: namespace.to_owned(), rights, profile: None, made_ns: 0, hash }
 }
 
 #[test]

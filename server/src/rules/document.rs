@@ -15,17 +15,17 @@ pub struct RulesError {
     pub what: String,
 }
 
-pub(super) type Result<T> = std::result::Result<T, RulesError>;
+pub(crate) type Result<T> = std::result::Result<T, RulesError>;
 
 /// A document of so many kinds of tables.
-pub(super) struct Document<'a> {
+pub(crate) struct Document<'a> {
     text: &'a str,
     tables: Spanned<DeTable<'a>>,
 }
 
 /// A table of one kind.
 #[derive(Clone, Copy)]
-pub(super) struct Section<'d, 'a> {
+pub(crate) struct Section<'d, 'a> {
     document: &'d Document<'a>,
     kind: &'static str,
     table: &'d DeTable<'a>,
@@ -34,16 +34,16 @@ pub(super) struct Section<'d, 'a> {
 
 /// A value, and where it stands.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct At<T> {
-    pub(super) value: T,
-    pub(super) at: usize,
+pub(crate) struct At<T> {
+    pub(crate) value: T,
+    pub(crate) at: usize,
 }
 
 type Value<'a> = Spanned<DeValue<'a>>;
 
 impl<'a> Document<'a> {
     /// Reads a document that has no other tables than these.
-    pub(super) fn parse(text: &'a str, kinds: &[&str]) -> Result<Self> {
+    pub(crate) fn parse(text: &'a str, kinds: &[&str]) -> Result<Self> {
         let tables = DeTable::parse(text).map_err(|error| {
             let what = error.message().trim().replace('\n', ", ");
             wrong(text, error.span().map_or(0, |span| span.start), format!("this is no TOML: {what}"))
@@ -65,7 +65,7 @@ impl<'a> Document<'a> {
     }
 
     /// The tables of a kind, in their order; none of them has other keys than these.
-    pub(super) fn sections<'d>(&'d self, kind: &'static str, keys: &[&str]) -> Result<Vec<Section<'d, 'a>>> {
+    pub(crate) fn sections<'d>(&'d self, kind: &'static str, keys: &[&str]) -> Result<Vec<Section<'d, 'a>>> {
         let mut sections = Vec::new();
         let found = self.tables.get_ref().get(kind).and_then(|found| found.get_ref().as_array());
         for value in found.into_iter().flat_map(|all| all.iter()) {
@@ -82,19 +82,19 @@ impl<'a> Document<'a> {
         Ok(sections)
     }
 
-    pub(super) fn wrong(&self, at: usize, what: impl Into<String>) -> RulesError {
+    pub(crate) fn wrong(&self, at: usize, what: impl Into<String>) -> RulesError {
         wrong(self.text, at, what.into())
     }
 }
 
 impl<'d, 'a> Section<'d, 'a> {
     /// A refusal of the whole table.
-    pub(super) fn wrong(&self, what: impl std::fmt::Display) -> RulesError {
+    pub(crate) fn wrong(&self, what: impl std::fmt::Display) -> RulesError {
         self.document.wrong(self.at, format!("this [[{}]] {what}", self.kind))
     }
 
     /// A refusal of one of its values.
-    pub(super) fn wrong_at(&self, at: usize, what: impl Into<String>) -> RulesError {
+    pub(crate) fn wrong_at(&self, at: usize, what: impl Into<String>) -> RulesError {
         self.document.wrong(at, what)
     }
 
@@ -108,7 +108,7 @@ impl<'d, 'a> Section<'d, 'a> {
     }
 
     /// A text that is not empty.
-    pub(super) fn text(&self, key: &str) -> Result<Option<At<&'d str>>> {
+    pub(crate) fn text(&self, key: &str) -> Result<Option<At<&'d str>>> {
         self.get(key).map(|value| self.one_text(key, value, "a text")).transpose()
     }
 
@@ -122,13 +122,22 @@ impl<'d, 'a> Section<'d, 'a> {
     }
 
     /// A text or a list of them; none where there is no such key.
-    pub(super) fn texts(&self, key: &str) -> Result<Vec<At<&'d str>>> {
+    pub(crate) fn texts(&self, key: &str) -> Result<Vec<At<&'d str>>> {
         let wanted = "a text or a list of texts";
         self.each(key)?.into_iter().map(|value| self.one_text(key, value, wanted)).collect()
     }
 
+    /// As [`Section::texts`], but a list may be empty, which is otherwise than no key at all.
+    pub(crate) fn texts_or_none(&self, key: &str) -> Result<Option<Vec<At<&'d str>>>> {
+        match self.get(key).map(|value| value.get_ref().as_array()) {
+            None => Ok(None),
+            Some(Some(all)) if all.is_empty() => Ok(Some(Vec::new())),
+            Some(_) => self.texts(key).map(Some),
+        }
+    }
+
     /// A value, or each of a list, which may not be empty.
-    pub(super) fn each(&self, key: &str) -> Result<Vec<&'d Value<'a>>> {
+    pub(crate) fn each(&self, key: &str) -> Result<Vec<&'d Value<'a>>> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         match value.get_ref().as_array() {
             Some(all) if all.is_empty() => Err(self
@@ -140,7 +149,7 @@ impl<'d, 'a> Section<'d, 'a> {
     }
 
     /// A truth value.
-    pub(super) fn truth(&self, key: &str) -> Result<Option<bool>> {
+    pub(crate) fn truth(&self, key: &str) -> Result<Option<bool>> {
         let of = |value: &Value<'a>| {
             value.get_ref().as_bool().ok_or_else(|| self.wanted(key, value, "true or false"))
         };
@@ -148,7 +157,7 @@ impl<'d, 'a> Section<'d, 'a> {
     }
 
     /// A whole number of 0 or more.
-    pub(super) fn whole(&self, key: &str) -> Result<Option<u64>> {
+    pub(crate) fn whole(&self, key: &str) -> Result<Option<u64>> {
         let of = |value: &'d Value<'a>| {
             let number = whole(value.get_ref()).and_then(|number| u64::try_from(number).ok());
             number.ok_or_else(|| self.wanted(key, value, "a whole number of 0 or more"))
@@ -157,7 +166,7 @@ impl<'d, 'a> Section<'d, 'a> {
     }
 
     /// A number of 0 or more.
-    pub(super) fn amount(&self, key: &str) -> Result<Option<f64>> {
+    pub(crate) fn amount(&self, key: &str) -> Result<Option<f64>> {
         let of = |value: &'d Value<'a>| {
             let amount = number(value.get_ref()).filter(|amount| amount.is_finite() && *amount >= 0.0);
             amount.ok_or_else(|| self.wanted(key, value, "a number of 0 or more"))
@@ -166,7 +175,7 @@ impl<'d, 'a> Section<'d, 'a> {
     }
 
     /// A table of values by keys that are not names, in the order of the keys.
-    pub(super) fn table(&self, key: &str) -> Result<Vec<(At<&'d str>, &'d Value<'a>)>> {
+    pub(crate) fn table(&self, key: &str) -> Result<Vec<(At<&'d str>, &'d Value<'a>)>> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let wanted = "a table of places and values, as { \"$.error.code\" = \"overloaded\" }";
         let table = value.get_ref().as_table().ok_or_else(|| self.wanted(key, value, wanted))?;
@@ -182,13 +191,13 @@ impl<'d, 'a> Section<'d, 'a> {
 }
 
 /// A whole number.
-pub(super) fn whole(value: &DeValue<'_>) -> Option<i64> {
+pub(crate) fn whole(value: &DeValue<'_>) -> Option<i64> {
     let number = value.as_integer()?;
     i64::from_str_radix(number.as_str(), number.radix()).ok()
 }
 
 /// A number with or without a fraction.
-pub(super) fn number(value: &DeValue<'_>) -> Option<f64> {
+pub(crate) fn number(value: &DeValue<'_>) -> Option<f64> {
     match value.as_float() {
         Some(number) => number.as_str().parse().ok(),
         #[expect(clippy::cast_precision_loss, reason = "exact to 2^53; no price is greater")]
@@ -197,7 +206,7 @@ pub(super) fn number(value: &DeValue<'_>) -> Option<f64> {
 }
 
 /// What a value is, in words.
-pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
+pub(crate) fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a text",
         DeValue::Integer(_) | DeValue::Float(_) => "a number",
@@ -209,7 +218,7 @@ pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
 }
 
 /// `a, b and c`.
-pub(super) fn list<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
+pub(crate) fn list<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
     let mut names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
     match (names.pop(), names.as_slice()) {
         (Some(last), []) => last,

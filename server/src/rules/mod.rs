@@ -8,7 +8,7 @@
 //! Layout: `document` (TOML as tables whose values know where they stand), `file` (the three kinds of rules), `retention` (policies, which are files of their
 //! own: how long which runs stay).
 
-mod document;
+pub(crate) mod document;
 mod file;
 mod retention;
 #[cfg(test)]

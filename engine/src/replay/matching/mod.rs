@@ -19,6 +19,7 @@ mod shape;
 pub use call::{Call, CallHash};
 pub use diff::{ChangeKind, Difference, Span};
 pub use divergence::{Divergence, Grade, Nearest};
+pub use path::{Path, Step};
 pub use receipt::Receipt;
 pub use requests::{Answer, Matching};
 pub use rules::{PRESETS, Rules};

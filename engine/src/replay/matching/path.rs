@@ -15,8 +15,10 @@ const KEY_SHOWN_MAX: usize = 128;
 
 /// A step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step {
+pub enum Step {
+    /// The member of this name.
     Member(String),
+    /// The element of this number, from 0.
     Element(usize),
     /// Every element or member.
     Every,
@@ -26,10 +28,14 @@ pub(super) enum Step {
 
 /// A set of places in a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Path(pub(super) Vec<Step>);
+pub struct Path(pub(super) Vec<Step>);
 
 impl Path {
-    pub(super) fn parse(text: &str) -> Result<Self> {
+    /// Reads a path of at most 1,024 bytes.
+    ///
+    /// # Errors
+    /// `Invalid` for what is none, with the place.
+    pub fn parse(text: &str) -> Result<Self> {
         if text.len() > PATH_BYTES_MAX {
             return Err(Error::invalid(format!(
                 "a path has {} bytes; at most {PATH_BYTES_MAX} are allowed",
@@ -41,6 +47,12 @@ impl Path {
             return Err(Error::invalid(format!("{text:?} has `..` twice: name the place")));
         }
         Ok(path)
+    }
+
+    /// The way there, from the top.
+    #[must_use]
+    pub fn steps(&self) -> &[Step] {
+        &self.0
     }
 
     /// Hands every value at these places to `change`.

@@ -6,6 +6,7 @@ use super::parse::{arguments, field, integer_of, is, number, run_of, syntax};
 use super::runs::open_run;
 use crate::daemon::table::{Command, command, in_group};
 use crate::daemon::turn::{Call, Outcome, Refusal};
+use crate::profiles::Redactor;
 use crate::resp::{BULK_BYTES_MAX, Reply};
 
 const SINCE: &str = "annals 0.1.0";
@@ -88,7 +89,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             -3,
             &["readonly", "apart", "redacts"],
             SINCE,
-            "Returns a frame of a run, or one part of it. Its bytes are those that were recorded, or there is an error.",
+            "Returns a frame of a run, or one part of it. Its bytes are those that were recorded, or there is an error. A redacted reader gets all of it as its profile shows it, with redacted and profile, and no part by itself.",
             "run seq [REQUEST|RESPONSE|METADATA]",
             get,
         ),
@@ -102,9 +103,12 @@ fn get(call: &mut Call<'_, '_>) -> Outcome {
         [] => {
             let info = reader.frame_info(seq)?;
             bounded(info.input_bytes.saturating_add(info.output_bytes))?;
-            Ok(told(reader.frame(seq)?, call.session.is_redacted()))
+            let redactor = call.daemon.redactor(&call.session)?;
+            Ok(told(reader.frame(seq)?, redactor.as_deref()))
         }
-        _ if call.session.is_redacted() => Err("NOPERM what was said in a frame takes the right read".into()),
+        _ if call.session.is_redacted() => {
+            Err("NOPERM a part by itself does not say that it is redacted: it takes the right read".into())
+        }
         [part] if is(part, "REQUEST") => body(reader.input_reader(seq)?),
         [part] if is(part, "RESPONSE") => body(reader.output_reader(seq)?),
         [part] if is(part, "METADATA") => Ok(Reply::Bulk(reader.frame_info(seq)?.metadata)),
@@ -127,13 +131,18 @@ fn body(mut reader: BlobReader) -> Outcome {
     Ok(Reply::Bulk(bytes))
 }
 
-/// What stands where a redacted reader is shown less.
-pub(super) fn redacted() -> (Reply, Reply) {
-    field("redacted", Reply::Boolean(true))
+/// What says that something is redacted, and by which profile.
+pub(super) fn redacted(redactor: &Redactor) -> [(Reply, Reply); 2] {
+    let name = redactor.profile().name();
+    [field("redacted", Reply::Boolean(true)), field("profile", Reply::text(name))]
 }
 
-/// A frame as it is told. One that is redacted has no bytes that were said, and no hash by which they could be guessed.
-pub(super) fn told(frame: RecordedFrame, is_redacted: bool) -> Reply {
+/// A frame as it is told. One that is redacted has no hash by which what was said could be guessed.
+pub(super) fn told(mut frame: RecordedFrame, redactor: Option<&Redactor>) -> Reply {
+    if let Some(redactor) = redactor {
+        let shown = redactor.frame(&frame.input, &frame.output, &frame.metadata);
+        (frame.input, frame.output, frame.metadata) = (shown.input, shown.output, shown.metadata);
+    }
     let mut told = vec![
         field("seq", Reply::Integer(frame.seq.into())),
         field("parent", frame.parent.map_or(Reply::Null, |seq| Reply::Integer(seq.into()))),
@@ -146,14 +155,15 @@ pub(super) fn told(frame: RecordedFrame, is_redacted: bool) -> Reply {
         field("request_bytes", Reply::count(frame.input.len())),
         field("response_bytes", Reply::count(frame.output.len())),
     ];
-    if is_redacted {
-        told.push(redacted());
-        return Reply::Map(told);
+    match redactor {
+        Some(redactor) => told.extend(redacted(redactor)),
+        None => told.extend([
+            field("request_id", Reply::text(frame.input_id.to_string())),
+            field("response_id", Reply::text(frame.output_id.to_string())),
+            field("link", Reply::text(frame.link.to_string())),
+        ]),
     }
     told.extend([
-        field("request_id", Reply::text(frame.input_id.to_string())),
-        field("response_id", Reply::text(frame.output_id.to_string())),
-        field("link", Reply::text(frame.link.to_string())),
         field("request", Reply::Bulk(frame.input)),
         field("response", Reply::Bulk(frame.output)),
         field("metadata", Reply::Bulk(frame.metadata)),

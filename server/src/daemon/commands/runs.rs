@@ -13,6 +13,7 @@ use crate::daemon::replay::Replay;
 use crate::daemon::session::Held;
 use crate::daemon::table::{Command, command, in_group};
 use crate::daemon::turn::{Call, Outcome, Refusal, wrong_number};
+use crate::profiles::Redactor;
 use crate::resp::Reply;
 
 const SINCE: &str = "annals 0.1.0";
@@ -60,11 +61,16 @@ pub(super) const COMMANDS: &[Command] = &in_group(
         ),
         command("run.get", 2, REDACTS, SINCE, "Returns what is known of a run.", "run", |call| {
             let reader = run_of(call, 1)?;
-            let mut about = about(reader.info());
-            about.push(match call.session.is_redacted() {
-                true => redacted(),
-                false => field("metadata", Reply::Bulk(reader.metadata()?)),
-            });
+            let redactor = call.daemon.redactor(&call.session)?;
+            let mut about = about(reader.info(), redactor.as_deref());
+            let metadata = reader.metadata()?;
+            about.push(field(
+                "metadata",
+                Reply::Bulk(match redactor {
+                    Some(redactor) => redactor.metadata(&metadata).bytes.into_owned(),
+                    None => metadata,
+                }),
+            ));
             Ok(Reply::Map(about))
         }),
         Command {
@@ -194,10 +200,13 @@ fn end(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::OK)
 }
 
-/// What is known of a run.
-fn about(info: &RunInfo) -> Vec<(Reply, Reply)> {
+/// What is known of a run. Of one that is redacted the fingerprint is not told: by it, what was said could be guessed.
+fn about(info: &RunInfo, redactor: Option<&Redactor>) -> Vec<(Reply, Reply)> {
     let number = |name: &str, number: u64| field(name, integer_of(number));
-    let tags = info.tags.iter().map(|(key, value)| (Reply::text(key), Reply::text(value)));
+    let tags = info.tags.iter().map(|(key, value)| match redactor {
+        Some(redactor) => (Reply::text(key), Reply::text(redactor.text(value))),
+        None => (Reply::text(key), Reply::text(value)),
+    });
     let parent = info.parent.as_ref().map_or(Reply::Null, |parent| {
         Reply::Map(vec![
             field("run", parent.run.as_ref().map_or(Reply::Null, Reply::text)),
@@ -206,8 +215,9 @@ fn about(info: &RunInfo) -> Vec<(Reply, Reply)> {
             number("shared", parent.shared.into()),
         ])
     });
-    let fingerprint = info.fingerprint.map_or(Reply::Null, |link| Reply::text(link.to_string()));
-    vec![
+    let fingerprint = info.fingerprint.filter(|_| redactor.is_none());
+    let fingerprint = fingerprint.map_or(Reply::Null, |link| Reply::text(link.to_string()));
+    let mut about = vec![
         field("name", Reply::text(&info.name)),
         number("uid", info.uid.0),
         field("status", Reply::text(info.status.name())),
@@ -221,7 +231,9 @@ fn about(info: &RunInfo) -> Vec<(Reply, Reply)> {
         number("frames", info.frames.into()),
         number("bytes", info.raw_bytes),
         field("fingerprint", fingerprint),
-    ]
+    ];
+    about.extend(redactor.into_iter().flat_map(redacted));
+    about
 }
 
 fn list(call: &mut Call<'_, '_>) -> Outcome {
@@ -240,6 +252,7 @@ fn list(call: &mut Call<'_, '_>) -> Outcome {
             return Err(syntax());
         }
     }
+    let redactor = call.daemon.redactor(&call.session)?;
     let (mut found, mut next, mut bytes) = (Vec::new(), 0, 0);
     for (looked, info) in call.work.space().runs_after(after)?.enumerate() {
         if found.len() >= count || looked >= LISTED_MAX || bytes >= REPLY_BYTES_MAX {
@@ -249,7 +262,7 @@ fn list(call: &mut Call<'_, '_>) -> Outcome {
         next = info.uid.0;
         if status.is_none_or(|status: Status| info.status == status) {
             bytes += info.tags.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-            found.push(Reply::Map(about(&info)));
+            found.push(Reply::Map(about(&info, redactor.as_deref())));
         }
     }
     // Whether this was the last one is known by looking once more.
@@ -286,6 +299,7 @@ fn tail(call: &mut Call<'_, '_>) -> Outcome {
             return Err(syntax());
         }
     }
+    let redactor = call.daemon.redactor(&call.session)?;
     let reader = run_of(call, 1)?;
     let info = reader.info();
     let (mut found, mut bytes) = (Vec::new(), 0);
@@ -299,7 +313,7 @@ fn tail(call: &mut Call<'_, '_>) -> Outcome {
         if bytes > REPLY_BYTES_MAX && !found.is_empty() {
             break;
         }
-        found.push(told(frame, call.session.is_redacted()));
+        found.push(told(frame, redactor.as_deref()));
     }
     if !found.is_empty() || info.status != Status::Open {
         return Ok(Reply::Array(found));

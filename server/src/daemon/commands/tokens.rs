@@ -28,24 +28,26 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "token.add",
             -2,
             ACTION,
-            "Makes a token, which is returned this once. It leads to one namespace, this connection's where none is named, with the rights record, read, redacted, operate, or those of them that are named with commas between. For connections by a Unix socket.",
-            "name [NAMESPACE namespace] [RIGHTS rights]",
+            "Makes a token, which is returned this once. It leads to one namespace, this connection's where none is named, with the rights record, read, redacted, operate, or those of them that are named with commas between. Who has redacted and not read is shown runs by PROFILE, else by safe; with PROFILE and without RIGHTS it has the right redacted. For connections by a Unix socket.",
+            "name [NAMESPACE namespace] [RIGHTS rights] [PROFILE profile]",
             add,
         ),
         on_tokens(
             "token.list",
             1,
             &["operate", "apart"],
-            "Returns the name, namespace and rights of each token, and when it was made.",
+            "Returns the name, namespace and rights of each token, its profile where it has one, and when it was made.",
             "",
             |call| {
                 let tokens = call.daemon.access.all().into_iter().map(|token| {
-                    Reply::Map(vec![
+                    let mut told = vec![
                         field("name", Reply::text(token.name)),
                         field("namespace", Reply::text(token.namespace)),
                         field("rights", Reply::text(token.rights.to_string())),
                         field("made_ns", integer_of(token.made_ns)),
-                    ])
+                    ];
+                    told.extend(token.profile.map(|profile| field("profile", Reply::text(profile))));
+                    Reply::Map(told)
                 });
                 Ok(Reply::Array(tokens.collect()))
             },
@@ -63,20 +65,30 @@ pub(super) const COMMANDS: &[Command] = &in_group(
 
 fn add(call: &mut Call<'_, '_>) -> Outcome {
     local(call)?;
-    let (mut namespace, mut rights) = (call.tenant.name.clone(), Rights::ALL);
+    let (mut namespace, mut rights, mut profile) = (call.tenant.name.clone(), None, None);
     for pair in call.rest(2).chunks(2) {
         let [option, value] = pair else { return Err(syntax()) };
         let value = text(value)?;
         if is(option, "NAMESPACE") {
             namespace = value.to_owned();
         } else if is(option, "RIGHTS") {
-            rights = value.to_lowercase().parse().map_err(|why| Refusal(format!("ERR {why}")))?;
+            let named = value.to_lowercase().parse::<Rights>();
+            rights = Some(named.map_err(|why| Refusal(format!("ERR {why}")))?);
+        } else if is(option, "PROFILE") {
+            if call.daemon.profiles().find(value).is_none() {
+                let there: Vec<_> = call.daemon.profiles().names().collect();
+                let there = there.join(", ");
+                return Err(Refusal(format!("NOTFOUND there is no profile {value:?}; there are {there}")));
+            }
+            profile = Some(value.to_owned());
         } else {
             return Err(syntax());
         }
     }
     let name = text(call.word(1))?;
-    let made = make_token(&call.daemon.store, name, &namespace, rights, call.daemon.now_ns());
+    let default = if profile.is_some() { Rights::REDACTED } else { Rights::ALL };
+    let (rights, now_ns) = (rights.unwrap_or(default), call.daemon.now_ns());
+    let made = make_token(&call.daemon.store, name, &namespace, rights, profile.as_deref(), now_ns);
     let (token, text) = made.map_err(told)?;
     call.daemon.access.add(token);
     Ok(Reply::text(text))

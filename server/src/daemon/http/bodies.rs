@@ -28,6 +28,7 @@ use crate::daemon::commands::{blob_reader, keep_blob};
 use crate::daemon::perform::perform;
 use crate::daemon::session::{Daemon, Session};
 use crate::daemon::turn::{Apart, Refusal};
+use crate::profiles::{Redactor, encodings};
 use crate::resp::Reply;
 
 /// Bytes that are read at once.
@@ -78,15 +79,10 @@ enum Side {
     Response,
 }
 
-/// Refuses who may not give this command.
+/// Refuses who may not give this command; where that shows a redacted reader less, such a one is not.
 fn allowed(daemon: &Daemon, session: &Session, command: &str) -> Result<(), Problem> {
     let command = daemon.table.find(command.as_bytes());
-    if session
-        .grant
-        .as_ref()
-        .zip(command)
-        .is_some_and(|(grant, command)| grant.rights.include(command.rights()))
-    {
+    if session.grant.as_ref().zip(command).is_some_and(|(grant, command)| command.is_allowed(grant.rights)) {
         return Ok(());
     }
     let rights = command.map(|command| command.rights().to_string()).unwrap_or_default();
@@ -101,6 +97,9 @@ async fn frame_body(shared: &Arc<Shared>, path: &RawPathParams, request: Request
     let seq =
         param(path, "seq").unwrap_or_default().parse().map_err(|_| Problem::bad("a frame has a number"))?;
     let run = param(path, "run").unwrap_or_default();
+    if session.is_redacted() {
+        return redacted_body(shared, &session, &headers, run, seq, side).await;
+    }
     let opened = apart(&shared.daemon, || {
         let reader = tenant.space.run(run)?;
         match side {
@@ -109,6 +108,66 @@ async fn frame_body(shared: &Arc<Shared>, path: &RawPathParams, request: Request
         }
     });
     send(shared, &headers, opened.await?)
+}
+
+/// A body as a profile shows it. It is held as a whole, within the room that all bodies share, until it has been taken.
+async fn redacted_body(
+    shared: &Arc<Shared>,
+    session: &Session,
+    headers: &HeaderMap,
+    run: &str,
+    seq: u32,
+    side: Side,
+) -> Answer {
+    let refused = |Refusal(why)| Problem::of(&why);
+    let redactor = tokio::task::block_in_place(|| shared.daemon.redactor(session)).map_err(refused)?;
+    let redactor = redactor.ok_or_else(|| Problem::of("BUG no profile"))?;
+    let tenant = session.tenant(&shared.daemon)?;
+    let opened = apart(&shared.daemon, || {
+        let reader = tenant.space.run(run)?;
+        let (asked, answered) = encodings(&reader.frame_info(seq)?.metadata);
+        Ok::<_, annals::Error>(match side {
+            Side::Request => (reader.input_reader(seq)?, asked),
+            Side::Response => (reader.output_reader(seq)?, answered),
+        })
+    });
+    let (mut reader, encoding) = opened.await?;
+    let len = reader.len();
+    // Read, undone, and as it is shown.
+    let kib =
+        if Redactor::reads(len) { u32::try_from(3 * len.div_ceil(1024)).unwrap_or(u32::MAX) } else { 1 };
+    let place = shared.bodies.clone().try_acquire_many_owned(kib).map_err(|_| Problem::busy())?;
+    let shown = apart(&shared.daemon, || {
+        if !Redactor::reads(len) {
+            return Ok(Redactor::too_long(len));
+        }
+        let mut stored = Vec::new();
+        reader.read_to_end(&mut stored)?;
+        Ok::<_, io::Error>(redactor.body(&stored, encoding.as_deref()).bytes.into_owned())
+    });
+    let shown = Bytes::from(shown.await.map_err(|error| Problem::of(&format!("DAMAGED {error}")))?);
+    // Of what is shown: the stored body's would let somebody try guesses.
+    let tag = format!("\"{}\"", blake3::hash(&shown).to_hex());
+    let asked = match framed(headers, &tag, shown.len() as u64)? {
+        Framed::Same(response) => return Ok(response),
+        Framed::Part(asked) => asked,
+    };
+    let (sender, body) = Channel::new(PIECES);
+    let part = shown.slice(usize::try_from(asked.from).unwrap_or(0)..usize::try_from(asked.to).unwrap_or(0));
+    tokio::spawn(async move {
+        let (_place, mut part, mut sender): (_, Bytes, Sender<Bytes, io::Error>) = (place, part, sender);
+        while !part.is_empty() {
+            let piece = part.split_to(part.len().min(PIECE_BYTES));
+            if sender.send_data(piece).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut response = asked.response(Body::new(body));
+    if let Ok(name) = HeaderValue::from_str(redactor.profile().name()) {
+        response.headers_mut().insert("annals-redacted", name);
+    }
+    Ok(response)
 }
 
 async fn blob(State(shared): State<Arc<Shared>>, path: RawPathParams, request: Request) -> Answer {
@@ -124,14 +183,38 @@ async fn blob(State(shared): State<Arc<Shared>>, path: RawPathParams, request: R
 
 /// A body as a response, or the part of it that is asked for.
 fn send(shared: &Arc<Shared>, headers: &HeaderMap, reader: BlobReader) -> Answer {
-    let (len, tag) = (reader.len(), format!("\"{}\"", reader.id()));
+    let asked = match framed(headers, &format!("\"{}\"", reader.id()), reader.len())? {
+        Framed::Same(response) => return Ok(response),
+        Framed::Part(asked) => asked,
+    };
+    let (sender, body) = Channel::new(PIECES);
+    tokio::spawn(give(shared.daemon.clone(), reader, asked.from, asked.to - asked.from, sender));
+    Ok(asked.response(Body::new(body)))
+}
+
+/// What of a body a request wants.
+enum Framed {
+    /// Nothing: it has it already.
+    Same(Response),
+    Part(Asked),
+}
+
+struct Asked {
+    status: StatusCode,
+    from: u64,
+    to: u64,
+    len: u64,
+    tag: HeaderValue,
+}
+
+fn framed(headers: &HeaderMap, tag: &str, len: u64) -> Result<Framed, Problem> {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let is_known = |tags: &str| {
         tags.split(',').any(|known| known.trim().trim_start_matches("W/") == tag || known.trim() == "*")
     };
-    let tag_value = HeaderValue::from_str(&tag).map_err(|_| Problem::bad("no tag"))?;
+    let tag_value = HeaderValue::from_str(tag).map_err(|_| Problem::bad("no tag"))?;
     if text(IF_NONE_MATCH).is_some_and(is_known) {
-        return Ok((StatusCode::NOT_MODIFIED, [(ETAG, tag_value)]).into_response());
+        return Ok(Framed::Same((StatusCode::NOT_MODIFIED, [(ETAG, tag_value)]).into_response()));
     }
     let asked = text(RANGE).filter(|_| text(IF_RANGE).is_none_or(|wanted| wanted == tag));
     let (status, from, to) = match asked.map_or(Part::Whole, |asked| part(asked, len)) {
@@ -144,23 +227,28 @@ fn send(shared: &Arc<Shared>, headers: &HeaderMap, reader: BlobReader) -> Answer
             return Err(problem.with("content-range", value));
         }
     };
-    let (sender, body) = Channel::new(PIECES);
-    tokio::spawn(give(shared.daemon.clone(), reader, from, to - from, sender));
-    let mut response = Response::new(Body::new(body));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    headers.insert(CONTENT_LENGTH, HeaderValue::from(to - from));
-    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    headers.insert(ETAG, tag_value);
-    // What is recorded may be anything: no browser is to run it.
-    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
-    if status == StatusCode::PARTIAL_CONTENT
-        && let Ok(value) = HeaderValue::from_str(&format!("bytes {from}-{}/{len}", to - 1))
-    {
-        headers.insert(CONTENT_RANGE, value);
+    Ok(Framed::Part(Asked { status, from, to, len, tag: tag_value }))
+}
+
+impl Asked {
+    fn response(self, body: Body) -> Response {
+        let Self { status, from, to, len, tag } = self;
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(to - from));
+        headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        headers.insert(ETAG, tag);
+        // What is recorded may be anything: no browser is to run it.
+        headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+        if status == StatusCode::PARTIAL_CONTENT
+            && let Ok(value) = HeaderValue::from_str(&format!("bytes {from}-{}/{len}", to - 1))
+        {
+            headers.insert(CONTENT_RANGE, value);
+        }
+        response
     }
-    Ok(response)
 }
 
 /// What of a body is asked for.

@@ -548,3 +548,39 @@ fn a_request_ends_with_the_token_that_it_came_by() {
     bench.daemon.access.remove("reader");
     assert_eq!(tail(), Reply::error("NOAUTH the token was taken back"));
 }
+
+#[test]
+fn a_redacted_reader_gets_bodies_by_its_profile() {
+    let api = Api::with(false);
+    let reader = token("reader", "default", Rights::REDACTED);
+    api.bench.daemon.access.add(reader);
+    let mut owner = api.bench.client();
+    let answer = format!("{}b@example.com.", "word ".repeat(1000));
+    owner.bytes(b"run.begin name r\r\n");
+    owner.bytes(format!("frame.add r llm '{{\"to\":\"b@example.com\"}}' '{answer}'\r\n").as_bytes());
+    let get = |path: &str, headers: &str| {
+        api.ask_with(&format!("GET {path}"), &format!("authorization: Bearer token\r\n{headers}"), b"")
+    };
+    let path = "/v1/runs/r/frames/1/response";
+    let whole = get(path, "");
+    assert_eq!(whole.status, 200, "{}", whole.text());
+    assert_eq!(whole.header("annals-redacted"), Some("safe"));
+    assert!(whole.text().ends_with("].") && whole.text().contains("[email:"), "{}", whole.text());
+    assert_eq!(whole.header("content-length"), Some(whole.body.len().to_string().as_str()));
+    // Neither the tag nor anything else says what was stored.
+    let stored = blake3::hash(answer.as_bytes()).to_hex().to_string();
+    let tag = whole.header("etag").unwrap().to_owned();
+    assert!(!whole.head.contains(&stored), "{}", whole.head);
+    assert_eq!(get(path, &format!("if-none-match: {tag}\r\n")).status, 304);
+    let part = get(path, "range: bytes=4990-\r\n");
+    assert_eq!((part.status, part.body.as_slice()), (206, &whole.body[4990..]));
+    assert_eq!(part.header("annals-redacted"), Some("safe"));
+    let frame = get("/v1/runs/r/frames/1", "");
+    let frame: Value = serde_json::from_slice(&frame.body).unwrap();
+    assert_eq!((&frame["redacted"], &frame["profile"]), (&json!(true), &json!("safe")));
+    assert!(frame["request"].as_str().unwrap().starts_with("{\"to\":\"[email:"), "{frame}");
+    assert!(frame.get("response_id").is_none() && frame.get("link").is_none());
+    for refused in [format!("/v1/blobs/{stored}"), "/v1/databases/0/keys/k".to_owned()] {
+        assert_eq!(get(&refused, "").status, 403, "{refused}");
+    }
+}

@@ -90,23 +90,44 @@ fn each_right_is_for_its_own_commands() {
 }
 
 #[test]
-fn a_redacted_reader_sees_what_is_known_of_runs_and_nothing_that_was_said() {
+fn a_redacted_reader_sees_runs_by_a_profile_and_no_hash_to_try_guesses_with() {
     let bench = Bench::new();
     let mut owner = bench.client();
-    owner.bytes(b"run.begin name r metadata '{\"sesame\":1}'\r\nframe.add r llm question sesame METADATA '{\"sesame\":1}'\r\nrun.end r\r\n");
+    owner.bytes(b"run.begin name r tag who b@example.com metadata '{\"to\":\"b@example.com\",\"card\":4111111111111111}'\r\n");
+    owner.bytes(b"frame.add r llm b@example.com 'hello b@example.com' METADATA '{\"to\":\"b@example.com\"}'\r\nrun.end r\r\n");
     let mut grant = bench.daemon.owner().unwrap();
     grant.rights = Rights::REDACTED;
-    let mut client = bench.client_with(Some(grant));
-    let id = blake3::hash(b"sesame").to_hex().to_string();
+    let mut client = bench.client_with(Some(grant.clone()));
+    let ids = [b"b@example.com".as_slice(), b"hello b@example.com"]
+        .map(|said| blake3::hash(said).to_hex().to_string());
+    let fingerprint = bench.daemon.store.namespace("default").unwrap().run("r").unwrap().info().fingerprint;
+    let [asked, answered] = ids;
+    let hidden = ["b@example.com".to_owned(), fingerprint.unwrap().to_string(), asked, answered];
+    let mut placeholders = std::collections::BTreeSet::new();
     for command in ["run.get r", "run.list", "frame.get r 1", "run.tail r"] {
         let whole = owner.bytes(format!("{command}\r\n").as_bytes()).0;
         let (reply, _) = client.bytes(format!("{command}\r\n").as_bytes());
         assert!(
-            !reply.starts_with('-') && !reply.contains("sesame") && !reply.contains(&id),
+            !reply.starts_with('-') && !hidden.iter().any(|hidden| reply.contains(hidden)),
             "{command}: {reply}"
         );
-        assert_eq!(reply.contains("redacted"), command != "run.list", "{command}: {reply}");
-        assert!(command == "run.list" || whole.contains("sesame"), "{command}: {whole}");
+        assert!(reply.contains("redacted") && reply.contains("profile|$4|safe"), "{command}: {reply}");
+        assert!(whole.contains("b@example.com") && !whole.contains("redacted"), "{command}: {whole}");
+        let found = reply.match_indices("[email:").map(|(at, _)| reply[at..at + 20].to_owned());
+        placeholders.extend(found);
+    }
+    assert_eq!(placeholders.len(), 1, "one value, one placeholder: {placeholders:?}");
+    // Another profile shows other things; one that is gone, none.
+    let as_profile = |profile: &str| {
+        let mut grant = grant.clone();
+        grant.profile = profile.into();
+        bench.client_with(Some(grant)).bytes(b"run.get r\r\n").0
+    };
+    assert!(client.bytes(b"run.get r\r\n").0.contains("[card:"));
+    let mails = as_profile("mails");
+    assert!(mails.contains("4111111111111111") && mails.contains("[email:"), "{mails}");
+    for gone in ["gone", "raw"] {
+        assert!(as_profile(gone).starts_with(&format!("-NOPERM this token's profile {gone}")));
     }
     for command in
         ["frame.get r 1 response", "run.replay r question", "xrange r - +", "get r", "snap.get r 1"]
@@ -114,6 +135,32 @@ fn a_redacted_reader_sees_what_is_known_of_runs_and_nothing_that_was_said() {
         let (reply, _) = client.bytes(format!("{command}\r\n").as_bytes());
         assert!(reply.starts_with("-NOPERM"), "{command}: {reply}");
     }
+}
+
+#[test]
+fn a_token_carries_its_profile() {
+    let bench = Bench::new();
+    let mut owner = bench.client();
+    owner.bytes(b"run.begin name r\r\nframe.add r llm 4111111111111111 b@example.com\r\nrun.end r\r\n");
+    owner.script(
+        "token.add x profile none -> -NOTFOUND there is no profile \"none\"; there are raw, safe, mails
+        token.add x profile safe rights read -> -ERR a profile is for the right redacted, without read: whoever has that reads everything",
+    );
+    let made = owner.bytes(b"token.add support profile mails\r\n").0;
+    let text = made.split('|').nth(1).unwrap().to_owned();
+    let listed = owner.bytes(b"token.list\r\n").0;
+    assert!(listed.contains("rights|$8|redacted|") && listed.contains("profile|$5|mails|"), "{listed}");
+    // Also after a start.
+    let bench = bench.started_again();
+    for token in super::super::access::tokens(&bench.daemon.store).unwrap() {
+        bench.daemon.access.add(token);
+    }
+    let mut client = bench.client_with(None);
+    let (reply, _) = client.bytes(format!("auth support {text}\r\nframe.get r 1\r\n").as_bytes());
+    assert!(reply.contains("4111111111111111") && reply.contains("[email:"), "{reply}");
+    assert!(!reply.contains("b@example.com"), "{reply}");
+    bench.client().script("token.revoke support -> +OK");
+    assert_eq!(client.bytes(b"frame.get r 1\r\n"), (String::new(), true));
 }
 
 #[test]

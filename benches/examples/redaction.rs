@@ -1,0 +1,140 @@
+//! How fast bodies are redacted, on one core, by the profile `safe`, and by one with a pattern more: megabytes a second of what is stored, medians of
+//! seven rounds.
+//!
+//! `cargo run --release -p annals-benches --example redaction [FILE ...]`: requests of a growing conversation, the same with values to be found in every
+//! turn, tools' results full of ids, digests and numbers, a streamed answer, plain text; and the files that are named.
+#![expect(clippy::print_stdout, reason = "a program for a terminal")]
+#![expect(clippy::unwrap_used, reason = "a measurement fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
+
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use annals_benches::conversation::{Conversation, Form};
+use annals_server::profiles::{Profile, Profiles, Redactor};
+
+/// Bytes of each kind of body.
+const BODY_BYTES: usize = 4 << 20;
+const ROUNDS: usize = 7;
+
+fn main() {
+    let safe = Redactor::new(&Profile::safe(), [7; 32]);
+    let file =
+        "[[profile]]\nname = \"more\"\npatterns = { customer = 'C-\\d{6}' }\npaths = \"$..password\"\n";
+    let profiles = Profiles::parse(file).unwrap();
+    let more = Redactor::new(profiles.find("more").unwrap(), [7; 32]);
+    println!("{:32} {:>10} {:>9} {:>12} {:>12}", "bodies", "bytes", "replaced", "safe MB/s", "more MB/s");
+    let mut kinds = vec![
+        ("requests of a conversation", conversation()),
+        ("the same, values in every turn", vec![turns()]),
+        ("results full of ids and numbers", vec![results()]),
+        ("a streamed answer", vec![stream()]),
+        ("plain text", vec![text()]),
+    ];
+    let named: Vec<(String, Vec<u8>)> =
+        std::env::args().skip(1).map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
+    kinds.extend(named.iter().map(|(path, body)| (path.as_str(), vec![body.clone()])));
+    for (name, bodies) in kinds {
+        let bytes: usize = bodies.iter().map(Vec::len).sum();
+        let speed = |redactor: &Redactor| {
+            let mut speeds: Vec<f64> = (0..ROUNDS).map(|_| round(redactor, &bodies, bytes)).collect();
+            speeds.sort_by(f64::total_cmp);
+            speeds[ROUNDS / 2]
+        };
+        let replaced: usize = bodies.iter().map(|body| safe.body(body, None).replaced).sum();
+        println!("{name:32} {bytes:>10} {replaced:>9} {:>12.0} {:>12.0}", speed(&safe), speed(&more));
+    }
+}
+
+fn round(redactor: &Redactor, bodies: &[Vec<u8>], bytes: usize) -> f64 {
+    let begun = Instant::now();
+    let shown: usize = bodies.iter().map(|body| redactor.body(body, None).bytes.len()).sum();
+    assert!(shown > 0);
+    bytes as f64 / 1e6 / begun.elapsed().as_secs_f64()
+}
+
+fn conversation() -> Vec<Vec<u8>> {
+    let mut bytes = 0;
+    let steps = Conversation::new(Form::Plain, 1).skip(20);
+    let whole = steps.flat_map(|step| [step.request, step.response, step.tool_input, step.tool_output]);
+    whole
+        .take_while(|body| {
+            bytes += body.len();
+            bytes < BODY_BYTES
+        })
+        .collect()
+}
+
+/// Numbers that look drawn; the same everywhere.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        // SplitMix64 (Steele et al., 2014).
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+}
+
+fn turns() -> Vec<u8> {
+    let (mut numbers, mut body) = (Numbers(1), String::from("{\"messages\":["));
+    let says = "I ordered it two weeks ago and nothing came so far.\\n\\nThe shop said \\\"soon\\\", but my neighbour had hers after three days; please look it up. ";
+    while body.len() < BODY_BYTES {
+        let (user, port) = (numbers.next() % 10_000, numbers.next() % 200);
+        let _ = write!(
+            body,
+            r#"{{"role":"user","content":"{}write to user{user}@example.com or call (415) 555-0{port:03}. {says}"}},{{"role":"tool","tool_call_id":"call_{:016x}{:08x}","content":"{{\"host\":\"10.1.{port}.7\",\"rows\":[1,2,3],\"ok\":true}}"}},"#,
+            says.repeat(3),
+            numbers.next(),
+            numbers.next() >> 32,
+        );
+    }
+    body.push_str("{}]}");
+    body.into_bytes()
+}
+
+fn results() -> Vec<u8> {
+    let (mut numbers, mut body) = (Numbers(2), String::from("["));
+    while body.len() < BODY_BYTES {
+        let (a, b, c) = (numbers.next(), numbers.next(), numbers.next());
+        let _ = write!(
+            body,
+            r#"{{"id":"{a:016x}{b:016x}","commit":"{c:016x}{a:016x}{:08x}","order":{},"at":"2026-11-{:02}T10:{:02}:12.{:06}Z","version":"{}.{}.{}","price":{}.{:02},"path":"/srv/app-{}/v{}/index.js"}},"#,
+            b >> 32,
+            c % 10_000_000_000,
+            a % 28 + 1,
+            b % 60,
+            c % 1_000_000,
+            a % 9,
+            b % 40,
+            c % 9,
+            a % 1000,
+            b % 100,
+            c % 50,
+            a % 7,
+        );
+    }
+    body.push_str("{}]");
+    body.into_bytes()
+}
+
+fn stream() -> Vec<u8> {
+    let words =
+        ["The ", "order ", "was ", "sent ", "to ", "you ", "on ", "Monday", ", ", "by ", "ship", ".\\n"];
+    let (mut numbers, mut body) = (Numbers(3), String::new());
+    while body.len() < BODY_BYTES {
+        let word = words[usize::try_from(numbers.next() % 12).unwrap()];
+        let _ = write!(
+            body,
+            "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{{\"type\":\"text_delta\",\"text\":\"{word}\"}}}}\n\n"
+        );
+    }
+    body.into_bytes()
+}
+
+fn text() -> Vec<u8> {
+    let line = "2026-11-23 10:12:13 INFO worker-7 took job 48213 of queue default, 12 left; retry=0 took=12.5ms path=/v1/jobs\n";
+    line.repeat(BODY_BYTES / line.len()).into_bytes()
+}

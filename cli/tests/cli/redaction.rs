@@ -1,0 +1,130 @@
+//! `--as PROFILE`: what readers are shown, on show, replay and export.
+
+#![expect(clippy::disallowed_methods, reason = "files that a user would have")]
+
+use crate::Bench;
+
+const LINES: &str = concat!(
+    r#"{"run":"r","model":"m","metadata":{"tenant":"anna@example.com"}}"#,
+    "\n",
+    r#"{"run":"r","component":"llm","input":"{\"to\":\"anna@example.com\",\"id\":\"call_VfUqzGYnS7Yd5hNvXk2mRpQ8\"}","output":"data: {\"delta\":\"ann\"}\n\ndata: {\"delta\":\"a@example.com, C-1234\"}\n\n","metadata":{"card":4111111111111111}}"#,
+    "\n",
+    r#"{"run":"r","status":"ok","end":true}"#,
+    "\n"
+);
+
+fn bench() -> Bench {
+    let bench = Bench::new();
+    bench.write("lines", LINES);
+    bench.run("--store s import lines --format frames").ok();
+    bench
+}
+
+fn placeholders(text: &str) -> Vec<String> {
+    text.match_indices("[email:").map(|(at, _)| text[at..at + 20].to_owned()).collect()
+}
+
+#[test]
+fn show_and_replay_are_redacted_and_say_so() {
+    let bench = bench();
+    let raw = bench.run("--store s show r@1").text();
+    assert_eq!(bench.run("--store s show r@1 --as raw").text(), raw);
+    let shown = bench.run("--store s show r@1 --as safe").text();
+    assert!(
+        shown.contains("redacted by profile safe: not what was recorded") && !shown.contains("digest"),
+        "{shown}"
+    );
+    assert!(!shown.contains("example.com") && shown.contains("call_VfUqzGYnS7Yd5hNvXk2mRpQ8"), "{shown}");
+    assert!(shown.contains("\"card\":\"[card:"), "{shown}");
+    // Equal for equal values, in every read of this store.
+    let listed = bench.run("--store s show r --as safe").text();
+    assert!(listed.contains("redacted by profile safe") && !listed.contains("fingerprint"), "{listed}");
+    let json = &bench.run("--store s show r@1 --as safe --json").json()[0];
+    assert_eq!(json["redacted"], "safe");
+    assert!(json.get("digest").is_none(), "{json}");
+    let all = [
+        shown,
+        listed,
+        json["input"].as_str().unwrap().to_owned(),
+        json["output"].as_str().unwrap().to_owned(),
+    ];
+    let mut all: Vec<_> = all.iter().flat_map(|text| placeholders(text)).collect();
+    assert!(all.len() >= 6, "{all:?}");
+    all.dedup();
+    assert_eq!(all.len(), 1, "{all:?}");
+    let part = bench.run("--store s show r@1 --output --raw --as safe");
+    assert_eq!(part.code, 0);
+    assert!(part.stderr.contains("redacted by profile safe"), "{}", part.stderr);
+    assert_eq!(String::from_utf8(part.stdout).unwrap().matches("data: {").count(), 2);
+    let replayed = bench.run("--store s replay r --as safe").text();
+    assert!(
+        replayed.contains("redacted by profile safe, not what was recorded: 1 frames")
+            && !replayed.contains("bit-exact"),
+        "{replayed}"
+    );
+    assert!(bench.run("--store s replay r").text().contains("bit-exact: 1 frames"));
+    assert!(bench.run("--store s replay --all --as safe").text().contains("not what was recorded"));
+    assert!(
+        bench.run("--store s replay r --as safe -- true").failed(2).contains("a program needs the answers")
+    );
+    // What was exported is no recording.
+    let lines = bench.run("--store s replay r --as safe --json").ok();
+    bench.write("shown", lines);
+    assert!(bench.run("--store t import shown --format frames").failed(1).contains("it is redacted"));
+}
+
+#[test]
+fn profiles_of_ones_own() {
+    let bench = bench();
+    bench.write(
+        "mine.toml",
+        "[[profile]]\nname = \"mine\"\ndetect = []\npatterns = { customer = 'C-\\d{4}' }\n",
+    );
+    let shown = bench.run("--store s show r@1 --as mine --profiles mine.toml").text();
+    assert!(shown.contains("[customer:") && shown.contains("anna@example.com"), "{shown}");
+    assert!(
+        bench
+            .run("--store s show r@1 --as mine")
+            .failed(2)
+            .contains("there is no profile \"mine\"; there are raw, safe")
+    );
+    std::fs::copy(bench.path("mine.toml"), bench.path("s").join("profiles.toml")).unwrap();
+    assert_eq!(bench.run("--store s show r@1 --as mine").text(), shown);
+    bench.run("--store s verify").ok();
+    bench.write("bad.toml", "[[profile]]\nname = \"x\"\npattern = 1\n");
+    let error = bench.run("--store s show r --as x --profiles bad.toml").failed(2);
+    assert!(error.starts_with("bad.toml:3:1: \"pattern\" is no key of [[profile]]"), "{error}");
+    assert!(bench.run("--store s show r --as safe --profiles none.toml").failed(4).contains("none.toml"));
+}
+
+#[test]
+fn a_redacted_tape_is_marked_and_is_no_recording() {
+    let bench = bench();
+    let told = bench.run("--store s tape export r -o r.tape --as safe").text();
+    assert!(told.contains("redacted by profile safe") && !told.contains("fingerprint"), "{told}");
+    let bytes = std::fs::read(bench.path("r.tape")).unwrap();
+    assert!(!bytes.windows(11).any(|window| window == b"example.com"));
+    assert!(bench.run("--store t tape import r.tape").failed(1).contains("it was redacted by profile safe"));
+    assert!(!bench.path("t").exists());
+    let told = bench.run("--store t tape import r.tape --redacted").text();
+    assert!(told.contains("redacted by profile safe: not what was recorded"), "{told}");
+    assert!(bench.run("--store t show r").text().contains("redacted by profile safe before it came here"));
+    assert!(bench.run("--store t replay r").text().contains("not what was recorded"));
+    bench.run("--store t verify").ok();
+    // Marked for good, and a whole tape is as it was.
+    bench.run("--store t tape export r -o again.tape").ok();
+    assert!(bench.run("--store u tape import again.tape").failed(1).contains("redacted"));
+    bench.run("--store s tape export r -o whole.tape").ok();
+    bench.run("--store u tape import whole.tape").ok();
+    assert!(bench.run("--store u replay r").text().contains("bit-exact: 1 frames"));
+}
+
+#[test]
+fn a_token_is_made_with_a_profile() {
+    let bench = bench();
+    bench.run("--store s token add support --profile safe").ok();
+    assert_eq!(bench.run("--store s token list").text(), "support  default  redacted  safe\n");
+    assert!(
+        bench.run("--store s token add x --profile safe --rights read").failed(1).contains("without read")
+    );
+}

@@ -1,0 +1,205 @@
+//! A body as a whole: what it is, and what is left of it.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use super::detect::Near;
+use super::json::{TooDeep, is_json, scan};
+use super::profile::{Kind, REDACTED_BODY_BYTES_MAX, RedactedBody, Rules};
+use super::search::{Place, Search, Tag};
+use super::stream::{self, Rows};
+use crate::providers::decode;
+
+/// Redacts a body by rules; `key` makes the placeholders.
+pub(super) fn redact<'a>(
+    rules: &Rules,
+    key: &[u8; 32],
+    stored: &'a [u8],
+    content_encoding: Option<&str>,
+) -> RedactedBody<'a> {
+    let mut search = Search::new(rules, key);
+    if stored.is_empty() {
+        return RedactedBody { bytes: Cow::Borrowed(stored), replaced: 0 };
+    }
+    if stored.len() > REDACTED_BODY_BYTES_MAX {
+        return RedactedBody { bytes: super::Redactor::too_long(stored.len() as u64).into(), replaced: 1 };
+    }
+    let encoding = content_encoding.or_else(|| sniff_encoding(stored));
+    let decoded = decode(encoding, stored, REDACTED_BODY_BYTES_MAX);
+    if decoded.fault.is_some() {
+        return whole(&search, "binary", stored, encoding.unwrap_or("application/octet-stream"));
+    }
+    if is_binary(&decoded.bytes) {
+        return whole(&search, "binary", &decoded.bytes, media_type(&decoded.bytes));
+    }
+    let mut places = Vec::new();
+    if find(&mut search, &decoded.bytes, &mut places).is_err() {
+        let mut shown = whole(&search, "deep", &decoded.bytes, "application/json");
+        // JSON stays JSON.
+        let bytes = shown.bytes.to_mut();
+        bytes.insert(0, b'"');
+        bytes.push(b'"');
+        return shown;
+    }
+    if places.is_empty() {
+        return RedactedBody { bytes: Cow::Borrowed(stored), replaced: 0 };
+    }
+    cut(rules, &decoded.bytes, places)
+}
+
+fn find(search: &mut Search<'_>, body: &[u8], places: &mut Vec<Place>) -> Result<(), TooDeep> {
+    let start = if body.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+    let text = body.get(start..).unwrap_or_default();
+    let is_text =
+        matches!(text.trim_ascii_start().first(), Some(b'"')) && serde_json::from_slice::<&str>(text).is_ok();
+    if is_json(text) || is_text {
+        if is_streamed_array(text) {
+            let mut rows = Rows::default();
+            rows.add(search, body, start..body.len(), places)?;
+            rows.find(search, places);
+            return Ok(());
+        }
+        let paths = &search.rules.paths;
+        scan(text, paths, &mut |token| {
+            search.token(text, token.what, token.range, token.near, 0, places);
+        })?;
+        for place in places.iter_mut() {
+            place.range = place.range.start + start..place.range.end + start;
+        }
+        return Ok(());
+    }
+    if stream::is_stream(body) {
+        return stream::events(search, body, places);
+    }
+    search.flat(body, Near::NOTHING, places);
+    if matches!(text.trim_ascii_start().first(), Some(b'{' | b'[')) {
+        // JSON that was cut off: what its texts read as, besides what stands there.
+        let mut cut = Vec::new();
+        let paths = &search.rules.paths;
+        scan(text, paths, &mut |token| {
+            search.token(text, token.what, token.range, token.near, 0, &mut cut);
+        })?;
+        places.extend(cut.into_iter().map(|mut place| {
+            place.range = place.range.start + start..(place.range.end + start).min(body.len());
+            place
+        }));
+    }
+    Ok(())
+}
+
+/// Whether it is the array that Gemini streams, each element a part of the answer.
+fn is_streamed_array(text: &[u8]) -> bool {
+    let head = text.get(..text.len().min(512)).unwrap_or_default();
+    text.trim_ascii_start().starts_with(b"[") && memchr::memmem::find(head, b"\"candidates\"").is_some()
+}
+
+/// Replaces the places.
+fn cut<'a>(rules: &Rules, body: &[u8], mut places: Vec<Place>) -> RedactedBody<'a> {
+    places.sort_by_key(|place| (place.range.start, place.kind));
+    places.dedup_by(|next, place| {
+        let overlaps = next.range.start < place.range.end;
+        if overlaps {
+            place.range.end = place.range.end.max(next.range.end);
+            place.first |= next.first;
+            place.quoted |= next.quoted;
+            if next.kind < place.kind {
+                (place.kind, place.tag) = (next.kind, next.tag);
+            }
+        }
+        overlaps
+    });
+    let mut bytes = Vec::with_capacity(body.len() + places.len() * 8);
+    let (mut from, mut replaced) = (0, 0);
+    for place in &places {
+        bytes.extend_from_slice(body.get(from..place.range.start).unwrap_or_default());
+        if place.first {
+            let quote = if place.quoted { "\"" } else { "" };
+            bytes.extend_from_slice(quote.as_bytes());
+            bytes.extend_from_slice(placeholder(name(rules, place.kind), place.tag).as_bytes());
+            bytes.extend_from_slice(quote.as_bytes());
+            replaced += 1;
+        }
+        from = place.range.end;
+    }
+    bytes.extend_from_slice(body.get(from..).unwrap_or_default());
+    RedactedBody { bytes: Cow::Owned(bytes), replaced }
+}
+
+fn name(rules: &Rules, kind: Kind) -> &str {
+    match kind {
+        Kind::Path => "path",
+        Kind::Deep => "deep",
+        Kind::Pattern(number) => {
+            rules.patterns.get(usize::from(number)).map_or("pattern", |of| of.name.as_str())
+        }
+        Kind::Detector(detector) => detector.name(),
+    }
+}
+
+/// `[email:3f2a9c01d2e4]`: plain in JSON, however often escaped, and in text.
+fn placeholder(name: &str, tag: Tag) -> String {
+    let mut text = format!("[{name}:{}", hex(tag));
+    text.push(']');
+    text
+}
+
+fn hex(tag: Tag) -> String {
+    tag.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// A placeholder for all of a body, with its type and size.
+fn whole<'a>(search: &Search<'_>, name: &str, body: &[u8], of: &str) -> RedactedBody<'a> {
+    let tag = hex(search.tag(name, body));
+    let text = format!("[{name}:{tag} {of}, {} bytes]", body.len());
+    RedactedBody { bytes: Cow::Owned(text.into_bytes()), replaced: 1 }
+}
+
+fn sniff_encoding(body: &[u8]) -> Option<&'static str> {
+    match body {
+        [0x1f, 0x8b, 8, ..] => Some("gzip"),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Some("zstd"),
+        _ => None,
+    }
+}
+
+/// Whether a body is no text: it holds zero bytes, or much that is no UTF-8.
+fn is_binary(body: &[u8]) -> bool {
+    if memchr::memchr(0, body).is_some() {
+        return true;
+    }
+    if std::str::from_utf8(body).is_ok() {
+        return false;
+    }
+    let invalid: usize = body.utf8_chunks().map(|chunk| chunk.invalid().len()).sum();
+    invalid * 8 > body.len()
+}
+
+/// What a binary body is, by its first bytes.
+fn media_type(body: &[u8]) -> &'static str {
+    let known: [(&[u8], &str); 12] = [
+        (b"\x89PNG", "image/png"),
+        (b"\xff\xd8\xff", "image/jpeg"),
+        (b"GIF8", "image/gif"),
+        (b"%PDF", "application/pdf"),
+        (b"PK\x03\x04", "application/zip"),
+        (b"OggS", "audio/ogg"),
+        (b"ID3", "audio/mpeg"),
+        (b"fLaC", "audio/flac"),
+        (b"\x1a\x45\xdf\xa3", "video/webm"),
+        (b"SQLite format 3", "application/vnd.sqlite3"),
+        (b"RIFF", "application/riff"),
+        (b"\x7fELF", "application/x-elf"),
+    ];
+    let found = known.iter().find(|(head, _)| body.starts_with(head)).map(|(_, name)| *name);
+    match (found, body.get(8..12)) {
+        (Some("application/riff"), Some(b"WEBP")) => "image/webp",
+        (Some("application/riff"), Some(b"WAVE")) => "audio/wav",
+        (Some(name), _) => name,
+        (None, _) if body.get(4..8) == Some(b"ftyp") => "video/mp4",
+        (None, _) => "application/octet-stream",
+    }
+}

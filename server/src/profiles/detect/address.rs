@@ -1,0 +1,144 @@
+//! E-mail addresses and IP addresses.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
+
+use super::{before, is_alnum, is_escape};
+
+/// The longest local part and domain (RFC 5321, section 4.5.3.1).
+const LOCAL_BYTES_MAX: usize = 64;
+const DOMAIN_BYTES_MAX: usize = 255;
+
+/// The address whose `@` stands at `at`.
+pub(super) fn email(text: &[u8], at: usize) -> Option<Range<usize>> {
+    let mut start = at;
+    while start > 0 && at - start < LOCAL_BYTES_MAX {
+        match letter_before(text, start) {
+            Some(len) => start -= len,
+            None => break,
+        }
+    }
+    if start > 0 && is_escape(text, start) {
+        start += 1;
+    }
+    while start < at && matches!(text[start], b'.' | b'-' | b'\'' | b'%' | b'+') {
+        start += 1;
+    }
+    if start == at || text.get(start..at) == Some(b"git") || before(text, at) == Some(b'.') {
+        return None;
+    }
+    let domain_from = at + 1;
+    let mut end = domain_from;
+    while end < text.len() && end - domain_from < DOMAIN_BYTES_MAX {
+        match text[end] {
+            byte if is_alnum(byte) || matches!(byte, b'.' | b'-') => end += 1,
+            0xc3..=0xd1 if text.get(end + 1).is_some_and(|byte| byte & 0xc0 == 0x80) => end += 2,
+            _ => break,
+        }
+    }
+    while end > domain_from && matches!(text[end - 1], b'.' | b'-') {
+        end -= 1;
+    }
+    // Labels at whose end a top-level domain stands. What is glued on (`a@b.com.Next`) stays part of it: better a word too many.
+    let domain = text.get(domain_from..end)?;
+    let last = memchr::memrchr(b'.', domain)?;
+    let top = domain.get(last + 1..)?;
+    let is_top = top.len() >= 2 && top.iter().all(|byte| byte.is_ascii_alphabetic() || !byte.is_ascii());
+    let is_picture = domain.get(1) == Some(&b'x') && domain[0].is_ascii_digit();
+    let has_empty = last == 0 || domain.windows(2).any(|two| two == b"..");
+    (is_top && !is_picture && !has_empty).then_some(start..end)
+}
+
+/// The length of a character of a local part that ends at `at`.
+fn letter_before(text: &[u8], at: usize) -> Option<usize> {
+    let byte = before(text, at)?;
+    if is_alnum(byte) || matches!(byte, b'.' | b'_' | b'+' | b'-' | b'%' | b'\'') {
+        return Some(1);
+    }
+    // Letters of European alphabets; those of others are as often the sentence around.
+    let is_letter = byte & 0xc0 == 0x80 && at >= 2 && (0xc3..=0xd1).contains(&text[at - 2]);
+    is_letter.then_some(2)
+}
+
+/// Addresses of version 4 in a run.
+pub(super) fn ip_v4(text: &[u8], run: Range<usize>, mut found: impl FnMut(Range<usize>)) {
+    let mut at = run.start;
+    while at < run.end {
+        let start = at;
+        while at < run.end && (text[at].is_ascii_digit() || text[at] == b'.') {
+            at += 1;
+        }
+        if at == start {
+            at += 1;
+            continue;
+        }
+        let mut end = at;
+        while end > start && text[end - 1] == b'.' {
+            end -= 1;
+        }
+        let stands_alone = before(text, start).is_none_or(|byte| !is_alnum(byte) && byte != b'_')
+            && text.get(at).is_none_or(|byte| !is_alnum(*byte) && *byte != b'_');
+        let parsed = text.get(start..end).filter(|text| (7..=15).contains(&text.len()));
+        let address = parsed.and_then(|text| std::str::from_utf8(text).ok()?.parse::<Ipv4Addr>().ok());
+        if stands_alone && address.is_some_and(|address| !names_nobody(address)) && !is_version(text, start) {
+            found(start..end);
+        }
+    }
+}
+
+/// Loopback, any, everybody, a mask.
+fn names_nobody(address: Ipv4Addr) -> bool {
+    address.is_loopback() || address.octets()[0] == 255 || address.octets()[0] == 0
+}
+
+/// Whether the word before says that this is a version.
+fn is_version(text: &[u8], at: usize) -> bool {
+    let head = text.get(at.saturating_sub(24)..at).unwrap_or_default();
+    // `Chrome/120.0.0.1`, and not `http://10.0.0.1`.
+    if let [.., letter, b'/'] = head
+        && is_alnum(*letter)
+    {
+        return true;
+    }
+    let words = head.trim_ascii_end();
+    let words = words.strip_suffix(b":").or(words.strip_suffix(b"=")).unwrap_or(words).to_ascii_lowercase();
+    let words = words.strip_suffix(b"\"").unwrap_or(&words);
+    [b"version".as_slice(), b"ver.", b"release", b"build", b" v", b"from", b"upgraded to"]
+        .iter()
+        .take(5)
+        .any(|word| words.ends_with(word))
+}
+
+/// Addresses of version 6 in a run.
+pub(super) fn ip_v6(text: &[u8], run: Range<usize>, mut found: impl FnMut(Range<usize>)) {
+    let is_part = |byte: u8| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.');
+    let mut at = run.start;
+    while at < run.end {
+        let start = at;
+        let mut colons = 0;
+        while at < run.end && is_part(text[at]) {
+            colons += usize::from(text[at] == b':');
+            at += 1;
+        }
+        if at == start {
+            at += 1;
+            continue;
+        }
+        let mut end = at;
+        while end > start && text[end - 1] == b'.' {
+            end -= 1;
+        }
+        let stands_alone = before(text, start).is_none_or(|byte| !is_alnum(byte) && byte != b'_')
+            && text.get(at).is_none_or(|byte| !is_alnum(*byte) && *byte != b'_');
+        if colons < 2 || !stands_alone || end - start > 45 {
+            continue;
+        }
+        let piece = text.get(start..end).unwrap_or_default();
+        let address = std::str::from_utf8(piece).ok().and_then(|text| text.parse::<Ipv6Addr>().ok());
+        let first = memchr::memchr(b':', piece).unwrap_or(0);
+        let is_likely = piece.iter().any(u8::is_ascii_digit) && (first >= 3 || piece.starts_with(b"::ffff:"));
+        if is_likely && address.is_some() {
+            found(start..end);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Keys that say what they are: providers' prefixes, JSON Web Tokens, what follows `Bearer`, private keys.
+
+use std::ops::Range;
+
+use super::{begins, is_alnum};
+
+/// The longest key that is looked for, in bytes.
+const KEY_BYTES_MAX: usize = 512;
+/// The longest private key.
+const PRIVATE_BYTES_MAX: usize = 16 << 10;
+/// Fewer different characters make an example: `sk-xxxxxxxx`.
+const DISTINCT_MIN: u32 = 7;
+
+/// What a key is made of after its prefix.
+#[derive(Debug, Clone, Copy)]
+enum Of {
+    /// Letters and digits.
+    Plain,
+    /// Capitals and digits.
+    Capitals,
+    /// Digits and a to f.
+    Hex,
+    /// The alphabet of base64url, and dots where the second is set.
+    Url,
+    Dotted,
+}
+
+impl Of {
+    fn has(self, byte: u8) -> bool {
+        match self {
+            Self::Plain => is_alnum(byte),
+            Self::Capitals => byte.is_ascii_uppercase() || byte.is_ascii_digit(),
+            Self::Hex => byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte),
+            Self::Url => is_alnum(byte) || matches!(byte, b'-' | b'_'),
+            Self::Dotted => is_alnum(byte) || matches!(byte, b'-' | b'_' | b'.'),
+        }
+    }
+}
+
+/// Prefix, alphabet, the fewest and the most characters after it. Longer prefixes stand before those that they begin with.
+const PREFIXES: &[(&[u8], Of, usize, usize)] = &[
+    // Anthropic, OpenAI and who writes keys like them
+    (b"sk-ant-", Of::Url, 20, 200),
+    (b"sk-proj-", Of::Url, 20, 250),
+    (b"sk-svcacct-", Of::Url, 20, 250),
+    (b"sk-admin-", Of::Url, 20, 250),
+    (b"sk-or-v1-", Of::Hex, 32, 64),
+    (b"sk-lf-", Of::Url, 20, 60),
+    (b"sk-", Of::Url, 20, 200),
+    (b"sess-", Of::Plain, 32, 64),
+    // AWS
+    (b"AKIA", Of::Capitals, 16, 16),
+    (b"ASIA", Of::Capitals, 16, 16),
+    (b"ABIA", Of::Capitals, 16, 16),
+    (b"ACCA", Of::Capitals, 16, 16),
+    // GitHub, GitLab
+    (b"github_pat_", Of::Url, 22, 120),
+    (b"ghp_", Of::Plain, 30, 255),
+    (b"gho_", Of::Plain, 30, 255),
+    (b"ghu_", Of::Plain, 30, 255),
+    (b"ghs_", Of::Plain, 30, 255),
+    (b"ghr_", Of::Plain, 30, 255),
+    (b"glpat-", Of::Dotted, 20, 60),
+    // Google
+    (b"AIza", Of::Url, 35, 35),
+    (b"ya29.", Of::Dotted, 20, 400),
+    (b"GOCSPX-", Of::Url, 28, 28),
+    // Slack
+    (b"xoxb-", Of::Url, 16, 200),
+    (b"xoxp-", Of::Url, 16, 200),
+    (b"xoxa-", Of::Url, 16, 200),
+    (b"xoxr-", Of::Url, 16, 200),
+    (b"xoxs-", Of::Url, 16, 200),
+    (b"xoxe.", Of::Dotted, 16, 400),
+    (b"xapp-", Of::Url, 16, 200),
+    // Stripe
+    (b"sk_live_", Of::Plain, 16, 200),
+    (b"sk_test_", Of::Plain, 16, 200),
+    (b"rk_live_", Of::Plain, 16, 200),
+    (b"rk_test_", Of::Plain, 16, 200),
+    (b"whsec_", Of::Plain, 16, 100),
+    // Others
+    (b"hf_", Of::Plain, 30, 60),
+    (b"gsk_", Of::Plain, 40, 80),
+    (b"xai-", Of::Plain, 40, 120),
+    (b"r8_", Of::Plain, 30, 60),
+    (b"pplx-", Of::Plain, 32, 80),
+    (b"npm_", Of::Plain, 36, 36),
+    (b"pypi-", Of::Url, 50, 250),
+    (b"SG.", Of::Dotted, 50, 80),
+    (b"dop_v1_", Of::Hex, 64, 64),
+    (b"dapi", Of::Hex, 32, 34),
+    (b"shpat_", Of::Plain, 32, 32),
+    (b"hvs.", Of::Url, 24, 200),
+    (b"lin_api_", Of::Plain, 32, 60),
+    (b"ntn_", Of::Plain, 32, 60),
+];
+
+/// By the first byte: where in [`PREFIXES`] to begin looking; none where no prefix begins so.
+static FIRST: [u8; 128] = {
+    let mut first = [u8::MAX; 128];
+    let mut at = PREFIXES.len();
+    while at > 0 {
+        at -= 1;
+        first[PREFIXES[at].0[0] as usize] = at as u8;
+    }
+    first
+};
+
+/// Where the provider's key ends that begins here.
+pub(super) fn provider(text: &[u8], at: usize) -> Option<usize> {
+    let from = FIRST.get(text[at] as usize).copied().filter(|from| *from != u8::MAX)?;
+    let rest = text.get(at..)?;
+    for (prefix, of, least, most) in PREFIXES.get(usize::from(from)..)? {
+        if !rest.starts_with(prefix) {
+            continue;
+        }
+        let body = rest.get(prefix.len()..)?;
+        let len = body.iter().take(KEY_BYTES_MAX).take_while(|byte| of.has(**byte)).count();
+        let body = body.get(..len)?;
+        let len = len - body.iter().rev().take_while(|byte| **byte == b'.').count();
+        let goes_on = text.get(at + prefix.len() + len).is_some_and(|byte| is_alnum(*byte));
+        let has = |of: fn(&u8) -> bool| body.iter().any(of);
+        let is_mixed = has(u8::is_ascii_digit)
+            || has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase) && distinct(body) >= 12;
+        if (*least..=*most).contains(&len) && !goes_on && is_mixed && distinct(body) >= DISTINCT_MIN {
+            return Some(at + prefix.len() + len);
+        }
+    }
+    None
+}
+
+/// How many different characters.
+pub(super) fn distinct(text: &[u8]) -> u32 {
+    text.iter().fold(0u128, |seen, byte| seen | 1 << (byte & 127)).count_ones()
+}
+
+/// Where what may be a JSON Web Token ends that begins here, and whether it is one.
+pub(super) fn jwt(text: &[u8], at: usize) -> (usize, bool) {
+    if !text.get(at..).is_some_and(|rest| rest.starts_with(b"eyJ")) {
+        return (at, false);
+    }
+    let part = |from: usize| {
+        let rest = text.get(from..).unwrap_or_default();
+        rest.iter().take_while(|byte| Of::Url.has(**byte)).count()
+    };
+    let (mut end, mut parts) = (at + part(at), 1);
+    while parts < 5 && text.get(end) == Some(&b'.') {
+        let len = part(end + 1);
+        if len == 0 && parts != 2 {
+            break;
+        }
+        end += 1 + len;
+        parts += 1;
+    }
+    (end, parts >= 3 && end - at >= 36)
+}
+
+/// What follows the name of a scheme of authorization that ends at `end`.
+pub(super) fn after_scheme(text: &[u8], start: usize, end: usize) -> Option<Range<usize>> {
+    let ends_with = |name: &[u8]| {
+        let from = end.checked_sub(name.len())?;
+        let is_it = from >= start && text.get(from..end)?.eq_ignore_ascii_case(name) && begins(text, from);
+        is_it.then_some(())
+    };
+    let is_basic = ends_with(b"basic").is_some();
+    if !is_basic {
+        ends_with(b"bearer")?;
+    }
+    let rest = text.get(end..)?;
+    let blanks = rest.iter().take(8).take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    if blanks == 0 {
+        return None;
+    }
+    let from = end + blanks;
+    let is_token =
+        |byte: &u8| is_alnum(*byte) || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'+' | b'/' | b'=');
+    let token = text.get(from..)?;
+    let token = token.get(..token.iter().take(4096).take_while(|byte| is_token(byte)).count())?;
+    let len = token.len() - token.iter().rev().take_while(|byte| **byte == b'.').count();
+    let token = token.get(..len)?;
+    let is_random = token.iter().any(u8::is_ascii_digit) && distinct(token) >= DISTINCT_MIN;
+    (len >= 16 && is_random || is_basic && len >= 8 && is_user_and_password(token))
+        .then_some(from..from + len)
+}
+
+/// Whether base64 holds `user:password`.
+fn is_user_and_password(token: &[u8]) -> bool {
+    use base64::Engine as _;
+    let decoded = base64::engine::general_purpose::STANDARD.decode(token).unwrap_or_default();
+    decoded.contains(&b':') && decoded.iter().all(|byte| (0x20..0x7f).contains(byte))
+}
+
+/// The private key (RFC 7468) that begins here. One without an end goes as far as it looks like one.
+pub(super) fn private(text: &[u8], at: usize) -> Option<Range<usize>> {
+    let rest = text.get(at..text.len().min(at + PRIVATE_BYTES_MAX))?;
+    let label = rest.get(b"-----BEGIN".len()..rest.len().min(64))?;
+    let label = label.get(..memchr::memmem::find(label, b"-----")?)?;
+    if !memchr::memmem::find(label, b"PRIVATE KEY").is_some_and(|place| place > 0) {
+        return None;
+    }
+    let head = b"-----BEGIN".len() + label.len() + 5;
+    let body = rest.get(head..)?;
+    let end = match memchr::memmem::find(body, b"-----END") {
+        Some(end) => {
+            let tail = body.get(end + 8..body.len().min(end + 72))?;
+            head + end + 8 + memchr::memmem::find(tail, b"-----").map_or(0, |dashes| dashes + 5)
+        }
+        None => {
+            let is_part = |byte: &u8| is_alnum(*byte) || b"+/=\n\r\t \\-:,".contains(byte);
+            head + body.iter().take_while(|byte| is_part(byte)).count()
+        }
+    };
+    Some(at..at + end)
+}

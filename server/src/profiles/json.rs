@@ -1,0 +1,383 @@
+//! JSON as texts that know where they stand: one pass, no tree, a stack of bounded depth.
+//!
+//! What is scanned here is known to be JSON ([`is_json`]). A text is handed on as it is written; [`decode`] undoes its escapes and remembers where
+//! each stood, so that what is found in the text is cut out of what is written, byte for byte the same around it.
+
+use std::hash::{Hash as _, Hasher as _};
+use std::ops::Range;
+
+use annals::matching::{Path, Step};
+use foldhash::fast::FixedState;
+use serde::de::IgnoredAny;
+use std::hash::BuildHasher as _;
+
+use super::detect::Near;
+
+/// How deep JSON may be nested; deeper, it is replaced as a whole.
+const DEPTH_MAX: usize = 1024;
+
+/// JSON that is nested too deep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TooDeep;
+
+/// Whether a text is JSON, one value.
+pub(super) fn is_json(text: &[u8]) -> bool {
+    matches!(text.trim_ascii_start().first(), Some(b'{' | b'['))
+        && serde_json::from_slice::<IgnoredAny>(text).is_ok()
+}
+
+/// What of JSON is handed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    /// A member's name, without its quotes.
+    Name,
+    /// A text, without its quotes.
+    Text,
+    /// A number.
+    Number,
+    /// A text, without its quotes, that a path names.
+    NamedText,
+    /// Any other value that a path names, as a whole.
+    NamedValue,
+}
+
+/// A piece of JSON.
+#[derive(Debug, Clone)]
+pub(super) struct Token {
+    pub(super) what: What,
+    pub(super) range: Range<usize>,
+    /// What the name says that it stands under.
+    pub(super) near: Near,
+    /// Hash of the names on the way there.
+    pub(super) way: u64,
+}
+
+/// The paths whose values go, and those whose values stay.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Paths {
+    pub(super) gone: Vec<Path>,
+    pub(super) kept: Vec<Path>,
+}
+
+/// Where on a path: its number among those that go and then those that stay, and the step that is next.
+type State = (u16, u16);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Named {
+    Gone,
+    Kept,
+}
+
+impl Paths {
+    fn is_empty(&self) -> bool {
+        self.gone.is_empty() && self.kept.is_empty()
+    }
+
+    fn steps(&self, number: u16) -> &[Step] {
+        let number = usize::from(number);
+        let kept = || self.kept.get(number - self.gone.len());
+        self.gone.get(number).or_else(kept).map(Path::steps).unwrap_or_default()
+    }
+
+    fn named(&self, number: u16) -> Named {
+        if usize::from(number) < self.gone.len() { Named::Gone } else { Named::Kept }
+    }
+
+    fn begin(&self) -> (Vec<State>, Option<Named>) {
+        let all = u16::try_from(self.gone.len() + self.kept.len()).unwrap_or(u16::MAX);
+        let whole = (0..all).find(|number| self.steps(*number).is_empty()).map(|number| self.named(number));
+        ((0..all).filter(|number| !self.steps(*number).is_empty()).map(|number| (number, 0)).collect(), whole)
+    }
+
+    /// From a container's states to a child's; what the child is named by.
+    fn step(&self, states: &[State], name: Option<&str>, index: usize) -> (Vec<State>, Option<Named>) {
+        let (mut next, mut found) = (Vec::new(), None);
+        for &(number, at) in states {
+            let steps = self.steps(number);
+            let Some(step) = steps.get(usize::from(at)) else { continue };
+            let is_there = match step {
+                Step::Member(wanted) | Step::Anywhere(wanted) => name == Some(wanted),
+                Step::Element(wanted) => name.is_none() && *wanted == index,
+                Step::Every => true,
+            };
+            let mut push = |state: State| {
+                if !next.contains(&state) {
+                    next.push(state);
+                }
+            };
+            if matches!(step, Step::Anywhere(_)) {
+                push((number, at));
+            }
+            if is_there && usize::from(at) + 1 == steps.len() {
+                // What stays wins, wherever it stands in the file.
+                if found != Some(Named::Kept) {
+                    found = Some(self.named(number));
+                }
+            } else if is_there {
+                push((number, at + 1));
+            }
+        }
+        (next, found)
+    }
+}
+
+/// An object or array that a scan is in.
+struct Level {
+    object: bool,
+    wants_name: bool,
+    /// Of what comes next in it.
+    near: Near,
+    way: u64,
+    own_way: u64,
+    is_index: bool,
+    index: usize,
+    states: Vec<State>,
+    next: (Vec<State>, Option<Named>),
+    /// It is named by a path, and begins there.
+    named: Option<(Named, usize)>,
+}
+
+/// Hands on each token, and gives a hash of the members whose names end in `index`.
+pub(super) fn scan(json: &[u8], paths: &Paths, each: &mut dyn FnMut(Token)) -> Result<u64, TooDeep> {
+    let hash = |way: u64, what: &[u8]| {
+        let mut hasher = FixedState::default().build_hasher();
+        (way, what).hash(&mut hasher);
+        hasher.finish()
+    };
+    let with_paths = !paths.is_empty();
+    let mut levels: Vec<Level> = Vec::new();
+    let mut first = if with_paths { paths.begin() } else { (Vec::new(), None) };
+    // How many of the levels are within a value that a path names.
+    let mut within = 0usize;
+    let (mut salt, mut at) = (0u64, 0);
+    while let Some(&byte) = json.get(at) {
+        match byte {
+            b'{' | b'[' => {
+                if levels.len() == DEPTH_MAX {
+                    return Err(TooDeep);
+                }
+                let (near, way, next) = match levels.last_mut() {
+                    Some(level) => (level.near, level.way, next_of(level, paths, with_paths)),
+                    None => (Near::NOTHING, 0, std::mem::take(&mut first)),
+                };
+                let named = next.1.filter(|_| within == 0).map(|named| (named, at));
+                within += usize::from(within > 0 || named.is_some());
+                let own_way = hash(way, if byte == b'{' { b"{" } else { b"[" });
+                levels.push(Level {
+                    object: byte == b'{',
+                    wants_name: byte == b'{',
+                    near,
+                    way: own_way,
+                    own_way,
+                    is_index: false,
+                    index: 0,
+                    states: next.0,
+                    next: (Vec::new(), None),
+                    named,
+                });
+                at += 1;
+            }
+            b'}' | b']' => {
+                at += 1;
+                if let Some(level) = levels.pop() {
+                    within = within.saturating_sub(1);
+                    if let Some((Named::Gone, start)) = level.named {
+                        let (near, way) = (Near::NOTHING, level.own_way);
+                        each(Token { what: What::NamedValue, range: start..at, near, way });
+                    }
+                }
+            }
+            b',' => {
+                at += 1;
+                if let Some(level) = levels.last_mut() {
+                    level.wants_name = level.object;
+                    level.index += 1;
+                }
+            }
+            b'"' => {
+                let start = at + 1;
+                let end = text_end(json, start);
+                at = end + 1;
+                let text = json.get(start..end).unwrap_or_default();
+                match levels.last_mut() {
+                    Some(level) if level.wants_name => {
+                        level.wants_name = false;
+                        level.near = Near::of(text);
+                        level.way = hash(level.own_way, text);
+                        level.is_index = text.ends_with(b"index");
+                        if with_paths {
+                            level.next = paths.step(&level.states, Some(&plain(text)), 0);
+                        }
+                        if within == 0 {
+                            each(Token { what: What::Name, range: start..end, near: Near::NOTHING, way: 0 });
+                        }
+                    }
+                    level => {
+                        let (near, way, next) = match level {
+                            Some(level) => (level.near, level.way, next_of(level, paths, with_paths)),
+                            None => (Near::NOTHING, 0, std::mem::take(&mut first)),
+                        };
+                        let what = if next.1 == Some(Named::Gone) { What::NamedText } else { What::Text };
+                        if within == 0 && next.1 != Some(Named::Kept) {
+                            each(Token { what, range: start..end, near, way });
+                        }
+                    }
+                }
+            }
+            b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => {
+                let start = at;
+                while json
+                    .get(at)
+                    .is_some_and(|byte| !matches!(byte, b',' | b'}' | b']' | b' ' | b'\n' | b'\r' | b'\t'))
+                {
+                    at += 1;
+                }
+                let (near, way, next) = match levels.last_mut() {
+                    Some(level) => {
+                        if level.is_index {
+                            salt = hash(salt, json.get(start..at).unwrap_or_default());
+                        }
+                        (level.near, level.way, next_of(level, paths, with_paths))
+                    }
+                    None => (Near::NOTHING, 0, std::mem::take(&mut first)),
+                };
+                let what = match next.1 {
+                    Some(Named::Gone) => What::NamedValue,
+                    Some(Named::Kept) => continue,
+                    None if at - start < 7 => continue,
+                    None => What::Number,
+                };
+                if within == 0 {
+                    each(Token { what, range: start..at, near, way });
+                }
+            }
+            _ => at += 1,
+        }
+    }
+    Ok(salt)
+}
+
+/// What paths say of a level's next value.
+fn next_of(level: &mut Level, paths: &Paths, with_paths: bool) -> (Vec<State>, Option<Named>) {
+    match with_paths {
+        false => (Vec::new(), None),
+        true if level.object => std::mem::take(&mut level.next),
+        true => paths.step(&level.states, None, level.index),
+    }
+}
+
+/// A name without its escapes.
+fn plain(text: &[u8]) -> std::borrow::Cow<'_, str> {
+    if memchr::memchr(b'\\', text).is_none() {
+        return String::from_utf8_lossy(text);
+    }
+    let (mut decoded, mut escapes) = (Vec::new(), Vec::new());
+    decode(text, &mut decoded, &mut escapes);
+    String::from_utf8_lossy(&decoded).into_owned().into()
+}
+
+/// Where the quote stands that ends a text.
+fn text_end(json: &[u8], start: usize) -> usize {
+    let mut at = start;
+    while let Some(found) = json.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
+        at += found;
+        if json.get(at) == Some(&b'"') {
+            return at;
+        }
+        at += 2;
+    }
+    json.len()
+}
+
+/// A stretch that is written otherwise than it reads.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Escape {
+    pub(super) read_at: usize,
+    pub(super) read_len: usize,
+    pub(super) written_at: usize,
+    pub(super) written_len: usize,
+}
+
+/// Undoes the escapes of a JSON text, whose places are remembered.
+pub(super) fn decode(written: &[u8], read: &mut Vec<u8>, escapes: &mut Vec<Escape>) {
+    let begun = read.len();
+    let mut at = 0;
+    while let Some(found) = memchr::memchr(b'\\', written.get(at..).unwrap_or_default()) {
+        read.extend_from_slice(written.get(at..at + found).unwrap_or_default());
+        at += found;
+        let (read_at, written_at) = (read.len() - begun, at);
+        at += 2;
+        match written.get(written_at + 1) {
+            Some(b'n') => read.push(b'\n'),
+            Some(b't') => read.push(b'\t'),
+            Some(b'r') => read.push(b'\r'),
+            Some(b'b') => read.push(8),
+            Some(b'f') => read.push(12),
+            Some(b'u') => {
+                let unit = |at: usize| {
+                    let digits = std::str::from_utf8(written.get(at..at + 4)?).ok()?;
+                    u32::from_str_radix(digits, 16).ok()
+                };
+                let high = unit(at).unwrap_or(0xfffd);
+                at = (at + 4).min(written.len());
+                let is_pair = (0xd800..0xdc00).contains(&high)
+                    && written.get(at..).is_some_and(|rest| rest.starts_with(b"\\u"));
+                let low = unit(at + 2).filter(|low| is_pair && (0xdc00..0xe000).contains(low));
+                let code = match low {
+                    Some(low) => {
+                        at += 6;
+                        0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00)
+                    }
+                    None => high,
+                };
+                let letter = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+                read.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
+            }
+            Some(other) => read.push(*other),
+            None => at = written.len(),
+        }
+        let read_len = read.len() - begun - read_at;
+        escapes.push(Escape { read_at, read_len, written_at, written_len: at - written_at });
+    }
+    read.extend_from_slice(written.get(at..).unwrap_or_default());
+}
+
+/// Where a stretch of what is read is written: whole escapes.
+pub(super) fn written(range: Range<usize>, escapes: &[Escape]) -> Range<usize> {
+    let place = |at: usize, is_end: bool| {
+        let before = escapes.partition_point(|escape| escape.read_at < at);
+        let Some(escape) = before.checked_sub(1).and_then(|last| escapes.get(last)) else { return at };
+        let past = at - escape.read_at;
+        if past >= escape.read_len {
+            escape.written_at + escape.written_len + past - escape.read_len
+        } else if is_end {
+            escape.written_at + escape.written_len
+        } else {
+            escape.written_at
+        }
+    };
+    place(range.start, false)..place(range.end, true)
+}
+
+/// Undoes percent-encoding, whose places are remembered. Says whether there was any.
+pub(super) fn decode_percent(written: &[u8], read: &mut Vec<u8>, escapes: &mut Vec<Escape>) -> bool {
+    let mut at = 0;
+    while let Some(found) = memchr::memchr(b'%', written.get(at..).unwrap_or_default()) {
+        read.extend_from_slice(written.get(at..at + found).unwrap_or_default());
+        at += found;
+        let digit = |at: usize| written.get(at).and_then(|digit| char::from(*digit).to_digit(16));
+        match (digit(at + 1), digit(at + 2)) {
+            (Some(high), Some(low)) => {
+                escapes.push(Escape { read_at: read.len(), read_len: 1, written_at: at, written_len: 3 });
+                read.push(u8::try_from(high << 4 | low).unwrap_or(b'%'));
+                at += 3;
+            }
+            _ => {
+                read.push(b'%');
+                at += 1;
+            }
+        }
+    }
+    read.extend_from_slice(written.get(at..).unwrap_or_default());
+    !escapes.is_empty()
+}

@@ -1,0 +1,177 @@
+//! What a profile takes out of a text: what its detectors, patterns and paths find, each with the placeholder that stands for it.
+
+use std::ops::Range;
+
+use super::detect::{self, Detector, Hit, Near};
+use super::json::{What, decode, decode_percent, is_json, scan, written};
+use super::profile::{Kind, Rules};
+
+/// JSON in texts of JSON is looked into so many times over: the arguments of a tool's call are one.
+const LAYERS_MAX: usize = 4;
+
+/// Bytes of a placeholder's hash.
+const TAG_BYTES: usize = 6;
+
+/// What makes placeholders of equal values equal, and no others.
+pub(super) type Tag = [u8; TAG_BYTES];
+
+/// A stretch that goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) range: Range<usize>,
+    pub(super) kind: Kind,
+    pub(super) tag: Tag,
+    /// It is a JSON value that is no text: its placeholder needs quotes.
+    pub(super) quoted: bool,
+    /// Whether the placeholder stands for it; not for later pieces of a value that came in pieces.
+    pub(super) first: bool,
+}
+
+/// A search by a profile's rules.
+pub(super) struct Search<'p> {
+    pub(super) rules: &'p Rules,
+    key: &'p [u8; 32],
+    hits: Vec<Hit>,
+}
+
+impl<'p> Search<'p> {
+    pub(super) fn new(rules: &'p Rules, key: &'p [u8; 32]) -> Self {
+        Self { rules, key, hits: Vec::new() }
+    }
+
+    /// The tag of a value.
+    pub(super) fn tag(&self, kind: &str, value: &[u8]) -> Tag {
+        let mut hasher = blake3::Hasher::new_keyed(self.key);
+        hasher.update(kind.as_bytes()).update(&[0]).update(value);
+        let mut tag = [0; TAG_BYTES];
+        hasher.finalize_xof().fill(&mut tag);
+        tag
+    }
+
+    /// Finds in a text, which may be JSON itself.
+    pub(super) fn text(&mut self, text: &[u8], near: Near, layer: usize, places: &mut Vec<Place>) {
+        if layer < LAYERS_MAX && is_json(text) {
+            let from = places.len();
+            let none = super::json::Paths::default();
+            let scanned = scan(text, &none, &mut |token| {
+                self.token(text, token.what, token.range, token.near, layer, places);
+            });
+            if scanned.is_err() {
+                places.truncate(from);
+                let tag = self.tag("deep", text);
+                places.push(Place {
+                    range: 0..text.len(),
+                    kind: Kind::Deep,
+                    tag,
+                    quoted: false,
+                    first: true,
+                });
+            }
+            return;
+        }
+        self.flat(text, near, places);
+    }
+
+    /// Finds in a piece of JSON.
+    pub(super) fn token(
+        &mut self,
+        json: &[u8],
+        what: What,
+        range: Range<usize>,
+        near: Near,
+        layer: usize,
+        places: &mut Vec<Place>,
+    ) {
+        let raw = json.get(range.clone()).unwrap_or_default();
+        let from = places.len();
+        match what {
+            What::Number => {
+                self.flat(raw, near, places);
+                places.truncate(from + 1);
+                if let Some(place) = places.get_mut(from) {
+                    place.range = range;
+                    place.quoted = true;
+                }
+            }
+            What::NamedValue => {
+                let tag = self.tag("path", raw);
+                places.push(Place { range, kind: Kind::Path, tag, quoted: true, first: true });
+            }
+            What::NamedText => {
+                let (mut read, mut escapes) = (Vec::new(), Vec::new());
+                decode(raw, &mut read, &mut escapes);
+                let tag = self.tag("path", &read);
+                places.push(Place { range, kind: Kind::Path, tag, quoted: false, first: true });
+            }
+            What::Name | What::Text if memchr::memchr(b'\\', raw).is_some() => {
+                let (mut read, mut escapes) = (Vec::with_capacity(raw.len()), Vec::new());
+                decode(raw, &mut read, &mut escapes);
+                self.text(&read, near, layer + 1, places);
+                for place in places.iter_mut().skip(from) {
+                    let stands = written(place.range.clone(), &escapes);
+                    place.range = stands.start + range.start..stands.end + range.start;
+                }
+            }
+            What::Name | What::Text => {
+                self.text(raw, near, layer + 1, places);
+                for place in places.iter_mut().skip(from) {
+                    place.range = place.range.start + range.start..place.range.end + range.start;
+                }
+            }
+        }
+    }
+
+    /// Finds in a text as it stands, and as it reads where parts of it are percent-encoded.
+    pub(super) fn flat(&mut self, text: &[u8], near: Near, places: &mut Vec<Place>) {
+        self.once(text, near, places);
+        if memchr::memchr(b'%', text).is_none() {
+            return;
+        }
+        let (mut read, mut escapes) = (Vec::new(), Vec::new());
+        if decode_percent(text, &mut read, &mut escapes) {
+            let from = places.len();
+            self.once(&read, near, places);
+            for place in places.iter_mut().skip(from) {
+                place.range = written(place.range.clone(), &escapes);
+            }
+        }
+    }
+
+    fn once(&mut self, text: &[u8], near: Near, places: &mut Vec<Place>) {
+        let mut hits = std::mem::take(&mut self.hits);
+        detect::find(text, self.rules.detectors, near, &mut hits);
+        for Hit { range, detector } in hits.drain(..) {
+            let value = text.get(range.clone()).unwrap_or_default();
+            let tag = self.tag(detector.name(), &same(detector, value));
+            places.push(Place { range, kind: Kind::Detector(detector), tag, quoted: false, first: true });
+        }
+        self.hits = hits;
+        if self.rules.patterns.is_empty() {
+            return;
+        }
+        let mut at = 0;
+        for chunk in text.utf8_chunks() {
+            for (number, pattern) in self.rules.patterns.iter().enumerate() {
+                for found in pattern.regex.find_iter(chunk.valid()).filter(|found| !found.is_empty()) {
+                    let tag = self.tag(&pattern.name, found.as_str().as_bytes());
+                    let kind = Kind::Pattern(u16::try_from(number).unwrap_or(u16::MAX));
+                    let range = at + found.start()..at + found.end();
+                    places.push(Place { range, kind, tag, quoted: false, first: true });
+                }
+            }
+            at += chunk.valid().len() + chunk.invalid().len();
+        }
+    }
+}
+
+/// A value as it is the same however it is written: cards and phones by their digits, IBANs without blanks, addresses in small letters.
+pub(super) fn same(detector: Detector, value: &[u8]) -> Vec<u8> {
+    match detector {
+        Detector::Card | Detector::Phone => value.iter().copied().filter(u8::is_ascii_digit).collect(),
+        Detector::Iban => {
+            value.iter().filter(|byte| byte.is_ascii_alphanumeric()).map(u8::to_ascii_uppercase).collect()
+        }
+        Detector::Email | Detector::Ip => value.to_ascii_lowercase(),
+        _ => value.to_vec(),
+    }
+}

@@ -1,0 +1,220 @@
+//! Bodies that are streams of events: server-sent ones, and lines of JSON. A value that a model spells over several events is found, and each
+//! piece is cut from its own event, so that what is left is a stream still.
+//!
+//! Each line of the stream (`data: {...}`, or a bare `{...}`) is taken as JSON, and its texts are joined line by line with those of the same way of names and the same
+//! `index` numbers: what a client would join. Texts that are parts by their name (`delta`, `text`, `arguments`, ...) are searched joined; others one by one, and joined only for what has
+//! a form that hardly anything else has. Lines that are no JSON are searched as they stand.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use foldhash::fast::RandomState;
+
+use super::detect::Near;
+use super::json::{Escape, Token, TooDeep, What, decode, is_json, scan, written};
+use super::profile::Kind;
+use super::search::{Place, Search};
+
+/// The most rows that are joined; texts of further ones are searched only where they stand.
+const ROWS_MAX: usize = 4096;
+
+/// Texts that belong together.
+#[derive(Debug, Default)]
+struct Row {
+    text: Vec<u8>,
+    near: Near,
+    pieces: Vec<Piece>,
+}
+
+/// A text of a row: where it begins there and in the body, and its escapes.
+#[derive(Debug)]
+struct Piece {
+    at: usize,
+    body: Range<usize>,
+    escapes: Vec<Escape>,
+}
+
+/// The texts of a body's events, by the row that they belong to.
+#[derive(Default)]
+pub(super) struct Rows {
+    rows: Vec<Row>,
+    by_key: HashMap<(u64, u64), usize, RandomState>,
+}
+
+/// Whether a body is a stream of events.
+pub(super) fn is_stream(body: &[u8]) -> bool {
+    let fields: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
+    let mut lines = body.split(|byte| matches!(byte, b'\n' | b'\r')).filter(|line| !line.is_empty());
+    match lines.next() {
+        Some(line) if line.trim_ascii_start().starts_with(b"{") => lines.next().is_some() && is_json(line),
+        Some(line) if fields.iter().any(|field| line.starts_with(field)) => {
+            line.starts_with(b"data:") || lines.take(8).any(|line| line.starts_with(b"data:"))
+        }
+        _ => false,
+    }
+}
+
+/// Finds in a stream of events.
+pub(super) fn events(search: &mut Search<'_>, body: &[u8], places: &mut Vec<Place>) -> Result<(), TooDeep> {
+    let mut rows = Rows::default();
+    let mut plain = 0..0;
+    let mut from = 0;
+    while from < body.len() {
+        let rest = body.get(from..).unwrap_or_default();
+        let end = memchr::memchr2(b'\n', b'\r', rest).map_or(rest.len(), |end| end + 1);
+        let line = rest.get(..end).unwrap_or_default();
+        let json = line.strip_prefix(b"data:").unwrap_or(line);
+        if is_json(json) {
+            text(search, body, plain.clone(), places);
+            let at = from + line.len() - json.len();
+            rows.add(search, body, at..from + end, places)?;
+            plain = from + end..from + end;
+        } else {
+            plain.end = from + end;
+        }
+        from += end;
+    }
+    text(search, body, plain, places);
+    rows.find(search, places);
+    Ok(())
+}
+
+fn text(search: &mut Search<'_>, body: &[u8], range: Range<usize>, places: &mut Vec<Place>) {
+    let from = places.len();
+    search.flat(body.get(range.clone()).unwrap_or_default(), Near::NOTHING, places);
+    for place in places.iter_mut().skip(from) {
+        place.range = place.range.start + range.start..place.range.end + range.start;
+    }
+}
+
+impl Rows {
+    /// Takes the texts of an event; finds in what else it holds.
+    pub(super) fn add(
+        &mut self,
+        search: &mut Search<'_>,
+        body: &[u8],
+        event: Range<usize>,
+        places: &mut Vec<Place>,
+    ) -> Result<(), TooDeep> {
+        let json = body.get(event.clone()).unwrap_or_default();
+        let mut texts: Vec<Token> = Vec::new();
+        let from = places.len();
+        let paths = &search.rules.paths;
+        let mut others: Vec<Token> = Vec::new();
+        let salt = scan(json, paths, &mut |token| match token.what {
+            What::Text => texts.push(token),
+            _ => others.push(token),
+        })?;
+        for token in others {
+            search.token(json, token.what, token.range, token.near, 0, places);
+        }
+        for place in places.iter_mut().skip(from) {
+            place.range = place.range.start + event.start..place.range.end + event.start;
+        }
+        for token in texts.into_iter().filter(|token| !token.range.is_empty()) {
+            let count = self.rows.len();
+            // Beyond so many, each text is a row of its own.
+            let key = if count < ROWS_MAX { (token.way, salt) } else { (u64::MAX, count as u64) };
+            let row = *self.by_key.entry(key).or_insert(count);
+            if row == count {
+                self.rows.push(Row { near: token.near, ..Row::default() });
+            }
+            let Some(row) = self.rows.get_mut(row) else { continue };
+            let at = row.text.len();
+            let mut escapes = Vec::new();
+            decode(json.get(token.range.clone()).unwrap_or_default(), &mut row.text, &mut escapes);
+            let stands = token.range.start + event.start..token.range.end + event.start;
+            row.pieces.push(Piece { at, body: stands, escapes });
+        }
+        Ok(())
+    }
+
+    /// Finds in all that was taken.
+    pub(super) fn find(&self, search: &mut Search<'_>, places: &mut Vec<Place>) {
+        for row in &self.rows {
+            row.find(search, places);
+        }
+    }
+}
+
+impl Row {
+    fn find(&self, search: &mut Search<'_>, places: &mut Vec<Place>) {
+        let is_joined = self.near.is_part() && self.pieces.len() > 1;
+        let (mut alone, mut found) = (Vec::new(), Vec::new());
+        if !is_joined {
+            let mut before: &[u8] = b"";
+            for (number, piece) in self.pieces.iter().enumerate() {
+                let text = self.text.get(piece.at..self.end(number)).unwrap_or_default();
+                // The same again, in which nothing was found: an id, a model's name.
+                if number > 0 && found.is_empty() && text == before {
+                    continue;
+                }
+                found.clear();
+                search.text(text, self.near, 1, &mut found);
+                before = text;
+                alone.extend(found.iter().cloned().map(|mut place| {
+                    place.range = place.range.start + piece.at..place.range.end + piece.at;
+                    place
+                }));
+            }
+        }
+        if self.pieces.len() > 1 && (is_joined || !self.near.is_id()) {
+            found.clear();
+            search.text(&self.text, self.near, 1, &mut found);
+            alone.sort_by_key(|place: &Place| place.range.start);
+            let mut taken: Vec<Range<usize>> = Vec::new();
+            for Place { range, .. } in &alone {
+                match taken.last_mut().filter(|last| range.start < last.end) {
+                    Some(last) => last.end = last.end.max(range.end),
+                    None => taken.push(range.clone()),
+                }
+            }
+            for place in found {
+                let is_new = |place: &Place| {
+                    let is_strong = match place.kind {
+                        Kind::Detector(detector) => detector.is_strong(),
+                        _ => false,
+                    };
+                    let first = self.piece_at(place.range.start);
+                    let next = taken.partition_point(|range| range.end <= place.range.start);
+                    let overlaps = taken.get(next).is_some_and(|range| range.start < place.range.end);
+                    is_strong && self.end(first) < place.range.end && !overlaps
+                };
+                if is_joined || is_new(&place) {
+                    self.cut(&place, places);
+                }
+            }
+        }
+        for place in &alone {
+            self.cut(place, places);
+        }
+    }
+
+    /// The piece that holds a byte of the row's text.
+    fn piece_at(&self, at: usize) -> usize {
+        self.pieces.partition_point(|piece| piece.at <= at).saturating_sub(1)
+    }
+
+    /// Where a piece ends in the row's text.
+    fn end(&self, number: usize) -> usize {
+        self.pieces.get(number + 1).map_or(self.text.len(), |next| next.at)
+    }
+
+    /// Cuts a stretch of the row out of each event that holds a part of it.
+    fn cut(&self, place: &Place, places: &mut Vec<Place>) {
+        let mut first = true;
+        for number in self.piece_at(place.range.start)..self.pieces.len() {
+            let Some(piece) = self.pieces.get(number).filter(|piece| piece.at < place.range.end) else {
+                break;
+            };
+            let (start, end) = (place.range.start.max(piece.at), place.range.end.min(self.end(number)));
+            if start >= end {
+                continue;
+            }
+            let stands = written(start - piece.at..end - piece.at, &piece.escapes);
+            let range = stands.start + piece.body.start..stands.end + piece.body.start;
+            places.push(Place { range, first: place.first && first, ..place.clone() });
+            first = false;
+        }
+    }
+}
