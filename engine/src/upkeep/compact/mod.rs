@@ -37,7 +37,7 @@ pub struct CompactOptions {
     /// Dropped runs whose bytes are to go now: every segment that holds some of them is rewritten, however little that
     /// frees.
     pub must_go: Vec<RunUid>,
-    /// Told what is being done.
+    /// Told what is being done, on the thread that compacts. May read and write the store, not close it.
     pub progress: Option<Arc<dyn Fn(CompactProgress) + Send + Sync>>,
     /// Set to true, it ends the compaction soon: then nothing has changed.
     pub cancel: Option<Arc<AtomicBool>>,
