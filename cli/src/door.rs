@@ -298,7 +298,9 @@ impl Door {
 
     /// Drops a run at once.
     pub(crate) fn forget(&self, run: &str, why: &str) -> Result<()> {
-        self.namespace()?.forget(run, why).map(drop).map_err(engine)
+        let space = self.namespace()?;
+        space.forget(run, why).map_err(engine)?;
+        annals_server::forget_answers(&space, run).map(drop).map_err(engine)
     }
 
     /// A dropped run, and what still holds its bytes.

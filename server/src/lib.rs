@@ -44,7 +44,7 @@ pub use place::Place;
 pub use program::{Program, ProgramError, interrupted};
 pub use proxy::{
     CacheUse, Diverged, Edits, Exchange, Guard, Headers, Http, Mount, MountError, Mounts, ProxyError,
-    Recorded, ReplayOptions, Replayed, Timing, Upstreams, Variable, Volatile,
+    Recorded, ReplayOptions, Replayed, Timing, Upstreams, Variable, Volatile, forget_answers,
 };
 pub use rules::{POLICY_BYTES_MAX, RULES_BYTES_MAX, RulesError, RulesFile, parse_policy};
 pub use session::{

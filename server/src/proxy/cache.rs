@@ -5,7 +5,7 @@
 //! again: an entry whose run was dropped, replaced or redacted answers nothing. The key is the namespace's own.
 
 use annals::matching::CallHash;
-use annals::{ErrorKind, History, Keyspace, Namespace};
+use annals::{ErrorKind, History, Keyspace, Namespace, ScanRange};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,9 @@ use crate::share::Destination;
 const KEYSPACE: &str = "annals.answers";
 /// The key under which the hashes' key stands. Entries have 32 bytes.
 const KEY_OF_HASHES: &[u8] = b"key";
+
+/// Notes that are taken away in one commit, at most.
+const FORGOTTEN_TOGETHER: usize = 4096;
 
 /// What is done with answers of earlier runs.
 #[derive(Debug, Clone, Default)]
@@ -118,7 +121,54 @@ impl Cache {
     }
 }
 
+/// Takes away the notes that lead to answers of a run; gives how many there were.
+///
+/// # Errors
+/// As reading and writing keys.
+pub fn forget_answers(space: &Namespace, run: &str) -> annals::Result<u64> {
+    let Some(answers) = space.find_keyspace(KEYSPACE)? else { return Ok(0) };
+    let mut found = Vec::new();
+    for pair in answers.scan(ScanRange::all()) {
+        let (asked, entry) = pair?;
+        if serde_json::from_slice::<Entry>(&entry).is_ok_and(|entry| entry.run == run) {
+            found.push(asked);
+        }
+    }
+    for some in found.chunks(FORGOTTEN_TOGETHER) {
+        let mut batch = space.batch();
+        for asked in some {
+            batch.delete(&answers, asked);
+        }
+        batch.commit()?;
+    }
+    Ok(found.len() as u64)
+}
+
 /// Whether an exchange has a whole answer that says what was asked for.
 fn is_answer(http: &Http) -> bool {
     http.broken.is_none() && http.status.is_some_and(|status| (200..300).contains(&status))
+}
+
+#[cfg(test)]
+mod tests {
+    use annals::Store;
+
+    use super::*;
+
+    #[test]
+    fn of_a_forgotten_run_no_note_is_left_and_those_of_others_stay() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path().join("s")).unwrap();
+        let space = store.namespace("n").unwrap();
+        assert_eq!(forget_answers(&space, "a").unwrap(), 0);
+        let how = CacheUse { read: true, write: true, reroll: Vec::new() };
+        let cache = Cache::open(&space, &how).unwrap().unwrap();
+        for (key, run) in [(1u8, "a"), (2, "ab"), (3, "a")] {
+            let entry = serde_json::to_vec(&Entry { run: run.to_owned(), seq: 1 }).unwrap();
+            cache.answers.put(&[key; 32], entry).unwrap();
+        }
+        assert_eq!((forget_answers(&space, "a").unwrap(), forget_answers(&space, "a").unwrap()), (2, 0));
+        let left: Vec<_> = cache.answers.scan(ScanRange::all()).map(|pair| pair.unwrap().0).collect();
+        assert_eq!(left, [vec![2; 32], KEY_OF_HASHES.to_vec()]);
+    }
 }

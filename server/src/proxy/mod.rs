@@ -25,7 +25,7 @@ mod wire;
 pub(crate) use branch::Branch;
 pub use branch::Edits;
 pub(crate) use cache::Cache;
-pub use cache::CacheUse;
+pub use cache::{CacheUse, forget_answers};
 pub(crate) use clearing::clear_request;
 pub use exchange::{Exchange, Headers, Http, Volatile};
 pub use listen::ProxyError;

@@ -7,6 +7,7 @@ use annals::{CompactOptions, Namespace, Policy};
 use super::parse::{is, number, run_name, syntax};
 use crate::daemon::table::{Command, command, in_group};
 use crate::daemon::turn::{Call, Outcome, Refusal, act};
+use crate::proxy::forget_answers;
 use crate::resp::Reply;
 use crate::rules::parse_policy;
 
@@ -105,6 +106,7 @@ fn drop_run(call: &mut Call<'_, '_>) -> Outcome {
     let rest = rest.get(..rest.len() - usize::from(compacts)).unwrap_or_default();
     let (space, run, why) = (named(call, rest)?, run_name(call.word(1))?, text(call.word(2))?);
     let dropped = space.forget(run, why)?;
+    forget_answers(&space, run)?;
     done(call, "RUN.DROP", dropped.uid.0, why)?;
     if !compacts {
         return Ok(Reply::OK);
