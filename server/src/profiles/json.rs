@@ -3,13 +3,12 @@
 //! What is scanned here is known to be JSON ([`is_json`]). A text is handed on as it is written; [`decode`] undoes its escapes and remembers where
 //! each stood, so that what is found in the text is cut out of what is written, byte for byte the same around it.
 
-use std::hash::{Hash as _, Hasher as _};
+use std::hash::BuildHasher as _;
 use std::ops::Range;
 
 use annals::matching::{Path, Step};
 use foldhash::fast::FixedState;
 use serde::de::IgnoredAny;
-use std::hash::BuildHasher as _;
 
 use super::detect::Near;
 
@@ -139,11 +138,7 @@ struct Level {
 
 /// Hands on each token, and gives a hash of the members whose names end in `index`.
 pub(super) fn scan(json: &[u8], paths: &Paths, each: &mut dyn FnMut(Token)) -> Result<u64, TooDeep> {
-    let hash = |way: u64, what: &[u8]| {
-        let mut hasher = FixedState::default().build_hasher();
-        (way, what).hash(&mut hasher);
-        hasher.finish()
-    };
+    let hash = |way: u64, what: &[u8]| FixedState::default().hash_one((way, what));
     let with_paths = !paths.is_empty();
     let mut levels: Vec<Level> = Vec::new();
     let mut first = if with_paths { paths.begin() } else { (Vec::new(), None) };

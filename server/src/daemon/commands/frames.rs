@@ -103,7 +103,7 @@ fn get(call: &mut Call<'_, '_>) -> Outcome {
         [] => {
             let info = reader.frame_info(seq)?;
             bounded(info.input_bytes.saturating_add(info.output_bytes))?;
-            let redactor = call.daemon.redactor(&call.session)?;
+            let redactor = call.daemon.redactor(call.session)?;
             Ok(told(reader.frame(seq)?, redactor.as_deref()))
         }
         _ if call.session.is_redacted() => {

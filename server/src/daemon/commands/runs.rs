@@ -61,7 +61,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
         ),
         command("run.get", 2, REDACTS, SINCE, "Returns what is known of a run.", "run", |call| {
             let reader = run_of(call, 1)?;
-            let redactor = call.daemon.redactor(&call.session)?;
+            let redactor = call.daemon.redactor(call.session)?;
             let mut about = about(reader.info(), redactor.as_deref());
             let metadata = reader.metadata()?;
             about.push(field(
@@ -252,7 +252,7 @@ fn list(call: &mut Call<'_, '_>) -> Outcome {
             return Err(syntax());
         }
     }
-    let redactor = call.daemon.redactor(&call.session)?;
+    let redactor = call.daemon.redactor(call.session)?;
     let (mut found, mut next, mut bytes) = (Vec::new(), 0, 0);
     for (looked, info) in call.work.space().runs_after(after)?.enumerate() {
         if found.len() >= count || looked >= LISTED_MAX || bytes >= REPLY_BYTES_MAX {
@@ -299,7 +299,7 @@ fn tail(call: &mut Call<'_, '_>) -> Outcome {
             return Err(syntax());
         }
     }
-    let redactor = call.daemon.redactor(&call.session)?;
+    let redactor = call.daemon.redactor(call.session)?;
     let reader = run_of(call, 1)?;
     let info = reader.info();
     let (mut found, mut bytes) = (Vec::new(), 0);

@@ -196,9 +196,8 @@ pub(super) fn private(text: &[u8], at: usize) -> Option<Range<usize>> {
     let rest = text.get(at..text.len().min(at + PRIVATE_BYTES_MAX))?;
     let label = rest.get(b"-----BEGIN".len()..rest.len().min(64))?;
     let label = label.get(..memchr::memmem::find(label, b"-----")?)?;
-    if !memchr::memmem::find(label, b"PRIVATE KEY").is_some_and(|place| place > 0) {
-        return None;
-    }
+    // A blank or a kind stands before it.
+    memchr::memmem::find(label, b"PRIVATE KEY").filter(|place| *place > 0)?;
     let head = b"-----BEGIN".len() + label.len() + 5;
     let body = rest.get(head..)?;
     let end = match memchr::memmem::find(body, b"-----END") {

@@ -41,7 +41,6 @@ impl Tally {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a test reads its data")]
 fn lines(set: &str) -> Vec<Line> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/redaction/{set}.jsonl"));
     let text = std::fs::read_to_string(path).unwrap();

@@ -94,6 +94,9 @@ fn ids_that_programs_need_stay() {
     assert_eq!(short(&shown(&safe(), &hidden)), r#"{"id":"[email]","tool_use_id":"[api-key]"}"#);
 }
 
+/// Writes a part of an answer of this index as an event.
+type Form<'a> = &'a dyn Fn(usize, &str) -> String;
+
 fn event(data: &Value) -> String {
     format!("event: x\ndata: {data}\n\n")
 }
@@ -114,7 +117,7 @@ fn a_value_that_a_stream_spells_in_pieces_goes_and_the_stream_stays_one() {
     let ollama = |_: usize, text: &str| {
         format!("{}\n", json!({"model":"m","message":{"role":"assistant","content":text},"done":false}))
     };
-    let forms: [&dyn Fn(usize, &str) -> String; 4] = [&anthropic, &openai, &responses, &ollama];
+    let forms: [Form<'_>; 4] = [&anthropic, &openai, &responses, &ollama];
     for form in forms {
         for step in [1, 2, 3, 7, 200] {
             let letters: Vec<char> = text.chars().collect();
@@ -227,7 +230,7 @@ fn hostile_bodies_are_bounded() {
         assert!(found.bytes.len() <= body.len() + 64, "{piece}");
         let lines: String =
             std::iter::repeat_n(format!("data: {}\n", json!({"text": piece})), 20_000).collect();
-        redactor.body(lines.as_bytes(), None);
+        assert!(!redactor.body(lines.as_bytes(), None).bytes.is_empty());
     }
     let rows: String = (0..50_000).map(|n| format!("{{\"k{n}\":\"b@example.com\"}}\n")).collect();
     assert_eq!(redactor.body(rows.as_bytes(), None).replaced, 50_000);
