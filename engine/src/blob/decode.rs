@@ -134,7 +134,9 @@ fn decode_frame(
     let mut ended = false;
     while !ended && input.pos() < encoded.len() && output.pos() <= raw_len {
         let hint = decoder.run(&mut input, &mut output);
-        ended = hint.map_err(|_| BlobError::PartDamaged { part: 0, what: "its bytes are no Zstandard block" })? == 0;
+        ended = hint
+            .map_err(|_| BlobError::PartDamaged { part: 0, what: "its bytes are no Zstandard block" })?
+            == 0;
     }
     let (found, consumed) = (output.pos(), input.pos() == encoded.len());
     if found != raw_len {

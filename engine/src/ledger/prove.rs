@@ -240,8 +240,7 @@ fn in_batch(leaf: &Leaf<'_>, wanted: Seqno) -> Result<RecordProof> {
             match Kind::parse(record.kind, record.layout)? {
                 Some(Kind::Erased) => then(seqno, None, &Erased::parse(record.body)?.nodes),
                 Some(kind) if kind.is_logical() => {
-                    let (kind, layout, logical) =
-                        (record.kind, record.layout, Logical::parse(record.body)?);
+                    let (kind, layout, logical) = (record.kind, record.layout, Logical::parse(record.body)?);
                     let hash = record_hash(&logical.salt, kind, layout, seqno.0, logical.head);
                     then(seqno, Some((kind, layout, logical)), &[Node::leaf(hash)]);
                 }

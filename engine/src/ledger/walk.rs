@@ -53,15 +53,19 @@ pub(super) fn walk(
 ) -> Result<(Frontier, End)> {
     let first = found.state.segments.first().map(|segment| segment.id).unwrap_or_default();
     let mut tree = Frontier::default();
-    let end =
-        scan_states(found, (first, SEGMENT_HEADER_BYTES), LogState::empty(), &mut |batch, segment, state| {
+    let end = scan_states(
+        found,
+        (first, SEGMENT_HEADER_BYTES),
+        LogState::empty(),
+        &mut |batch, segment, state| {
             let Some(node) = batch.node.filter(|_| tree.leaves < upto) else { return Ok(()) };
             let damaged = |e| Error::damaged(&segment.path, batch.offset, e);
             let (_, header) = BatchHeader::peek(batch.whole).map_err(damaged)?;
             let (index, last) = (tree.leaves, state.last_seqno());
             each(&Leaf { index, node, last, batch, header, segment, before: &tree })?;
             tree.push_node(node).map_err(damaged)
-        })?;
+        },
+    )?;
     match &end.damage {
         Some(damage) => Err(damage.error()),
         None => Ok((tree, end)),

@@ -7,11 +7,11 @@ use crate::codec::{CodecError, Reader};
 use crate::error::Result;
 use crate::ids::Seqno;
 use crate::io::File;
+use crate::log::erased::seqnos_of;
 use crate::log::layout::{
     BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, LogState, RECORD_HEADER_BYTES, RawRecord, Salt,
     chain_digest,
 };
-use crate::log::erased::seqnos_of;
 use crate::log::ledger::Node;
 use crate::log::record::Kind;
 use crate::log::sums::Sums;
@@ -257,11 +257,7 @@ pub(crate) fn for_each_record<'a>(
 }
 
 /// The number after those of a batch, every record of which is checked.
-pub(crate) fn next_seqno(
-    whole: &[u8],
-    offset: u64,
-    salt: Salt,
-) -> std::result::Result<Seqno, CodecError> {
+pub(crate) fn next_seqno(whole: &[u8], offset: u64, salt: Salt) -> std::result::Result<Seqno, CodecError> {
     let (_, header) = BatchHeader::peek(whole)?;
     let mut next = Seqno(header.first_seqno.0.saturating_add(u64::from(header.records)));
     if salt.rewritten {

@@ -58,9 +58,8 @@ fn by_themselves(found: Vec<Standing>) -> Result<Vec<Standing>> {
         }
         // The later one was made of the earlier.
         let newer = |other: usize| found[other].segment.id.is_rewritten() && found[other].segment.id > id;
-        !(0..found.len()).any(|other| {
-            newer(other) && spans[other].is_some_and(|(from, to)| from <= first && first < to)
-        })
+        !(0..found.len())
+            .any(|other| newer(other) && spans[other].is_some_and(|(from, to)| from <= first && first < to))
     };
     let kept: Vec<bool> = (0..found.len()).map(stays).collect();
     // One without a header stands behind the one with the number before its own.

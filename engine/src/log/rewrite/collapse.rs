@@ -96,8 +96,7 @@ impl Collapse {
 impl Stretch {
     /// This and what comes next.
     fn and(&self, next: &Self, node: Option<Node>) -> Self {
-        let (seqnos, batches) =
-            (self.gone.seqnos + next.gone.seqnos, self.gone.batches + next.gone.batches);
+        let (seqnos, batches) = (self.gone.seqnos + next.gone.seqnos, self.gone.batches + next.gone.batches);
         let gone = ErasedBatches { seqnos, batches, node };
         Self { first_seqno: self.first_seqno, time_ns: next.time_ns, gone }
     }

@@ -175,8 +175,7 @@ impl<'a> Groups<'a> {
         let damaged = |e: CodecError| Error::damaged(&segment.path, u64::from(from.offset), e);
         let bug = |e: crate::blob::BlobError| Error::bug(e.to_string());
         let (group, namespace) = crate::log::record::group_of(record.body).map_err(damaged)?;
-        let raw =
-            parts::read(segment, from, namespace, GroupId(group), GROUP_BYTES_MAX, &mut self.decoder)?;
+        let raw = parts::read(segment, from, namespace, GroupId(group), GROUP_BYTES_MAX, &mut self.decoder)?;
         let mut living = Vec::new();
         for range in ranges {
             let some = raw.bytes.get(range.start as usize..range.end as usize);

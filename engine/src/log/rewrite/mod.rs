@@ -231,7 +231,9 @@ impl Work<'_> {
                     let id = GroupId(group_of(record.body).map_err(damaged)?.0);
                     let plan = self.groups.plan(id).map_err(damaged)?.clone();
                     let to = match plan {
-                        Plan::Encode(ranges) => self.groups.encode(segment, from, &record, &ranges, &mut draft)?,
+                        Plan::Encode(ranges) => {
+                            self.groups.encode(segment, from, &record, &ranges, &mut draft)?
+                        }
                         _ => self.groups.copy(id, &record, &mut draft).map_err(damaged)?,
                     };
                     if !self.groups.is_last(id, from.offset) {

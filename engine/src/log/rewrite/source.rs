@@ -47,8 +47,7 @@ impl Source {
         let Self { segment, header, footer } = self;
         let mut state =
             LogState { next_seqno: header.first_seqno, chain: header.chain, ..LogState::default() };
-        let mut cursor =
-            Cursor::new(segment.file.clone(), segment.salt, SEGMENT_HEADER_BYTES, footer.tail);
+        let mut cursor = Cursor::new(segment.file.clone(), segment.salt, SEGMENT_HEADER_BYTES, footer.tail);
         while cursor.at < footer.tail {
             let at = cursor.at;
             let damaged = |e| Error::damaged(&segment.path, at, e);

@@ -8,17 +8,17 @@ use crate::ids::{BlobId, Link, NamespaceId, RunUid, SegmentId, Seqno, StoreId};
 use crate::io::sim::SimIo;
 use crate::io::{Io, Open};
 use crate::log::batch::BatchBuf;
-use crate::log::layout::{
-    BatchHeader, SEGMENT_FORMAT, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, Salt, SegmentHeader,
-    REWRITTEN_FORMAT, chain_digest, seal_record, stamp_record, start_record,
-};
 use crate::log::erased::{Erased, ErasedBatches};
+use crate::log::layout::{
+    BatchHeader, Footer, LogState, REWRITTEN_FORMAT, SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC,
+    Salt, SegmentHeader, chain_digest, seal_record, stamp_record, start_record,
+};
 use crate::log::ledger::{Frontier, Node, leaf_hash, record_hash};
 use crate::log::manifest::{Clean, FORMAT, Manifest, SegmentEntry, State, TableEntry};
 use crate::log::paths::Paths;
 use crate::log::record::{
-    BodyRef, FrameHead, GroupPart, GroupRest, HistoryCode, Kind, KvHead, PartHead, RecipeRef, RunFields, RunHead,
-    SnapshotHead, SpaceHead,
+    BodyRef, FrameHead, GroupPart, GroupRest, HistoryCode, Kind, KvHead, PartHead, RecipeRef, RunFields,
+    RunHead, SnapshotHead, SpaceHead,
 };
 use crate::log::totals::Totals;
 use crate::trace::Component;

@@ -96,8 +96,7 @@ fn compare(before: &All, raw: &BTreeMap<u64, Vec<u8>>, sim: &SimIo, keep: &Chanc
             (now.kind, now.salt, &now.head, &now.tail),
             (told.kind, told.salt, &told.head, &told.tail)
         );
-        let hash =
-            |told: &sample::Told| record_hash(&told.salt, told.kind as u8, LAYOUT, *seqno, &told.head);
+        let hash = |told: &sample::Told| record_hash(&told.salt, told.kind as u8, LAYOUT, *seqno, &told.head);
         assert_eq!(hash(now), hash(told));
         if rewritten.contains(&now.place.segment) {
             assert_eq!(moved[&(told.place.segment.0, told.place.offset)], now.place);
@@ -140,7 +139,16 @@ fn compare(before: &All, raw: &BTreeMap<u64, Vec<u8>>, sim: &SimIo, keep: &Chanc
     for row in rows(gone.chain(went)).difference(&stays) {
         // Small numbers stand anywhere.
         let zeros = row.iter().filter(|byte| **byte == 0).count();
-        assert!(zeros > 6 || !there.contains(row), "{row:?} of what went is still there");
+        let stands = || {
+            let of = dead.iter().find(|told| {
+                [&told.head, &told.tail].iter().any(|bytes| bytes.windows(16).any(|window| window == row))
+            });
+            let mut files = sim.files().into_iter().zip(&files);
+            let file = files
+                .find_map(|(path, bytes)| Some((path, bytes.windows(16).position(|window| window == row)?)));
+            format!("{row:?} of {of:?} is still there, in {file:?}")
+        };
+        assert!(zeros > 6 || !there.contains(row), "{}", stands());
     }
 }
 

@@ -13,8 +13,8 @@ use crate::log::cursor::for_each_record;
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
 use crate::log::manifest::{self, Manifest, State};
 use crate::log::open::{End, Found, find, scan};
-use crate::log::paths::Paths;
 use crate::log::parts;
+use crate::log::paths::Paths;
 use crate::log::record::{GroupPart, GroupRest, Kind, Logical};
 use crate::log::rewrite::{Keep, Made, rewrite};
 use crate::{Component, Frame, History, Options, RunSpec, Status, Store};
@@ -177,14 +177,8 @@ pub(crate) fn raw(sim: &SimIo, all: &All) -> BTreeMap<u64, Vec<u8>> {
     let mut decoder = GroupDecoder::default();
     let each = all.groups.iter().map(|(id, held)| {
         let segment = found.segments.get(held.last.segment).unwrap();
-        let raw = parts::read(
-            &segment,
-            held.last,
-            held.namespace,
-            GroupId(*id),
-            GROUP_BYTES_MAX,
-            &mut decoder,
-        );
+        let raw =
+            parts::read(&segment, held.last, held.namespace, GroupId(*id), GROUP_BYTES_MAX, &mut decoder);
         (*id, raw.unwrap().bytes)
     });
     each.collect()
