@@ -139,7 +139,16 @@ fn compare(before: &All, raw: &BTreeMap<u64, Vec<u8>>, sim: &SimIo, keep: &Chanc
     for row in rows(gone.chain(went)).difference(&stays) {
         // Small numbers stand anywhere.
         let zeros = row.iter().filter(|byte| **byte == 0).count();
-        assert!(zeros > 6 || !there.contains(row), "{row:?} of what went is still there");
+        let stands = || {
+            let of = dead.iter().find(|told| {
+                [&told.head, &told.tail].iter().any(|bytes| bytes.windows(16).any(|window| window == row))
+            });
+            let mut files = sim.files().into_iter().zip(&files);
+            let file = files
+                .find_map(|(path, bytes)| Some((path, bytes.windows(16).position(|window| window == row)?)));
+            format!("{row:?} of {of:?} is still there, in {file:?}")
+        };
+        assert!(zeros > 6 || !there.contains(row), "{}", stands());
     }
 }
 
