@@ -494,7 +494,9 @@ fn a_dry_run_a_cancelled_one_and_one_beside_another_change_nothing() {
             assert_eq!(refused.kind(), ErrorKind::Conflict);
             set.store(true, Ordering::SeqCst);
         });
-        let options = CompactOptions { progress, cancel: Some(cancel), ..CompactOptions::default() };
+        let cancel =
+            Some(Arc::new(move || cancel.load(Ordering::SeqCst)) as Arc<dyn Fn() -> bool + Send + Sync>);
+        let options = CompactOptions { progress, cancel, ..CompactOptions::default() };
         let refused = store.compact(&options).unwrap_err();
         assert!(
             refused.kind() == ErrorKind::Unavailable && refused.to_string().contains("cancelled"),

@@ -18,7 +18,6 @@ mod weigh;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crate::error::Result;
 use crate::ids::{RunUid, Seqno};
@@ -39,8 +38,8 @@ pub struct CompactOptions {
     pub must_go: Vec<RunUid>,
     /// Told what is being done, on the thread that compacts. May read and write the store, not close it.
     pub progress: Option<Arc<dyn Fn(CompactProgress) + Send + Sync>>,
-    /// Set to true, it ends the compaction soon: then nothing has changed.
-    pub cancel: Option<Arc<AtomicBool>>,
+    /// Asked now and then whether to end the compaction: then nothing has changed.
+    pub cancel: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
 impl fmt::Debug for CompactOptions {
