@@ -45,10 +45,14 @@ pub(super) fn run(global: &Global, args: &VerifyArgs, out: &mut Out) -> Result<(
             compared.differences.iter().try_for_each(|difference| tell(difference, out))?;
             if compared.differences.is_empty() {
                 let leaves = count(compared.leaves);
+                let but = match compared.erased {
+                    0 => String::new(),
+                    some => format!(", but for the last {some}, which were forgotten with what came after"),
+                };
                 out.marked(
                     true,
                     "unchanged",
-                    format_args!(": all {leaves} leaves that the checkpoint covers"),
+                    format_args!(": all {leaves} leaves that the checkpoint covers{but}"),
                 )?;
             }
         }
@@ -119,5 +123,6 @@ fn said(compared: &Comparison) -> Value {
         other => json!({ "what": "different", "why": format!("{other:?}") }),
     });
     let differences: Vec<Value> = differences.collect();
-    json!({ "leaves": compared.leaves, "read": compared.read, "differences": differences })
+    let Comparison { leaves, read, erased, .. } = compared;
+    json!({ "leaves": leaves, "read": read, "erased": erased, "differences": differences })
 }

@@ -4,6 +4,6 @@ mod golden;
 mod hostile;
 mod manifest;
 mod oracle;
-mod samples;
+pub(super) mod samples;
 #[cfg(annals_shuttle)]
 mod schedules;

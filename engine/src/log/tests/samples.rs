@@ -24,14 +24,14 @@ use crate::log::totals::Totals;
 use crate::trace::Component;
 use crate::trace::chain;
 
-pub(super) const STORE: StoreId = StoreId(*b"0123456789abcdef");
-pub(super) const SEGMENT: SegmentId = SegmentId(3);
+pub(crate) const STORE: StoreId = StoreId(*b"0123456789abcdef");
+pub(crate) const SEGMENT: SegmentId = SegmentId(3);
 /// Where the sample batches stand.
-pub(super) const OFFSET: u64 = SEGMENT_HEADER_BYTES;
+pub(crate) const OFFSET: u64 = SEGMENT_HEADER_BYTES;
 const TIME_NS: u64 = 1_600_000_000_000_000_000;
 const RECORD_SALT: [u8; 16] = [0x5a; 16];
 
-pub(super) fn salt() -> Salt {
+pub(crate) fn salt() -> Salt {
     Salt::new(STORE, SEGMENT)
 }
 
@@ -53,7 +53,7 @@ fn extents() -> Vec<Extent> {
         .into()
 }
 
-pub(super) fn segment_header() -> SegmentHeader {
+pub(crate) fn segment_header() -> SegmentHeader {
     SegmentHeader {
         magic: SEGMENT_MAGIC,
         format: SEGMENT_FORMAT,
@@ -67,11 +67,11 @@ pub(super) fn segment_header() -> SegmentHeader {
     }
 }
 
-pub(super) fn put_inline() -> KvHead {
+pub(crate) fn put_inline() -> KvHead {
     KvHead { space: 17, time_ns: TIME_NS, key: b"key".to_vec(), value: Some(inline(b"value")) }
 }
 
-pub(super) fn run_fields() -> RunFields {
+pub(crate) fn run_fields() -> RunFields {
     RunFields {
         uid: RunUid(2),
         namespace: NamespaceId(16),
@@ -92,7 +92,7 @@ pub(super) fn run_fields() -> RunFields {
 }
 
 /// A frame that ended in its turn.
-pub(super) fn frame() -> FrameHead {
+pub(crate) fn frame() -> FrameHead {
     FrameHead {
         run: RunUid(2),
         seq: 300,
@@ -112,7 +112,7 @@ pub(super) fn frame() -> FrameHead {
 }
 
 /// A frame that has begun; it began before its run did, by its caller's clock.
-pub(super) fn frame_open() -> FrameHead {
+pub(crate) fn frame_open() -> FrameHead {
     FrameHead {
         open: true,
         parent: 0,
@@ -125,20 +125,20 @@ pub(super) fn frame_open() -> FrameHead {
 }
 
 /// A failed frame of the caller's own component.
-pub(super) fn frame_other() -> FrameHead {
+pub(crate) fn frame_other() -> FrameHead {
     FrameHead { component: 15, other: Some("judge".into()), severity: 3, error: true, ..frame() }
 }
 
 /// A frame whose end let a later one that had waited for it be bound, too.
-pub(super) fn frame_ahead() -> FrameHead {
+pub(crate) fn frame_ahead() -> FrameHead {
     FrameHead { link: Some((302, link(0x22))), ..frame() }
 }
 
-pub(super) fn part() -> PartHead {
+pub(crate) fn part() -> PartHead {
     PartHead { run: RunUid(2), seq: 300, part: 1, after_ns: 50_000_000, body: blob() }
 }
 
-pub(super) fn snapshot() -> SnapshotHead {
+pub(crate) fn snapshot() -> SnapshotHead {
     SnapshotHead {
         run: RunUid(2),
         seq: 300,
@@ -147,7 +147,7 @@ pub(super) fn snapshot() -> SnapshotHead {
     }
 }
 
-pub(super) fn spaces() -> [SpaceHead; 3] {
+pub(crate) fn spaces() -> [SpaceHead; 3] {
     let keyspace =
         |history| SpaceHead::Keyspace { id: 17, namespace: NamespaceId(16), name: "kv".into(), history };
     [
@@ -157,7 +157,7 @@ pub(super) fn spaces() -> [SpaceHead; 3] {
     ]
 }
 
-pub(super) fn group_part(first: bool) -> GroupPart<'static> {
+pub(crate) fn group_part(first: bool) -> GroupPart<'static> {
     GroupPart {
         group: 7,
         namespace: NamespaceId(16),
@@ -184,7 +184,7 @@ fn totals() -> Totals {
     }
 }
 
-pub(super) fn log_state() -> LogState {
+pub(crate) fn log_state() -> LogState {
     let mut ledger = Frontier::default();
     for leaf in 0..3u8 {
         ledger.push([leaf; 32]);
@@ -201,12 +201,12 @@ pub(super) fn log_state() -> LogState {
     }
 }
 
-pub(super) fn footer() -> Footer {
+pub(crate) fn footer() -> Footer {
     let state = log_state();
     Footer { tail: 4096, root: state.ledger.root(), state, rewritten_chain: None }
 }
 
-pub(super) fn manifest_state() -> State {
+pub(crate) fn manifest_state() -> State {
     State {
         format: FORMAT,
         store: STORE,
@@ -227,7 +227,7 @@ pub(super) fn manifest_state() -> State {
 }
 
 /// A batch as it stands at [`OFFSET`].
-pub(super) fn stamped(mut batch: BatchBuf) -> Vec<u8> {
+pub(crate) fn stamped(mut batch: BatchBuf) -> Vec<u8> {
     let len = batch.bytes.len();
     for (index, start) in batch.starts.iter().enumerate() {
         let end = batch.starts.get(index + 1).map_or(len, |next| *next as usize);
@@ -246,7 +246,7 @@ pub(super) fn stamped(mut batch: BatchBuf) -> Vec<u8> {
     batch.bytes
 }
 
-pub(super) fn one_record(kind: Kind, head: &[u8], tail: &[u8]) -> Vec<u8> {
+pub(crate) fn one_record(kind: Kind, head: &[u8], tail: &[u8]) -> Vec<u8> {
     let mut batch = BatchBuf::new(NamespaceId(16));
     batch.logical(kind, RECORD_SALT, head, tail).unwrap();
     stamped(batch)
@@ -291,37 +291,37 @@ fn manifest_before() -> Vec<u8> {
 }
 
 /// Where the samples of compaction stand.
-pub(super) const REWRITTEN: SegmentId = SegmentId(SegmentId::REWRITTEN_MIN + 5);
+pub(crate) const REWRITTEN: SegmentId = SegmentId(SegmentId::REWRITTEN_MIN + 5);
 
-pub(super) fn rewritten_salt() -> Salt {
+pub(crate) fn rewritten_salt() -> Salt {
     Salt::new(STORE, REWRITTEN)
 }
 
-pub(super) fn rewritten_header() -> SegmentHeader {
+pub(crate) fn rewritten_header() -> SegmentHeader {
     SegmentHeader { format: REWRITTEN_FORMAT, segment: REWRITTEN, ..segment_header() }
 }
 
-pub(super) fn rewritten_footer() -> Footer {
+pub(crate) fn rewritten_footer() -> Footer {
     Footer { rewritten_chain: Some([0xee; 16]), ..footer() }
 }
 
-pub(super) fn erased() -> Erased {
+pub(crate) fn erased() -> Erased {
     let node = |height, byte| Node { height, hash: [byte; 32] };
     Erased { count: 300, nodes: vec![node(0, 0xa1), node(1, 0xa2)] }
 }
 
-pub(super) fn erased_of(leaf: bool) -> ErasedBatches {
+pub(crate) fn erased_of(leaf: bool) -> ErasedBatches {
     let node = leaf.then_some(Node { height: 6, hash: [0xa3; 32] });
     ErasedBatches { seqnos: 500, batches: 70, node }
 }
 
-pub(super) fn group_rest() -> GroupRest<'static> {
+pub(crate) fn group_rest() -> GroupRest<'static> {
     let ranges = vec![0..100, 300..301, 400..262_144];
     GroupRest { group: 7, namespace: NamespaceId(16), codec: 1, ranges, encoded: b"bytes" }
 }
 
 /// Records of a rewritten segment as a batch at [`OFFSET`].
-pub(super) fn rewritten(records: &[(Kind, Vec<u8>)]) -> Vec<u8> {
+pub(crate) fn rewritten(records: &[(Kind, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = vec![0; 48];
     for (kind, body) in records {
         let start = start_record(&mut bytes, *kind as u8, 1);
@@ -342,7 +342,7 @@ pub(super) fn rewritten(records: &[(Kind, Vec<u8>)]) -> Vec<u8> {
 }
 
 /// What `put` makes.
-pub(super) fn put(put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+pub(crate) fn put(put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
     put(&mut out);
     out
@@ -353,7 +353,7 @@ fn erased_batches(leaf: bool) -> Vec<u8> {
 }
 
 /// A key's value, 300 records that are gone, three of them logical, and what is left of a group.
-pub(super) fn rewritten_batch() -> Vec<u8> {
+pub(crate) fn rewritten_batch() -> Vec<u8> {
     let logical = one_record(Kind::Put, &put_inline().encode(), &[]).split_off(58);
     rewritten(&[
         (Kind::Put, logical),
@@ -363,7 +363,7 @@ pub(super) fn rewritten_batch() -> Vec<u8> {
 }
 
 /// Name and bytes of everything.
-pub(super) fn all() -> Vec<(&'static str, Vec<u8>)> {
+pub(crate) fn all() -> Vec<(&'static str, Vec<u8>)> {
     let put = put_inline();
     let put_blob = KvHead { value: Some(blob()), ..put_inline() };
     let delete = KvHead { value: None, ..put_inline() };

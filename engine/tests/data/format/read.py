@@ -1,6 +1,7 @@
 """Reads a store's log from docs/format.md alone, sharing no code with the engine: every checksum, length and seqno.
 
     python3 read.py v1
+    python3 read.py v2
 
 Needs Python 3 only, so it leaves out what is BLAKE3 (chain, ledger, ids) and zstd (groups)."""
 import struct
@@ -48,7 +49,8 @@ def manifest(root):
         assert zlib.crc32(store + struct.pack('<Q', at) + data[at + 4:at + 8 + size]) == crc
         body, at = data[at + 8:at + 8 + size], at + 8 + size
     f = Fixed(body)
-    assert f.take('H') == 1 and f.take('16s') == store
+    version = f.take('H')
+    assert version in (1, 2) and f.take('16s') == store
     f.take('Q')
     segments = f.list(lambda: (*f.take('IQ'), f.optional(lambda: f.take('Q'))))
     f.list(lambda: f.take('QQ'))
@@ -57,8 +59,12 @@ def manifest(root):
     f.take('Q')
     clean = f.optional(lambda: (f.take('Q'), f.log_state()))
     f.take('Q')
+    erased = (0,) * 9
+    if version == 2:
+        rewritten, erased = f.take('I'), f.take('9Q')
+        assert rewritten >= 1 << 31 and all(number < rewritten for number, *_ in segments)
     assert f.at == len(body)
-    return store, segments, clean
+    return store, segments, clean, erased
 
 
 def varint(data, at):
@@ -70,34 +76,78 @@ def varint(data, at):
             return value, at
 
 
-def batches(data, crc, at, end, seqno):
-    """Yields the seqno and kind of every record of the batches that fill [at, end)."""
+def nodes(data, at, end, count, leaf):
+    """The leaf after the nodes that fill [at, end), each of which begins at a multiple of its leaves."""
+    assert end - at == 33 * count
+    for begins in range(at, end, 33):
+        leaves = 1 << data[begins]
+        assert data[begins] < 56 and leaf % leaves == 0
+        leaf += leaves
+    return leaf
+
+
+def ranges(data, at):
+    """Checks the ranges of what is left of a group."""
+    count, at = varint(data, at)
+    end, assertion = 0, count > 0
+    for number in range(count):
+        gap, at = varint(data, at)
+        length, at = varint(data, at)
+        assertion = assertion and length > 0 and (gap > 0 or number == 0)
+        end += gap + length
+    assert assertion and end <= 262144
+
+
+def batches(data, crc, at, end, seqno, ledger, rewritten):
+    """Yields the seqno and kind of every record of the batches that fill [at, end). Adds to ledger, a list of one number,
+    the leaves that they have."""
     while at < end:
         found, size, records, synced, first = struct.unpack_from('<IIIIQ', data, at)
         assert crc(at, data[at + 4:at + size]) == found and first == seqno and synced <= at
-        inside = at + 48
+        inside, leaf = at + 48, 0
         for _ in range(records):
             found, length, kind, layout = struct.unpack_from('<IIBB', data, inside)
             assert crc(inside, data[inside + 4:inside + length]) == found and layout == 1
             if kind < 16:
                 head, begins = varint(data, inside + 26)
                 assert begins + head <= inside + length
+                leaf += 1
+            takes, body, after = 1, inside + 10, inside + length
+            assert kind not in (17, 18, 19) or rewritten
+            if kind == 17:
+                takes, body = varint(data, body)
+                count, body = varint(data, body)
+                before, leaf = leaf, nodes(data, body, after, count, leaf)
+                assert leaf - before <= takes
+            if kind == 18:
+                takes, body = varint(data, body)
+                many, body = varint(data, body)
+                before = ledger[0]
+                ledger[0] = nodes(data, body, after, int(body < after), before)
+                assert records == 1 and ledger[0] - before <= many <= takes
+            if kind == 19:
+                _, body = varint(data, body)
+                _, body = varint(data, body)
+                ranges(data, body + 1)
             yield seqno, kind
-            inside, seqno = inside + length, seqno + 1
+            inside, seqno = after, seqno + takes
+        ledger[0] += leaf > 0
         at += size
         assert inside == at
     assert at == end
 
 
 def main(root):
-    store, segments, clean = manifest(root)
-    seqno, kinds = 1, {}
+    store, segments, clean, erased = manifest(root)
+    seqno, kinds, ledger = 1, {}, [0]
     for number, first, sealed in segments:
         data = (root / 'segments' / f'{number:08}.seg').read_bytes()
         salt = zlib.crc32(store + struct.pack('<I', number))
         crc = lambda at, part: zlib.crc32(part, zlib.crc32(struct.pack('<Q', at), salt))
         magic, version, cipher, _, of, own, begins = struct.unpack_from('<8sHBI16sIQ', data)
-        assert (magic, version, cipher, of, own, begins) == (b'annalseg', 1, 0, store, number, first)
+        rewritten = number >= 1 << 31
+        form = 2 if rewritten else 1
+        assert (magic, version, cipher, of, own, begins) == (b'annalseg', form, 0, store, number, first)
         assert first == seqno and crc(0, data[:92]) == struct.unpack_from('<I', data, 92)[0]
         if sealed is None:
             end = clean[0]
@@ -106,9 +156,19 @@ def main(root):
             size, found = struct.unpack_from('<II', data, len(data) - 16)
             end = len(data) - 16 - size
             assert len(data) == sealed and data.endswith(b'annalend') and crc(end, data[end:-12]) == found
-        for at, kind in batches(data, crc, 96, end, seqno):
-            seqno, kinds[kind] = at + 1, kinds.get(kind, 0) + 1
-    assert seqno == clean[1]['next_seqno'] and sum(kinds.values()) == clean[1]['totals'][1]
+            f = Fixed(data[end:-16])
+            assert f.take('Q') == end
+            state = f.log_state()
+            f.take('32s16s' if rewritten else '32s')
+            assert f.at == size
+        for _, kind in batches(data, crc, 96, end, seqno, ledger, rewritten):
+            kinds[kind] = kinds.get(kind, 0) + 1
+        if sealed is None:
+            state = clean[1]
+        seqno = state['next_seqno']
+        assert ledger[0] == state['leaves']
+    there = sum(count for kind, count in kinds.items() if kind not in (17, 18))
+    assert there == state['totals'][1] - erased[1]
     print(f'{seqno - 1} records, by kind:', dict(sorted(kinds.items())))
 
 
