@@ -349,7 +349,8 @@ fn forged(checkpoint: &Checkpoint) -> Checkpoint {
     let mut forged = checkpoint.clone();
     forged.marks[0].node.0[0] ^= 1;
     let mut from = 0;
-    let tiles = forged.marks.iter().map(|mark| (mark.leaves - std::mem::replace(&mut from, mark.leaves), mark));
+    let tiles =
+        forged.marks.iter().map(|mark| (mark.leaves - std::mem::replace(&mut from, mark.leaves), mark));
     let mut peaks: Vec<(u64, Hash)> = Vec::new();
     for (mut len, mark) in tiles {
         let mut node = mark.node.0;

@@ -72,7 +72,8 @@ fn what_stands_for_erased_records_must_fit_where_it_stands() {
     assert_eq!(next(&[erased(1, &[0]), erased(9, &[0, 1])]), Ok((17, 4)));
     assert_eq!(next(&[erased(5, &[])]), Ok((12, 3)));
     // Fewer than their nodes cover; none; too many; a node that begins elsewhere; a height that no tree has.
-    for wrong in [erased(2, &[1, 0]), erased(0, &[]), erased(1 << 30, &[]), erased(9, &[0, 1]), erased(9, &[56])]
+    for wrong in
+        [erased(2, &[1, 0]), erased(0, &[]), erased(1 << 30, &[]), erased(9, &[0, 1]), erased(9, &[56])]
     {
         assert!(next(&[wrong]).is_err());
     }
