@@ -27,7 +27,7 @@ use crate::store::Store;
 #[derive(Clone, Default)]
 #[must_use = "nothing happens before Store::compact"]
 pub struct CompactOptions {
-    /// Only says what would be done.
+    /// Only says what would be done. The active segment is sealed all the same, so that it is looked at, too.
     pub dry_run: bool,
     /// Groups of bodies are packed anew at this level of zstd; `None`: what lives whole is copied as it is.
     pub recompress: Option<i32>,
