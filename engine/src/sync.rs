@@ -6,8 +6,8 @@
 //! goes through thousands of schedules, a failing one repeats, and where nobody can go on that is an error at once
 //! (`engine/tests/schedules`, run by `.ci/schedules`).
 //!
-//! `Arc`, `PoisonError` and `LazyLock` are the standard library's in both: nobody waits for the first two, and the
-//! third holds constants only. Left out: memory orders. The scheduler takes every atomic as sequentially consistent;
+//! `Arc`, `Weak`, `PoisonError`, `TryLockError` and `LazyLock` are the standard library's in both: nobody waits for the
+//! first four, and the last holds constants only. Left out: memory orders. The scheduler takes every atomic as sequentially consistent;
 //! weaker orders are for `.ci/sanitize`.
 
 #[cfg(not(annals_shuttle))]

@@ -9,13 +9,11 @@ use std::time::Duration;
 
 use annals::io::sim::{FailRule, OpKind, SimIo};
 use annals::{
-    CompactOptions, CompactPhase, Compacted, Component, Content, ErrorKind, Frame, History, Keyspace,
-    Namespace, Options, RunSpec, ScanRange, Status, Store,
+    CompactOptions, CompactPhase, Compacted, Component, ErrorKind, Frame, History, Keyspace, Namespace,
+    Options, RunSpec, ScanRange, Status, Store,
 };
 
-use crate::support::{
-    Rng, Talk, assert_whole, bodies, defaults, delete_tables, fresh, on, quick, record, recorded, seed,
-};
+use crate::support::{Rng, Talk, assert_whole, bodies, delete_tables, on, quick, record, recorded, seed};
 
 const SPACES: [(&str, History); 4] = [
     ("all", History::All),
@@ -361,7 +359,7 @@ fn an_end_stays_for_as_long_as_what_it_ended_may_come_back() {
     let run = space.begin_run(RunSpec::new("replaced")).unwrap();
     run.record(Frame::new(Component::Llm, "a", "b")).unwrap();
     run.end(Status::Ok).unwrap();
-    let mut fill = |from: u32, keyspace: &Keyspace| {
+    let fill = |from: u32, keyspace: &Keyspace| {
         for key in from..from + 40 {
             keyspace.put(&(key % 1000).to_be_bytes(), Rng(u64::from(key)).bytes(1000)).unwrap();
         }
@@ -494,7 +492,9 @@ fn a_dry_run_a_cancelled_one_and_one_beside_another_change_nothing() {
             assert_eq!(refused.kind(), ErrorKind::Conflict);
             set.store(true, Ordering::SeqCst);
         });
-        let options = CompactOptions { progress, cancel: Some(cancel), ..CompactOptions::default() };
+        let cancel =
+            Some(Arc::new(move || cancel.load(Ordering::SeqCst)) as Arc<dyn Fn() -> bool + Send + Sync>);
+        let options = CompactOptions { progress, cancel, ..CompactOptions::default() };
         let refused = store.compact(&options).unwrap_err();
         assert!(
             refused.kind() == ErrorKind::Unavailable && refused.to_string().contains("cancelled"),

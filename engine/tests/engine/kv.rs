@@ -263,7 +263,7 @@ impl Rig {
             let found = keyspace.get_at(key, *at);
             if newer < kept {
                 assert!(found.unwrap() == versions[versions.len() - 1 - newer].2, "{policy:?} at {at}");
-            } else if newer == versions.len() && (kept < limit(policy)) {
+            } else if newer == versions.len() && kept < limit(policy) && kept == versions.len() {
                 assert!(found.unwrap().is_none(), "{policy:?} at {at}: before the first version");
             } else {
                 assert_eq!(found.unwrap_err().kind(), ErrorKind::Gone, "{policy:?} at {at}");

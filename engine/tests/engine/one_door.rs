@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 /// What of the standard library may be named anywhere: nobody waits for these.
-const FREE: [&str; 3] = ["Arc", "PoisonError", "LazyLock"];
+const FREE: [&str; 5] = ["Arc", "Weak", "PoisonError", "TryLockError", "LazyLock"];
 /// Whatever begins like this is for the door alone.
 const DOORS: [&str; 5] = ["std::sync::", "std::thread", "crossbeam", "spin_loop", "shuttle::"];
 

@@ -18,7 +18,6 @@ mod weigh;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crate::error::Result;
 use crate::ids::{RunUid, Seqno};
@@ -28,7 +27,7 @@ use crate::store::Store;
 #[derive(Clone, Default)]
 #[must_use = "nothing happens before Store::compact"]
 pub struct CompactOptions {
-    /// Only says what would be done.
+    /// Only says what would be done. The active segment is sealed all the same, so that it is looked at, too.
     pub dry_run: bool,
     /// Groups of bodies are packed anew at this level of zstd; `None`: what lives whole is copied as it is.
     pub recompress: Option<i32>,
@@ -39,8 +38,8 @@ pub struct CompactOptions {
     pub must_go: Vec<RunUid>,
     /// Told what is being done, on the thread that compacts. May read and write the store, not close it.
     pub progress: Option<Arc<dyn Fn(CompactProgress) + Send + Sync>>,
-    /// Set to true, it ends the compaction soon: then nothing has changed.
-    pub cancel: Option<Arc<AtomicBool>>,
+    /// Asked now and then whether to end the compaction: then nothing has changed.
+    pub cancel: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
 impl fmt::Debug for CompactOptions {

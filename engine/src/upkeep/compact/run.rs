@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::blob::GroupId;
@@ -107,7 +106,7 @@ impl Work<'_> {
         if self.core.is_closed() {
             return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
         }
-        if self.options.cancel.as_ref().is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
+        if self.options.cancel.as_ref().is_some_and(|cancel| cancel()) {
             return Err(Error::new(
                 ErrorKind::Unavailable,
                 "the compaction was cancelled: nothing has changed",
@@ -304,7 +303,10 @@ impl Work<'_> {
             })?;
             let segments = read(&core.segments).clone();
             for ((sources, _), segment) in entries.iter().zip(opened) {
-                segments.replace(sources, segment)?;
+                // What the manifest says is no longer what is here: nothing may be built on that.
+                segments.replace(sources, segment).inspect_err(|error| {
+                    log.queue.poison(Failure::of(error));
+                })?;
             }
             core.index.put_in_place(&looked.base, rewritten.table);
             // Only now: who pins from here on is led by the new table.
