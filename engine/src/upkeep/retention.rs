@@ -139,7 +139,7 @@ impl Share {
         hasher.update(&uid.0.to_le_bytes());
         let [a, b, c, d, e, f, g, h, ..] = *hasher.finalize().as_bytes();
         let drawn = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        u128::from(drawn) * u128::from(Self::ALL.0) >> 64 < u128::from(self.0)
+        (u128::from(drawn) * u128::from(Self::ALL.0)) >> 64 < u128::from(self.0)
     }
 }
 
