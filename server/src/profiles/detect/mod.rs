@@ -11,7 +11,11 @@ mod entropy;
 mod key;
 mod number;
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ops::Range;
+
+use foldhash::fast::RandomState;
 
 use crate::redact::is_secret_key;
 
@@ -100,6 +104,15 @@ impl Detectors {
     }
 }
 
+/// Names that are longer are sentences.
+const NAME_BYTES_MAX: usize = 48;
+/// Names that are remembered at a time.
+const KNOWN_MAX: usize = 4096;
+
+thread_local! {
+    static KNOWN: RefCell<HashMap<Box<[u8]>, Near, RandomState>> = RefCell::default();
+}
+
 /// What the name that a text stands under says of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Near(u8);
@@ -115,10 +128,26 @@ impl Near {
     /// Part of a text that a stream spells.
     const PART: u8 = 16;
 
-    /// Of a member's name.
+    /// Of a member's name. Bodies have the same few over and over, so what was found is remembered.
     pub(super) fn of(name: &[u8]) -> Self {
-        // Longer names are sentences.
-        let mut small = [0; 48];
+        if name.len() > NAME_BYTES_MAX {
+            return Self::NOTHING;
+        }
+        KNOWN.with_borrow_mut(|known| {
+            if let Some(near) = known.get(name) {
+                return *near;
+            }
+            if known.len() >= KNOWN_MAX {
+                known.clear();
+            }
+            let near = Self::looked_at(name);
+            known.insert(name.into(), near);
+            near
+        })
+    }
+
+    fn looked_at(name: &[u8]) -> Self {
+        let mut small = [0; NAME_BYTES_MAX];
         let Some(small) = small.get_mut(..name.len()) else { return Self::NOTHING };
         small.copy_from_slice(name);
         small.make_ascii_lowercase();

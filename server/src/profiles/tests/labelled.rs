@@ -1,5 +1,5 @@
 //! Precision and recall on two labelled sets, synthetic values all of them: `tuned`, which the detectors were made by, and `held_out`, which was written before there was
-//! a detector, with other sentences and other values, and whose misses nobody looks at. `held_out` decides.
+//! a detector, with other sentences and other values of the same makers, and whose misses nobody looks at. `held_out` decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -116,9 +116,9 @@ fn detectors_find_what_is_labelled_and_little_else() {
     assert!(held_out.1 >= 200, "{} hard negatives", held_out.1);
     // A little below what was measured (docs/redaction.md).
     assert!(all.precision() >= 0.97 && all.recall() >= 0.98, "{all:?}");
-    assert!(held_out.2 <= 6, "{} lines without a label were changed", held_out.2);
+    assert!(held_out.2 <= 3, "{} lines without a label were changed", held_out.2);
     for (name, tally) in &held_out.0 {
-        assert!(tally.precision() >= 0.88 && tally.recall() >= 0.95, "{name}: {tally:?}");
+        assert!(tally.precision() >= 0.94 && tally.recall() >= 0.95, "{name}: {tally:?}");
     }
     assert_eq!(held_out.0.len(), Detector::ALL.len());
 }
