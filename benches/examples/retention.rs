@@ -106,7 +106,7 @@ fn year() -> Outcome<()> {
             run(&space, name.clone(), 2 + rng.below(9), severity, status)?;
             kinds.push(kind);
             // One in five hundred matters to somebody.
-            if kinds.len() % 500 == 0 {
+            if kinds.len().is_multiple_of(500) {
                 space.pin(&name, "an example to keep")?;
             }
         }

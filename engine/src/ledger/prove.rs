@@ -231,12 +231,15 @@ impl Namespace {
     }
 }
 
+/// Is told of a record's kind, layout and body, where it is there, and of the nodes that stand for it.
+type EachLeaf<'a> = dyn FnMut(Seqno, Option<(u8, u8, Logical<'_>)>, &[Node]) + 'a;
+
 /// A record's proof as far as its batch can say it.
 fn in_batch(leaf: &Leaf<'_>, wanted: Seqno) -> Result<RecordProof> {
     let mut found = None;
     let mut logical_records = 0;
     // A logical record, or nodes over some that are gone.
-    let each = |then: &mut dyn FnMut(Seqno, Option<(u8, u8, Logical<'_>)>, &[Node])| {
+    let each = |then: &mut EachLeaf<'_>| {
         for_each_record(leaf.batch.whole, leaf.batch.offset, leaf.segment.salt, |_, seqno, record| {
             match Kind::parse(record.kind, record.layout)? {
                 Some(Kind::Erased) => then(seqno, None, &Erased::parse(record.body)?.nodes),

@@ -38,7 +38,7 @@ impl Erased {
         let listed = r.varint()?;
         let rest = r.rest();
         // Before anything is allocated.
-        if rest.len() % NODE_BYTES != 0 || listed != (rest.len() / NODE_BYTES) as u64 {
+        if !rest.len().is_multiple_of(NODE_BYTES) || listed != (rest.len() / NODE_BYTES) as u64 {
             return Err(CodecError::Header("erased records have other nodes than they list".into()));
         }
         let nodes: Vec<Node> =

@@ -170,7 +170,7 @@ struct Lasting(u64);
 impl fmt::Display for Lasting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(365 * DAY_NS, "y"), (DAY_NS, "d"), (DAY_NS / 24, "h"), (DAY_NS / 1440, "min")];
-        match units.into_iter().find(|(unit, _)| self.0 >= *unit && self.0 % unit == 0) {
+        match units.into_iter().find(|(unit, _)| self.0 >= *unit && self.0.is_multiple_of(*unit)) {
             Some((unit, name)) => write!(f, "{}{name}", self.0 / unit),
             None => write!(f, "{}s", self.0 / 1_000_000_000),
         }

@@ -67,7 +67,7 @@ fn a_dropped_run_reads_as_gone_and_says_when_and_by_which_rule() {
         }
         assert_eq!(space.run_numbered(kept.uid).unwrap().info(), &kept);
         assert_eq!(space.last_run().unwrap().info().name, "kept");
-        assert_eq!(dropped(&space), [told.clone()]);
+        assert_eq!(dropped(&space), std::slice::from_ref(&told));
         let stats = store.stats().unwrap();
         assert_eq!((stats.runs, stats.frames), (1, 3));
         assert_eq!((stats.dropped_runs, stats.dropped_frames, stats.sampled_out_runs), (1, 5, 0));
@@ -162,7 +162,7 @@ fn open_and_pinned_runs_and_those_about_to_be_forked_are_not_dropped() {
     };
     refused("open", "is open");
     let pin = space.pin("pinned", "evidence").unwrap();
-    assert_eq!(space.pins().unwrap(), [pin.clone()]);
+    assert_eq!(space.pins().unwrap(), std::slice::from_ref(&pin));
     refused("pinned", "is pinned");
     let error = space.begin_run(RunSpec::new("pinned").replace(true)).unwrap_err();
     assert!(error.to_string().contains("pinned"), "{error}");

@@ -67,7 +67,7 @@ impl<'a> Groups<'a> {
                     Some(Kind::GroupPart) => {
                         let part = GroupPart::parse(record.body)?;
                         let end = part.raw_start.saturating_add(part.raw_len);
-                        self.note(part.group, at as u32, vec![0..end]);
+                        self.note(part.group, at as u32, std::iter::once(0..end).collect());
                     }
                     Some(Kind::GroupRest) => {
                         let rest = GroupRest::parse(record.body)?;

@@ -35,7 +35,7 @@ impl Chance<'_> {
 
 impl Keep for Chance<'_> {
     fn record(&self, segment: SegmentId, offset: u32) -> bool {
-        self.stays(1, u64::from(segment.0) << 32 | u64::from(offset) / 16)
+        self.stays(1, (u64::from(segment.0) << 32) | (u64::from(offset) / 16))
     }
 
     fn group(&self, group: GroupId) -> Vec<Range<u32>> {

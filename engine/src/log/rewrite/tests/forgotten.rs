@@ -39,9 +39,11 @@ impl Keep for Marked {
     }
 }
 
-/// The run of a record, its frame, and the bodies that its head names; a place of a body where a later one of the run may
-/// be coded against it.
-fn bodies(told: &Told) -> (Option<(u64, u32)>, Vec<(Option<u8>, BodyRef)>) {
+/// A run and its frame, and bodies; a place of a body where a later one of the run may be coded against it.
+type Bodies = (Option<(u64, u32)>, Vec<(Option<u8>, BodyRef)>);
+
+/// What a record is of, and the bodies that its head names.
+fn bodies(told: &Told) -> Bodies {
     let head = &told.head[..];
     match told.kind {
         Kind::Frame => {
@@ -253,7 +255,12 @@ fn what_was_not_forgotten_reads_and_is_proven_as_before() {
             }
         }
         let mut gaps = 0;
-        store.gaps(&mut |_| Ok(gaps += 1)).unwrap();
+        store
+            .gaps(&mut |_| {
+                let _: () = gaps += 1;
+                Ok(())
+            })
+            .unwrap();
         assert_eq!(gaps, 0);
         assert!(diagnose(ROOT, options(&sim)).unwrap().findings.is_empty());
         goes_on(&sim, &before, &checkpoint);

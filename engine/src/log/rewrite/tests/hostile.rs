@@ -23,7 +23,7 @@ impl Keep for Few {
     }
 
     fn group(&self, group: GroupId) -> Vec<std::ops::Range<u32>> {
-        if group.0 % 2 == 0 { vec![0..1, 3..9] } else { Vec::new() }
+        if group.0.is_multiple_of(2) { vec![0..1, 3..9] } else { Vec::new() }
     }
 }
 
@@ -123,7 +123,8 @@ fn ranges_of_a_group_are_in_order_and_within_it() {
     let most = GROUP_BYTES_MAX as u64;
     let parsed = |ranges: &[(u64, u64)]| GroupRest::parse(&rest(ranges)).map(|rest| rest.ranges);
     assert_eq!(parsed(&[(0, 5), (1, 2)]).unwrap(), [0..5, 6..8]);
-    assert_eq!(parsed(&[(most - 1, 1)]).unwrap(), [most as u32 - 1..most as u32]);
+    let last = parsed(&[(most - 1, 1)]).unwrap();
+    assert_eq!((last.len(), last[0].clone()), (1, most as u32 - 1..most as u32));
     for wrong in [
         &[][..],
         &[(0, 0)],

@@ -67,12 +67,12 @@ pub(crate) fn grown(seed: u64) -> SimIo {
                     _ => noise(own, 20),
                 };
                 run.record(Frame::new(Component::Tool, said.clone(), output)).unwrap();
-                if own % 4 == 0 {
+                if own.is_multiple_of(4) {
                     run.snapshot(words(own, 2000), &[("e5", &[1.0, own as f32])]).unwrap();
                 }
             }
             let own = mix(seed, 1 << 40 | round << 8 | step);
-            let value = if own % 2 == 0 { noise(own, 30) } else { noise(own, 5000) };
+            let value = if own.is_multiple_of(2) { noise(own, 30) } else { noise(own, 5000) };
             keys.put(format!("key {}", own % 5).as_bytes(), value).unwrap();
             let mut batch = space.batch();
             batch.put(&keys, b"one", noise(own + 1, 50)).put(&keys, b"two", noise(own + 2, 50));
@@ -147,7 +147,7 @@ pub(crate) fn all(sim: &SimIo) -> All {
             let (id, namespace, ranges) = match Kind::parse(record.kind, record.layout)?.unwrap() {
                 Kind::GroupPart => {
                     let part = GroupPart::parse(record.body)?;
-                    (part.group, part.namespace, vec![0..part.raw_start + part.raw_len])
+                    (part.group, part.namespace, std::iter::once(0..part.raw_start + part.raw_len).collect())
                 }
                 Kind::GroupRest => {
                     let rest = GroupRest::parse(record.body)?;
