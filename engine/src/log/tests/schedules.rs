@@ -59,6 +59,7 @@ fn write(queue: &Queue, jobs: &crate::sync::channel::Receiver<Job>) -> u64 {
                     queue.poison(failure);
                     return drain(queue, sequence, jobs, batches);
                 }
+                Job::Seal { .. } => unreachable!("nobody compacts here"),
                 Job::Barrier { at, completer } => {
                     assert_eq!(at, next);
                     completer.complete(Ok(Seqno(next.0 - 1)));
@@ -86,7 +87,7 @@ fn drain(
                     queue.give_back(queued.batch.bytes.len());
                     queued.completer.complete(Err(Failure::of(&queue.check().unwrap_err())));
                 }
-                Job::Lost { .. } => {}
+                Job::Lost { .. } | Job::Seal { .. } => {}
                 Job::Barrier { completer, .. } => {
                     completer.complete(Err(Failure::of(&queue.check().unwrap_err())));
                 }
