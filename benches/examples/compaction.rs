@@ -1,7 +1,8 @@
 //! What a compaction does a second, and what it costs whoever works beside it: a store of which 70% is dead is compacted
 //! while one thread records and two read.
 //!
-//! `cargo run --release -p annals-benches --example compaction -- [MIB] [--dir DIR] [--recompress]`; 2048 MiB without MIB.
+//! `cargo run --release -p annals-benches --example compaction -- [MIB] [--dir DIR] [--recompress] [--nobody]`; 2048 MiB without MIB; with
+//! `--nobody` nobody works beside it.
 #![expect(clippy::print_stdout, reason = "a program that measures and prints")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a measurement fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
@@ -109,9 +110,20 @@ fn told(what: &str, beside: &Beside) {
     );
 }
 
-fn measure(path: &Path, bytes: u64, recompress: bool) {
+fn measure(path: &Path, bytes: u64, recompress: bool, nobody: bool) {
     let store = open(path, Durability::Process);
     let runs = fill(&store.namespace("default").unwrap(), bytes);
+    if nobody {
+        let recompress = recompress.then_some(CompactOptions::RECOMPRESS_LEVEL);
+        let began = Instant::now();
+        let done = store.compact(&CompactOptions { recompress, ..CompactOptions::default() }).unwrap();
+        let took = began.elapsed();
+        println!(
+            "{runs} runs; nobody beside: {:.1} MB of live bytes a second, in {took:?}",
+            done.live_bytes as f64 / 1e6 / took.as_secs_f64()
+        );
+        return store.close().unwrap();
+    }
     let before = store.stats().unwrap().disk_bytes;
     println!("{runs} runs, {before} bytes on disk, {DEAD_OF_TEN} of ten dropped");
     let alone = beside(&store, runs, "alone", || std::thread::sleep(ALONE));
@@ -144,15 +156,16 @@ fn live(store: &Store) -> u64 {
 }
 
 fn main() {
-    let (mut mib, mut dir, mut recompress) = (2048, std::env::temp_dir(), false);
+    let (mut mib, mut dir, mut recompress, mut nobody) = (2048, std::env::temp_dir(), false, false);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
             "--dir" => dir = PathBuf::from(words.next().unwrap()),
             "--recompress" => recompress = true,
+            "--nobody" => nobody = true,
             number => mib = number.parse().unwrap_or_else(|_| panic!("{number} is no number of MiB")),
         }
     }
     let dir = tempfile::tempdir_in(dir).unwrap();
-    measure(&dir.path().join("store"), mib << 20, recompress);
+    measure(&dir.path().join("store"), mib << 20, recompress, nobody);
 }
