@@ -1,7 +1,7 @@
-//! A whole store of format 1, kept as files: it must stay readable, and writable, for ever.
+//! A whole store of each format, kept as files: it must stay readable, and writable, for ever.
 //!
-//! `tests/data/format/v1` holds the store, `v1.sums` the SHA-256 of everything in it as it was recorded. A new
-//! format gets a fixture of its own beside this one (`make_fixture`); this one is never made again.
+//! `tests/data/format/v1` holds the first, `v1.sums` the SHA-256 of everything in it as it was recorded; `v2` is the same recording with two runs dropped
+//! and compacted. A new format gets a fixture of its own beside these (`make_fixture`); these are never made again.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -13,13 +13,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annals::io::sim::SimIo;
-use annals::{Component, Frame, History, Options, RunSpec, ScanRange, Severity, Status, Store};
+use annals::{
+    CompactOptions, Component, ErrorKind, Frame, Gap, GapKind, History, Options, RunSpec, ScanRange,
+    Severity, Status, Store,
+};
 use sha2::{Digest, Sha256};
 
-const SUMS: &str = include_str!("../data/format/v1.sums");
+/// The kept stores: folder, and what they hold.
+const KEPT: [(&str, &str); 2] =
+    [("v1", include_str!("../data/format/v1.sums")), ("v2", include_str!("../data/format/v2.sums"))];
 
-fn fixture() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format/v1")
+fn fixture(version: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format").join(version)
 }
 
 fn sum(out: &mut String, what: &str, bytes: &[u8]) {
@@ -165,12 +170,12 @@ fn record(store: &Store) -> annals::Result<()> {
 }
 
 /// A copy to open: opening for writing changes files.
-fn copy() -> tempfile::TempDir {
+fn copy(version: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for folder in ["", "segments", "tables"] {
         let to = dir.path().join(folder);
         std::fs::create_dir_all(&to).unwrap();
-        for entry in std::fs::read_dir(fixture().join(folder)).unwrap() {
+        for entry in std::fs::read_dir(fixture(version).join(folder)).unwrap() {
             let entry = entry.unwrap();
             if entry.file_type().unwrap().is_file() {
                 std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
@@ -180,62 +185,93 @@ fn copy() -> tempfile::TempDir {
     dir
 }
 
-fn check(store: &Store) {
+fn check(store: &Store, expected: &str) {
     let report = store.verify().unwrap();
     assert_eq!(report.damaged, []);
-    assert!(report.batches > 30 && report.frames > 20, "{report:?}");
+    assert!(report.batches > 20 && report.frames > 4, "{report:?}");
     let found = sums(store).unwrap();
-    for (found, expected) in found.lines().zip(SUMS.lines()) {
+    for (found, expected) in found.lines().zip(expected.lines()) {
         assert_eq!(found, expected);
     }
-    assert_eq!(found.lines().count(), SUMS.lines().count());
+    assert_eq!(found.lines().count(), expected.lines().count());
 }
 
 #[test]
-fn a_store_of_format_1_is_read_verified_and_replayed() {
-    let dir = copy();
-    check(&Store::open_read_only(dir.path()).unwrap());
-}
-
-#[test]
-fn a_store_of_format_1_without_its_tables_is_the_same() {
-    let dir = copy();
-    for entry in std::fs::read_dir(dir.path().join("tables")).unwrap() {
-        std::fs::remove_file(entry.unwrap().path()).unwrap();
+fn a_kept_store_is_read_verified_and_replayed() {
+    for (version, sums) in KEPT {
+        let dir = copy(version);
+        check(&Store::open_read_only(dir.path()).unwrap(), sums);
     }
-    check(&Store::open_read_only(dir.path()).unwrap());
 }
 
 #[test]
-fn a_store_of_format_1_can_be_written_on() {
-    let dir = copy();
-    let store = Store::open(dir.path()).unwrap();
-    check(&store);
-    let space = store.namespace("default").unwrap();
-    let again = space.fork("loan-42", 3, false, RunSpec::new("years later")).unwrap();
-    again.record(Frame::new(Component::Llm, text(2, 60), "an answer")).unwrap();
-    again.end(Status::Ok).unwrap();
-    store.close().unwrap();
+fn a_kept_store_without_its_tables_is_the_same() {
+    for (version, sums) in KEPT {
+        let dir = copy(version);
+        for entry in std::fs::read_dir(dir.path().join("tables")).unwrap() {
+            std::fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+        check(&Store::open_read_only(dir.path()).unwrap(), sums);
+    }
+}
+
+#[test]
+fn a_kept_store_can_be_written_on_and_compacted() {
+    for (version, sums) in KEPT {
+        let dir = copy(version);
+        let store = Store::open(dir.path()).unwrap();
+        check(&store, sums);
+        let space = store.namespace("default").unwrap();
+        let again = space.fork("loan-42 again", 3, false, RunSpec::new("years later")).unwrap();
+        again.record(Frame::new(Component::Llm, text(2, 60), "an answer")).unwrap();
+        again.end(Status::Ok).unwrap();
+        store.compact(&CompactOptions::default()).unwrap();
+        store.close().unwrap();
+        let store = Store::open_read_only(dir.path()).unwrap();
+        assert_eq!(store.verify().unwrap().damaged, []);
+        let run = store.namespace("default").unwrap().run("years later").unwrap();
+        assert_eq!(run.frame(4).unwrap().output, b"an answer");
+        assert_eq!(run.frame(4).unwrap().input, text(2, 60).as_bytes());
+    }
+}
+
+/// What was dropped before the store of format 2 was compacted is told, and not there.
+#[test]
+fn the_store_of_format_2_says_what_was_dropped() {
+    let dir = copy("v2");
     let store = Store::open_read_only(dir.path()).unwrap();
-    assert_eq!(store.verify().unwrap().damaged, []);
-    let run = store.namespace("default").unwrap().run("years later").unwrap();
-    assert_eq!(run.frame(4).unwrap().output, b"an answer");
-    assert_eq!(run.frame(4).unwrap().input, text(2, 60).as_bytes());
+    let mut gaps = Vec::new();
+    let dropped = |gap: Gap| {
+        gaps.extend((gap.kind == GapKind::Dropped).then_some((gap.rule, gap.why, gap.frames)));
+        Ok(())
+    };
+    store.gaps(&mut { dropped }).unwrap();
+    let told = |why: &str, frames| ("fixture".to_owned(), why.to_owned(), frames);
+    assert_eq!(gaps, [told("a fork needs its first frames", 17), told("it was cut off", 2)]);
+    let space = store.namespace("default").unwrap();
+    for name in ["loan-42", "cut off"] {
+        assert_eq!(space.run(name).unwrap_err().kind(), ErrorKind::NotFound, "{name}");
+    }
+    assert_eq!(space.run("loan-42 again").unwrap().frames().count(), 5);
 }
 
 #[test]
-fn a_flipped_bit_in_the_store_of_format_1_is_noticed() {
-    let dir = copy();
-    let path = dir.path().join("segments/00000002.seg");
-    let mut bytes = std::fs::read(&path).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    std::fs::write(&path, bytes).unwrap();
-    let noticed = match Store::open_read_only(dir.path()) {
-        Ok(store) => !store.verify().unwrap().damaged.is_empty(),
-        Err(error) => error.kind() == annals::ErrorKind::Damaged,
-    };
-    assert!(noticed);
+fn a_flipped_bit_in_a_kept_store_is_noticed() {
+    for (version, _) in KEPT {
+        for entry in std::fs::read_dir(fixture(version).join("segments")).unwrap() {
+            let dir = copy(version);
+            let path = dir.path().join("segments").join(entry.unwrap().file_name());
+            let mut bytes = std::fs::read(&path).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            let noticed = match Store::open_read_only(dir.path()) {
+                Ok(store) => !store.verify().unwrap().damaged.is_empty(),
+                Err(error) => error.kind() == ErrorKind::Damaged,
+            };
+            assert!(noticed, "{}", path.display());
+        }
+    }
 }
 
 /// Writes a fixture of the format as this build writes it into `engine/tests/data/format/new`, with its sums.
@@ -246,6 +282,12 @@ fn make_fixture() {
     let options = Options { io: Arc::new(sim.clone()), segment_bytes_max: 6 << 10, ..Options::default() };
     let store = Store::open_with("store", options.clone()).unwrap();
     record(&store).unwrap();
+    store.close().unwrap();
+    let store = Store::open_with("store", options.clone()).unwrap();
+    let space = store.namespace("default").unwrap();
+    space.drop_run("loan-42", "fixture", "a fork needs its first frames").unwrap();
+    space.drop_run("cut off", "fixture", "it was cut off").unwrap();
+    store.compact(&CompactOptions::default()).unwrap();
     store.close().unwrap();
     let store = Store::open_read_only_with("store", options).unwrap();
     assert_eq!(store.verify().unwrap().damaged, []);

@@ -1,9 +1,7 @@
 //! Runs that are forgotten and values that were replaced go: everything else of the store says what it said.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::IoSlice;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -13,7 +11,7 @@ use crate::blob::{Extent, GroupId, decode_recipe};
 use crate::codec::Reader;
 use crate::ids::{RunUid, SegmentId};
 use crate::io::sim::SimIo;
-use crate::io::{Io, Open};
+
 use crate::log::ledger::{Hash, leaf_hash, node_hash, record_hash};
 use crate::log::record::{
     BodyRef, FrameHead, Kind, KvHead, PartHead, RecipeRef, RunFields, RunHead, SnapshotHead,
@@ -369,36 +367,4 @@ fn forged(checkpoint: &Checkpoint, at: usize) -> Checkpoint {
     let last = peaks.pop().unwrap().1;
     forged.root.0 = peaks.iter().rev().fold(last, |right, (_, left)| node_hash(left, &right));
     forged
-}
-
-/// Writes a fixture with a rewritten segment, made of the kept store of format 1, into `engine/tests/data/format/new`.
-#[test]
-#[ignore = "makes a fixture; run it by name when the format gets a new version"]
-#[expect(clippy::disallowed_methods, reason = "fixtures are files of the source")]
-fn make_fixture() {
-    let sim = SimIo::new(1);
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format");
-    for folder in ["", "segments", "tables"] {
-        sim.create_dir_all(&Path::new(ROOT).join(folder)).unwrap();
-        for entry in std::fs::read_dir(data.join("v1").join(folder)).unwrap().map(Result::unwrap) {
-            if entry.file_type().unwrap().is_file() {
-                let to = Path::new(ROOT).join(folder).join(entry.file_name());
-                let file = sim.open(&to, Open::CreateNew).unwrap();
-                file.write_at(&[IoSlice::new(&std::fs::read(entry.path()).unwrap())], 0).unwrap();
-            }
-        }
-    }
-    let forgotten = |fields: &RunFields| ["cut off", "replaced"].contains(&fields.name.as_str());
-    let all = sample::all(&sim);
-    sample::compact(&sim, &mark(&all, &forgotten), &[100], None).unwrap();
-    Store::open_with(ROOT, options(&sim)).unwrap().close().unwrap();
-    for path in sim.files() {
-        let Ok(name) = path.strip_prefix(ROOT) else { continue };
-        if name == Path::new("LOCK") {
-            continue;
-        }
-        let to = data.join("new").join(name);
-        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
-        std::fs::write(to, sim.read(&path).unwrap()).unwrap();
-    }
 }
