@@ -773,7 +773,7 @@ pub(crate) struct CompactArgs {
     /// Only say what it would do
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Pack bodies anew, smaller and slower; without it, what lives whole is copied as it is
+    /// Pack anew, smaller and slower, also what lives whole; once done, it is left alone
     #[arg(long)]
     pub(crate) recompress: bool,
     /// Write no more than so many bytes a second

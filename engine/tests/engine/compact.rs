@@ -133,6 +133,28 @@ fn a_compacted_store_gives_the_same_answers_in_less_room() {
 }
 
 /// What stands in the log that the manifest does not list, and the other way round: nothing.
+/// A store of which nothing is dead was left alone when it was to be recompressed: only what was rewritten anyway was packed anew.
+#[test]
+fn a_store_that_lives_whole_is_recompressed_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open_with(dir.path().join("s"), quick()).unwrap();
+    let space = store.namespace("default").unwrap();
+    for number in 0..4 {
+        recorded(&space, &format!("r{number}"), 40).0.end(Status::Ok).unwrap();
+    }
+    let (before, pieces) = (answers(&store), store.stats().unwrap().bytes.pieces);
+    assert_eq!(compact(&store).rewritten, 0, "nothing is dead");
+    let recompress =
+        CompactOptions { recompress: Some(CompactOptions::RECOMPRESS_LEVEL), ..CompactOptions::default() };
+    let done = store.compact(&recompress).unwrap();
+    assert!(done.rewritten > 0, "{done:?}");
+    let after = store.stats().unwrap().bytes.pieces;
+    assert!(after < pieces, "{after} of {pieces} bytes");
+    assert_eq!(store.compact(&recompress).unwrap().rewritten, 0, "all that was sealed is packed by now");
+    assert_eq!(answers(&store), before);
+    assert_whole(&store);
+}
+
 fn segment_files(path: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(path.join("segments"))
         .unwrap()

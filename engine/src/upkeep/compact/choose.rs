@@ -27,11 +27,12 @@ pub(super) struct Plan {
 }
 
 /// Chooses what has enough that is dead, and what holds a run that is to go: its records, or, of the namespaces of such
-/// runs, bytes that nothing names. Lets go of the ends that nothing before needs any more.
+/// runs, bytes that nothing names; to recompress, also what has bodies as they were recorded. Lets go of the ends that nothing before needs any more.
 pub(super) fn choose(
     weighed: &mut [Weighed],
     live: &mut Live,
     wanted: &HashSet<NamespaceId>,
+    recompress: bool,
     segment_bytes_max: u64,
 ) -> Plan {
     let is_chosen = |weighed: &Weighed, dead: u64| {
@@ -41,6 +42,7 @@ pub(super) fn choose(
         };
         (dead > 0 && dead.saturating_mul(DEAD_SHARE) >= weighed.bytes)
             || weighed.holds_wanted
+            || (recompress && weighed.as_recorded > 0)
             || (!wanted.is_empty() && wanted_bytes())
     };
     let mut begins_the_log = true;

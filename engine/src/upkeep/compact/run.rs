@@ -158,7 +158,8 @@ impl Work<'_> {
         })?;
         // The last ones are looked at for what they name only.
         weighed.truncate(behind);
-        let plan = choose(&mut weighed, &mut marked.live, &wanted, core.options.segment_bytes_max);
+        let (recompress, most) = (self.options.recompress.is_some(), core.options.segment_bytes_max);
+        let plan = choose(&mut weighed, &mut marked.live, &wanted, recompress, most);
         Ok(Looked { base, marked, weighed, plan, _fence: fence })
     }
 

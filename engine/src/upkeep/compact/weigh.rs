@@ -41,6 +41,8 @@ pub(super) struct Weighed {
     /// Those that go only if all before them go, too.
     pub(super) ends: u64,
     pub(super) groups: Vec<GroupWeight>,
+    /// Bytes of bodies that are packed as they were recorded.
+    pub(super) as_recorded: u64,
     /// It holds a record of a run that is to go.
     pub(super) holds_wanted: bool,
 }
@@ -112,6 +114,7 @@ fn weighed(
         dead: 0,
         ends: 0,
         groups: Vec::new(),
+        as_recorded: 0,
         holds_wanted: false,
     };
     let mut by_group: HashMap<GroupId, usize> = HashMap::new();
@@ -137,6 +140,9 @@ fn weighed(
                 // Nobody needs what anybody may skip.
                 None => weighed.dead += bytes,
                 Some(Kind::GroupPart | Kind::GroupRest) => {
+                    if passed.kind == Kind::GroupPart as u8 {
+                        weighed.as_recorded += bytes;
+                    }
                     let part = part_of(segment, &passed).map_err(|e| wrong(&e.to_string()))?;
                     let spot = *by_group.entry(part.group).or_insert(weighed.groups.len());
                     match weighed.groups.get_mut(spot) {
