@@ -19,9 +19,20 @@ use annals::{
 };
 use sha2::{Digest, Sha256};
 
-/// The kept stores: folder, and what they hold.
-const KEPT: [(&str, &str); 2] =
-    [("v1", include_str!("../data/format/v1.sums")), ("v2", include_str!("../data/format/v2.sums"))];
+/// A kept store.
+struct Kept {
+    folder: &'static str,
+    sums: &'static str,
+    /// More batches and frames than these are verified.
+    over: (u64, u64),
+    /// A run of it to fork.
+    run: &'static str,
+}
+
+const KEPT: [Kept; 2] = [
+    Kept { folder: "v1", sums: include_str!("../data/format/v1.sums"), over: (30, 20), run: "loan-42" },
+    Kept { folder: "v2", sums: include_str!("../data/format/v2.sums"), over: (20, 4), run: "loan-42 again" },
+];
 
 fn fixture(version: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format").join(version)
@@ -185,44 +196,44 @@ fn copy(version: &str) -> tempfile::TempDir {
     dir
 }
 
-fn check(store: &Store, expected: &str) {
+fn check(store: &Store, kept: &Kept) {
     let report = store.verify().unwrap();
     assert_eq!(report.damaged, []);
-    assert!(report.batches > 20 && report.frames > 4, "{report:?}");
+    assert!(report.batches > kept.over.0 && report.frames > kept.over.1, "{report:?}");
     let found = sums(store).unwrap();
-    for (found, expected) in found.lines().zip(expected.lines()) {
+    for (found, expected) in found.lines().zip(kept.sums.lines()) {
         assert_eq!(found, expected);
     }
-    assert_eq!(found.lines().count(), expected.lines().count());
+    assert_eq!(found.lines().count(), kept.sums.lines().count());
 }
 
 #[test]
 fn a_kept_store_is_read_verified_and_replayed() {
-    for (version, sums) in KEPT {
-        let dir = copy(version);
-        check(&Store::open_read_only(dir.path()).unwrap(), sums);
+    for kept in KEPT {
+        let dir = copy(kept.folder);
+        check(&Store::open_read_only(dir.path()).unwrap(), &kept);
     }
 }
 
 #[test]
 fn a_kept_store_without_its_tables_is_the_same() {
-    for (version, sums) in KEPT {
-        let dir = copy(version);
+    for kept in KEPT {
+        let dir = copy(kept.folder);
         for entry in std::fs::read_dir(dir.path().join("tables")).unwrap() {
             std::fs::remove_file(entry.unwrap().path()).unwrap();
         }
-        check(&Store::open_read_only(dir.path()).unwrap(), sums);
+        check(&Store::open_read_only(dir.path()).unwrap(), &kept);
     }
 }
 
 #[test]
 fn a_kept_store_can_be_written_on_and_compacted() {
-    for (version, sums) in KEPT {
-        let dir = copy(version);
+    for kept in KEPT {
+        let dir = copy(kept.folder);
         let store = Store::open(dir.path()).unwrap();
-        check(&store, sums);
+        check(&store, &kept);
         let space = store.namespace("default").unwrap();
-        let again = space.fork("loan-42 again", 3, false, RunSpec::new("years later")).unwrap();
+        let again = space.fork(kept.run, 3, false, RunSpec::new("years later")).unwrap();
         again.record(Frame::new(Component::Llm, text(2, 60), "an answer")).unwrap();
         again.end(Status::Ok).unwrap();
         store.compact(&CompactOptions::default()).unwrap();
@@ -257,9 +268,9 @@ fn the_store_of_format_2_says_what_was_dropped() {
 
 #[test]
 fn a_flipped_bit_in_a_kept_store_is_noticed() {
-    for (version, _) in KEPT {
-        for entry in std::fs::read_dir(fixture(version).join("segments")).unwrap() {
-            let dir = copy(version);
+    for kept in KEPT {
+        for entry in std::fs::read_dir(fixture(kept.folder).join("segments")).unwrap() {
+            let dir = copy(kept.folder);
             let path = dir.path().join("segments").join(entry.unwrap().file_name());
             let mut bytes = std::fs::read(&path).unwrap();
             let middle = bytes.len() / 2;
