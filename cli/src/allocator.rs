@@ -9,11 +9,13 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
 
 use mimalloc::MiMalloc;
-use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+#[cfg(target_os = "linux")]
+use rustix::mm::{MremapFlags, mremap};
 
 /// From this length on a block is pages of its own: what they cost (a fault for each) is little beside filling them.
 const LONG_BYTES: usize = 2 << 20;
-/// No alignment that is asked for is greater than a page's, on any system.
+/// Pages begin at multiples of this on every system; a block that is to be aligned to more is mimalloc's.
 const PAGE_BYTES: usize = 4096;
 
 /// See the module.
@@ -63,7 +65,9 @@ unsafe impl GlobalAlloc for Allocator {
         match (is_long(layout.size(), layout.align()), is_long(bytes, layout.align())) {
             // SAFETY: the caller's promise is handed on.
             (false, false) => unsafe { MiMalloc.realloc(block, layout, bytes) },
+            // Elsewhere it is copied, as below.
             // SAFETY: the block is a mapping of this length, which may move; where it cannot grow it stays as it is.
+            #[cfg(target_os = "linux")]
             (true, true) => unsafe {
                 mremap(block.cast(), layout.size(), bytes, MremapFlags::MAYMOVE)
                     .map_or(null_mut(), |at| at.cast())

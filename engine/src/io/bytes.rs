@@ -42,6 +42,12 @@ impl Bytes {
             return match map.advise_range(memmap2::Advice::PopulateRead, from, len) {
                 // Older kernels have no such advice.
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
+                // What the system says of it is "Bad address".
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::FAULT.raw_os_error()) => {
+                    Err(std::io::Error::other(
+                        "the disk does not give all of it, or the file was cut: run annals doctor",
+                    ))
+                }
                 done => done,
             };
         }
@@ -91,5 +97,30 @@ impl std::ops::Deref for Bytes {
 impl AsRef<[u8]> for Bytes {
     fn as_ref(&self) -> &[u8] {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// A map that is looked at past the end of a file that was cut ends the process; asked for ahead, it is an error.
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[expect(clippy::disallowed_methods, reason = "a real file is cut")]
+    fn what_a_file_no_longer_has_is_an_error_when_it_is_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+        let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        let map = super::super::map::whole_file(&file).unwrap();
+        map.populate(5, 1 << 20).unwrap();
+        let super::Repr::Mapped(asked) = &map.0 else { panic!("it is not mapped") };
+        if asked.advise(memmap2::Advice::PopulateRead).is_err() {
+            println!("SKIPPED: this system has no such advice");
+            return;
+        }
+        file.set_len(100_000).unwrap();
+        map.populate(0, 100_000).unwrap();
+        let error = map.populate(0, 1 << 20).unwrap_err();
+        assert!(error.to_string().contains("the file was cut"), "{error}");
     }
 }

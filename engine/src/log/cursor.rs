@@ -113,11 +113,12 @@ impl Cursor {
 
     /// The batch at `offset`, behind which the cursor then stands.
     fn pass(&mut self, offset: u64, len: usize) -> std::result::Result<Batch<'_>, CodecError> {
+        let found = self.window_from(offset).len();
+        if found < len {
+            return Err(CodecError::Short { what: "batch", found, needed: len });
+        }
         self.at = offset + len as u64;
-        let found = self.window_from(offset);
-        let whole = found.get(..len);
-        let short = CodecError::Short { what: "batch", found: found.len(), needed: len };
-        Ok(Batch { offset, whole: whole.ok_or(short)?, node: None })
+        Ok(Batch { offset, whole: self.window_from(offset).get(..len).unwrap_or_default(), node: None })
     }
 
     /// Looks for any later batch that checks, wherever it stands, and gives the greatest synced position that
@@ -178,9 +179,8 @@ impl Cursor {
             self.at = self.end;
             return Ok(Search::End);
         };
-        self.at = at + len as u64;
-        let start = (at - self.window_at) as usize;
-        Ok(Search::Batch(Batch { offset: at, whole: &self.window[start..start + len], node: None }))
+        let batch = self.pass(at, len);
+        Ok(batch.map_or(Search::GaveUp, Search::Batch))
     }
 
     /// The next record that checks, here or later, in bytes that make no batch: its offset and its bytes. The cursor
@@ -212,8 +212,7 @@ impl Cursor {
             return Ok(None);
         };
         self.at = at + len as u64;
-        let start = (at - self.window_at) as usize;
-        Ok(Some((at, &self.window[start..start + len])))
+        Ok(self.window_from(at).get(..len).map(|record| (at, record)))
     }
 
     /// Whether everything from `from` to the end is zero.

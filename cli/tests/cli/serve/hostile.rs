@@ -62,7 +62,8 @@ pub(super) fn many_files(wanted: u64) -> bool {
 
 /// Has an attack run against a daemon, three times. `attack` gives what it keeps open. While it is under way and while that is open another client
 /// sets and reads keys. The daemon takes at most `most_kib` beside what it had; once all of it is closed at most `kept_kib`, which is what the
-/// allocator does not give back, and the third attack takes no more than the second. It knows one connection then, and ends with 0.
+/// allocator does not give back of small pieces, and the third attack takes no more than the second, but for half of that: each thread has pieces of
+/// its own, and once a thread had its first of them in the third attack. It knows one connection then, and ends with 0.
 pub(super) fn besieged<T>(
     options: &[&str],
     most_kib: u64,
@@ -125,7 +126,7 @@ pub(super) fn besieged<T>(
         assert!(after <= before + kept_kib + SLACK_KIB, "{before} KiB before, {after} after");
         peaks.push(peak);
     }
-    assert!(peaks[2] <= peaks[1] + SLACK_KIB / 2, "it grows: {peaks:?}");
+    assert!(peaks[2] <= peaks[1] + (kept_kib + SLACK_KIB) / 2, "it grows: {peaks:?}");
     daemon.signal("-TERM");
     assert_eq!(daemon.ended().0, Some(0));
     assert_eq!(bench.run("verify").code, 0);

@@ -36,7 +36,7 @@ fn thousands_who_were_answered_once_and_stay_take_little() {
     if !many_files(2_200) {
         return;
     }
-    besieged(&OPEN, 2_000 * CONNECTION_KIB, 0, |_, daemon| {
+    besieged(&OPEN, 2_000 * CONNECTION_KIB, 2_000 * CONNECTION_KIB / 2, |_, daemon| {
         let ask = "GET /healthz HTTP/1.1\r\nhost: HOST\r\n\r\n";
         let mut held: Vec<TcpStream> = (0..2_000).map(|_| sent(daemon, ask, b"")).collect();
         assert!(held.iter_mut().all(|stream| status(stream) == 200));

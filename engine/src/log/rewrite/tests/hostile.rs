@@ -5,12 +5,14 @@ use crate::blob::GROUP_BYTES_MAX;
 use crate::blob::{Codec, GroupDecoder, GroupId, RestEncoder};
 use crate::codec::CodecError;
 use crate::ids::SegmentId;
-use crate::log::cursor::{account, for_each_record};
+use crate::log::cursor::{Batch, account, for_each_record};
 use crate::log::erased::{Erased, ErasedBatches};
-use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
+use crate::log::layout::{BatchHeader, LogState, SEGMENT_HEADER_BYTES};
 use crate::log::ledger::{Frontier, Node, Tiles, leaf_hash};
 use crate::log::record::{GroupRest, Kind};
 use crate::log::rewrite::Keep;
+use crate::log::rewrite::groups::Groups;
+use crate::log::rewrite::source::Source;
 use crate::log::tests::samples::{self, OFFSET, rewritten, rewritten_salt};
 use crate::{ErrorKind, Store};
 
@@ -44,6 +46,44 @@ fn every_flipped_byte_of_a_rewritten_segment_is_found() {
         sim.edit(&path, |bytes| bytes[at] ^= bit).unwrap();
     }
     assert!(sample::walked(&sim).is_ok());
+}
+
+/// Groups are planned by a look at a source that checks nothing.
+#[test]
+fn what_was_planned_by_must_be_what_was_checked() {
+    let sim = sample::grown(1);
+    let found = sample::found(&sim);
+    let segment = found.segments.get(found.state.segments[0].id).unwrap();
+    let source = Source::open(segment.clone()).unwrap();
+    // All records but for one, whichever it is, and then all of them.
+    let records = |but: Option<u32>| {
+        let mut groups = Groups::new(&Few, None);
+        groups.survey(&source).unwrap();
+        let mut number = 0;
+        let each = |batch: &Batch<'_>, _: &BatchHeader| {
+            for_each_record(batch.whole, batch.offset, segment.salt, |at, _, record| {
+                number += 1;
+                if but == Some(number) {
+                    return Ok(());
+                }
+                groups.checked(at, &record)
+            })
+            .unwrap();
+            groups.batch_ends();
+            Ok(())
+        };
+        source.each_batch(&mut { each }).unwrap();
+        (groups.settle(&source).map_err(|error| error.kind()), number)
+    };
+    let (all, count) = records(None);
+    assert_eq!(all, Ok(()));
+    let mut refused = 0;
+    for but in 1..=count {
+        let (settled, _) = records(Some(but));
+        // A batch of several logical records has its leaf without one of them, and of a group the last part says it all.
+        refused += u32::from(settled.is_err_and(|kind| kind == ErrorKind::Damaged));
+    }
+    assert!(refused > 5, "{refused} of {count}");
 }
 
 fn taken(records: &[(Kind, Vec<u8>)]) -> Result<LogState, CodecError> {
