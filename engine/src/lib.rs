@@ -34,12 +34,14 @@ pub mod io;
 mod kv;
 mod ledger;
 mod log;
+pub mod memory;
 mod replay;
 mod store;
 mod sync;
 mod tape;
 mod trace;
 mod upkeep;
+mod vector;
 
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{BlobId, Link, NodeHash, RunUid, Seqno, StoreId};

@@ -19,6 +19,7 @@ mod format_fixture;
 mod kills;
 mod kv;
 mod ledger;
+mod memory;
 mod mending;
 mod one_door;
 mod poison;
