@@ -34,6 +34,7 @@ pub mod io;
 mod kv;
 mod ledger;
 mod log;
+pub mod memory;
 mod replay;
 mod store;
 mod sync;
@@ -41,6 +42,7 @@ mod tape;
 mod timestamp;
 mod trace;
 mod upkeep;
+mod vector;
 
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{BlobId, Link, NodeHash, RunUid, Seqno, StoreId};

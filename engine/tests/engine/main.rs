@@ -20,6 +20,7 @@ mod format_fixture;
 mod kills;
 mod kv;
 mod ledger;
+mod memory;
 mod mending;
 mod one_door;
 mod poison;

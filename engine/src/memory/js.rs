@@ -1,0 +1,521 @@
+//! JSON as a JavaScript engine reads and writes it (ECMA-262, JSON.parse and JSON.stringify): numbers are doubles, texts are UTF-16 and may hold
+//! lone surrogates, keys that are array indices come first and in order, of equal keys the last counts in the place of the first.
+//!
+//! Neither reading nor writing recurses: a value may be nested as deep as memory allows, which is bounded by the text's length.
+
+use std::collections::HashMap;
+
+/// A value.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Js {
+    Null,
+    Bool(bool),
+    Number(f64),
+    /// UTF-16 code units.
+    Text(Vec<u16>),
+    Array(Vec<Js>),
+    /// In the order in which JavaScript lists them.
+    Object(Vec<(Vec<u16>, Js)>),
+}
+
+/// Values and objects are let go of without recursion, too.
+impl Drop for Js {
+    fn drop(&mut self) {
+        let mut waiting = Vec::new();
+        self.take_children(&mut waiting);
+        while let Some(mut value) = waiting.pop() {
+            value.take_children(&mut waiting);
+        }
+    }
+}
+
+/// What a text that is no JSON was wrong with, and at which byte.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NoJson {
+    pub(super) at: usize,
+    pub(super) what: &'static str,
+}
+
+impl Js {
+    fn take_children(&mut self, into: &mut Vec<Js>) {
+        match self {
+            Self::Array(items) => into.append(items),
+            Self::Object(members) => into.extend(members.drain(..).map(|(_, value)| value)),
+            _ => {}
+        }
+    }
+
+    /// The value of a text.
+    ///
+    /// # Errors
+    /// Where it is no JSON (RFC 8259; lone surrogates in escapes are taken).
+    pub(super) fn parse(text: &str) -> Result<Self, NoJson> {
+        Parser { text: text.as_bytes(), at: 0 }.whole()
+    }
+
+    /// A member of an object.
+    pub(super) fn get(&self, key: &str) -> Option<&Self> {
+        let Self::Object(members) = self else { return None };
+        members.iter().find(|(name, _)| name.iter().copied().eq(key.encode_utf16())).map(|(_, value)| value)
+    }
+
+    /// The items of an array; none of anything else.
+    pub(super) fn items(&self) -> &[Self] {
+        match self {
+            Self::Array(items) => items,
+            _ => &[],
+        }
+    }
+
+    /// Whether it counts as true in a condition.
+    pub(super) fn is_truthy(&self) -> bool {
+        match self {
+            Self::Null => false,
+            Self::Bool(value) => *value,
+            Self::Number(number) => *number != 0.0 && !number.is_nan(),
+            Self::Text(units) => !units.is_empty(),
+            Self::Array(_) | Self::Object(_) => true,
+        }
+    }
+
+    /// Appends it as it stands in a template string.
+    pub(super) fn put_text(&self, out: &mut Vec<u16>) {
+        match self {
+            Self::Text(units) => out.extend_from_slice(units),
+            Self::Object(_) => push(out, "[object Object]"),
+            Self::Array(items) => {
+                // Nested arrays are joined by the same rule.
+                let mut waiting: Vec<(&[Self], bool)> = vec![(items, true)];
+                while let Some((rest, first)) = waiting.pop() {
+                    let Some((item, rest)) = rest.split_first() else { continue };
+                    if !first {
+                        push(out, ",");
+                    }
+                    waiting.push((rest, false));
+                    match item {
+                        Self::Null => {}
+                        Self::Array(items) => waiting.push((items, true)),
+                        other => other.put_text(out),
+                    }
+                }
+            }
+            other => other.put_json(None, out),
+        }
+    }
+
+    /// Appends what JSON.stringify gives, with so many spaces for each level of indentation.
+    pub(super) fn put_json(&self, indent: Option<usize>, out: &mut Vec<u16>) {
+        enum Step<'a> {
+            Value(&'a Js),
+            Items(&'a [Js], bool),
+            Members(&'a [(Vec<u16>, Js)], bool),
+        }
+        let mut depth = 0;
+        let mut steps = vec![Step::Value(self)];
+        let line = |out: &mut Vec<u16>, depth: usize| {
+            if let Some(width) = indent {
+                out.push(u16::from(b'\n'));
+                out.extend(std::iter::repeat_n(u16::from(b' '), width * depth));
+            }
+        };
+        while let Some(step) = steps.pop() {
+            match step {
+                Step::Value(Self::Null) => push(out, "null"),
+                Step::Value(Self::Bool(value)) => push(out, if *value { "true" } else { "false" }),
+                Step::Value(Self::Number(number)) => push(out, &number_text(*number)),
+                Step::Value(Self::Text(units)) => put_quoted(units, out),
+                Step::Value(Self::Array(items)) => {
+                    push(out, "[");
+                    depth += 1;
+                    steps.push(Step::Items(items, true));
+                }
+                Step::Value(Self::Object(members)) => {
+                    push(out, "{");
+                    depth += 1;
+                    steps.push(Step::Members(members, true));
+                }
+                Step::Items(rest, first) => match rest.split_first() {
+                    None => {
+                        depth -= 1;
+                        if !first {
+                            line(out, depth);
+                        }
+                        push(out, "]");
+                    }
+                    Some((item, rest)) => {
+                        if !first {
+                            push(out, ",");
+                        }
+                        line(out, depth);
+                        steps.push(Step::Items(rest, false));
+                        steps.push(Step::Value(item));
+                    }
+                },
+                Step::Members(rest, first) => match rest.split_first() {
+                    None => {
+                        depth -= 1;
+                        if !first {
+                            line(out, depth);
+                        }
+                        push(out, "}");
+                    }
+                    Some(((key, value), rest)) => {
+                        if !first {
+                            push(out, ",");
+                        }
+                        line(out, depth);
+                        put_quoted(key, out);
+                        push(out, if indent.is_some() { ": " } else { ":" });
+                        steps.push(Step::Members(rest, false));
+                        steps.push(Step::Value(value));
+                    }
+                },
+            }
+        }
+    }
+}
+
+/// Appends text.
+pub(super) fn push(out: &mut Vec<u16>, text: &str) {
+    out.extend(text.encode_utf16());
+}
+
+/// A number as JavaScript writes it (Number::toString); what is not finite is null in JSON.
+fn number_text(number: f64) -> String {
+    if !number.is_finite() {
+        return "null".to_owned();
+    }
+    serde_json_canonicalizer::to_string(&number).unwrap_or_else(|_| "null".to_owned())
+}
+
+/// Appends a text in quotes (QuoteJSONString).
+fn put_quoted(units: &[u16], out: &mut Vec<u16>) {
+    push(out, "\"");
+    for unit in char::decode_utf16(units.iter().copied()) {
+        match unit {
+            Ok('"') => push(out, "\\\""),
+            Ok('\\') => push(out, "\\\\"),
+            Ok('\u{8}') => push(out, "\\b"),
+            Ok('\u{c}') => push(out, "\\f"),
+            Ok('\n') => push(out, "\\n"),
+            Ok('\r') => push(out, "\\r"),
+            Ok('\t') => push(out, "\\t"),
+            Ok(control) if control < ' ' => push(out, &format!("\\u{:04x}", u32::from(control))),
+            Ok(other) => out.extend_from_slice(other.encode_utf16(&mut [0; 2])),
+            Err(lone) => push(out, &format!("\\u{:04x}", lone.unpaired_surrogate())),
+        }
+    }
+    push(out, "\"");
+}
+
+struct Parser<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+/// What is being read, from the outside in.
+enum Open {
+    Array(Vec<Js>),
+    /// Members, the place of each key among them, and the key whose value comes.
+    Object(Members, Vec<u16>),
+}
+
+#[derive(Default)]
+struct Members {
+    all: Vec<(Vec<u16>, Js)>,
+    places: HashMap<Vec<u16>, usize>,
+}
+
+impl Members {
+    fn put(&mut self, key: Vec<u16>, value: Js) {
+        match self.places.get(&key) {
+            Some(place) => {
+                if let Some(member) = self.all.get_mut(*place) {
+                    member.1 = value;
+                }
+            }
+            None => {
+                self.places.insert(key.clone(), self.all.len());
+                self.all.push((key, value));
+            }
+        }
+    }
+
+    /// Array indices first, in their order; the rest as they came.
+    fn listed(mut self) -> Vec<(Vec<u16>, Js)> {
+        self.all.sort_by_key(|(key, _)| array_index(key).map_or((true, 0), |index| (false, index)));
+        self.all
+    }
+}
+
+/// The number that a key is, if it is an array index: its own decimal form, under 2^32 - 1.
+fn array_index(key: &[u16]) -> Option<u32> {
+    let digits: Option<String> =
+        key.iter().map(|unit| char::from_u32(u32::from(*unit)).filter(char::is_ascii_digit)).collect();
+    let digits = digits.filter(|digits| digits == "0" || (!digits.is_empty() && !digits.starts_with('0')))?;
+    digits.parse::<u32>().ok().filter(|index| *index < u32::MAX)
+}
+
+impl Parser<'_> {
+    fn whole(mut self) -> Result<Js, NoJson> {
+        let mut open: Vec<Open> = Vec::new();
+        loop {
+            self.space();
+            let mut value = match self.peek() {
+                Some(b'[') => {
+                    self.at += 1;
+                    self.space();
+                    if self.peek() != Some(b']') {
+                        open.push(Open::Array(Vec::new()));
+                        continue;
+                    }
+                    self.at += 1;
+                    Js::Array(Vec::new())
+                }
+                Some(b'{') => {
+                    self.at += 1;
+                    self.space();
+                    if self.peek() != Some(b'}') {
+                        let key = self.key()?;
+                        open.push(Open::Object(Members::default(), key));
+                        continue;
+                    }
+                    self.at += 1;
+                    Js::Object(Vec::new())
+                }
+                _ => self.scalar()?,
+            };
+            // A value is whole: so may be what it stands in.
+            loop {
+                self.space();
+                match open.pop() {
+                    None if self.at == self.text.len() => return Ok(value),
+                    None => return Err(self.wrong("something follows the value")),
+                    Some(Open::Array(mut items)) => {
+                        items.push(value);
+                        match self.next() {
+                            Some(b',') => {
+                                open.push(Open::Array(items));
+                                break;
+                            }
+                            Some(b']') => value = Js::Array(items),
+                            _ => return Err(self.wrong("',' or ']' is expected")),
+                        }
+                    }
+                    Some(Open::Object(mut members, key)) => {
+                        members.put(key, value);
+                        match self.next() {
+                            Some(b',') => {
+                                self.space();
+                                let key = self.key()?;
+                                open.push(Open::Object(members, key));
+                                break;
+                            }
+                            Some(b'}') => value = Js::Object(members.listed()),
+                            _ => return Err(self.wrong("',' or '}' is expected")),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn wrong(&self, what: &'static str) -> NoJson {
+        NoJson { at: self.at.min(self.text.len()), what }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.get(self.at).copied()
+    }
+
+    fn next(&mut self) -> Option<u8> {
+        let byte = self.peek()?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    fn space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    /// A key and the colon after it.
+    fn key(&mut self) -> Result<Vec<u16>, NoJson> {
+        if self.peek() != Some(b'"') {
+            return Err(self.wrong("a key is expected"));
+        }
+        let key = self.text_value()?;
+        self.space();
+        match self.next() {
+            Some(b':') => Ok(key),
+            _ => Err(self.wrong("':' is expected")),
+        }
+    }
+
+    fn scalar(&mut self) -> Result<Js, NoJson> {
+        for (word, value) in [("null", Js::Null), ("true", Js::Bool(true)), ("false", Js::Bool(false))] {
+            if self.text.get(self.at..).is_some_and(|rest| rest.starts_with(word.as_bytes())) {
+                self.at += word.len();
+                return Ok(value);
+            }
+        }
+        match self.peek() {
+            Some(b'"') => self.text_value().map(Js::Text),
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            _ => Err(self.wrong("a value is expected")),
+        }
+    }
+
+    fn number(&mut self) -> Result<Js, NoJson> {
+        let start = self.at;
+        let digits = |parser: &mut Self| {
+            let before = parser.at;
+            while matches!(parser.peek(), Some(b'0'..=b'9')) {
+                parser.at += 1;
+            }
+            parser.at > before
+        };
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+        }
+        if self.peek() == Some(b'0') {
+            self.at += 1;
+        } else if !digits(self) {
+            return Err(self.wrong("a digit is expected"));
+        }
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            if !digits(self) {
+                return Err(self.wrong("a digit is expected"));
+            }
+        }
+        if matches!(self.peek(), Some(b'e' | b'E')) {
+            self.at += 1;
+            if matches!(self.peek(), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            if !digits(self) {
+                return Err(self.wrong("a digit is expected"));
+            }
+        }
+        let text = self.text.get(start..self.at).and_then(|text| std::str::from_utf8(text).ok());
+        let number = text.and_then(|text| text.parse().ok());
+        number.map(Js::Number).ok_or_else(|| self.wrong("this is no number"))
+    }
+
+    /// A text, whose first quote is next.
+    fn text_value(&mut self) -> Result<Vec<u16>, NoJson> {
+        self.at += 1;
+        let mut units = Vec::new();
+        loop {
+            let start = self.at;
+            while self.peek().is_some_and(|byte| byte != b'"' && byte != b'\\' && byte >= b' ') {
+                self.at += 1;
+            }
+            let plain = self.text.get(start..self.at).and_then(|plain| std::str::from_utf8(plain).ok());
+            units.extend(plain.unwrap_or_default().encode_utf16());
+            match self.next() {
+                Some(b'"') => return Ok(units),
+                Some(b'\\') => {
+                    let escaped = match self.next() {
+                        Some(plain @ (b'"' | b'\\' | b'/')) => u16::from(plain),
+                        Some(b'b') => 8,
+                        Some(b'f') => 12,
+                        Some(b'n') => 10,
+                        Some(b'r') => 13,
+                        Some(b't') => 9,
+                        Some(b'u') => self.hex()?,
+                        _ => return Err(self.wrong("this is no escape")),
+                    };
+                    units.push(escaped);
+                }
+                _ => return Err(self.wrong("a text has no end, or a control character")),
+            }
+        }
+    }
+
+    fn hex(&mut self) -> Result<u16, NoJson> {
+        let mut unit = 0u16;
+        for _ in 0..4 {
+            let digit = self.next().and_then(|byte| char::from(byte).to_digit(16));
+            let digit = digit.ok_or_else(|| self.wrong("this is no escape"))?;
+            unit = unit << 4 | digit as u16;
+        }
+        Ok(unit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn again(text: &str) -> String {
+        let mut out = Vec::new();
+        Js::parse(text).unwrap().put_json(None, &mut out);
+        String::from_utf16(&out).unwrap()
+    }
+
+    /// What node 20 printed for `JSON.stringify(JSON.parse(text))`.
+    #[test]
+    fn values_are_written_as_javascript_writes_them() {
+        for (text, expected) in [
+            (
+                " [ 1 , 2.50 , -0 , 1e21 , 1e20 , 1e-7 , 0.000001 , 123456789012345680000 ] ",
+                "[1,2.5,0,1e+21,100000000000000000000,1e-7,0.000001,123456789012345680000]",
+            ),
+            ("1e400", "null"),
+            ("9007199254740993", "9007199254740992"),
+            (r#"{"b":1,"a":2,"10":3,"9":4,"01":5,"b":6}"#, r#"{"9":4,"10":3,"b":6,"a":2,"01":5}"#),
+            (r#"{"4294967294":1,"4294967295":2,"0":3}"#, r#"{"0":3,"4294967294":1,"4294967295":2}"#),
+            (
+                r#""\u0041\u00e9\ud83d\ude00\/\b\f\n\r\t\u0001\u007f""#,
+                "\"Aé😀/\\b\\f\\n\\r\\t\\u0001\u{7f}\"",
+            ),
+            (r#""\ud83d and \uDE00""#, r#""\ud83d and \ude00""#),
+            ("\"\u{2028}<é>\"", "\"\u{2028}<é>\""),
+            ("[[],{},[[]],null,true,false]", "[[],{},[[]],null,true,false]"),
+        ] {
+            assert_eq!(again(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_json_is_refused_where_it_is_wrong() {
+        for (text, at) in [
+            ("", 0),
+            ("[1,]", 3),
+            ("{\"a\" 1}", 6),
+            ("{,}", 1),
+            ("01", 1),
+            ("1.", 2),
+            ("-", 1),
+            ("1e+", 3),
+            ("nul", 0),
+            ("\"a", 2),
+            ("\"\\x\"", 3),
+            ("\"\\u12g4\"", 6),
+            ("\"\n\"", 2),
+            ("1 2", 2),
+            ("[1", 2),
+            ("+1", 0),
+            ("{\"a\":1", 6),
+        ] {
+            let refused = Js::parse(text).unwrap_err();
+            assert!(refused.at == at || refused.at == at + 1, "{text:?}: {refused:?}");
+        }
+    }
+
+    /// A value a million deep once would have ended the process, by reading, by writing or by letting go of it.
+    #[test]
+    fn depth_takes_no_stack() {
+        let depth = 1_000_000;
+        let text = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert_eq!(again(&text), text);
+        let objects = format!("{}1{}", "{\"a\":".repeat(100_000), "}".repeat(100_000));
+        assert_eq!(again(&objects), objects);
+        let mut out = Vec::new();
+        Js::parse(&text).unwrap().put_text(&mut out);
+        assert!(out.is_empty());
+    }
+}

@@ -1,0 +1,124 @@
+//! What agents remember: entries that hold a decision's evidence as JSON, kept byte for byte, found again by what they are about.
+//!
+//! An entry belongs to an [`Identity`] and has an id there; shapes and rules are those of agentfootprint 9.62.0's `MemoryStore`, read from its sources.
+//! Entries stand in the keyspace `annals.memory` under the identity's name, a zero byte and the id; how often and when each was looked at, what was
+//! said of it, and signatures that were seen stand in keyspaces beside it, so that a look never writes the entry again.
+//!
+//! Invariant: nothing of one tenant is ever given to another; of one identity nothing to another of its tenant, unless a search asks for all its
+//! conversations.
+
+mod decay;
+mod entry;
+mod identity;
+mod js;
+mod ops;
+mod projection;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use decay::Decay;
+pub use entry::Entry;
+pub use identity::Identity;
+pub use projection::{Projection, render};
+
+use crate::error::{Error, Result};
+use crate::kv::{History, Keyspace, ScanRange};
+use crate::store::Namespace;
+
+/// Entries of a page, unless told, and at most.
+pub const LIST_DEFAULT: usize = 100;
+/// See [`LIST_DEFAULT`].
+pub const LIST_MAX: usize = 1000;
+/// The least score that counts for vectors that callers bring.
+pub const THRESHOLD: f32 = 0.7;
+
+/// The memory of a namespace.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    space: Namespace,
+    entries: Keyspace,
+    looks: Keyspace,
+    feedback: Keyspace,
+    signatures: Keyspace,
+    /// Held while something is looked at and then written.
+    changing: std::sync::Arc<crate::sync::Mutex<()>>,
+}
+
+/// How often an entry was looked at since it was put, and when last.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct Looks {
+    count: u64,
+    last_ms: i64,
+}
+
+/// What was said of an entry's use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Feedback {
+    /// Sum of all, each from -1 to 1.
+    sum: f64,
+    /// How many.
+    pub count: u64,
+}
+
+impl Feedback {
+    /// Their average.
+    #[must_use]
+    pub fn average(&self) -> f64 {
+        if self.count == 0 { 0.0 } else { self.sum / self.count as f64 }
+    }
+}
+
+/// What came of a compare-and-set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Applied {
+    /// Whether it was written.
+    pub applied: bool,
+    /// The version that is there, where there is one and it was not written.
+    pub current: Option<u64>,
+}
+
+/// What a search wants.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted<'a> {
+    /// How many at most; 0: ten.
+    pub k: usize,
+    /// The least score; equal passes. [`THRESHOLD`] where it is not given.
+    pub min_score: Option<f32>,
+    /// Only entries of these tiers; of any where none is named. An entry without a tier is of none.
+    pub tiers: &'a [String],
+    /// The embedder that made the vector.
+    pub embedder: Option<&'a str>,
+    /// Of all principals and conversations of the tenant.
+    pub across: bool,
+}
+
+/// An entry that was found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hit {
+    /// The entry as it was put.
+    pub entry: Entry,
+    /// The name of the identity that it belongs to.
+    pub identity: String,
+    /// Cosine of the angle between its vector and the one asked for.
+    pub score: f32,
+}
+
+impl Namespace {
+    /// What agents remember in this namespace.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Poisoned`.
+    pub fn memory(&self) -> Result<Memory> {
+        let keyspace = |name: &str| self.keyspace(name, History::Latest);
+        Ok(Memory {
+            space: self.clone(),
+            entries: keyspace("annals.memory")?,
+            looks: keyspace("annals.memory.looks")?,
+            feedback: keyspace("annals.memory.feedback")?,
+            signatures: keyspace("annals.memory.signatures")?,
+            changing: std::sync::Arc::default(),
+        })
+    }
+}

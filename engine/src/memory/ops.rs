@@ -1,0 +1,346 @@
+//! What can be done with entries: kept, looked at, listed, searched, rated, forgotten. One rule of agentfootprint's store each.
+
+use super::*;
+use crate::log::segments::lock;
+use crate::vector::kernel::dot;
+
+/// Pages of entries that a search or a listing reads at a time.
+const KEYS_AT_ONCE: usize = 256;
+
+impl Memory {
+    fn now_ms(&self) -> i64 {
+        (self.entries.core.io.now_ns() / 1_000_000) as i64
+    }
+
+    /// An entry, if it is there and its time is not over. The look counts: the copy that is given says so.
+    ///
+    /// # Errors
+    /// `Invalid`, `Damaged`, `Unavailable`, `Poisoned`.
+    pub fn get(&self, identity: &Identity, id: &str) -> Result<Option<Entry>> {
+        let key = key(&identity.check()?, id);
+        let _changing = lock(&self.changing);
+        let Some(mut entry) = self.living(&key)? else { return Ok(None) };
+        let mut looks = self.looks_at(&key, &entry)?;
+        looks.count += 1;
+        looks.last_ms = self.now_ms();
+        self.looks.put(&key, json(&looks)?)?;
+        entry.set("accessCount", looks.count.to_string());
+        entry.set("lastAccessedAt", looks.last_ms.to_string());
+        Ok(Some(entry))
+    }
+
+    /// Keeps an entry in the place of what has its id.
+    ///
+    /// # Errors
+    /// `Invalid` for a text that is no entry, or a vector that is none; `Unavailable`, `Poisoned`.
+    pub fn put(&self, identity: &Identity, entry: &str) -> Result<()> {
+        self.put_many(identity, std::slice::from_ref(&entry))
+    }
+
+    /// Keeps entries, all of them or none; of those with one id the last.
+    ///
+    /// # Errors
+    /// As [`Memory::put`].
+    pub fn put_many(&self, identity: &Identity, entries: &[&str]) -> Result<()> {
+        let name = identity.check()?;
+        let parsed: Vec<Entry> = entries.iter().map(|text| Entry::parse(text)).collect::<Result<_>>()?;
+        if parsed.is_empty() {
+            return Ok(());
+        }
+        parsed.iter().try_for_each(check_vector)?;
+        let _changing = lock(&self.changing);
+        let mut batch = self.space.batch();
+        for (entry, text) in parsed.iter().zip(entries) {
+            let key = key(&name, &entry.id);
+            batch.put(&self.entries, &key, text.as_bytes().to_vec());
+            batch.delete(&self.looks, &key);
+        }
+        batch.commit().map(drop)
+    }
+
+    /// Keeps an entry if the one that is there has this version; 0: if there is none.
+    ///
+    /// # Errors
+    /// As [`Memory::put`].
+    pub fn put_if_version(&self, identity: &Identity, text: &str, expected: u64) -> Result<Applied> {
+        let entry = Entry::parse(text)?;
+        check_vector(&entry)?;
+        let key = key(&identity.check()?, &entry.id);
+        let _changing = lock(&self.changing);
+        let current = self.living(&key)?.map(|entry| entry.version);
+        if current.unwrap_or(0) != expected {
+            return Ok(Applied { applied: false, current });
+        }
+        let mut batch = self.space.batch();
+        batch.put(&self.entries, &key, text.as_bytes().to_vec());
+        batch.delete(&self.looks, &key);
+        batch.commit()?;
+        Ok(Applied { applied: true, current: None })
+    }
+
+    /// Entries, those that were changed last first; from the place that `cursor` names. Gives where to go on, if there are more.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn list(
+        &self,
+        identity: &Identity,
+        cursor: Option<&str>,
+        limit: Option<usize>,
+        tiers: &[String],
+    ) -> Result<(Vec<Entry>, Option<String>)> {
+        let prefix = format!("{}\0", identity.check()?);
+        let from: usize = cursor.and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
+        let limit = limit.unwrap_or(LIST_DEFAULT).clamp(1, LIST_MAX);
+        let mut places: Vec<(std::cmp::Reverse<i64>, Vec<u8>)> = Vec::new();
+        self.each(&prefix, &mut |key, entry| {
+            if has_tier(&entry, tiers) {
+                places.push((std::cmp::Reverse(entry.updated_ms), key));
+            }
+            Ok(())
+        })?;
+        places.sort();
+        let next = (places.len() > from.saturating_add(limit)).then(|| (from + limit).to_string());
+        let mut entries = Vec::new();
+        for (_, key) in places.into_iter().skip(from).take(limit) {
+            entries.extend(self.living(&key)?);
+        }
+        Ok((entries, next))
+    }
+
+    /// Ends an entry and what was said of it; signatures stay. One that is not there is passed over.
+    ///
+    /// # Errors
+    /// `Invalid`, `Unavailable`, `Poisoned`.
+    pub fn delete(&self, identity: &Identity, id: &str) -> Result<()> {
+        let key = key(&identity.check()?, id);
+        let _changing = lock(&self.changing);
+        let mut batch = self.space.batch();
+        for keyspace in [&self.entries, &self.looks, &self.feedback] {
+            batch.delete(keyspace, &key);
+        }
+        batch.commit().map(drop)
+    }
+
+    /// Ends all of an identity: entries, what was said of them, signatures. Gives how many entries there were.
+    ///
+    /// # Errors
+    /// `Invalid`, `Damaged`, `Unavailable`, `Poisoned`.
+    pub fn forget(&self, identity: &Identity) -> Result<u64> {
+        let prefix = format!("{}\0", identity.check()?);
+        let _changing = lock(&self.changing);
+        let mut ended = 0;
+        for keyspace in [&self.entries, &self.looks, &self.feedback, &self.signatures] {
+            loop {
+                let keys: Vec<Vec<u8>> = keyspace
+                    .scan(ScanRange::prefix(prefix.as_bytes()))
+                    .keys()
+                    .take(KEYS_AT_ONCE)
+                    .collect::<Result<_>>()?;
+                if keys.is_empty() {
+                    break;
+                }
+                let mut batch = self.space.batch();
+                for key in &keys {
+                    batch.delete(keyspace, key);
+                }
+                batch.commit()?;
+                if std::ptr::eq(keyspace, &self.entries) {
+                    ended += keys.len() as u64;
+                }
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Whether a signature was recorded.
+    ///
+    /// # Errors
+    /// `Invalid`, `Unavailable`.
+    pub fn seen(&self, identity: &Identity, signature: &str) -> Result<bool> {
+        Ok(self.signatures.get(&key(&identity.check()?, signature))?.is_some())
+    }
+
+    /// Records a signature.
+    ///
+    /// # Errors
+    /// `Invalid`, `Unavailable`, `Poisoned`.
+    pub fn record_signature(&self, identity: &Identity, signature: &str) -> Result<()> {
+        self.signatures.put(&key(&identity.check()?, signature), Vec::new()).map(drop)
+    }
+
+    /// Says how useful an entry was, from -1 to 1; what is beyond counts as the nearer end, what is no number is passed over.
+    ///
+    /// # Errors
+    /// `Invalid`, `Unavailable`, `Poisoned`.
+    pub fn rate(&self, identity: &Identity, id: &str, usefulness: f64) -> Result<()> {
+        if !usefulness.is_finite() {
+            return Ok(());
+        }
+        let key = key(&identity.check()?, id);
+        let _changing = lock(&self.changing);
+        let mut said = self.said(&key)?.unwrap_or_default();
+        said.sum += usefulness.clamp(-1.0, 1.0);
+        said.count += 1;
+        self.feedback.put(&key, json(&said)?).map(drop)
+    }
+
+    /// What was said of an entry.
+    ///
+    /// # Errors
+    /// `Invalid`, `Damaged`, `Unavailable`.
+    pub fn feedback(&self, identity: &Identity, id: &str) -> Result<Option<Feedback>> {
+        self.said(&key(&identity.check()?, id))
+    }
+
+    /// Entries whose vectors are nearest to this one, the nearest first, ties by id; only those that reach the least score. One that answers
+    /// from another stands behind it, where both are found.
+    ///
+    /// # Errors
+    /// `Invalid` for a vector that is none, and where entries that could be found were made by another embedder, which it names; `Damaged`, `Unavailable`.
+    pub fn search(&self, identity: &Identity, vector: &[f32], wanted: &Wanted<'_>) -> Result<Vec<Hit>> {
+        let own = format!("{}\0", identity.check()?);
+        let prefix = if wanted.across { identity.tenant_prefix() } else { own };
+        let length = squared(vector)?;
+        let least = wanted.min_score.unwrap_or(THRESHOLD);
+        let mut hits = Vec::new();
+        let mut others: BTreeMap<String, u64> = BTreeMap::new();
+        let mut asked = 0u64;
+        self.each(&prefix, &mut |key, entry| {
+            let Some(own) = entry.embedding.as_deref().filter(|own| own.len() == vector.len()) else {
+                return Ok(());
+            };
+            if !has_tier(&entry, wanted.tiers) {
+                return Ok(());
+            }
+            if let (Some(asked), Some(of)) = (wanted.embedder, &entry.embedder)
+                && asked != of
+            {
+                *others.entry(of.clone()).or_default() += 1;
+                return Ok(());
+            }
+            asked += 1;
+            let score = cosine(vector, own, length);
+            if score >= least {
+                let identity =
+                    String::from_utf8_lossy(key.split(|byte| *byte == 0).next().unwrap_or_default())
+                        .into_owned();
+                hits.push(Hit { entry, identity, score });
+            }
+            Ok(())
+        })?;
+        if let (Some(embedder), Some((other, _)), 0) = (wanted.embedder, others.first_key_value(), asked) {
+            let what = format!(
+                "the question's vector is of the embedder {embedder:?}, what is remembered of {other:?}: ask with the embedder that it was written with"
+            );
+            return Err(Error::invalid(what));
+        }
+        rank(&mut hits);
+        hits.truncate(if wanted.k == 0 { 10 } else { wanted.k });
+        Ok(hits)
+    }
+
+    /// Calls `each` with every entry under a prefix that is there, by key.
+    fn each(&self, prefix: &str, each: &mut dyn FnMut(Vec<u8>, Entry) -> Result<()>) -> Result<()> {
+        let now = self.now_ms();
+        for found in self.entries.scan(ScanRange::prefix(prefix.as_bytes())) {
+            let (key, value) = found?;
+            let entry = parsed(&value)?;
+            if !entry.is_expired(now) {
+                each(key, entry)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn living(&self, key: &[u8]) -> Result<Option<Entry>> {
+        let Some(value) = self.entries.get(key)? else { return Ok(None) };
+        let now = self.now_ms();
+        Ok(Some(parsed(&value)?).filter(|entry| !entry.is_expired(now)))
+    }
+
+    fn looks_at(&self, key: &[u8], entry: &Entry) -> Result<Looks> {
+        if let Some(kept) = self.looks.get(key)? {
+            return serde_json::from_slice(&kept).map_err(|e| Error::bug(e.to_string()));
+        }
+        let number = |name: &str| entry.member(name).and_then(|text| serde_json::from_str::<f64>(text).ok());
+        Ok(Looks { count: number("accessCount").unwrap_or(0.0) as u64, last_ms: 0 })
+    }
+
+    fn said(&self, key: &[u8]) -> Result<Option<Feedback>> {
+        let Some(kept) = self.feedback.get(key)? else { return Ok(None) };
+        serde_json::from_slice(&kept).map(Some).map_err(|e| Error::bug(e.to_string()))
+    }
+}
+
+/// By score, ties by id as JavaScript compares texts; one that answers from another that was found, too, right behind it and all that rank with it.
+fn rank(hits: &mut [Hit]) {
+    let roots: Vec<(f32, bool)> = hits
+        .iter()
+        .map(|hit| {
+            let sources = hits.iter().filter(|other| {
+                hit.entry.derived_from.iter().any(|id| {
+                    *id == other.entry.id || *id == format!("{}/{}", other.identity, other.entry.id)
+                })
+            });
+            let root = sources.map(|source| source.score).reduce(f32::max);
+            root.map_or((hit.score, false), |root| (root, true))
+        })
+        .collect();
+    let mut keyed: Vec<((f32, bool), Hit)> = roots.into_iter().zip(hits.iter().cloned()).collect();
+    keyed.sort_by(|((a, a_derived), one), ((b, b_derived), other)| {
+        let ids = || one.entry.id.encode_utf16().cmp(other.entry.id.encode_utf16());
+        b.total_cmp(a).then(a_derived.cmp(b_derived)).then(other.score.total_cmp(&one.score)).then_with(ids)
+    });
+    for (place, (_, hit)) in hits.iter_mut().zip(keyed) {
+        *place = hit;
+    }
+}
+
+fn key(identity: &str, id: &str) -> Vec<u8> {
+    [identity.as_bytes(), b"\0", id.as_bytes()].concat()
+}
+
+fn has_tier(entry: &Entry, tiers: &[String]) -> bool {
+    tiers.is_empty() || entry.tier.as_ref().is_some_and(|tier| tiers.contains(tier))
+}
+
+fn parsed(text: &[u8]) -> Result<Entry> {
+    let text = std::str::from_utf8(text).map_err(|e| Error::bug(e.to_string()))?;
+    Entry::parse(text)
+}
+
+fn json(value: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|e| Error::bug(e.to_string()))
+}
+
+fn check_vector(entry: &Entry) -> Result<()> {
+    match &entry.embedding {
+        None => Ok(()),
+        Some(vector) => squared(vector).map(drop),
+    }
+}
+
+/// The square of a vector's length.
+///
+/// # Errors
+/// `Invalid` for a vector that has none.
+fn squared(vector: &[f32]) -> Result<f64> {
+    if let Some(place) = vector.iter().position(|number| !number.is_finite()) {
+        return Err(Error::invalid(format!("number {} of the vector is not finite", place + 1)));
+    }
+    let squared = f64::from(dot(vector, vector));
+    match squared > 0.0 && squared.is_finite() {
+        true => Ok(squared),
+        false => Err(Error::invalid("a vector is not all zeros, and its length is a number")),
+    }
+}
+
+/// The cosine of the angle between two vectors: 1 just where they are equal.
+fn cosine(a: &[f32], b: &[f32], squared_a: f64) -> f32 {
+    let squared_b = f64::from(dot(b, b));
+    if squared_b <= 0.0 {
+        return 0.0;
+    }
+    (f64::from(dot(a, b)) / (squared_a * squared_b).sqrt()) as f32
+}

@@ -1,0 +1,3 @@
+//! Vectors.
+
+pub(crate) mod kernel;
