@@ -95,7 +95,7 @@ fn failing(rng: &mut Rng, tally: &mut Tally) -> Result<Option<String>, String> {
         let range = allowed(&commits, at);
         for how in [Crash::Everything, Crash::Nothing, any_crash(rng)] {
             let left = history.crash(at, how);
-            check(&left, &commits[range.clone()], rng, tally).map_err(|e| {
+            check(&left, &commits, range.clone(), rng, tally).map_err(|e| {
                 format!("{e}\nafter {what} and crash({at}, {how:?})\nin the workload {ops:?}")
             })?;
             tally.states += 1;
