@@ -514,7 +514,8 @@ impl Driver {
         let run = &mut self.model.runs[at];
         let (name, held) = (run.name.clone(), run.pinned || run.status == Status::Open);
         if !held {
-            (run.gone, run.dropped) = (true, Some((if why.is_some() { "forget" } else { "own" }, why.unwrap_or(""))));
+            (run.gone, run.dropped) =
+                (true, Some((if why.is_some() { "forget" } else { "own" }, why.unwrap_or(""))));
         }
         let (issued, space) = (self.io.op_count(), self.parts().0);
         let done = match why {
@@ -557,16 +558,22 @@ impl Driver {
         let swept = store
             .plan_retention(&Policy { rules, sample: Share::ALL }, None)
             .and_then(|plan| store.retain(plan));
-        // A commit for each rule: the first may be there without the second.
+        // A commit for each rule that drops something: the first may be there without the second.
+        let mut commits = 0;
         for (name, status) in [("failed", Status::Failed), ("abandoned", Status::Abandoned)] {
-            for run in self.model.runs.iter_mut() {
-                if !run.gone && !run.pinned && run.status == status {
-                    (run.gone, run.dropped) = (true, Some((name, "")));
-                }
+            let runs = self.model.runs.iter_mut();
+            let doomed: Vec<_> =
+                runs.filter(|run| !run.gone && !run.pinned && run.status == status).collect();
+            commits += usize::from(!doomed.is_empty());
+            for run in doomed {
+                (run.gone, run.dropped) = (true, Some((name, "")));
             }
-            if name == "failed" {
+            if name == "failed" && commits > 0 {
                 self.note_unsure(issued);
             }
+        }
+        if commits == 0 {
+            return swept.map(drop);
         }
         let swept = self.note(issued, swept, Durability::Disk)?;
         assert_eq!(swept.held, 0, "{swept:?}");

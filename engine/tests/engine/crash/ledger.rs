@@ -95,7 +95,11 @@ struct Tree {
 impl Tree {
     /// Puts a complete subtree of 2^height leaves behind what is there.
     fn push(&mut self, height: u8, node: Hash) {
-        assert!(self.leaves.is_multiple_of(1 << height), "a subtree of 2^{height} after {} leaves", self.leaves);
+        assert!(
+            self.leaves.is_multiple_of(1 << height),
+            "a subtree of 2^{height} after {} leaves",
+            self.leaves
+        );
         self.leaves += 1 << height;
         let mut new = (height, node);
         while let Some((height, left)) = self.peaks.pop_if(|(height, _)| *height == new.0) {

@@ -11,7 +11,8 @@ use std::path::Path;
 
 use annals::io::sim::{Crash, SimIo};
 use annals::{
-    Checkpoint, Dropped, Error, ErrorKind, GapKind, History, Keyspace, Namespace, RunReader, ScanRange, Status, Store,
+    Checkpoint, Dropped, Error, ErrorKind, GapKind, History, Keyspace, Namespace, RunReader, ScanRange,
+    Status, Store,
 };
 
 use super::drive::{Commit, Room};
