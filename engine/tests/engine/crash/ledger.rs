@@ -20,7 +20,8 @@ pub(super) struct Ledger {
     pub(super) leaves: u64,
     pub(super) root: Hash,
     pub(super) batches: u64,
-    /// Whether a batch checks somewhere behind the last one that follows, in the same segment.
+    /// Whether a batch that checks somewhere behind the last one that follows, in the same segment, says that what is missing was
+    /// on disk.
     pub(super) goes_on_behind: bool,
 }
 
@@ -49,7 +50,9 @@ pub(super) fn read(disk: &SimIo, store: &Path) -> Ledger {
             prev.copy_from_slice(&blake3::hash(batch).as_bytes()[..16]);
             at += batch.len();
         }
-        goes_on_behind = (at..bytes.len()).any(|at| whole_at(&bytes, at, salt).is_some());
+        goes_on_behind = (at..bytes.len())
+            .filter_map(|behind| whole_at(&bytes, behind, salt).filter(|batch| is_filled(batch, behind)))
+            .any(|batch| number(batch, 12).is_some_and(|synced| synced as usize > at));
     }
     Ledger { leaves: tree.leaves, root: tree.root(), batches, goes_on_behind }
 }
@@ -123,6 +126,19 @@ fn whole_at(bytes: &[u8], at: usize, salt: u32) -> Option<&[u8]> {
     crc.update(&(at as u64).to_le_bytes());
     crc.update(&batch[4..]);
     (crc.finalize() == number(batch, 0)?).then_some(batch)
+}
+
+/// Whether a batch has as many records as it says, and knew of nothing behind itself. A record has its checksum and its length where
+/// a batch has them, and is none.
+fn is_filled(batch: &[u8], at: usize) -> bool {
+    let (mut records, mut bytes) = (0, BATCH_HEADER);
+    each_record(batch, |_, _, body| {
+        records += 1;
+        bytes += body.len() + 10;
+    });
+    bytes == batch.len()
+        && number(batch, 8) == Some(records)
+        && number(batch, 12).is_some_and(|synced| synced as usize <= at)
 }
 
 fn batch_at(bytes: &[u8], at: usize, salt: u32, seqno: u64, prev: [u8; 16]) -> Option<&[u8]> {
