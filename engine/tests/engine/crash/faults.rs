@@ -267,10 +267,12 @@ fn lying(rng: &mut Rng) -> Result<Option<(usize, bool, Outcome, Outcome)>, Strin
     drop(driver);
     // With no batch behind the last one that follows, nothing says that what came after it was ever promised.
     let as_torn = !clean && !ledger::read(&left, Path::new(STORE)).goes_on_behind;
-    // One write that was to say how far the log goes, and came over the log's end, takes both: what is left is a tear.
-    let ends_on = |path: &Path, part: &str| path.to_string_lossy().contains(part);
-    let both =
-        io.misdirected().iter().any(|(meant, came)| ends_on(meant, "MANIFEST") && ends_on(came, ".seg"));
+    // One write that is missing at the log's end or in what says how far that goes, and came over the other, takes both: what is left
+    // is a tear.
+    let is = |path: &Path, part: &str| path.to_string_lossy().contains(part);
+    let both = io.misdirected().iter().any(|(meant, came)| {
+        [(meant, came), (came, meant)].iter().any(|(one, other)| is(one, "MANIFEST") && is(other, ".seg"))
+    });
     let judged = |opened, when: &str| {
         judge(opened, &commits, (as_torn, both)).map_err(|what| {
             let stop = if clean { "a clean close" } else { "an unclean stop" };
