@@ -11,7 +11,7 @@ use annals::{
     Status, Store,
 };
 
-use crate::forge::{Bat, Files, Frame, Log, Rec, Reference, varint};
+use crate::forge::{Bat, Files, Frame, Log, Rec, Reference, crc, varint};
 use crate::support::{Rng, Talk, on, record, seed};
 
 fn options(sim: &SimIo) -> Options {
@@ -861,4 +861,44 @@ fn a_comparison_says_where() {
     let found = damaged.verify_against(&victim.checkpoint).unwrap();
     assert!(matches!(found.differences[..], [Difference::Unreadable { .. }]), "{found:?}");
     assert_eq!(damaged.checkpoint().unwrap_err().kind(), ErrorKind::Damaged);
+}
+
+/// What a rewritten segment's footer says is taken over by whoever reads on, so all of it that its batches say, too, has to agree.
+#[test]
+fn a_rewritten_footer_that_says_other_than_its_batches_is_refused() {
+    let victim = victim(true);
+    let store = Store::open_read_only_with("s", options(&disk_of(&victim.now))).unwrap().id().0;
+    let mut tried = 0;
+    for (path, whole) in &victim.now {
+        let id = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u32>().ok());
+        let Some(id) = id.filter(|id| *id >= 1 << 31 && path.extension().is_some_and(|end| end == "seg"))
+        else {
+            continue;
+        };
+        let end = whole.len() - 16;
+        let len = u32::from_le_bytes(whole[end..end + 4].try_into().unwrap()) as usize;
+        let tail = end - len;
+        // The next record's number, the ledger's first peak, the digest of the last batch here.
+        for at in [tail + 8, tail + 48, end - 1] {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            let salt = crc(0, &[&store, &id.to_le_bytes()]);
+            let check = crc(salt, &[&(tail as u64).to_le_bytes(), &bytes[tail..end + 4]]);
+            bytes[end + 4..end + 8].copy_from_slice(&check.to_le_bytes());
+            let mut files = victim.now.clone();
+            // The tables know where the log's end is: without them it is read from its beginning.
+            files.retain(|path, _| path.extension().is_none_or(|end| end != "tbl"));
+            files.insert(path.clone(), bytes);
+            let what = match open(&files).and_then(|store| store.verify()) {
+                Ok(report) => report.damaged.iter().map(|problem| problem.what.clone()).collect::<String>(),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+                    error.to_string()
+                }
+            };
+            assert!(what.contains("footer"), "byte {at} of {} is believed: {what:?}", path.display());
+            tried += 1;
+        }
+    }
+    assert!(tried >= 3, "{tried}");
 }
