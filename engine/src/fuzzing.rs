@@ -15,7 +15,7 @@ use crate::{Component, Frame, History, Options, RunSpec, ScanRange, Store};
 pub use crate::blob::fuzz::{group, recipe};
 pub use crate::import::fuzz::{chat, frames};
 pub use crate::kv::table::fuzz::table;
-pub use crate::log::fuzz::{manifest, record, segment};
+pub use crate::log::fuzz::{manifest, record, rewritten, segment};
 pub use crate::replay::matching::fuzz::request;
 pub use crate::tape::fuzz::tape;
 
@@ -23,7 +23,7 @@ pub use crate::tape::fuzz::tape;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All doors.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     ("chat", chat),
     ("frames", frames),
     ("group", group),
@@ -31,6 +31,7 @@ pub const TARGETS: [Target; 10] = [
     ("recipe", recipe),
     ("record", record),
     ("request", request),
+    ("rewritten", rewritten),
     ("segment", segment),
     ("table", table),
     ("tape", tape),
@@ -69,7 +70,7 @@ fn options(io: &SimIo) -> Options {
 }
 
 /// Files with their bytes.
-type Files = Vec<(std::path::PathBuf, Vec<u8>)>;
+pub(crate) type Files = Vec<(std::path::PathBuf, Vec<u8>)>;
 
 /// A small store that was not closed: its files, made once in each thread.
 pub(crate) fn sample() -> &'static Files {
@@ -87,16 +88,53 @@ fn sample_files() -> Files {
         run.record(Frame::new(Component::Llm, "a question that is long enough not to be inline", "answer"))?;
         Ok(io.crash(Crash::Everything))
     })();
-    let files = |io: SimIo| {
-        io.files().into_iter().map(|path| (path.clone(), io.read(&path).unwrap_or_default())).collect()
-    };
-    made.map(files).unwrap_or_default()
+    made.map(files_of).unwrap_or_default()
+}
+
+/// A small store that was compacted and closed: its files, made once in each thread.
+pub(crate) fn compacted() -> &'static Files {
+    thread_local!(static FILES: &'static Files = Box::leak(Box::new(compacted_files())));
+    FILES.with(|files| *files)
+}
+
+fn compacted_files() -> Files {
+    let io = SimIo::new(9);
+    let made: crate::Result<SimIo> = (|| {
+        let store = Store::open_with(STORE, Options { segment_bytes_max: 4 << 10, ..options(&io) })?;
+        let space = store.namespace("default")?;
+        let keyspace = space.keyspace("all", History::All)?;
+        for name in ["kept", "gone", "kept, too"] {
+            let run = space.begin_run(RunSpec::new(name))?;
+            for step in 0..4u8 {
+                let said =
+                    format!("a question of {name} that is long enough not to be inline, {step} ").repeat(4);
+                run.record(Frame::new(Component::Llm, said, format!("answer {step} of {name}")))?;
+            }
+            run.end(crate::Status::Ok)?;
+            keyspace.put(b"key", name)?;
+        }
+        space.drop_run("gone", "rule", "")?;
+        store.compact(&crate::CompactOptions::default())?;
+        keyspace.put(b"after", "it")?;
+        store.close()?;
+        Ok(io.crash(Crash::Everything))
+    })();
+    made.map(files_of).unwrap_or_default()
+}
+
+fn files_of(io: SimIo) -> Files {
+    io.files().into_iter().map(|path| (path.clone(), io.read(&path).unwrap_or_default())).collect()
 }
 
 /// A disk with the sample store's files, some of them replaced.
 pub(crate) fn disk(replaced: &[(&Path, &[u8])]) -> SimIo {
+    disk_of(sample(), replaced)
+}
+
+/// A disk with these files, some of them replaced.
+pub(crate) fn disk_of(files: &Files, replaced: &[(&Path, &[u8])]) -> SimIo {
     let io = SimIo::new(8);
-    for (path, bytes) in sample() {
+    for (path, bytes) in files {
         let bytes = replaced.iter().find(|(of, _)| of == path).map_or(bytes.as_slice(), |(_, bytes)| bytes);
         if let Some(dir) = path.parent() {
             let _ = io.create_dir_all(dir);
@@ -163,6 +201,17 @@ mod tests {
             }
             println!("{name}: {} inputs", inputs.len());
         }
+    }
+
+    /// Else the target would look at nothing.
+    #[test]
+    fn the_compacted_store_is_whole_and_has_all_that_compaction_writes() {
+        let io = disk_of(compacted(), &[]);
+        let store = Store::open_read_only_with(STORE, options(&io)).unwrap();
+        assert_eq!(store.verify().unwrap().damaged, []);
+        assert_eq!(store.namespace("default").unwrap().runs().unwrap().count(), 2);
+        let rewritten = compacted().iter().any(|(path, _)| path.to_string_lossy().contains("2147483648.seg"));
+        assert!(rewritten, "{:?}", compacted().iter().map(|(path, _)| path).collect::<Vec<_>>());
     }
 
     #[test]

@@ -6,14 +6,20 @@
 
 pub use crate::daemon::fuzz::http_body;
 pub use crate::otlp::fuzz::otlp;
+pub use crate::profiles::fuzz::redaction;
 pub use crate::resp::fuzz::{resp_reply, resp_request};
 
 /// A door: its name, and what it does with any bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All doors.
-pub const TARGETS: [Target; 4] =
-    [("resp_request", resp_request), ("resp_reply", resp_reply), ("http_body", http_body), ("otlp", otlp)];
+pub const TARGETS: [Target; 5] = [
+    ("resp_request", resp_request),
+    ("resp_reply", resp_reply),
+    ("http_body", http_body),
+    ("otlp", otlp),
+    ("redaction", redaction),
+];
 
 /// Takes a byte, 0 at the end.
 pub(crate) fn byte(data: &mut &[u8]) -> u8 {

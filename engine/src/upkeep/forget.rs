@@ -146,3 +146,6 @@ impl Namespace {
         Ok(last)
     }
 }
+
+#[cfg(test)]
+mod tests;

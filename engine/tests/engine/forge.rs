@@ -6,13 +6,54 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+/// Kinds that only compaction writes.
+const ERASED: u8 = 17;
+const ERASED_BATCHES: u8 = 18;
+const GROUP_REST: u8 = 19;
+/// Numbers of the segments that it makes begin here.
+const FIRST_REWRITTEN: u32 = 1 << 31;
+
 pub(crate) type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Rec {
-    Logical { kind: u8, salt: [u8; 16], head: Vec<u8>, tail: Vec<u8> },
-    Part { group: u64, namespace: u64, raw_start: u64, raw_len: u64, codec: u8, encoded: Vec<u8> },
+    Logical {
+        kind: u8,
+        salt: [u8; 16],
+        head: Vec<u8>,
+        tail: Vec<u8>,
+    },
+    Part {
+        group: u64,
+        namespace: u64,
+        raw_start: u64,
+        raw_len: u64,
+        codec: u8,
+        encoded: Vec<u8>,
+    },
+    /// In the place of records of its batch that went: their seqnos, and nodes of the batch's tree.
+    Erased {
+        count: u64,
+        nodes: Vec<Node>,
+    },
+    /// In the place of batches that went; alone in its batch.
+    ErasedBatches {
+        seqnos: u64,
+        batches: u64,
+        node: Option<Node>,
+    },
+    /// What is left of a group: ranges as gap and length.
+    Rest {
+        group: u64,
+        namespace: u64,
+        codec: u8,
+        ranges: Vec<(u64, u64)>,
+        encoded: Vec<u8>,
+    },
 }
+
+/// The root of a complete subtree, and its height.
+pub(crate) type Node = (u8, [u8; 32]);
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Bat {
@@ -25,6 +66,10 @@ pub(crate) struct Bat {
 pub(crate) struct Log {
     pub(crate) store: [u8; 16],
     pub(crate) segments: Vec<Vec<Bat>>,
+    /// Of each segment that compaction made: its number, and what its footer says the log said there before.
+    pub(crate) rewritten: Vec<Option<(u32, State)>>,
+    /// What compaction took out of the totals, and the number of the next segment that it makes; of format 2 alone.
+    pub(crate) erased: Option<(u32, [u64; 9])>,
 }
 
 /// A logical record: seqno, kind, salt, head.
@@ -32,7 +77,31 @@ pub(crate) type Logical = (u64, u8, [u8; 16], Vec<u8>);
 
 impl Bat {
     pub(crate) fn has_leaf(&self) -> bool {
-        self.records.iter().any(|record| matches!(record, Rec::Logical { kind, .. } if *kind < 128))
+        self.leaves() > 0
+    }
+
+    /// How many seqnos its first records take.
+    pub(crate) fn seqnos_before(&self, index: usize) -> u64 {
+        let takes = |record: &Rec| match record {
+            Rec::Erased { count, .. } => *count,
+            Rec::ErasedBatches { seqnos, .. } => *seqnos,
+            _ => 1,
+        };
+        self.records.iter().take(index).map(takes).sum()
+    }
+
+    /// How many leaves it has, or stands for.
+    pub(crate) fn leaves(&self) -> u64 {
+        let mut own = false;
+        for record in &self.records {
+            match record {
+                Rec::Logical { kind, .. } => own |= *kind < 128,
+                Rec::Erased { nodes, .. } => own |= !nodes.is_empty(),
+                Rec::ErasedBatches { node: Some((height, _)), .. } => return 1 << (height & 63),
+                _ => {}
+            }
+        }
+        u64::from(own)
     }
 }
 
@@ -85,9 +154,10 @@ impl Log {
             at += 8 + len;
         }
         let mut f = Take(body);
-        f.bytes(2 + 16 + 8);
+        let format = f.u16();
+        f.bytes(16 + 8);
         let count = f.u64();
-        let mut segments = Vec::new();
+        let (mut segments, mut rewritten) = (Vec::new(), Vec::new());
         for _ in 0..count {
             let (id, _) = (f.u32(), f.u64());
             let sealed = (f.u8() == 1).then(|| f.u64());
@@ -100,12 +170,33 @@ impl Log {
                 }
             };
             segments.push(batches(&bytes[96..end]));
+            rewritten.push((id >= FIRST_REWRITTEN).then(|| {
+                let mut footer = Take(&bytes[end..]);
+                footer.u64();
+                (id, State::read(&mut footer))
+            }));
         }
-        Self { store, segments }
+        // The last two fields are of a fixed length.
+        let erased = (format > 1).then(|| {
+            let mut last = Take(&body[body.len() - 76..]);
+            (last.u32(), std::array::from_fn(|_| last.u64()))
+        });
+        Self { store, segments, rewritten, erased }
     }
 
     pub(crate) fn batches(&self) -> usize {
         self.segments.iter().map(Vec::len).sum()
+    }
+
+    /// The seqno of a batch's first record, the batch by its number.
+    pub(crate) fn first_seqno(&self, at: usize) -> u64 {
+        let before = self.segments.iter().flatten().take(at);
+        1 + before.map(|batch| batch.seqnos_before(batch.records.len())).sum::<u64>()
+    }
+
+    /// Which segment a batch stands in.
+    pub(crate) fn segment_of(&self, at: usize) -> usize {
+        self.place(at).0
     }
 
     /// Segment and index of a batch by its number.
@@ -146,21 +237,37 @@ impl Log {
 
     /// What the first leaves of the ledger cover, batch by batch: number, kind, salt and head of each logical record.
     pub(crate) fn logical(&self, leaves: usize) -> Vec<Vec<Logical>> {
-        let mut seqno = 0;
+        let (mut seqno, mut seen) = (0u64, 0);
         let mut all = Vec::new();
         for batch in self.segments.iter().flatten() {
             let mut own = Vec::new();
             for record in &batch.records {
                 seqno += 1;
-                if let Rec::Logical { kind, salt, head, .. } = record
-                    && *kind < 128
-                {
-                    own.push((seqno, *kind, *salt, head.clone()));
+                match record {
+                    Rec::Logical { kind, salt, head, .. } if *kind < 128 => {
+                        own.push((seqno, *kind, *salt, head.clone()));
+                    }
+                    // What stands for them is part of the ledger as they were.
+                    Rec::Erased { count, nodes } => {
+                        own.extend(
+                            nodes.iter().map(|(height, hash)| (seqno, ERASED, [*height; 16], hash.to_vec())),
+                        );
+                        seqno += count - 1;
+                    }
+                    Rec::ErasedBatches { seqnos, node, .. } => {
+                        own.extend(
+                            node.iter()
+                                .map(|(height, hash)| (seqno, ERASED_BATCHES, [*height; 16], hash.to_vec())),
+                        );
+                        seqno += seqnos - 1;
+                    }
+                    _ => {}
                 }
             }
-            if !own.is_empty() && all.len() < leaves {
+            if !own.is_empty() && seen < leaves as u64 {
                 all.push(own);
             }
+            seen += batch.leaves();
         }
         all
     }
@@ -171,7 +278,7 @@ impl Log {
         let all = self.segments.iter().flatten();
         all.take_while(|batch| {
             let before = seen;
-            seen += usize::from(batch.has_leaf());
+            seen += batch.leaves() as usize;
             before < leaves
         })
         .count()
@@ -197,6 +304,19 @@ fn batches(mut bytes: &[u8]) -> Vec<Bat> {
                     body.varint();
                     Rec::Part { group, namespace, raw_start, raw_len, codec, encoded: body.0.to_vec() }
                 }
+                ERASED => {
+                    let (count, _) = (body.varint(), body.varint());
+                    Rec::Erased { count, nodes: nodes(body.0) }
+                }
+                ERASED_BATCHES => {
+                    let (seqnos, batches) = (body.varint(), body.varint());
+                    Rec::ErasedBatches { seqnos, batches, node: nodes(body.0).pop() }
+                }
+                GROUP_REST => {
+                    let (group, namespace, codec) = (body.varint(), body.varint(), body.u8());
+                    let ranges = (0..body.varint()).map(|_| (body.varint(), body.varint())).collect();
+                    Rec::Rest { group, namespace, codec, ranges, encoded: body.0.to_vec() }
+                }
                 kind => {
                     let salt = body.bytes(16).try_into().unwrap();
                     let len = body.varint() as usize;
@@ -210,6 +330,10 @@ fn batches(mut bytes: &[u8]) -> Vec<Bat> {
     all
 }
 
+fn nodes(bytes: &[u8]) -> Vec<Node> {
+    bytes.chunks_exact(33).map(|node| (node[0], node[1..].try_into().unwrap())).collect()
+}
+
 // ---- writing ----
 
 pub(crate) fn varint(out: &mut Vec<u8>, mut value: u64) {
@@ -220,17 +344,18 @@ pub(crate) fn varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-#[derive(Debug, Clone)]
-struct State {
+/// What the log says of itself at some place: LogState of docs/format.md.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct State {
     next_seqno: u64,
     chain: [u8; 16],
     leaves: u64,
     peaks: Vec<[u8; 32]>,
-    totals: [u64; 9],
-    newest_ns: u64,
-    next_group: u64,
-    next_run: u64,
-    next_space: u32,
+    pub(crate) totals: [u64; 9],
+    pub(crate) newest_ns: u64,
+    pub(crate) next_group: u64,
+    pub(crate) next_run: u64,
+    pub(crate) next_space: u32,
 }
 
 fn hash(parts: &[&[u8]]) -> [u8; 32] {
@@ -238,12 +363,21 @@ fn hash(parts: &[&[u8]]) -> [u8; 32] {
 }
 
 fn push(peaks: &mut Vec<[u8; 32]>, leaves: &mut u64, leaf: [u8; 32]) {
-    let mut node = leaf;
-    for _ in 0..leaves.trailing_ones() {
-        node = hash(&[&[1], &peaks.pop().unwrap(), &node]);
+    push_node(peaks, leaves, (0, leaf)).unwrap();
+}
+
+/// Puts a complete subtree behind what is there; `None` where none can begin.
+fn push_node(peaks: &mut Vec<[u8; 32]>, leaves: &mut u64, (height, hash_of): Node) -> Option<()> {
+    if height > 40 || !leaves.is_multiple_of(1 << height) {
+        return None;
+    }
+    let mut node = hash_of;
+    for _ in 0..(*leaves >> height).trailing_ones() {
+        node = hash(&[&[1], &peaks.pop()?, &node]);
     }
     peaks.push(node);
-    *leaves += 1;
+    *leaves += 1 << height;
+    Some(())
 }
 
 fn fold(peaks: &[[u8; 32]]) -> [u8; 32] {
@@ -265,6 +399,20 @@ impl State {
             next_group: 1,
             next_run: 1,
             next_space: 16,
+        }
+    }
+
+    fn read(f: &mut Take<'_>) -> Self {
+        Self {
+            next_seqno: f.u64(),
+            chain: f.bytes(16).try_into().unwrap(),
+            leaves: f.u64(),
+            peaks: (0..f.u64()).map(|_| f.bytes(32).try_into().unwrap()).collect(),
+            totals: std::array::from_fn(|_| f.u64()),
+            newest_ns: f.u64(),
+            next_group: f.u64(),
+            next_run: f.u64(),
+            next_space: f.u32(),
         }
     }
 
@@ -296,13 +444,20 @@ impl Log {
         let mut files = Files::new();
         let mut state = State::new();
         let mut listed = Vec::new();
-        for (index, batches) in self.segments.iter().enumerate() {
-            let id = index as u32 + 1;
+        let mut own = 0;
+        // The last segment is the writer's.
+        let empty = vec![Vec::new()];
+        let more = if self.was(self.segments.len() - 1).is_some() { &empty[..] } else { &[] };
+        let last = self.segments.len() + more.len() - 1;
+        for (index, batches) in self.segments.iter().chain(more).enumerate() {
+            let was = self.was(index);
+            let id = was.map_or(own + 1, |(id, _)| *id);
+            own += u32::from(was.is_none());
             let salt = crc(0, &[&self.store, &id.to_le_bytes()]);
             let crc_at = |at: usize, bytes: &[u8]| crc(salt, &[&(at as u64).to_le_bytes(), bytes]);
             listed.push((id, state.next_seqno));
             let mut out = b"annalseg".to_vec();
-            out.extend_from_slice(&1u16.to_le_bytes());
+            out.extend_from_slice(&if was.is_some() { 2u16 } else { 1 }.to_le_bytes());
             out.push(0);
             out.extend_from_slice(&0u32.to_le_bytes());
             out.extend_from_slice(&self.store);
@@ -320,11 +475,19 @@ impl Log {
                 let bytes = batch_bytes(batch, at, &mut state, &mut parts, &crc_at)?;
                 out.extend_from_slice(&bytes);
             }
-            if index + 1 < self.segments.len() {
+            if index < last {
                 let tail = out.len();
+                let mut own_chain = Vec::new();
+                if let Some((_, said)) = was {
+                    // What can be computed is; the rest is said.
+                    own_chain = state.chain.to_vec();
+                    let (next_seqno, leaves, peaks) = (state.next_seqno, state.leaves, state.peaks.clone());
+                    state = State { next_seqno, leaves, peaks, ..said.clone() };
+                }
                 let mut footer = (tail as u64).to_le_bytes().to_vec();
                 footer.extend_from_slice(&state.fixed());
                 footer.extend_from_slice(&fold(&state.peaks));
+                footer.extend_from_slice(&own_chain);
                 footer.extend_from_slice(&(footer.len() as u32).to_le_bytes());
                 let check = crc_at(tail, &footer);
                 out.extend_from_slice(&footer);
@@ -339,13 +502,18 @@ impl Log {
         Some(files)
     }
 
+    /// Of a segment that compaction made, its number and what its footer says.
+    fn was(&self, segment: usize) -> Option<&(u32, State)> {
+        self.rewritten.get(segment)?.as_ref()
+    }
+
     fn manifest(&self, files: &Files, listed: &[(u32, u64)], state: &State) -> Vec<u8> {
         let len = |id: u32| files[&PathBuf::from(format!("s/segments/{id:08}.seg"))].len() as u64;
         let mut out = b"annalman".to_vec();
         out.extend_from_slice(&self.store);
         let check = crc(0, &[&out]);
         out.extend_from_slice(&check.to_le_bytes());
-        let mut body = 1u16.to_le_bytes().to_vec();
+        let mut body = if self.erased.is_some() { 2u16 } else { 1 }.to_le_bytes().to_vec();
         body.extend_from_slice(&self.store);
         body.extend_from_slice(&7u64.to_le_bytes());
         body.extend_from_slice(&(listed.len() as u64).to_le_bytes());
@@ -360,7 +528,7 @@ impl Log {
             }
         }
         body.extend_from_slice(&0u64.to_le_bytes());
-        body.extend_from_slice(&1u32.to_le_bytes());
+        body.extend_from_slice(&listed.first().unwrap().0.to_le_bytes());
         body.extend_from_slice(&96u64.to_le_bytes());
         body.extend_from_slice(&State::new().fixed());
         let tail = len(listed.last().unwrap().0);
@@ -369,6 +537,10 @@ impl Log {
         body.extend_from_slice(&tail.to_le_bytes());
         body.extend_from_slice(&state.fixed());
         body.extend_from_slice(&1u64.to_le_bytes());
+        if let Some((next, erased)) = &self.erased {
+            body.extend_from_slice(&next.to_le_bytes());
+            erased.iter().for_each(|total| body.extend_from_slice(&total.to_le_bytes()));
+        }
         let len = (body.len() as u32).to_le_bytes();
         let check = crc(0, &[&self.store, &28u64.to_le_bytes(), &len, &body]);
         out.extend_from_slice(&check.to_le_bytes());
@@ -388,8 +560,11 @@ fn batch_bytes(
     let mut out = vec![0; 48];
     let first = state.next_seqno;
     let (mut peaks, mut leaves) = (Vec::new(), 0);
-    for (index, record) in batch.records.iter().enumerate() {
+    let mut seqno = first;
+    let mut whole = None;
+    for record in &batch.records {
         let start = out.len();
+        let mut takes = 1;
         out.extend_from_slice(&[0; 8]);
         match record {
             Rec::Part { group, namespace, raw_start, raw_len, codec, encoded } => {
@@ -417,17 +592,49 @@ fn batch_bytes(
                 out.extend_from_slice(tail);
                 // What readers may skip has no part in the ledger.
                 if *kind < 128 {
-                    let seqno = (first + index as u64).to_le_bytes();
+                    let seqno = seqno.to_le_bytes();
                     let leaf = hash(&[&[0], salt, &[*kind, 1], &seqno, head]);
                     push(&mut peaks, &mut leaves, leaf);
                     sum(state, *kind, head, tail.len() as u64, (out.len() - start) as u64)?;
                 }
+            }
+            Rec::Erased { count, nodes } => {
+                out.extend_from_slice(&[ERASED, 1]);
+                varint(&mut out, *count);
+                varint(&mut out, nodes.len() as u64);
+                for node in nodes {
+                    push_node(&mut peaks, &mut leaves, *node)?;
+                    put_node(&mut out, node);
+                }
+                takes = *count;
+            }
+            Rec::ErasedBatches { seqnos, batches, node } => {
+                out.extend_from_slice(&[ERASED_BATCHES, 1]);
+                varint(&mut out, *seqnos);
+                varint(&mut out, *batches);
+                node.iter().for_each(|node| put_node(&mut out, node));
+                whole = *node;
+                takes = *seqnos;
+            }
+            Rec::Rest { group, namespace, codec, ranges, encoded } => {
+                out.extend_from_slice(&[GROUP_REST, 1]);
+                varint(&mut out, *group);
+                varint(&mut out, *namespace);
+                out.push(*codec);
+                varint(&mut out, ranges.len() as u64);
+                for (gap, len) in ranges {
+                    varint(&mut out, *gap);
+                    varint(&mut out, *len);
+                }
+                out.extend_from_slice(encoded);
+                state.next_group = state.next_group.max(group + 1);
             }
         }
         let len = (out.len() - start) as u32;
         out[start + 4..start + 8].copy_from_slice(&len.to_le_bytes());
         let check = crc_at(at + start, &out[start + 4..]);
         out[start..start + 4].copy_from_slice(&check.to_le_bytes());
+        seqno += takes;
     }
     let len = out.len() as u32;
     out[4..8].copy_from_slice(&len.to_le_bytes());
@@ -437,17 +644,25 @@ fn batch_bytes(
     out[32..48].copy_from_slice(&state.chain);
     let check = crc_at(at, &out[4..]);
     out[..4].copy_from_slice(&check.to_le_bytes());
+    if let Some(node) = whole {
+        push_node(&mut state.peaks, &mut state.leaves, node)?;
+    }
     if leaves > 0 {
         let leaf = hash(&[&[0], &fold(&peaks)]);
         push(&mut state.peaks, &mut state.leaves, leaf);
     }
     state.chain.copy_from_slice(&hash(&[&out])[..16]);
-    state.next_seqno += batch.records.len() as u64;
+    state.next_seqno = seqno;
     state.totals[0] += 1;
     state.totals[1] += batch.records.len() as u64;
     state.totals[8] += 48;
     state.newest_ns = state.newest_ns.max(batch.time_ns);
     Some(out)
+}
+
+fn put_node(out: &mut Vec<u8>, (height, hash): &Node) {
+    out.push(*height);
+    out.extend_from_slice(hash);
 }
 
 /// Adds a logical record to the totals, and notes the ids that it uses.
@@ -506,6 +721,7 @@ fn sum(state: &mut State, kind: u8, head: &[u8], tail: u64, bytes: u64) -> Optio
             }
             6
         }
+        8 => 6,
         _ => return None,
     };
     state.totals[room] += bytes.saturating_sub(recipes + chain);
@@ -661,6 +877,8 @@ impl Log {
             if *kind == 5
                 && let Some(frame) = Frame::parse(head)
             {
+                // Of a run that was dropped the frames that forks share may be left alone; none here was a fork.
+                parents.entry(frame.run).or_insert(None);
                 frames.insert((frame.run, frame.seq), frame);
             }
             if *kind == 4
@@ -769,6 +987,13 @@ impl Log {
             raw.insert(group, out);
         }
         for record in self.segments.iter_mut().flatten().flat_map(|batch| &mut batch.records) {
+            if let Rec::Rest { codec, ranges, encoded, .. } = record
+                && *codec == 1
+            {
+                let mut out = vec![0; ranges.iter().map(|(_, len)| *len as usize).sum()];
+                zstd::stream::read::Decoder::new(&encoded[..]).unwrap().read_exact(&mut out).unwrap();
+                (*encoded, *codec) = (out, 0);
+            }
             if let Rec::Part { group, codec, encoded, raw_start, raw_len, .. } = record
                 && *codec == 1
             {

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use annals::io::sim::SimIo;
 use annals::io::{Io, Open};
 use annals::{
-    Checkpoint, Difference, ErrorKind, Frame as Spec, History, Options, RunSpec, ScanRange, Status, Store,
+    Checkpoint, CompactOptions, Difference, ErrorKind, Frame as Spec, History, Options, RunSpec, ScanRange,
+    Status, Store,
 };
 
-use crate::forge::{Bat, Files, Frame, Log, Rec, Reference, varint};
+use crate::forge::{Bat, Files, Frame, Log, Rec, Reference, crc, varint};
 use crate::support::{Rng, Talk, on, record, seed};
 
 fn options(sim: &SimIo) -> Options {
@@ -91,11 +92,34 @@ fn session(sim: &SimIo, names: [&str; 2], rounds: u64) {
     store.close().unwrap();
 }
 
-fn victim() -> Victim {
+/// Drops the run that another one was forked from and a whole one, ends keys, and takes all that out of the log; what
+/// stays last is there still, so that a checkpoint can be compared to its end.
+fn compact(sim: &SimIo) {
+    let store = Store::open_with("s", options(sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new("gone")).unwrap();
+    record(&run, &mut Talk::new("gone"), 12);
+    run.end(Status::Ok).unwrap();
+    let latest = space.keyspace("latest", History::Latest).unwrap();
+    for round in 0..20 {
+        latest.put(b"key", format!("value {round}")).unwrap();
+    }
+    for name in ["gone", "one"] {
+        space.drop_run(name, "rule", "").unwrap();
+    }
+    store.compact(&CompactOptions::default()).unwrap();
+    space.keyspace("k", History::All).unwrap().put(b"last", "it stays").unwrap();
+    store.close().unwrap();
+}
+
+fn victim(compacted: bool) -> Victim {
     let sim = SimIo::new(5);
     session(&sim, ["one", "two"], 4);
     let older = files(&sim);
     session(&sim, ["three", "four"], 3);
+    if compacted {
+        compact(&sim);
+    }
     let checkpoint = Store::open_read_only_with("s", options(&sim)).unwrap().checkpoint().unwrap();
     let at_checkpoint = files(&sim);
     session(&sim, ["five", "six"], 2);
@@ -107,6 +131,7 @@ fn victim() -> Victim {
     let store = open(&now).unwrap();
     // What came after the checkpoint is none of its business.
     assert_eq!(store.verify_against(&checkpoint).unwrap().differences, []);
+    assert_eq!(store.verify_against(&checkpoint).unwrap().erased, 0);
     assert!(store.checkpoint().unwrap().leaves > checkpoint.leaves);
     assert_eq!(store.verify().unwrap().damaged, []);
     Victim {
@@ -161,6 +186,23 @@ const CLEVER: [&str; 24] = [
     "the directory rolled back",
     "another store under this one's name",
 ];
+
+/// Edits of what compaction writes, after which everything is made to add up again.
+const REWRITTEN: [&str; 9] = [
+    "a node of erased records changed",
+    "a node of erased batches changed",
+    "erased records counted otherwise",
+    "erased batches counted otherwise",
+    "a record put in erased ones' place",
+    "what is left of a group changed",
+    "ranges of what is left of a group changed",
+    "what a rewritten footer says changed",
+    "what a manifest says of rewriting changed",
+];
+
+/// A record taken out as compaction does it, with the node that stands for it: that is forgetting, whoever does it. Nothing else may
+/// have changed then.
+const FORGOTTEN: &str = "a record erased as compaction does";
 
 /// Edits that change how things are stored and nothing that was recorded.
 const HARMLESS: [&str; 5] = [
@@ -237,10 +279,37 @@ fn pick(log: &Log, covered: usize, kinds: &[u8], rng: &mut Rng) -> Option<(usize
     (!all.is_empty()).then(|| all[rng.below(all.len())])
 }
 
+/// A record of the batches that the checkpoint covers of which something holds: its batch and index.
+fn pick_any(
+    log: &Log,
+    covered: usize,
+    rng: &mut Rng,
+    holds: impl Fn(&Rec) -> bool,
+) -> Option<(usize, usize)> {
+    let batches = log.segments.iter().flatten().enumerate().take(covered);
+    let all: Vec<(usize, usize)> = batches
+        .flat_map(|(at, batch)| (0..batch.records.len()).map(move |index| (at, index, batch)))
+        .filter(|(_, index, batch)| holds(&batch.records[*index]))
+        .map(|(at, index, _)| (at, index))
+        .collect();
+    (!all.is_empty()).then(|| all[rng.below(all.len())])
+}
+
+/// Another number, mostly a near one.
+fn otherwise(number: u64, rng: &mut Rng) -> u64 {
+    match rng.below(4) {
+        0 => number.wrapping_add(1 + rng.next() % 1000),
+        1 => number ^ 1 << rng.below(64),
+        2 => number.saturating_sub(1),
+        _ => number + 1,
+    }
+}
+
 fn head_of(log: &mut Log, (batch, index): (usize, usize)) -> &mut Vec<u8> {
     match &mut log.get(batch).records[index] {
         Rec::Logical { head, .. } => head,
-        Rec::Part { encoded, .. } => encoded,
+        Rec::Part { encoded, .. } | Rec::Rest { encoded, .. } => encoded,
+        Rec::Erased { .. } | Rec::ErasedBatches { .. } => unreachable!("it has no head"),
     }
 }
 
@@ -309,8 +378,8 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
             varint(tail, recipe.len() as u64);
             tail.extend_from_slice(&recipe);
             let namespace = log.segments.iter().flatten().flat_map(|b| &b.records).find_map(|r| match r {
-                Rec::Part { namespace, .. } => Some(*namespace),
-                Rec::Logical { .. } => None,
+                Rec::Part { namespace, .. } | Rec::Rest { namespace, .. } => Some(*namespace),
+                _ => None,
             })?;
             let part = Rec::Part {
                 group,
@@ -418,6 +487,119 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
             let last = log.segments.len() - 1;
             log.segments[last].extend(more);
         }
+        "a node of erased records changed" => {
+            let (batch, index) = pick_any(
+                &log,
+                covered,
+                rng,
+                |record| matches!(record, Rec::Erased { nodes, .. } if !nodes.is_empty()),
+            )?;
+            let Rec::Erased { nodes, .. } = &mut log.get(batch).records[index] else { return None };
+            let at = rng.below(nodes.len());
+            match rng.below(3) {
+                0 => nodes[at].0 ^= 1,
+                1 => drop(nodes.remove(at)),
+                _ => nodes[at].1[rng.below(32)] ^= 1 << rng.below(8),
+            }
+        }
+        "a node of erased batches changed" => {
+            let (batch, index) = pick_any(&log, covered, rng, |record| {
+                matches!(record, Rec::ErasedBatches { node: Some(_), .. })
+            })?;
+            let Rec::ErasedBatches { node, .. } = &mut log.get(batch).records[index] else { return None };
+            match (rng.below(3), node) {
+                (0, node) => *node = None,
+                (1, Some(node)) => node.0 ^= 1,
+                (_, Some(node)) => node.1[rng.below(32)] ^= 1 << rng.below(8),
+                _ => {}
+            }
+        }
+        "erased records counted otherwise" => {
+            let (batch, index) = pick_any(&log, covered, rng, |record| matches!(record, Rec::Erased { .. }))?;
+            let Rec::Erased { count, .. } = &mut log.get(batch).records[index] else { return None };
+            *count = otherwise(*count, rng);
+        }
+        "erased batches counted otherwise" => {
+            let (batch, index) =
+                pick_any(&log, covered, rng, |record| matches!(record, Rec::ErasedBatches { .. }))?;
+            let Rec::ErasedBatches { seqnos, batches, .. } = &mut log.get(batch).records[index] else {
+                return None;
+            };
+            // How many batches they were is told nobody: it is there for totals.
+            match rng.below(4) {
+                0 => *batches = otherwise(*batches, rng),
+                _ => *seqnos = otherwise(*seqnos, rng),
+            }
+        }
+        "a record put in erased ones' place" => {
+            let (batch, index) = pick_any(&log, covered, rng, |record| {
+                matches!(record, Rec::Erased { .. } | Rec::ErasedBatches { .. })
+            })?;
+            let from = pick(&log, covered, &[], rng)?;
+            log.get(batch).records[index] = log.get(from.0).records[from.1].clone();
+        }
+        "what is left of a group changed" => {
+            let (batch, index) = pick_any(&log, covered, rng, |record| matches!(record, Rec::Rest { .. }))?;
+            let Rec::Rest { group, encoded, codec, .. } = &mut log.get(batch).records[index] else {
+                return None;
+            };
+            match rng.below(6) {
+                0 => *group += 1 + rng.next() % 3,
+                1 => *codec ^= 1,
+                2 => encoded.truncate(rng.below(encoded.len())),
+                _ => {
+                    let at = rng.below(encoded.len());
+                    encoded[at] ^= 1 << rng.below(8);
+                }
+            }
+        }
+        "ranges of what is left of a group changed" => {
+            let (batch, index) = pick_any(&log, covered, rng, |record| matches!(record, Rec::Rest { .. }))?;
+            let Rec::Rest { ranges, .. } = &mut log.get(batch).records[index] else { return None };
+            let at = rng.below(ranges.len());
+            match rng.below(4) {
+                0 => ranges[at].0 = otherwise(ranges[at].0, rng),
+                1 => ranges[at].1 = otherwise(ranges[at].1, rng),
+                2 => drop(ranges.remove(at)),
+                _ => ranges.insert(at, (1 + rng.next() % 9, 1 + rng.next() % 9)),
+            }
+        }
+        "what a rewritten footer says changed" => {
+            let mut said: Vec<_> = log.rewritten.iter_mut().flatten().collect();
+            let at = rng.below(said.len().max(1));
+            let (_, state) = said.get_mut(at)?;
+            match rng.below(6) {
+                0 => state.next_group = otherwise(state.next_group, rng),
+                1 => state.next_run = otherwise(state.next_run, rng),
+                2 => state.next_space = otherwise(u64::from(state.next_space), rng) as u32,
+                3 => state.newest_ns = otherwise(state.newest_ns, rng),
+                _ => {
+                    let total = rng.below(9);
+                    state.totals[total] = otherwise(state.totals[total], rng);
+                }
+            }
+        }
+        "what a manifest says of rewriting changed" => {
+            let (next, erased) = log.erased.as_mut()?;
+            match rng.below(4) {
+                0 => *next = next.wrapping_add(1 + rng.below(3) as u32).wrapping_sub(2),
+                _ => {
+                    let total = rng.below(9);
+                    erased[total] = otherwise(erased[total], rng);
+                }
+            }
+        }
+        FORGOTTEN => {
+            let (batch, index) = pick(&log, covered, &[], rng)?;
+            let seqno = log.first_seqno(batch) + log.get(batch).seqnos_before(index);
+            let Rec::Logical { kind, salt, head, .. } = &log.get(batch).records[index] else { return None };
+            let parts = [&[0], &salt[..], &[*kind, 1], &seqno.to_le_bytes(), head];
+            let node = (0, *blake3::hash(&parts.concat()).as_bytes());
+            log.get(batch).records[index] = Rec::Erased { count: 1, nodes: vec![node] };
+            // It may stand in a rewritten segment alone.
+            let segment = log.segment_of(batch);
+            log.rewritten.get(segment)?.as_ref()?;
+        }
         "the directory rolled back" => {
             return match rng.below(2) {
                 0 => Some(victim.older.clone()),
@@ -455,7 +637,12 @@ fn harmless(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
         "groups stored another way" => log.decompress(),
         "segments joined" => {
             let at = rng.below(log.segments.len() - 1);
+            // One that compaction made says what the log said behind it.
+            if log.rewritten[at..at + 2].iter().any(Option::is_some) {
+                return None;
+            }
             let next = log.segments.remove(at + 1);
+            log.rewritten.remove(at + 1);
             log.segments[at].extend(next);
         }
         "times of batches changed" => {
@@ -480,10 +667,21 @@ enum Caught {
     Harmless,
     /// The records that the checkpoint covers are the same, by the forger's own reading; what came later is not.
     AfterIt,
+    /// A record is gone, with the node that stands for it there, and all others are what they were.
+    Forgotten,
     Missed,
 }
 
-fn judge(victim: &Victim, files: &Files) -> Caught {
+/// Whether just one logical record is not there any more.
+fn one_less(log: &Log, was: &Log) -> bool {
+    let all = |log: &Log| log.logical(usize::MAX).into_iter().flatten().collect::<Vec<_>>();
+    let (now, was) = (all(log), all(was));
+    let there: Vec<_> = was.iter().filter(|record| !now.contains(record)).collect();
+    let new: Vec<_> = now.iter().filter(|record| !was.contains(record)).collect();
+    matches!((&there[..], &new[..]), ([gone], [node]) if gone.0 == node.0 && node.1 == 17)
+}
+
+fn judge(victim: &Victim, how: &str, files: &Files) -> Caught {
     let typed = |error: &annals::Error| {
         assert!(
             !matches!(error.kind(), ErrorKind::Bug | ErrorKind::Poisoned | ErrorKind::Locked),
@@ -515,6 +713,7 @@ fn judge(victim: &Victim, files: &Files) -> Caught {
             let leaves = victim.checkpoint.leaves as usize;
             match Log::read(files).logical(leaves) == victim.log.logical(leaves) {
                 true => Caught::AfterIt,
+                false if how == FORGOTTEN && one_less(&Log::read(files), &victim.log) => Caught::Forgotten,
                 false => Caught::Missed,
             }
         }
@@ -523,20 +722,51 @@ fn judge(victim: &Victim, files: &Files) -> Caught {
 
 #[test]
 fn an_older_checkpoint_catches_every_rewrite_that_a_plain_check_does_not() {
+    catches_every_rewrite(
+        false,
+        "rewrites::an_older_checkpoint_catches_every_rewrite_that_a_plain_check_does_not",
+    );
+}
+
+/// The same of a store that was compacted: segments that it made, and what stands in them for what went.
+#[test]
+fn a_checkpoint_catches_every_rewrite_of_what_compaction_made() {
+    catches_every_rewrite(true, "rewrites::a_checkpoint_catches_every_rewrite_of_what_compaction_made");
+}
+
+fn catches_every_rewrite(compacted: bool, test: &str) {
     let tried: usize =
         std::env::var("ANNALS_REWRITES").ok().and_then(|text| text.parse().ok()).unwrap_or(3000);
-    let seed = seed(31, "rewrites::an_older_checkpoint_catches_every_rewrite_that_a_plain_check_does_not");
+    let seed = seed(31, test);
     println!("with ANNALS_REWRITES={tried}");
-    let victim = victim();
+    let victim = victim(compacted);
+    if compacted {
+        let records =
+            || victim.log.segments.iter().flatten().take(victim.covered).flat_map(|batch| &batch.records);
+        let count = |holds: fn(&Rec) -> bool| records().filter(|record| holds(record)).count();
+        let kinds = [
+            count(|record| matches!(record, Rec::Erased { nodes, .. } if !nodes.is_empty())),
+            count(|record| matches!(record, Rec::ErasedBatches { node: Some(_), .. })),
+            count(|record| matches!(record, Rec::Rest { .. })),
+        ];
+        println!("erased, erased batches, rests of groups: {kinds:?}");
+        assert!(kinds.iter().all(|count| *count > 0), "{kinds:?}");
+    }
     // The forger writes what the engine does: else it would be caught for its own mistakes.
     let again = Log::read(&victim.log.write().unwrap());
     assert!(again == victim.log);
     let mut relinked = victim.log.clone();
     relinked.relink();
     assert!(relinked == victim.log);
-    assert_eq!(judge(&victim, &victim.log.write().unwrap()), Caught::Harmless);
+    assert_eq!(judge(&victim, "", &victim.log.write().unwrap()), Caught::Harmless);
 
-    let kinds: Vec<&str> = PLAIN.into_iter().chain(CLEVER).chain(HARMLESS).collect();
+    let mut clever_kinds = CLEVER.to_vec();
+    if compacted {
+        clever_kinds.extend(REWRITTEN);
+        clever_kinds.push(FORGOTTEN);
+    }
+    let harmless_from = PLAIN.len() + clever_kinds.len();
+    let kinds: Vec<&str> = PLAIN.into_iter().chain(clever_kinds).chain(HARMLESS).collect();
     let mut counts: BTreeMap<(usize, Caught), usize> = BTreeMap::new();
     let mut missed = Vec::new();
     let (mut done, mut round) = (0, 0u64);
@@ -546,35 +776,46 @@ fn an_older_checkpoint_catches_every_rewrite_that_a_plain_check_does_not() {
         // Harmless ones are few: they are there to show that content is compared, and what passes.
         let kind = match rng.below(20) {
             0..7 => rng.below(PLAIN.len()),
-            7..19 => PLAIN.len() + rng.below(CLEVER.len()),
-            _ => PLAIN.len() + CLEVER.len() + rng.below(HARMLESS.len()),
+            7..19 => rng.below(harmless_from - PLAIN.len()) + PLAIN.len(),
+            _ => harmless_from + rng.below(HARMLESS.len()),
         };
         let how = kinds[kind];
         let made = match kind {
             kind if kind < PLAIN.len() => plain(&victim, how, &mut rng),
-            kind if kind < PLAIN.len() + CLEVER.len() => clever(&victim, how, &mut rng),
+            kind if kind < harmless_from => clever(&victim, how, &mut rng),
             _ => harmless(&victim, how, &mut rng),
         };
         // What came out as it was is no rewrite.
         let Some(made) = made.filter(|made| *made != victim.now) else { continue };
         done += 1;
-        let caught = judge(&victim, &made);
+        let caught = judge(&victim, how, &made);
         *counts.entry((kind, caught)).or_default() += 1;
-        let expected_harmless = kind >= PLAIN.len() + CLEVER.len();
+        let expected_harmless = kind >= harmless_from;
         if caught == Caught::Missed || (expected_harmless && caught != Caught::Harmless) {
             missed.push((how, round, caught));
         }
     }
     let count = |kind, caught| counts.get(&(kind, caught)).copied().unwrap_or(0);
-    let line = |how: &str, all: usize, row: [usize; 5]| {
-        let [plainly, checkpoint, harmless, after, missed] = row;
-        println!("{how:<45} {all:>8} {plainly:>8} {checkpoint:>10} {harmless:>8} {after:>8} {missed:>6}");
+    let line = |how: &str, all: usize, row: [usize; 6]| {
+        let [plainly, checkpoint, harmless, after, forgotten, missed] = row;
+        println!(
+            "{how:<45} {all:>8} {plainly:>8} {checkpoint:>10} {harmless:>8} {after:>8} {forgotten:>8} {missed:>6}"
+        );
     };
-    println!("caught plainly, by the checkpoint alone, harmless, only later records changed, missed:");
-    let mut sums = [0; 5];
+    println!(
+        "caught plainly, by the checkpoint alone, harmless, only later records changed, forgotten, missed:"
+    );
+    let mut sums = [0; 6];
     for (kind, how) in kinds.iter().enumerate() {
-        let row = [Caught::Plainly, Caught::ByCheckpoint, Caught::Harmless, Caught::AfterIt, Caught::Missed]
-            .map(|caught| count(kind, caught));
+        let row = [
+            Caught::Plainly,
+            Caught::ByCheckpoint,
+            Caught::Harmless,
+            Caught::AfterIt,
+            Caught::Forgotten,
+            Caught::Missed,
+        ]
+        .map(|caught| count(kind, caught));
         line(how, row.iter().sum(), row);
         row.iter().zip(&mut sums).for_each(|(n, sum)| *sum += n);
     }
@@ -588,7 +829,7 @@ fn an_older_checkpoint_catches_every_rewrite_that_a_plain_check_does_not() {
 
 #[test]
 fn a_comparison_says_where() {
-    let victim = victim();
+    let victim = victim(false);
     let leaves = victim.checkpoint.leaves;
     let compare = |files: &Files| open(files).unwrap().verify_against(&victim.checkpoint).unwrap();
     // One value among many: just its leaf, and its seqno in it.
@@ -620,4 +861,44 @@ fn a_comparison_says_where() {
     let found = damaged.verify_against(&victim.checkpoint).unwrap();
     assert!(matches!(found.differences[..], [Difference::Unreadable { .. }]), "{found:?}");
     assert_eq!(damaged.checkpoint().unwrap_err().kind(), ErrorKind::Damaged);
+}
+
+/// What a rewritten segment's footer says is taken over by whoever reads on, so all of it that its batches say, too, has to agree.
+#[test]
+fn a_rewritten_footer_that_says_other_than_its_batches_is_refused() {
+    let victim = victim(true);
+    let store = Store::open_read_only_with("s", options(&disk_of(&victim.now))).unwrap().id().0;
+    let mut tried = 0;
+    for (path, whole) in &victim.now {
+        let id = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u32>().ok());
+        let Some(id) = id.filter(|id| *id >= 1 << 31 && path.extension().is_some_and(|end| end == "seg"))
+        else {
+            continue;
+        };
+        let end = whole.len() - 16;
+        let len = u32::from_le_bytes(whole[end..end + 4].try_into().unwrap()) as usize;
+        let tail = end - len;
+        // The next record's number, the ledger's first peak, the digest of the last batch here.
+        for at in [tail + 8, tail + 48, end - 1] {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            let salt = crc(0, &[&store, &id.to_le_bytes()]);
+            let check = crc(salt, &[&(tail as u64).to_le_bytes(), &bytes[tail..end + 4]]);
+            bytes[end + 4..end + 8].copy_from_slice(&check.to_le_bytes());
+            let mut files = victim.now.clone();
+            // The tables know where the log's end is: without them it is read from its beginning.
+            files.retain(|path, _| path.extension().is_none_or(|end| end != "tbl"));
+            files.insert(path.clone(), bytes);
+            let what = match open(&files).and_then(|store| store.verify()) {
+                Ok(report) => report.damaged.iter().map(|problem| problem.what.clone()).collect::<String>(),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+                    error.to_string()
+                }
+            };
+            assert!(what.contains("footer"), "byte {at} of {} is believed: {what:?}", path.display());
+            tried += 1;
+        }
+    }
+    assert!(tried >= 3, "{tried}");
 }

@@ -19,6 +19,7 @@
 )]
 
 mod closing;
+mod compacting;
 mod crashes;
 mod driver;
 mod failures;

@@ -16,6 +16,8 @@
 mod body;
 mod detect;
 mod file;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod json;
 mod key;
 mod profile;

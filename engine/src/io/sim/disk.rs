@@ -42,6 +42,8 @@ pub(super) struct State {
     pub(super) locks: BTreeMap<Ino, Vec<(u64, Lock)>>,
     /// Files without a name, kept while somebody has them open.
     unlinked: BTreeSet<Ino>,
+    /// Of each misdirected write, the file that it was meant for and the one that it came to.
+    misdirected: Vec<(PathBuf, PathBuf)>,
     now_ns: u64,
     monotonic_ns: u64,
     seed: u64,
@@ -62,6 +64,7 @@ impl SimIo {
             ops: Vec::new(),
             faults: Faults::default(),
             capacity: None,
+            misdirected: Vec::new(),
             handles: BTreeMap::new(),
             handle_next: 0,
             locks: BTreeMap::new(),
@@ -89,6 +92,12 @@ impl SimIo {
     #[must_use]
     pub fn op_count(&self) -> usize {
         self.state().ops.len()
+    }
+
+    /// Of each misdirected write that came anywhere, the file that it was meant for and the one that it came to.
+    #[must_use]
+    pub fn misdirected(&self) -> Vec<(PathBuf, PathBuf)> {
+        self.state().misdirected.clone()
     }
 
     /// BLAKE3 over the history's operations: equal for equal runs.
@@ -224,7 +233,7 @@ impl State {
     }
 
     /// Puts bytes that were meant for `from` of `ino` into other sectors, as far as the file there reaches.
-    pub(super) fn misdirect(&mut self, ino: Ino, from: usize, bytes: &[u8], seed: u64) {
+    pub(super) fn misdirect(&mut self, (ino, meant): (Ino, &Path), from: usize, bytes: &[u8], seed: u64) {
         let mut rng = SplitMix64::new(seed);
         let named = self.tree.dirs.iter().flat_map(|(dir, names)| names.iter().map(move |name| (dir, name)));
         let mut files: Vec<(PathBuf, Ino)> = named
@@ -244,6 +253,7 @@ impl State {
             return;
         }
         let bytes: Arc<[u8]> = Arc::from(&bytes[..bytes.len().min(len - offset)]);
+        self.misdirected.push((meant.to_owned(), path.clone()));
         put(self.tree.bytes_mut(*victim), offset, &bytes);
         self.log(Arc::from(path.as_path()), What::Write { ino: *victim, offset, bytes });
     }

@@ -58,7 +58,7 @@ impl SimFile {
             }
             Some(Fault::Misdirected(seed)) => {
                 state.grow(self.ino, &self.path, from + bytes.len());
-                state.misdirect(self.ino, from, bytes, seed);
+                state.misdirect((self.ino, &self.path), from, bytes, seed);
                 return Ok(());
             }
         }

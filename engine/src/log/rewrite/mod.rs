@@ -269,4 +269,4 @@ fn erased(seqno: Seqno, record: &RawRecord<'_>) -> std::result::Result<Erased, C
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -3,4 +3,4 @@
 mod any;
 mod forgotten;
 mod hostile;
-mod sample;
+pub(crate) mod sample;

@@ -82,6 +82,9 @@ pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
             work.remove(&taken.collect::<Vec<_>>());
             drop(looked);
             core.index.remove_unlisted_tables();
+            // A power cut must not bring back what is said to be gone.
+            core.io.sync_dir(&core.paths.segments())?;
+            core.io.sync_dir(&core.paths.tables())?;
             // Who reads the old generation in another process has its files open.
             if !old.try_lock(Lock::Exclusive)? {
                 report.pending_bytes = report.rewritten_bytes;

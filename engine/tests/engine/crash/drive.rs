@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use annals::io::sim::SimIo;
 use annals::{
-    CompactOptions, Component, Durability, Frame, History, Keyspace, Namespace, Options, Result, Run,
-    RunSpec, Severity, Status, Store,
+    Checkpoint, CompactOptions, Component, Durability, ErrorKind, Frame, History, Keep, Keyspace, Namespace,
+    Options, Policy, Result, Rule, Run, RunSpec, Severity, Share, Status, Store,
 };
 
 use super::STORE;
-use super::model::{Model, ModelFrame, ModelRun, SPACES};
+use super::model::{Model, ModelFrame, ModelRun, PIN, SPACES};
 
 /// One operation. Where it makes no sense (a snapshot before a frame), it does what it would need first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,10 +56,22 @@ pub(super) enum Op {
     Severity,
     /// What is dead is taken out of the log.
     Compact,
+    /// That, and what lives is packed anew.
+    Recompress,
+    /// One of the runs there are is dropped; it is refused if that is open or pinned.
+    DropRun,
+    /// The current run is kept whatever is said of it, or no longer.
+    Pin,
+    /// One of the runs there are is dropped, and its bytes go at once.
+    Forget,
+    /// All that failed or was abandoned is dropped.
+    Sweep,
+    /// A checkpoint to hold against whatever comes after.
+    Checkpoint,
 }
 
 /// All of them. The first ten are what is gone through exhaustively.
-pub(super) const OPS: [Op; 21] = [
+pub(super) const OPS: [Op; 27] = [
     Op::Put,
     Op::Delete,
     Op::Batch,
@@ -81,6 +93,12 @@ pub(super) const OPS: [Op; 21] = [
     Op::Abandon,
     Op::Severity,
     Op::Compact,
+    Op::Recompress,
+    Op::DropRun,
+    Op::Pin,
+    Op::Forget,
+    Op::Sweep,
+    Op::Checkpoint,
 ];
 
 /// How many of [`OPS`] are gone through exhaustively.
@@ -119,6 +137,8 @@ pub(super) struct Commit {
     pub(super) failed: bool,
     /// It is known whether it was taken.
     pub(super) sure: bool,
+    /// Taken when nothing but this and what came before was there.
+    pub(super) checkpoint: Option<Arc<Checkpoint>>,
 }
 
 #[derive(Debug)]
@@ -147,7 +167,14 @@ fn text(words: usize, salt: usize) -> String {
 impl Driver {
     /// A new store with its keyspaces and one run.
     pub(super) fn new(io: &SimIo, room: Room) -> Self {
-        let first = Commit { issued: 0, acknowledged: 0, state: "".into(), failed: false, sure: true };
+        let first = Commit {
+            issued: 0,
+            acknowledged: 0,
+            state: "".into(),
+            failed: false,
+            sure: true,
+            checkpoint: None,
+        };
         Self {
             io: io.clone(),
             room,
@@ -182,8 +209,21 @@ impl Driver {
         let known = done.is_ok() && durability == Durability::Disk;
         let acknowledged = if known { self.io.op_count() } else { usize::MAX };
         let (state, failed) = (self.model.say().into(), done.is_err());
-        self.commits.push(Commit { issued, acknowledged, state, failed, sure: true });
+        self.commits.push(Commit { issued, acknowledged, state, failed, sure: true, checkpoint: None });
         done
+    }
+
+    /// What is said by now may be on disk, and nobody says whether it is.
+    fn note_unsure(&mut self, issued: usize) {
+        let state = self.model.say().into();
+        self.commits.push(Commit {
+            issued,
+            acknowledged: usize::MAX,
+            state,
+            failed: false,
+            sure: false,
+            checkpoint: None,
+        });
     }
 
     pub(super) fn open(&mut self) -> Result<()> {
@@ -263,10 +303,15 @@ impl Driver {
                 Ok(())
             }
             Op::Severity => self.severity(),
-            Op::Compact => match self.store() {
-                Some(store) => store.compact(&CompactOptions::default()).map(drop),
-                None => Ok(()),
-            },
+            Op::Compact => self.compact(CompactOptions::default()),
+            Op::Recompress => {
+                self.compact(CompactOptions { recompress: Some(5), ..CompactOptions::default() })
+            }
+            Op::DropRun => self.drop_run(None),
+            Op::Forget => self.drop_run(Some("asked for")),
+            Op::Pin => self.pin(),
+            Op::Sweep => self.sweep(),
+            Op::Checkpoint => self.checkpoint(),
             Op::Reopen => {
                 self.close()?;
                 self.open()
@@ -323,6 +368,8 @@ impl Driver {
             frames,
             snapshots,
             gone: false,
+            dropped: None,
+            pinned: false,
         });
     }
 
@@ -396,8 +443,7 @@ impl Driver {
             self.note(issued, flushed, Durability::Disk)?;
         } else {
             // What is left goes in a batch of its own, before the one that finishes the frame.
-            let state = self.model.say().into();
-            self.commits.push(Commit { issued, acknowledged: usize::MAX, state, failed: false, sure: false });
+            self.note_unsure(issued);
         }
         let issued = self.io.op_count();
         let finished = open.finish(false);
@@ -454,8 +500,106 @@ impl Driver {
         Ok(())
     }
 
+    fn compact(&self, options: CompactOptions) -> Result<()> {
+        self.store().map_or(Ok(()), |store| store.compact(&options).map(drop))
+    }
+
+    /// Drops one of the runs that are there; with a reason it is forgotten.
+    fn drop_run(&mut self, why: Option<&'static str>) -> Result<()> {
+        let living: Vec<usize> =
+            (0..self.model.runs.len()).filter(|run| !self.model.runs[*run].gone).collect();
+        let Some(at) = (!living.is_empty()).then(|| living[self.count * 7 % living.len()]) else {
+            return self.record(Component::Llm);
+        };
+        let run = &mut self.model.runs[at];
+        let (name, held) = (run.name.clone(), run.pinned || run.status == Status::Open);
+        if !held {
+            (run.gone, run.dropped) =
+                (true, Some((if why.is_some() { "forget" } else { "own" }, why.unwrap_or(""))));
+        }
+        let (issued, space) = (self.io.op_count(), self.parts().0);
+        let done = match why {
+            Some(why) => space.forget(&name, why),
+            None => space.drop_run(&name, "own", ""),
+        };
+        if held {
+            return match done {
+                Err(error) if error.kind() == ErrorKind::Conflict => Ok(()),
+                Err(error) => Err(error),
+                Ok(dropped) => panic!("{name} is open or pinned and was dropped: {dropped:?}"),
+            };
+        }
+        let uid = self.note(issued, done, Durability::Disk)?.uid;
+        if why.is_some() {
+            self.compact(CompactOptions { must_go: vec![uid], ..CompactOptions::default() })?;
+            let (_, left) = space.still_held(uid)?;
+            let shared = self.model.shared_by_living(at);
+            assert_eq!(left.shared, shared, "{name} is shared up to there");
+            assert!(shared > 0 || left.segments.is_empty(), "of {name} there still is {left:?}");
+        }
+        Ok(())
+    }
+
+    fn pin(&mut self) -> Result<()> {
+        let at = self.current()?;
+        let run = &mut self.model.runs[at];
+        run.pinned = !run.pinned;
+        let (name, pinned) = (run.name.clone(), run.pinned);
+        let (issued, space) = (self.io.op_count(), self.parts().0);
+        let done = if pinned { space.pin(&name, PIN).map(drop) } else { space.unpin(&name).map(drop) };
+        self.note(issued, done, Durability::Disk)
+    }
+
+    fn sweep(&mut self) -> Result<()> {
+        let Some(store) = self.store().cloned() else { return Ok(()) };
+        let rule = |name: &str, status| Rule { statuses: vec![status], ..Rule::new(name, Keep::ForNs(0)) };
+        let rules = vec![rule("failed", Status::Failed), rule("abandoned", Status::Abandoned)];
+        let issued = self.io.op_count();
+        let swept = store
+            .plan_retention(&Policy { rules, sample: Share::ALL }, None)
+            .and_then(|plan| store.retain(plan));
+        // A commit for each rule that drops something: the first may be there without the second.
+        let mut commits = 0;
+        for (name, status) in [("failed", Status::Failed), ("abandoned", Status::Abandoned)] {
+            let runs = self.model.runs.iter_mut();
+            let doomed: Vec<_> =
+                runs.filter(|run| !run.gone && !run.pinned && run.status == status).collect();
+            commits += usize::from(!doomed.is_empty());
+            for run in doomed {
+                (run.gone, run.dropped) = (true, Some((name, "")));
+            }
+            if name == "failed" && commits > 0 {
+                self.note_unsure(issued);
+            }
+        }
+        if commits == 0 {
+            return swept.map(drop);
+        }
+        let swept = self.note(issued, swept, Durability::Disk)?;
+        assert_eq!(swept.held, 0, "{swept:?}");
+        Ok(())
+    }
+
+    fn checkpoint(&mut self) -> Result<()> {
+        let Some(store) = self.store().cloned() else { return Ok(()) };
+        let issued = self.io.op_count();
+        let taken = self.note(issued, store.checkpoint(), Durability::Disk)?;
+        if let Some(last) = self.commits.last_mut() {
+            last.checkpoint = Some(Arc::new(taken));
+        }
+        Ok(())
+    }
+
     fn replace(&mut self) -> Result<()> {
         let old = self.current()?;
+        if self.model.runs[old].pinned {
+            let again = RunSpec::new(&self.model.runs[old].name).replace(true);
+            return match self.parts().0.prepare_run(again) {
+                Err(error) if error.kind() == ErrorKind::Conflict => Ok(()),
+                Err(error) => Err(error),
+                Ok(_) => panic!("a pinned run can be replaced"),
+            };
+        }
         self.run = None;
         let name = self.model.runs[old].name.clone();
         let (issued, space) = (self.io.op_count(), self.parts().0);

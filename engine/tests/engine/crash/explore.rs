@@ -90,7 +90,7 @@ impl Explorer {
                         continue;
                     }
                     self.tally.distinct += 1;
-                    check(&disk, &recorded.commits[range.clone()], rng, &mut self.tally)
+                    check(&disk, &recorded.commits, range.clone(), rng, &mut self.tally)
                         .map_err(|what| format!("{what}\nafter {}", walk.point(how)))?;
                 }
             }

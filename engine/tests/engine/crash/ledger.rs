@@ -7,6 +7,10 @@ use annals::io::sim::SimIo;
 
 const SEGMENT_HEADER: usize = 96;
 const BATCH_HEADER: usize = 48;
+/// Ids of rewritten segments begin here.
+const FIRST_REWRITTEN: u32 = 1 << 31;
+/// Kinds up to here are leaves.
+const LAST_LOGICAL: u8 = 8;
 
 type Hash = [u8; 32];
 
@@ -16,45 +20,102 @@ pub(super) struct Ledger {
     pub(super) leaves: u64,
     pub(super) root: Hash,
     pub(super) batches: u64,
-    /// Whether a batch checks somewhere behind the last one that follows, in the same segment.
+    /// Whether a batch that checks somewhere behind the last one that follows, in the same segment, says that what is missing was
+    /// on disk.
     pub(super) goes_on_behind: bool,
 }
 
 /// Reads every batch of a store, from its first segment on, as far as batches follow each other.
 pub(super) fn read(disk: &SimIo, store: &Path) -> Ledger {
-    let (mut leaves, mut batches) = (Vec::new(), 0);
+    let (mut tree, mut batches) = (Tree::default(), 0);
     let (mut seqno, mut prev) = (1u64, [0; 16]);
-    let mut goes_on_behind = false;
-    for segment in 1u32.. {
+    let (mut goes_on_behind, mut rewritten) = (false, false);
+    let listed = listed(disk, store).filter(|listed| !listed.is_empty()).unwrap_or_else(|| vec![1]);
+    let after = listed.last().map_or(1, |last| last + 1);
+    for segment in listed.into_iter().chain(after..) {
         let Some(bytes) = disk.read(&store.join(format!("segments/{segment:08}.seg"))) else { break };
-        let Some(uuid) = bytes.get(15..31) else { break };
+        let (Some(uuid), Some(chain)) = (bytes.get(15..31), bytes.get(43..59)) else { break };
         let mut salt = crc32fast::Hasher::new();
         salt.update(uuid);
         salt.update(&segment.to_le_bytes());
         let salt = salt.finalize();
+        // What comes after a rewritten segment goes on from what stood there before.
+        if std::mem::replace(&mut rewritten, segment >= FIRST_REWRITTEN) || rewritten {
+            prev.copy_from_slice(chain);
+        }
         let mut at = SEGMENT_HEADER;
         while let Some(batch) = batch_at(&bytes, at, salt, seqno, prev) {
-            let records = records(batch, seqno);
-            let hashes: Vec<Hash> = records.iter().filter_map(|(_, hash)| *hash).collect();
-            if !hashes.is_empty() {
-                leaves.push(hash(&[&[0], &root(&hashes)]));
-            }
+            seqno += records(batch, seqno, &mut tree);
             batches += 1;
-            seqno += records.len() as u64;
             prev.copy_from_slice(&blake3::hash(batch).as_bytes()[..16]);
             at += batch.len();
         }
-        goes_on_behind = (at..bytes.len()).any(|at| whole_at(&bytes, at, salt).is_some());
+        goes_on_behind = (at..bytes.len())
+            .filter_map(|behind| whole_at(&bytes, behind, salt).filter(|batch| is_filled(batch, behind)))
+            .any(|batch| number(batch, 12).is_some_and(|synced| synced as usize > at));
     }
-    Ledger { leaves: leaves.len() as u64, root: root(&leaves), batches, goes_on_behind }
+    Ledger { leaves: tree.leaves, root: tree.root(), batches, goes_on_behind }
 }
 
-/// Whether a compaction has made some of its segments.
-pub(super) fn is_compacted(disk: &SimIo, store: &Path) -> bool {
-    let segments = store.join("segments");
-    disk.files()
-        .iter()
-        .any(|file| file.parent() == Some(&segments) && file.file_name().is_some_and(|name| name.len() > 12))
+/// The segments that the manifest lists, in the order of the log; `None` where it cannot be read.
+fn listed(disk: &SimIo, store: &Path) -> Option<Vec<u32>> {
+    let current = disk.read(&store.join("CURRENT"))?;
+    let name = std::str::from_utf8(&current).ok()?.split(' ').next()?.to_owned();
+    let manifest = disk.read(&store.join(name))?;
+    let (mut at, mut body) = (28, None);
+    while let Some(len) = manifest.get(at..).and_then(|rest| number(rest, 4)) {
+        let Some(edit) = manifest.get(at + 8..at + 8 + len as usize) else { break };
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&manifest[8..24]);
+        crc.update(&(at as u64).to_le_bytes());
+        crc.update(&manifest[at + 4..at + 8 + len as usize]);
+        if crc.finalize() != number(&manifest, at)? {
+            break;
+        }
+        (at, body) = (at + 8 + len as usize, Some(edit));
+    }
+    // Format, store, when it was made; then how many segments there are.
+    let mut rest = body?.get(26..)?;
+    let count = number(rest, 0)?;
+    rest = rest.get(8..)?;
+    let mut ids = Vec::new();
+    for _ in 0..count {
+        ids.push(number(rest, 0)?);
+        let sealed = *rest.get(12)? == 1;
+        rest = rest.get(if sealed { 21 } else { 13 }..)?;
+    }
+    Some(ids)
+}
+
+/// A tree of RFC 9162 that whole subtrees can be put into.
+#[derive(Default)]
+struct Tree {
+    leaves: u64,
+    /// Complete subtrees from the left, each with its height; heights fall.
+    peaks: Vec<(u8, Hash)>,
+}
+
+impl Tree {
+    /// Puts a complete subtree of 2^height leaves behind what is there.
+    fn push(&mut self, height: u8, node: Hash) {
+        assert!(
+            self.leaves.is_multiple_of(1 << height),
+            "a subtree of 2^{height} after {} leaves",
+            self.leaves
+        );
+        self.leaves += 1 << height;
+        let mut new = (height, node);
+        while let Some((height, left)) = self.peaks.pop_if(|(height, _)| *height == new.0) {
+            new = (height + 1, hash(&[&[1], &left, &new.1]));
+        }
+        self.peaks.push(new);
+    }
+
+    fn root(&self) -> Hash {
+        let mut peaks = self.peaks.iter().rev().map(|(_, hash)| *hash);
+        let Some(last) = peaks.next() else { return hash(&[]) };
+        peaks.fold(last, |right, left| hash(&[&[1], &left, &right]))
+    }
 }
 
 /// A batch that checks, whatever it follows.
@@ -67,6 +128,19 @@ fn whole_at(bytes: &[u8], at: usize, salt: u32) -> Option<&[u8]> {
     (crc.finalize() == number(batch, 0)?).then_some(batch)
 }
 
+/// Whether a batch has as many records as it says, and knew of nothing behind itself. A record has its checksum and its length where
+/// a batch has them, and is none.
+fn is_filled(batch: &[u8], at: usize) -> bool {
+    let (mut records, mut bytes) = (0, BATCH_HEADER);
+    each_record(batch, |_, _, body| {
+        records += 1;
+        bytes += body.len() + 10;
+    });
+    bytes == batch.len()
+        && number(batch, 8) == Some(records)
+        && number(batch, 12).is_some_and(|synced| synced as usize <= at)
+}
+
 fn batch_at(bytes: &[u8], at: usize, salt: u32, seqno: u64, prev: [u8; 16]) -> Option<&[u8]> {
     let batch = whole_at(bytes, at, salt)?;
     (batch[16..24] == seqno.to_le_bytes() && batch[32..48] == prev).then_some(batch)
@@ -76,19 +150,32 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The records of a batch: kind, and the hash of a logical one.
-fn records(batch: &[u8], first: u64) -> Vec<(u8, Option<Hash>)> {
-    let mut found = Vec::new();
-    each_record(batch, |kind, layout, body| {
-        let seqno = first + found.len() as u64;
-        let logical = (1..=7).contains(&kind).then(|| {
-            let (salt, mut rest) = body.split_at(16);
-            let len = varint(&mut rest) as usize;
-            hash(&[&[0], salt, &[kind, layout], &seqno.to_le_bytes(), &rest[..len]])
-        });
-        found.push((kind, logical));
+/// Puts a batch's leaf, if it has one, or the leaves that it stands for behind the others; gives how many seqnos it takes.
+fn records(batch: &[u8], first: u64, ledger: &mut Tree) -> u64 {
+    let (mut seqno, mut own) = (first, Tree::default());
+    each_record(batch, |kind, layout, mut body| match kind {
+        // Records that went, and batches: how many seqnos, how many nodes or batches, the nodes.
+        17 | 18 => {
+            seqno += varint(&mut body);
+            varint(&mut body);
+            for node in body.chunks_exact(33) {
+                let tree = if kind == 17 { &mut own } else { &mut *ledger };
+                tree.push(node[0], *node[1..].first_chunk().unwrap());
+            }
+        }
+        _ => {
+            if (1..=LAST_LOGICAL).contains(&kind) {
+                let (salt, mut rest) = body.split_at(16);
+                let len = varint(&mut rest) as usize;
+                own.push(0, hash(&[&[0], salt, &[kind, layout], &seqno.to_le_bytes(), &rest[..len]]));
+            }
+            seqno += 1;
+        }
     });
-    found
+    if own.leaves > 0 {
+        ledger.push(0, hash(&[&[0], &own.root()]));
+    }
+    seqno - first
 }
 
 fn each_record(batch: &[u8], mut each: impl FnMut(u8, u8, &[u8])) {
@@ -138,16 +225,4 @@ fn hash(parts: &[&[u8]]) -> Hash {
         hasher.update(part);
     }
     hasher.finalize().into()
-}
-
-/// RFC 9162, section 2.1.1, over hashes of leaves.
-fn root(leaves: &[Hash]) -> Hash {
-    match leaves {
-        [] => hash(&[]),
-        [one] => *one,
-        many => {
-            let (left, right) = many.split_at(many.len().next_power_of_two() / 2);
-            hash(&[&[1], &root(left), &root(right)])
-        }
-    }
 }

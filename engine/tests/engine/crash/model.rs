@@ -45,8 +45,11 @@ pub(super) struct ModelRun {
     pub(super) frames: Vec<ModelFrame>,
     /// By frame: the state and its one embedding's first number.
     pub(super) snapshots: BTreeMap<u32, (Arc<str>, f32)>,
-    /// Replaced.
+    /// Replaced or dropped.
     pub(super) gone: bool,
+    /// The rule by which it was dropped, and why.
+    pub(super) dropped: Option<(&'static str, &'static str)>,
+    pub(super) pinned: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -89,6 +92,12 @@ impl Model {
                 say_history(&mut said, key, newest.map(|value| value.as_deref().map(str::as_bytes)));
             }
         }
+        for (index, run) in self.runs.iter().enumerate() {
+            if let Some((rule, why)) = run.dropped {
+                let shared = run.parent.map_or(0, |(.., shared)| shared);
+                say_dropped(&mut said, index as u64 + 1, run.frames.len() as u32, shared, rule, why);
+            }
+        }
         for run in self.runs.iter().filter(|run| !run.gone) {
             let parent = run.parent.map(|(of, at, shared)| {
                 let parent = &self.runs[of];
@@ -96,6 +105,9 @@ impl Model {
             });
             let frames = run.frames.len() as u32;
             say_run(&mut said, &run.name, run.status, run.severity, frames, parent, run.metadata.as_bytes());
+            if run.pinned {
+                say_pinned(&mut said, PIN);
+            }
             let mut link = genesis();
             for (index, frame) in run.frames.iter().enumerate() {
                 let seq = index as u32 + 1;
@@ -108,6 +120,34 @@ impl Model {
         }
         said
     }
+
+    /// How many of a run's frames living runs share with it, directly or through others.
+    pub(super) fn shared_by_living(&self, of: usize) -> u32 {
+        let living = self.runs.iter().filter(|run| !run.gone);
+        let upto = living.map(|run| {
+            let (mut run, mut upto) = (run, u32::MAX);
+            while let Some((parent, _, shared)) = run.parent {
+                (run, upto) = (&self.runs[parent], upto.min(shared));
+                if parent == of {
+                    return upto;
+                }
+            }
+            0
+        });
+        upto.max().unwrap_or(0)
+    }
+}
+
+/// Why runs are pinned.
+pub(super) const PIN: &str = "evidence";
+
+/// A tombstone. Runs are numbered from 1 in the order they began.
+pub(super) fn say_dropped(said: &mut String, uid: u64, frames: u32, shared: u32, rule: &str, why: &str) {
+    let _ = writeln!(said, "dropped {uid}: {frames} frames, {shared} of them shared, by {rule:?} {why:?}");
+}
+
+pub(super) fn say_pinned(said: &mut String, why: &str) {
+    let _ = writeln!(said, "  pinned: {why}");
 }
 
 pub(super) fn say_pair(said: &mut String, key: &[u8], value: &[u8]) {

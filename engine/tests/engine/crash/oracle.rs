@@ -3,13 +3,17 @@
 //! The store must open by itself for reading and show a state of the model: not older than the last commit that was
 //! acknowledged before the crash, not newer than the last one issued. Crashes inside the recovery, up to three one in the
 //! other, must change nothing of that. Then it must open for writing, show the same with no run left open, verify, have
-//! the ledger that the second reader computes, take a commit, and after a crash or a clean close show the same and it.
+//! the ledger that the second reader computes and what checkpoints taken before say, take a commit, and after a crash or a clean close show the same and it.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::path::Path;
 
 use annals::io::sim::{Crash, SimIo};
-use annals::{Error, ErrorKind, History, Keyspace, RunReader, ScanRange, Status, Store};
+use annals::{
+    Checkpoint, Dropped, Error, ErrorKind, GapKind, History, Keyspace, Namespace, RunReader, ScanRange,
+    Status, Store,
+};
 
 use super::drive::{Commit, Room};
 use super::model::{self, KEYS, ModelFrame, SPACES};
@@ -43,12 +47,28 @@ pub(super) fn observe_what_can_be(store: &Store) -> (Seen, Vec<Error>) {
                 observe_keys(&keyspace, name, said, &mut errors);
             }
         }
+        let pins = kept(space.pins(), &mut errors).unwrap_or_default();
+        for dropped in dropped(&space, &mut errors) {
+            let Dropped { uid, frames, shared, rule, why, .. } = dropped;
+            model::say_dropped(said, uid.0, frames, shared, &rule, &why);
+            match space.run_numbered(uid) {
+                Err(error) if error.kind() == ErrorKind::Gone => {}
+                Err(error) => errors.push(error),
+                Ok(_) => said.push_str("  AND IT IS THERE\n"),
+            }
+        }
+        let mut pinned = 0;
         for info in kept(space.runs(), &mut errors).into_iter().flatten() {
             let Some(info) = kept(info, &mut errors) else { continue };
             seen.open += usize::from(info.status == Status::Open);
+            let pin = pins.iter().find(|pin| pin.uid == info.uid).map(|pin| pin.why.as_str());
+            pinned += usize::from(pin.is_some());
             if let Some(reader) = kept(space.run(&info.name), &mut errors) {
-                observe_run(&reader, said, &mut errors);
+                observe_run(&reader, pin, said, &mut errors);
             }
+        }
+        if pinned != pins.len() && errors.is_empty() {
+            let _ = writeln!(said, "OF {} PINS {pinned} ARE OF RUNS", pins.len());
         }
     }
     (seen, errors)
@@ -76,11 +96,24 @@ fn observe_keys(keyspace: &Keyspace, name: &str, said: &mut String, errors: &mut
     }
 }
 
-fn observe_run(reader: &RunReader, said: &mut String, errors: &mut Vec<Error>) {
+fn dropped(space: &Namespace, errors: &mut Vec<Error>) -> Vec<Dropped> {
+    let mut all = Vec::new();
+    let each = &mut |one| {
+        all.push(one);
+        Ok(())
+    };
+    kept(space.dropped(each), errors);
+    all
+}
+
+fn observe_run(reader: &RunReader, pin: Option<&str>, said: &mut String, errors: &mut Vec<Error>) {
     let info = reader.info();
     let parent = info.parent.as_ref().map(|p| (p.run.as_deref(), p.at, p.shared));
     let Some(metadata) = kept(reader.metadata(), errors) else { return };
     model::say_run(said, &info.name, info.status, info.severity, info.frames, parent, &metadata);
+    if let Some(why) = pin {
+        model::say_pinned(said, why);
+    }
     let mut link = model::genesis();
     for frame in reader.frames() {
         let Some(frame) = kept(frame, errors) else { return };
@@ -164,13 +197,18 @@ pub(super) fn any_crash(rng: &mut Rng) -> Crash {
     }
 }
 
-/// Holds what a crash left against the commits that it may show. Leaves the disk as it is.
+/// Holds what a crash left against those of the commits that it may show, and against checkpoints taken before. Leaves the
+/// disk as it is.
 pub(super) fn check(
     disk: &SimIo,
-    allowed: &[Commit],
+    commits: &[Commit],
+    may_show: Range<usize>,
     rng: &mut Rng,
     tally: &mut Tally,
 ) -> Result<(), String> {
+    let acknowledged = &commits[..=may_show.start];
+    let kept: Vec<_> = acknowledged.iter().filter_map(|commit| commit.checkpoint.as_deref()).collect();
+    let allowed = &commits[may_show];
     let seen = look(disk).map_err(|e| words("it cannot be read", &e))?;
     if !allowed.iter().any(|commit| *commit.state == *seen.said) {
         let last = &allowed[allowed.len() - 1].state;
@@ -189,11 +227,17 @@ pub(super) fn check(
         tally.inside(level);
         looks_the_same(&disk, &said, &format!("after crash({at}, {how:?}) inside recovery {}", level + 1))?;
     }
-    goes_on(&disk, &said, rng, tally)
+    goes_on(&disk, &said, &kept, rng, tally)
 }
 
 /// Recovery for good, and life after it.
-fn goes_on(disk: &SimIo, said: &str, rng: &mut Rng, tally: &mut Tally) -> Result<(), String> {
+fn goes_on(
+    disk: &SimIo,
+    said: &str,
+    checkpoints: &[&Checkpoint],
+    rng: &mut Rng,
+    tally: &mut Tally,
+) -> Result<(), String> {
     let room = if rng.below(2) == 0 { Room::Tiny } else { Room::Ample };
     let store =
         Store::open_with(STORE, room.options(disk)).map_err(|e| words("it cannot be recovered", &e))?;
@@ -213,19 +257,26 @@ fn goes_on(disk: &SimIo, said: &str, rng: &mut Rng, tally: &mut Tally) -> Result
     if !rebuilt.is_empty() {
         return Err(format!("a crash of an honest disk left damaged tables: {rebuilt:?}"));
     }
-    // The second reader knows nothing of rewritten segments: `verify` has recomputed what it would.
-    let compacted = ledger::is_compacted(disk, Path::new(STORE));
     let ledger = ledger::read(disk, Path::new(STORE));
     // A look at every file: now and then is enough, since `verify` adds the same up against what is stored.
-    if rng.below(4) == 0 && !compacted {
+    if rng.below(4) == 0 {
         let stats = store.stats().map_err(|e| words("stats", &e))?;
         let root = stats.ledger_root.map(|root| root.0);
         if (stats.ledger_leaves, root) != (ledger.leaves, Some(ledger.root)) {
             return Err(format!("the second reader finds {ledger:?}, the store says {stats:?}"));
         }
+        gaps_are_tombstones(&store)?;
     }
-    if report.batches != ledger.batches && !compacted {
+    if report.batches != ledger.batches {
         return Err(format!("the second reader finds {ledger:?}, verify read {report:?}"));
+    }
+    if !checkpoints.is_empty() {
+        let checkpoint = checkpoints[rng.below(checkpoints.len())];
+        let compared = store.verify_against(checkpoint).map_err(|e| words("a checkpoint", &e))?;
+        if !compared.differences.is_empty() || compared.erased >= 64 {
+            return Err(format!("a checkpoint taken before finds {compared:?}"));
+        }
+        tally.compared += 1;
     }
     after(&store, |keyspace| keyspace.put(AFTER, "still writing").map(drop))
         .map_err(|e| words("one more commit", &e))?;
@@ -256,13 +307,35 @@ fn goes_on(disk: &SimIo, said: &str, rng: &mut Rng, tally: &mut Tally) -> Result
     let got = after(&again, |keyspace| keyspace.get(AFTER).map(|got| value = got));
     got.map_err(|e| words(when, &e))?;
     let later = ledger::read(&disk, Path::new(STORE));
-    if value.as_deref() != Some(b"still writing") || (later.leaves <= ledger.leaves && !compacted) {
+    if value.as_deref() != Some(b"still writing") || later.leaves <= ledger.leaves {
         return Err(format!(
             "{when}: the commit is {value:?}, leaves {} became {}",
             ledger.leaves, later.leaves
         ));
     }
     Ok(())
+}
+
+/// What the ledger says was dropped is what tombstones say, and it names no other run that is there.
+fn gaps_are_tombstones(store: &Store) -> Result<(), String> {
+    let space = store.namespace("default").map_err(|e| words("gaps", &e))?;
+    let mut errors = Vec::new();
+    let tombstones: Vec<_> =
+        dropped(&space, &mut errors).into_iter().map(|one| (one.uid, one.frames, one.rule)).collect();
+    let mut gaps = Vec::new();
+    let each = &mut |gap: annals::Gap| {
+        if gap.kind == GapKind::Dropped {
+            gaps.push((gap.run, gap.frames, gap.rule));
+        }
+        Ok(())
+    };
+    kept(store.gaps(each), &mut errors);
+    gaps.sort();
+    match errors.first() {
+        Some(error) => Err(words("gaps", error)),
+        None if gaps != tombstones => Err(format!("gaps are {gaps:?}, tombstones {tombstones:?}")),
+        None => Ok(()),
+    }
 }
 
 /// The keyspace for the one more commit: one that is there, where there is one.

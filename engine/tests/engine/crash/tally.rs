@@ -31,6 +31,8 @@ pub(super) struct Tally {
     inside: [u64; 3],
     pub(super) after_append: u64,
     pub(super) after_close: u64,
+    /// Stores held against a checkpoint taken before the crash.
+    pub(super) compared: u64,
 }
 
 impl Tally {
@@ -78,6 +80,7 @@ impl Tally {
         self.unharmed += other.unharmed;
         self.after_append += other.after_append;
         self.after_close += other.after_close;
+        self.compared += other.compared;
         let pairs = [
             (&mut self.losses[..], &other.losses[..]),
             (&mut self.borders, &other.borders),
@@ -102,6 +105,7 @@ impl fmt::Display for Tally {
         }
         writeln!(f, "{:>12} crashes after one more commit", self.after_append)?;
         writeln!(f, "{:>12} clean closes after one more commit", self.after_close)?;
+        writeln!(f, "{:>12} held against a checkpoint taken before", self.compared)?;
         writeln!(f, "crash states of workloads, by what the crash did:")?;
         let kinds = [
             "sectors lost",

@@ -1,0 +1,271 @@
+//! Canaries: bytes that stand nowhere else and do not compress, in every place that a run and a key have. They are seen
+//! before, in the files as they are and in what the files decode to, and nowhere after.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Bound;
+
+use crate::blob::ANCHOR_WINDOW_BYTES;
+use crate::io::Bytes;
+use crate::io::sim::{Crash, SimIo};
+use crate::kv::keys;
+use crate::kv::table::Table;
+use crate::log::rewrite::tests::sample::{self, ROOT, noise};
+use crate::{
+    CompactOptions, Component, ErrorKind, Frame, History, Keep, Namespace, Options, Policy, Rule, RunSpec,
+    Share, Status, Store,
+};
+
+/// What is looked for: rows of so many bytes.
+const ROW: usize = 16;
+
+type Canaries = BTreeMap<String, Vec<u8>>;
+
+fn options(sim: &SimIo) -> Options {
+    Options { segment_bytes_max: 64 << 10, ..sample::options(sim) }
+}
+
+/// Text that stands nowhere else, for what has to be text.
+fn word(seed: u64) -> String {
+    blake3::hash(&seed.to_le_bytes()).to_hex()[..40].to_owned()
+}
+
+/// Remembers a canary, and that its BLAKE3 is one, too: who has that can tell whether a guess is right.
+fn canary(all: &mut Canaries, what: &str, bytes: impl AsRef<[u8]>) -> Vec<u8> {
+    let bytes = bytes.as_ref().to_vec();
+    all.insert(what.to_owned(), bytes.clone());
+    // What is said within a request is no body of its own.
+    if bytes.len() > 1000 && !what.starts_with("said") {
+        all.insert(format!("{what}, its hash"), blake3::hash(&bytes).as_bytes().to_vec());
+    }
+    bytes
+}
+
+/// A run with canaries wherever a caller can put bytes.
+fn record(space: &Namespace, name: &str, seed: u64, all: &mut Canaries) {
+    let text = |all: &mut Canaries, what: &str, n: u64| {
+        String::from_utf8(canary(all, what, word(seed * 1000 + n))).unwrap()
+    };
+    let mut bytes =
+        |all: &mut Canaries, what: &str, n: u64, len: usize| canary(all, what, noise(seed * 1000 + n, len));
+    let run = RunSpec::new(name).agent(text(all, "agent", 1)).model(text(all, "model", 2));
+    let run = run.tag(text(all, "tag", 3), text(all, "value of a tag", 4));
+    let run = space.begin_run(run.metadata(bytes(all, "metadata of a run", 5, 3000))).unwrap();
+    // A conversation: a request holds the one before it.
+    let mut request = bytes(all, "request", 6, 5000);
+    for step in 0..3u64 {
+        let answer = bytes(all, &format!("answer {step}"), 10 + step, 4000);
+        let frame = Frame::new(Component::Llm, request.clone(), answer.clone());
+        run.record(frame.metadata(bytes(all, &format!("metadata of frame {step}"), 20 + step, 2000)))
+            .unwrap();
+        request.extend(answer);
+        request.extend(bytes(all, &format!("said in {step}"), 30 + step, 1500));
+    }
+    run.record(Frame::new(Component::Llm, request, "")).unwrap();
+    let own = Component::Other(text(all, "component", 40));
+    run.record(Frame::new(own, bytes(all, "short input", 41, 30), bytes(all, "short output", 42, 30)))
+        .unwrap();
+    let open =
+        run.begin_frame(&Frame::new(Component::Tool, bytes(all, "input of a stream", 43, 2500), "")).unwrap();
+    for part in 0..4u64 {
+        open.append(&bytes(all, &format!("part {part}"), 50 + part, 1800)).unwrap();
+        open.flush().unwrap();
+    }
+    open.finish(false).unwrap();
+    // One that never ended.
+    let left = run
+        .begin_frame(&Frame::new(Component::Tool, bytes(all, "input of what was left", 60, 1200), ""))
+        .unwrap();
+    left.append(&bytes(all, "part of what was left", 61, 1100)).unwrap();
+    left.flush().unwrap();
+    drop(left);
+    let embedder = text(all, "embedder", 70);
+    // Any bits but those of no number.
+    let numbers: Vec<f32> = noise(seed * 1000 + 71, 1536)
+        .chunks_exact(4)
+        .map(|bits| f32::from_bits(u32::from_le_bytes(*bits.first_chunk().unwrap()) & !(1 << 30)))
+        .collect();
+    let stored: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    canary(all, "vector", &stored);
+    run.snapshot(bytes(all, "state", 72, 6000), &[(&embedder, &numbers)]).unwrap();
+    let large = bytes(all, "large body", 80, 300_000);
+    let blob = space.store_blob(&large[..]).unwrap();
+    run.record(Frame::new(Component::Tool, blob, bytes(all, "after it", 81, 900))).unwrap();
+    // Its recorder is gone with a frame begun: the run becomes an abandoned one.
+}
+
+/// Living runs around the others, so that groups and segments are shared with what goes.
+fn living(space: &Namespace, name: &str, seed: u64) {
+    let run = space.begin_run(RunSpec::new(name)).unwrap();
+    let mut said = noise(seed, 2000);
+    for step in 0..4 {
+        let answer = noise(seed + 1 + step, 3000);
+        run.record(Frame::new(Component::Llm, said.clone(), answer.clone())).unwrap();
+        said.extend(answer);
+    }
+    run.end(Status::Failed).unwrap();
+}
+
+fn found_in(rows: &HashMap<[u8; ROW], usize>, bytes: &[u8], found: &mut HashSet<usize>) {
+    found.extend(bytes.windows(ROW).filter_map(|row| rows.get(row)));
+}
+
+/// The canaries of which a row stands in a file as it is, and those of which one stands in what the files decode to: groups,
+/// keys of tables. Anchors have to lead to bytes that are there.
+fn look(disk: &SimIo, all: &Canaries, when: &str) -> [Vec<String>; 2] {
+    let mut rows = HashMap::new();
+    for (number, bytes) in all.values().enumerate() {
+        rows.extend(bytes.windows(ROW).map(|row| (row.try_into().unwrap(), number)));
+    }
+    let (mut raw, mut decoded) = (HashSet::new(), HashSet::new());
+    let log = sample::all(disk);
+    for told in log.records.values() {
+        [&told.head, &told.tail].iter().for_each(|bytes| found_in(&rows, bytes, &mut decoded));
+    }
+    sample::raw(disk, &log).values().for_each(|bytes| found_in(&rows, bytes, &mut decoded));
+    let mut tables = 0;
+    for path in disk.files() {
+        let bytes = disk.read(&path).unwrap();
+        found_in(&rows, &bytes, &mut raw);
+        found_in(&rows, path.to_string_lossy().as_bytes(), &mut raw);
+        if path.extension().is_none_or(|end| end != "tbl") {
+            continue;
+        }
+        tables += 1;
+        let table = Table::open(Bytes::owned(bytes.into())).unwrap();
+        for entry in table.scan(Bound::Unbounded, Bound::Unbounded) {
+            let entry = entry.unwrap();
+            found_in(&rows, &entry.key, &mut decoded);
+            if entry.value.kind == keys::ANCHOR {
+                let window = entry.value.b..entry.value.b + ANCHOR_WINDOW_BYTES as u32;
+                let held = log.groups.get(&entry.value.a).unwrap_or_else(|| {
+                    panic!(
+                        "{when} an anchor of {} leads to group {}, which is gone",
+                        path.display(),
+                        entry.value.a
+                    )
+                });
+                let there =
+                    held.ranges.iter().any(|range| range.start <= window.start && window.end <= range.end);
+                assert!(
+                    there,
+                    "{when} an anchor of {path:?} leads to {window:?} of group {}, of which there is {:?}",
+                    entry.value.a, held.ranges
+                );
+            }
+        }
+    }
+    assert!(tables > 0, "no table to look into");
+    let named = |found: HashSet<usize>| {
+        let names: Vec<&String> = all.keys().collect();
+        let mut found: Vec<String> = found.into_iter().map(|number| names[number].clone()).collect();
+        found.sort();
+        found
+    };
+    [named(raw), named(decoded)]
+}
+
+/// What a disk shows that is written by now, and whatever the store writes when it is closed and opened again.
+fn in_every_state(sim: &SimIo, store: Store, mut check: impl FnMut(&SimIo, &str)) {
+    check(&sim.crash(Crash::Everything), "while it is open");
+    // A power cut at once must not bring anything back.
+    check(&sim.crash(Crash::Nothing), "after a power cut");
+    store.close().unwrap();
+    check(sim, "closed");
+    let store = Store::open_with(ROOT, options(sim)).unwrap();
+    assert!(store.verify().unwrap().damaged.is_empty());
+    store.close().unwrap();
+    check(sim, "opened and closed again");
+    // The log alone.
+    for path in sim.files().iter().filter(|path| path.extension().is_some_and(|end| end == "tbl")) {
+        crate::io::Io::remove(sim, path).unwrap();
+    }
+    let store = Store::open_with(ROOT, options(sim)).unwrap();
+    store.close().unwrap();
+    check(sim, "with its tables made again");
+}
+
+fn gone(disk: &SimIo, all: &Canaries, when: &str) {
+    let [raw, decoded] = look(disk, all, when);
+    assert!(
+        raw.is_empty() && decoded.is_empty(),
+        "{when} there still is, as it is: {raw:?}; decoded: {decoded:?}"
+    );
+}
+
+/// The red control: what is looked for is found, so that finding nothing means something.
+fn all_are_there(disk: &SimIo, all: &Canaries) {
+    let [raw, decoded] = look(disk, all, "before");
+    let mut either: Vec<&String> = raw.iter().chain(&decoded).collect();
+    either.sort();
+    either.dedup();
+    let missing: Vec<&String> = all.keys().filter(|what| !either.contains(what)).collect();
+    assert!(missing.is_empty(), "these are never seen: {missing:?}");
+    let decoded_only: Vec<&String> = all.keys().filter(|what| !raw.contains(what)).collect();
+    assert!(decoded_only.is_empty(), "these do not stand in the files as they are: {decoded_only:?}");
+}
+
+#[test]
+fn of_a_forgotten_run_no_file_and_nothing_decoded_holds_a_row_of_bytes() {
+    for recompressed in [false, true] {
+        let sim = SimIo::new(9);
+        let store = Store::open_with(ROOT, options(&sim)).unwrap();
+        let space = store.namespace("default").unwrap();
+        let mut all = Canaries::new();
+        let name = word(7);
+        canary(&mut all, "name", &name);
+        living(&space, "before", 100);
+        record(&space, &name, 1, &mut all);
+        living(&space, "after", 200);
+        if recompressed {
+            let options = CompactOptions { recompress: Some(5), ..CompactOptions::default() };
+            assert!(store.compact(&options).unwrap().rewritten > 0);
+            living(&space, "later", 300);
+        }
+        // What was written is in tables, too.
+        drop(space);
+        store.close().unwrap();
+        all_are_there(&sim, &all);
+        let store = Store::open_with(ROOT, options(&sim)).unwrap();
+        let space = store.namespace("default").unwrap();
+        let root = store.stats().unwrap().ledger_root;
+        let checkpoint = store.checkpoint().unwrap();
+        let uid = space.forget(&name, "asked for").unwrap().uid;
+        assert_ne!(store.stats().unwrap().ledger_root, root, "a tombstone is a leaf");
+        let options = CompactOptions { must_go: vec![uid], ..CompactOptions::default() };
+        assert!(store.compact(&options).unwrap().rewritten > 0);
+        assert!(store.verify_against(&checkpoint).unwrap().differences.is_empty());
+        assert_eq!(space.run_numbered(uid).unwrap_err().kind(), ErrorKind::Gone);
+        drop(space);
+        in_every_state(&sim, store, |disk, when| gone(disk, &all, when));
+    }
+}
+
+#[test]
+fn of_what_a_policy_drops_and_of_keys_that_ended_nothing_is_left_after_compaction() {
+    let sim = SimIo::new(10);
+    let store = Store::open_with(ROOT, options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let mut all = Canaries::new();
+    let keyspace = space.keyspace("latest", History::Latest).unwrap();
+    let key = canary(&mut all, "key", noise(1, 40));
+    for (round, len) in [(0u64, 200), (1, 9000), (2, 900)] {
+        keyspace.put(&key, canary(&mut all, &format!("value {round}"), noise(10 + round, len))).unwrap();
+    }
+    living(&space, "before", 100);
+    record(&space, "goes", 2, &mut all);
+    living(&space, "after", 200);
+    record(&space, "goes, too", 3, &mut BTreeMap::new());
+    drop((keyspace, space));
+    store.close().unwrap();
+    all_are_there(&sim, &all);
+    let store = Store::open_with(ROOT, options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    space.find_keyspace("latest").unwrap().unwrap().delete(&key).unwrap();
+    let rule = Rule { statuses: vec![Status::Abandoned], ..Rule::new("abandoned", Keep::ForNs(0)) };
+    let plan = store.plan_retention(&Policy { rules: vec![rule], sample: Share::ALL }, None).unwrap();
+    assert_eq!(plan.report().dropped().runs, 2);
+    store.retain(plan).unwrap();
+    drop(space);
+    assert!(store.compact(&CompactOptions::default()).unwrap().rewritten > 0);
+    in_every_state(&sim, store, |disk, when| gone(disk, &all, when));
+}

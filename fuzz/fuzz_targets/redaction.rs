@@ -1,0 +1,4 @@
+//! annals_server::fuzzing::redaction on any bytes.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| annals_server::fuzzing::redaction(data));
