@@ -67,20 +67,23 @@ impl Js {
         }
     }
 
-    /// All texts in it that are values, in their order.
-    pub(super) fn texts(&self) -> impl Iterator<Item = &[u16]> {
-        let mut waiting = vec![self];
-        std::iter::from_fn(move || {
-            while let Some(value) = waiting.pop() {
-                match value {
-                    Self::Text(units) => return Some(units.as_slice()),
-                    Self::Array(items) => waiting.extend(items.iter().rev()),
-                    Self::Object(members) => waiting.extend(members.iter().rev().map(|(_, value)| value)),
-                    _ => {}
-                }
+    /// Gives the texts in it, in their order: those of keys and numbers, too.
+    pub(super) fn each_text(&self, each: &mut dyn FnMut(&str)) {
+        let mut waiting: Vec<(Option<&Vec<u16>>, &Self)> = vec![(None, self)];
+        while let Some((key, value)) = waiting.pop() {
+            if let Some(key) = key {
+                each(&String::from_utf16_lossy(key));
             }
-            None
-        })
+            match value {
+                Self::Text(units) => each(&String::from_utf16_lossy(units)),
+                Self::Number(number) => each(&number_text(*number)),
+                Self::Array(items) => waiting.extend(items.iter().rev().map(|item| (None, item))),
+                Self::Object(members) => {
+                    waiting.extend(members.iter().rev().map(|(key, value)| (Some(key), value)));
+                }
+                Self::Null | Self::Bool(_) => {}
+            }
+        }
     }
 
     /// Whether it counts as true in a condition.
