@@ -183,7 +183,7 @@ impl Memory {
         let mut batch = self.space.batch();
         if let Ok(value) = json(&recalled) {
             batch.put(&self.recalled, &key(&identity.name(), ""), value);
-            let _not_waited_for = batch.submit_with(Durability::Process);
+            let _not_kept = batch.submit_with(Durability::Process).and_then(crate::log::Ticket::wait);
         }
     }
 

@@ -87,11 +87,6 @@ impl Rarity {
         Self { all: 0, holding: vec![0; asked.terms.len()] }
     }
 
-    /// How many were counted.
-    pub(in super::super) fn all(&self) -> u64 {
-        self.all
-    }
-
     /// Counts an entry.
     pub(in super::super) fn count(&mut self, asked: &Asked, card: &Read) {
         self.all += 1;
