@@ -143,7 +143,7 @@ impl Memory {
     }
 
     /// Calls `each` with every card under a prefix whose entry's time is not over, by key.
-    fn each_card(&self, prefix: &str, each: &mut dyn FnMut(Vec<u8>, &CardRead)) -> Result<()> {
+    fn each_card(&self, prefix: &str, each: &mut dyn FnMut(Vec<u8>, &CardRead<'_>)) -> Result<()> {
         let now = self.now_ms();
         for found in self.words.scan(ScanRange::prefix(prefix.as_bytes())) {
             let (key, bytes) = found?;

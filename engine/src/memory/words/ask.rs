@@ -29,9 +29,9 @@ pub(in super::super) struct Asked {
 
 #[derive(Debug)]
 struct Term {
-    word: u64,
+    word: u32,
     is_common: bool,
-    grams: Vec<u64>,
+    grams: Vec<u16>,
 }
 
 impl Asked {
@@ -39,12 +39,12 @@ impl Asked {
     pub(in super::super) fn of(question: &str) -> Self {
         let mut asked = Self::default();
         terms::words(question, &mut |word| {
-            let hash = u64::from(terms::hash(&terms::stem(word)) as u32);
+            let hash = terms::hash(&terms::stem(word)) as u32;
             if asked.terms.len() < TERMS_MAX && !asked.terms.iter().any(|term| term.word == hash) {
                 let is_common = terms::is_common(word);
                 let mut grams = Vec::new();
                 if !is_common {
-                    terms::grams(word, &mut |gram| grams.push(u64::from(terms::hash(gram) as u16)));
+                    terms::grams(word, &mut |gram| grams.push(terms::hash(gram) as u16));
                 }
                 asked.terms.push(Term { word: hash, is_common, grams });
             }
@@ -69,8 +69,8 @@ impl Asked {
     }
 
     /// Whether an entry holds all that it names.
-    fn is_named_in(&self, card: &Read) -> bool {
-        self.identifiers.iter().all(|one| card.identifiers.binary_search(one).is_ok())
+    fn is_named_in(&self, card: &Read<'_>) -> bool {
+        self.identifiers.iter().all(|one| card.has_identifier(*one))
     }
 }
 
@@ -88,15 +88,15 @@ impl Rarity {
     }
 
     /// Counts an entry.
-    pub(in super::super) fn count(&mut self, asked: &Asked, card: &Read) {
+    pub(in super::super) fn count(&mut self, asked: &Asked, card: &Read<'_>) {
         self.all += 1;
         for (holding, term) in self.holding.iter_mut().zip(&asked.terms) {
-            *holding += u64::from(holds(&card.main, term.word) || holds(&card.rest, term.word));
+            *holding += u64::from(card.has_in_front(term.word) || card.has_elsewhere(term.word));
         }
     }
 
     /// How much of a question an entry holds, from 0 to 1; `None` where it lacks anything that the question names.
-    pub(in super::super) fn score(&self, asked: &Asked, card: &Read) -> Option<f32> {
+    pub(in super::super) fn score(&self, asked: &Asked, card: &Read<'_>) -> Option<f32> {
         if !asked.is_named_in(card) {
             return None;
         }
@@ -114,20 +114,16 @@ impl Rarity {
     }
 }
 
-fn counts(term: &Term, card: &Read) -> u64 {
-    if holds(&card.main, term.word) {
+fn counts(term: &Term, card: &Read<'_>) -> u64 {
+    if card.has_in_front(term.word) {
         return COUNTS_WHOLE;
     }
-    if holds(&card.rest, term.word) {
+    if card.has_elsewhere(term.word) {
         return COUNTS_ELSEWHERE;
     }
-    let alike = term.grams.iter().filter(|gram| holds(&card.grams, **gram)).count() as u64;
+    let alike = term.grams.iter().filter(|gram| card.has_gram(**gram)).count() as u64;
     let grams = term.grams.len() as u64;
     if 2 * alike > grams { COUNTS_ALIKE * alike / grams } else { 0 }
-}
-
-fn holds(sorted: &[u64], one: u64) -> bool {
-    sorted.binary_search(&one).is_ok()
 }
 
 /// `log2(1 + (all + 1) / (holding + 1/2))`, in fixed point: a rounded-down whole number that is the same everywhere.

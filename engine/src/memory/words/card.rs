@@ -1,20 +1,14 @@
-//! A card: what an entry's texts hold, hashed, so that many can be held against a question without being read.
+//! A card: what an entry's texts hold, hashed, so that many can be held against a question without being read. docs/format.md, section 20, has the layout.
 //!
-//! ```text
-//! version u8 (1) | tier u8 (0 none, 1 hot, 2 warm, 3 cold) | ttl: 1 byte whether, then i64 ms
-//! four sets, each: count varint | differences of its sorted members, varints
-//!   words of the query and the answer (32 bits) | words of the rest (32 bits) | n-grams (16 bits) | identifiers (64 bits)
-//! ```
-//!
-//! A card follows from its entry, is written in the batch with it, and holds no text of it.
+//! A card follows from its entry, is written in the batch with it, and holds no text of it. Its sets are looked up in place: nothing is decoded.
 
 use std::collections::BTreeSet;
 
 use super::super::entry::Entry;
 use super::super::js::Js;
 use super::terms;
-use crate::codec::{CodecError, Reader, put_varint};
-use crate::error::{Error, Result};
+use crate::codec::{CodecError, Reader};
+use crate::error::Error;
 
 const VERSION: u8 = 1;
 /// Members of a set, at most: what comes later in the text is not on the card.
@@ -36,13 +30,13 @@ pub(in super::super) struct Card {
 
 /// A card as it was kept, its sets in their order.
 #[derive(Debug)]
-pub(in super::super) struct Read {
+pub(in super::super) struct Read<'a> {
     pub(in super::super) tier: u8,
-    pub(super) ttl_ms: Option<i64>,
-    pub(super) main: Vec<u64>,
-    pub(super) rest: Vec<u64>,
-    pub(super) grams: Vec<u64>,
-    pub(super) identifiers: Vec<u64>,
+    ttl_ms: Option<i64>,
+    main: &'a [[u8; 4]],
+    rest: &'a [[u8; 4]],
+    grams: &'a [[u8; 2]],
+    identifiers: &'a [[u8; 8]],
 }
 
 /// The number of a tier.
@@ -55,7 +49,7 @@ impl Card {
     ///
     /// # Errors
     /// `Invalid` where its value is no JSON.
-    pub(in super::super) fn of(entry: &Entry) -> Result<Self> {
+    pub(in super::super) fn of(entry: &Entry) -> crate::error::Result<Self> {
         let value = Js::parse(entry.value()).map_err(|e| {
             Error::invalid(format!("a memory's value is no JSON: {} at byte {}", e.what, e.at))
         })?;
@@ -91,33 +85,40 @@ impl Card {
 
     /// Its bytes.
     pub(in super::super) fn bytes(&self) -> Vec<u8> {
-        let mut out = vec![VERSION, self.tier, u8::from(self.ttl_ms.is_some())];
+        let mut out = vec![VERSION, self.tier, u8::from(self.ttl_ms.is_some()), 0];
         out.extend(self.ttl_ms.unwrap_or(0).to_le_bytes());
-        write(&mut out, self.main.iter().map(|one| u64::from(*one)));
-        write(&mut out, self.rest.iter().map(|one| u64::from(*one)));
-        write(&mut out, self.grams.iter().map(|one| u64::from(*one)));
-        write(&mut out, self.identifiers.iter().copied());
+        for count in [self.main.len(), self.rest.len(), self.grams.len(), self.identifiers.len()] {
+            out.extend((count as u32).to_le_bytes());
+        }
+        out.extend(self.main.iter().chain(&self.rest).flat_map(|word| word.to_le_bytes()));
+        out.extend(self.grams.iter().flat_map(|gram| gram.to_le_bytes()));
+        out.extend(self.identifiers.iter().flat_map(|one| one.to_le_bytes()));
         out
     }
 }
 
-impl Read {
+impl<'a> Read<'a> {
     /// Reads a card.
     ///
     /// # Errors
     /// Where the bytes are none.
-    pub(in super::super) fn of(bytes: &[u8]) -> std::result::Result<Self, CodecError> {
+    pub(in super::super) fn of(bytes: &'a [u8]) -> Result<Self, CodecError> {
         let mut reader = Reader::new(bytes, "a memory's card");
-        let version = reader.u8()?;
+        let [version, tier, has_ttl, _] = reader.array()?;
         if version != VERSION {
             return Err(CodecError::Header(format!("a memory's card has version {version}")));
         }
-        let tier = reader.u8()?;
-        let (has_ttl, ttl) = (reader.u8()?, reader.u64()?.cast_signed());
-        let ttl_ms = (has_ttl == 1).then_some(ttl);
-        let most = bytes.len();
-        let mut next = || read(&mut reader, most);
-        let card = Self { tier, ttl_ms, main: next()?, rest: next()?, grams: next()?, identifiers: next()? };
+        let ttl = i64::from_le_bytes(reader.array()?);
+        let [main, rest, grams, identifiers] =
+            [reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?].map(|count| count as usize);
+        let card = Self {
+            tier,
+            ttl_ms: (has_ttl == 1).then_some(ttl),
+            main: reader.take(main.saturating_mul(4))?.as_chunks().0,
+            rest: reader.take(rest.saturating_mul(4))?.as_chunks().0,
+            grams: reader.take(grams.saturating_mul(2))?.as_chunks().0,
+            identifiers: reader.take(identifiers.saturating_mul(8))?.as_chunks().0,
+        };
         reader.finish()?;
         Ok(card)
     }
@@ -126,33 +127,32 @@ impl Read {
     pub(in super::super) fn is_expired(&self, now_ms: i64) -> bool {
         self.ttl_ms.is_some_and(|ttl| ttl <= now_ms)
     }
+
+    /// Whether a word stands in the query or the answer.
+    pub(super) fn has_in_front(&self, word: u32) -> bool {
+        self.main.binary_search_by_key(&word, |bytes| u32::from_le_bytes(*bytes)).is_ok()
+    }
+
+    /// Whether a word stands elsewhere.
+    pub(super) fn has_elsewhere(&self, word: u32) -> bool {
+        self.rest.binary_search_by_key(&word, |bytes| u32::from_le_bytes(*bytes)).is_ok()
+    }
+
+    /// Whether an n-gram is in any word.
+    pub(super) fn has_gram(&self, gram: u16) -> bool {
+        self.grams.binary_search_by_key(&gram, |bytes| u16::from_le_bytes(*bytes)).is_ok()
+    }
+
+    /// Whether it names this.
+    pub(super) fn has_identifier(&self, one: u64) -> bool {
+        self.identifiers.binary_search_by_key(&one, |bytes| u64::from_le_bytes(*bytes)).is_ok()
+    }
 }
 
 fn put<T: Ord>(set: &mut BTreeSet<T>, one: T) {
     if set.len() < MEMBERS_MAX {
         set.insert(one);
     }
-}
-
-fn write(out: &mut Vec<u8>, members: impl ExactSizeIterator<Item = u64>) {
-    put_varint(out, members.len() as u64);
-    let mut before = 0;
-    for member in members {
-        put_varint(out, member - before);
-        before = member;
-    }
-}
-
-/// A set of at most as many members as there are bytes.
-fn read(reader: &mut Reader<'_>, most: usize) -> std::result::Result<Vec<u64>, CodecError> {
-    let count = usize::try_from(reader.varint()?).unwrap_or(usize::MAX).min(most);
-    let mut before = 0u64;
-    let mut members = Vec::with_capacity(count);
-    for _ in 0..count {
-        before = before.saturating_add(reader.varint()?);
-        members.push(before);
-    }
-    Ok(members)
 }
 
 #[cfg(test)]
@@ -166,15 +166,22 @@ mod tests {
         let bytes = card.bytes();
         let read = Read::of(&bytes).unwrap();
         assert_eq!((read.tier, read.ttl_ms), (2, Some(-7)));
-        let words = |words: &[&str]| {
-            let mut hashes: Vec<u64> =
-                words.iter().map(|word| u64::from(terms::hash(&terms::stem(word)) as u32)).collect();
-            hashes.sort_unstable();
-            hashes
-        };
-        assert_eq!(read.main, words(&["loan", "42"]));
-        assert_eq!(read.rest, words(&["args", "creditscore", "credit", "score", "580"]));
-        assert_eq!(read.identifiers, [terms::hash("#42")]);
+        let hash = |word: &str| terms::hash(&terms::stem(word)) as u32;
+        assert!(
+            ["loan", "42"]
+                .iter()
+                .all(|word| read.has_in_front(hash(word)) && !read.has_elsewhere(hash(word)))
+        );
+        for word in ["args", "creditscore", "credit", "score", "580"] {
+            assert!(read.has_elsewhere(hash(word)) && !read.has_in_front(hash(word)), "{word}");
+        }
+        assert_eq!((read.main.len(), read.rest.len()), (2, 5));
+        assert!(read.has_identifier(terms::hash("#42")) && !read.has_identifier(terms::hash("#43")));
+        assert!(read.has_gram(terms::hash("^loa") as u16) && !read.has_gram(terms::hash("^abc") as u16));
+        // Golden: docs/format.md.
+        let head = [1, 2, 1, 0, 249, 255, 255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 5, 0, 0, 0];
+        assert_eq!(bytes[..20], head);
+        assert_eq!(blake3::hash(&bytes).to_hex()[..16].to_owned(), "3642050c2d09b20a");
         for end in 0..bytes.len() {
             assert!(Read::of(&bytes[..end]).is_err(), "{end}");
         }

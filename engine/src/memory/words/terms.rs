@@ -12,16 +12,16 @@ const NUMBER_DIGITS_MIN: usize = 5;
 const CODE_CHARS_MIN: usize = 4;
 
 /// English words that say little about what a text is about, in order.
-const COMMON: [&str; 114] = [
+const COMMON: [&str; 118] = [
     "a", "about", "after", "again", "also", "am", "an", "and", "any", "are", "as", "at", "be", "because",
-    "been", "before", "between", "but", "by", "can", "could", "d", "did", "do", "does", "during", "for",
-    "from", "had", "has", "have", "he", "hello", "her", "hey", "hi", "him", "his", "how", "i", "if", "in",
-    "into", "is", "it", "its", "just", "like", "m", "me", "more", "most", "my", "need", "no", "not", "of",
-    "off", "on", "only", "or", "other", "our", "out", "over", "please", "s", "she", "should", "so", "some",
-    "t", "than", "thank", "thanks", "that", "the", "their", "them", "then", "there", "these", "they", "this",
-    "those", "through", "to", "under", "until", "up", "us", "ve", "very", "want", "was", "we", "were",
-    "what", "when", "where", "which", "while", "who", "whom", "whose", "why", "will", "with", "won", "would",
-    "yet", "you", "your", "yours",
+    "been", "before", "being", "between", "but", "by", "can", "could", "d", "did", "do", "does", "doing",
+    "done", "during", "for", "from", "had", "has", "have", "having", "he", "hello", "her", "hey", "hi",
+    "him", "his", "how", "i", "if", "in", "into", "is", "it", "its", "just", "like", "m", "me", "more",
+    "most", "my", "need", "no", "not", "of", "off", "on", "only", "or", "other", "our", "out", "over",
+    "please", "s", "she", "should", "so", "some", "t", "than", "thank", "thanks", "that", "the", "their",
+    "them", "then", "there", "these", "they", "this", "those", "through", "to", "under", "until", "up", "us",
+    "ve", "very", "want", "was", "we", "were", "what", "when", "where", "which", "while", "who", "whom",
+    "whose", "why", "will", "with", "won", "would", "yet", "you", "your", "yours",
 ];
 
 /// Endings that are left out of a stem, the first that fits.
