@@ -1,0 +1,410 @@
+//! How well the built-in embedder finds what real runs are asked about: precision and recall at its threshold, and at others, for two halves of the questions,
+//! one that its constants were chosen on and one that was held out.
+//!
+//! `cargo run --release -p annals-benches --example recall -- FILE.json[.xz] [--misses] [--times N]`, FILE the runs of tau-bench's airline agent (`tau-airline.json.xz`, see
+//! docs/memory.md). Of each task's four runs three are remembered and the fourth is only asked about, so that no question is the text of an entry.
+//! The halves go by a hash of the task, since a task's runs are much alike. docs/memory.md says how questions are made. With `--times` the
+//! runs are remembered so many times, which is for the time that a question takes.
+
+#![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that measures and prints")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+
+use annals::memory::{Embedder, Identity, Keep, Memory, Wanted, Words};
+use annals::{Durability, Options, Store};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// The trial that is not remembered.
+const ASKED_TRIAL: u64 = 3;
+/// UTF-16 units of what a tool gave that a snapshot keeps.
+const PREVIEW_UNITS: usize = 200;
+/// The least score that is tried.
+const TRIED: [f32; 9] = [0.2, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8];
+
+#[derive(Deserialize)]
+struct Run {
+    task_id: u64,
+    trial: u64,
+    traj: Vec<Message>,
+    info: Info,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    task: Task,
+}
+
+#[derive(Deserialize)]
+struct Task {
+    user_id: String,
+    instruction: String,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    role: String,
+    #[serde(default)]
+    content: Option<String>,
+    #[serde(default)]
+    tool_calls: Option<Vec<Call>>,
+    #[serde(default)]
+    tool_call_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Call {
+    id: String,
+    function: Function,
+}
+
+#[derive(Deserialize)]
+struct Function {
+    name: String,
+    arguments: String,
+}
+
+/// What would answer a question.
+enum Answer {
+    /// A run of this customer.
+    Customer(String),
+    /// A run whose record has this text.
+    Holds(String),
+    /// None.
+    Nobody,
+}
+
+struct Question {
+    kind: &'static str,
+    held_out: bool,
+    text: String,
+    answer: Answer,
+}
+
+/// What came of a question: the score of the one hit, and whether it was right.
+struct Told {
+    score: Option<f32>,
+    right: bool,
+    /// It names what it is about by an identifier: it has no threshold.
+    passes: bool,
+}
+
+fn main() -> Outcome<()> {
+    let mut arguments = std::env::args().skip(1);
+    let path = arguments.next().ok_or("name the file of runs")?;
+    let more: Vec<String> = arguments.collect();
+    let with_misses = more.iter().any(|argument| argument == "--misses");
+    let times = more.iter().position(|argument| argument == "--times").and_then(|at| more.get(at + 1));
+    let times: usize = times.map_or(Ok(1), |times| times.parse())?;
+    let runs = read(&path)?;
+    let dir = tempfile::tempdir()?;
+    let options = Options { durability: Durability::Process, ..Options::default() };
+    let store = Store::open_with(dir.path().join("store"), options)?;
+    let memory = store.namespace("default")?.memory()?;
+    let mut customers = BTreeMap::new();
+    for time in 0..times {
+        remember(&memory, &runs, time, &mut customers)?;
+    }
+    let questions = questions(&runs);
+    println!("{} runs remembered, {} questions", customers.len(), questions.len());
+    let told: Vec<Told> = questions
+        .iter()
+        .map(|question| ask(&memory, question, &customers, with_misses))
+        .collect::<Outcome<_>>()?;
+    let began = std::time::Instant::now();
+    for question in &questions {
+        memory.recall(&identity("asking"), &question.text, &Words, &wanted(None))?;
+    }
+    let each = began.elapsed().as_secs_f64() * 1e3 / questions.len() as f64;
+    println!(
+        "{each:.2} ms a question
+"
+    );
+    print(&questions, &told);
+    store.close()?;
+    Ok(())
+}
+
+fn read(path: &str) -> Outcome<Vec<Run>> {
+    let bytes = std::fs::read(path)?;
+    let mut text = Vec::new();
+    match path.ends_with(".xz") {
+        true => liblzma::read::XzDecoder::new(bytes.as_slice()).read_to_end(&mut text)?,
+        false => bytes.as_slice().read_to_end(&mut text)?,
+    };
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// A run's conversation.
+fn conversation(run: &Run, time: usize) -> String {
+    format!("run-{}-{}-{time}", run.task_id, run.trial)
+}
+
+fn identity(conversation: &str) -> Identity {
+    Identity { tenant: Some("airline".into()), principal: None, conversation: Some(conversation.into()) }
+}
+
+/// Remembers all but one run of each task. Notes the customer of each conversation.
+fn remember(
+    memory: &Memory,
+    runs: &[Run],
+    time: usize,
+    customers: &mut BTreeMap<String, String>,
+) -> Outcome<()> {
+    for run in runs.iter().filter(|run| run.trial != ASKED_TRIAL) {
+        let identity = identity(&conversation(run, time));
+        memory.write_snapshot(&identity, &snapshot(run).to_string(), &Words, &Keep::default())?;
+        customers.insert(identity.name(), run.info.task.user_id.clone());
+    }
+    Ok(())
+}
+
+/// A run as agentfootprint would remember it.
+fn snapshot(run: &Run) -> Value {
+    let preview = |text: &str| {
+        let units: Vec<u16> = text.encode_utf16().collect();
+        match units.get(..PREVIEW_UNITS).filter(|_| units.len() > PREVIEW_UNITS) {
+            Some(front) => format!("{}\u{2026}", String::from_utf16_lossy(front)),
+            None => text.to_owned(),
+        }
+    };
+    let result = |id: &str| {
+        let message = run.traj.iter().find(|message| message.tool_call_id.as_deref() == Some(id));
+        preview(message.and_then(|message| message.content.as_deref()).unwrap_or_default())
+    };
+    let calls: Vec<Value> = calls(run)
+        .map(|call| {
+            let args: Value = serde_json::from_str(&call.function.arguments).unwrap_or_default();
+            json!({"name": call.function.name, "args": args, "resultPreview": result(&call.id), "errored": false})
+        })
+        .collect();
+    json!({
+        "query": query(run), "finalContent": last_answer(run), "iterations": calls.len() + 1, "decisions": [],
+        "toolCalls": calls, "durationMs": 0, "tokenUsage": {"input": 0, "output": 0},
+    })
+}
+
+fn calls(run: &Run) -> impl Iterator<Item = &Call> {
+    run.traj.iter().flat_map(|message| message.tool_calls.iter().flatten())
+}
+
+fn query(run: &Run) -> &str {
+    let first = run.traj.iter().find(|message| message.role == "user");
+    first.and_then(|message| message.content.as_deref()).unwrap_or_default()
+}
+
+fn last_answer(run: &Run) -> &str {
+    let said = run.traj.iter().rev().filter(|message| message.role == "assistant");
+    said.filter_map(|message| message.content.as_deref())
+        .find(|content| !content.is_empty())
+        .unwrap_or_default()
+}
+
+fn questions(runs: &[Run]) -> Vec<Question> {
+    let mut questions = Vec::new();
+    let mut known = String::new();
+    for run in runs {
+        known.push_str(&snapshot(run).to_string());
+    }
+    for run in runs {
+        let held_out = is_held_out(&format!("task-{}", run.task_id));
+        let mut add = |kind, text: String, answer| questions.push(Question { kind, held_out, text, answer });
+        let customer = || Answer::Customer(run.info.task.user_id.clone());
+        if run.trial == 0 {
+            let ids = ids(run);
+            for (number, id) in ids.iter().take(2).enumerate() {
+                let text = match number % 2 {
+                    0 => format!("What was done about {id}?"),
+                    _ => format!("Why was the request concerning {id} handled that way?"),
+                };
+                add("by id", text, Answer::Holds(id.clone()));
+            }
+            // The same with an id that differs in one letter, which no run has.
+            for id in ids.iter().take(2) {
+                let other = altered(id);
+                if !known.contains(&other) {
+                    add(
+                        "unknown id",
+                        format!("Why was the flight change of {other} refused?"),
+                        Answer::Nobody,
+                    );
+                }
+            }
+        }
+        if run.trial == ASKED_TRIAL {
+            let task = instruction(&run.info.task.instruction);
+            if let Some(sentence) = longest(task.iter().map(String::as_str)) {
+                let text = format!("What was decided for the customer of whom it was said: {sentence}");
+                add("by topic", text, customer());
+            }
+            let kind = if names_something(query(run)) { "other words" } else { "vague" };
+            add(kind, query(run).to_owned(), customer());
+            if let Some(sentence) = longest(sentences(last_answer(run)).into_iter()) {
+                add("by answer", format!("Who was told this? {sentence}"), customer());
+            }
+        }
+    }
+    for text in include_str!("recall_unknown.txt").lines() {
+        questions.push(Question {
+            kind: "unknown topic",
+            held_out: is_held_out(text),
+            text: text.to_owned(),
+            answer: Answer::Nobody,
+        });
+    }
+    questions
+}
+
+fn is_held_out(name: &str) -> bool {
+    blake3::hash(name.as_bytes()).as_bytes()[0] % 2 == 1
+}
+
+/// The customers and reservations that a run's calls are about.
+fn ids(run: &Run) -> BTreeSet<String> {
+    let arguments =
+        calls(run).filter_map(|call| serde_json::from_str::<Value>(&call.function.arguments).ok());
+    arguments
+        .flat_map(|args| ["reservation_id", "user_id"].map(|name| args[name].as_str().map(str::to_owned)))
+        .flatten()
+        .collect()
+}
+
+/// An id with another last letter.
+fn altered(id: &str) -> String {
+    let (front, last) = id.split_at(id.len() - 1);
+    let other = match last {
+        "7" => "3",
+        digit if digit.as_bytes()[0].is_ascii_digit() => "7",
+        "X" => "Y",
+        _ => "X",
+    };
+    format!("{front}{other}")
+}
+
+/// What a customer was told to want, as said of them: sentences of a text that no run has.
+fn instruction(text: &str) -> Vec<String> {
+    let of_them = |sentence: &str| {
+        let words = sentence.split(' ').map(|word| match word.to_lowercase().as_str() {
+            "you" => "they",
+            "your" => "their",
+            _ => word,
+        });
+        words.collect::<Vec<_>>().join(" ")
+    };
+    // The first words name the customer.
+    let named = |word: &str| word.contains('_');
+    let plain = |sentence: &str| match sentence.strip_prefix("You are ").and_then(|rest| rest.split_once(' '))
+    {
+        Some((name, rest)) if named(name) => rest.trim_start_matches("and ").to_owned(),
+        _ => sentence.to_owned(),
+    };
+    sentences(text)
+        .into_iter()
+        .map(plain)
+        .map(|sentence| of_them(&sentence))
+        .filter(|sentence| !sentence.contains('_'))
+        .collect()
+}
+
+fn sentences(text: &str) -> Vec<&str> {
+    let lines = text.lines().flat_map(|line| line.split_inclusive(['.', '!', '?']));
+    lines.map(str::trim).filter(|sentence| !sentence.is_empty()).collect()
+}
+
+/// The longest sentence that names something.
+fn longest<'a>(sentences: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    sentences
+        .filter(|sentence| sentence.len() > 30 && names_something(sentence))
+        .max_by_key(|sentence| sentence.len())
+}
+
+/// Whether it has a digit, or a capital within: a place, a date, a flight, a person.
+fn names_something(text: &str) -> bool {
+    let capital = |word: &str| {
+        let word = word.trim_matches(|letter: char| !letter.is_alphanumeric());
+        word.len() > 1 && word.starts_with(char::is_uppercase) && !word.starts_with("I'")
+    };
+    text.contains(|letter: char| letter.is_ascii_digit())
+        || sentences(text).iter().any(|sentence| sentence.split_whitespace().skip(1).any(capital))
+}
+
+fn wanted(min_score: Option<f32>) -> Wanted<'static> {
+    Wanted { k: 1, across: true, min_score, ..Wanted::default() }
+}
+
+fn ask(
+    memory: &Memory,
+    question: &Question,
+    customers: &BTreeMap<String, String>,
+    with_misses: bool,
+) -> Outcome<Told> {
+    let who = identity("asking");
+    let best = memory.recall(&who, &question.text, &Words, &wanted(Some(0.0)))?;
+    let passes = !memory.recall(&who, &question.text, &Words, &wanted(None))?.is_empty();
+    let right = best.first().is_some_and(|hit| match &question.answer {
+        Answer::Nobody => false,
+        Answer::Customer(customer) => customers.get(&hit.identity) == Some(customer),
+        Answer::Holds(id) => hit.entry.value().contains(id.as_str()),
+    });
+    let score = best.first().map(|hit| hit.score);
+    let is_negative = matches!(question.answer, Answer::Nobody);
+    if with_misses && if is_negative { passes } else { !(passes && right) } {
+        let half = if question.held_out { "held out" } else { "tuned" };
+        println!(
+            "{half}, {}, {score:?}, {}: {}",
+            question.kind,
+            if passes { "wrong" } else { "nothing" },
+            question.text
+        );
+    }
+    Ok(Told { score, right, passes: passes && score.is_some_and(|score| score < Words.threshold()) })
+}
+
+fn print(questions: &[Question], told: &[Told]) {
+    let kinds: BTreeSet<&str> = questions.iter().map(|question| question.kind).collect();
+    let all = || questions.iter().zip(told);
+    println!("at the threshold, {}: right, wrong, nothing, of all", Words.threshold());
+    for kind in kinds {
+        for held_out in [false, true] {
+            let of: Vec<&Told> = all()
+                .filter(|(question, _)| question.kind == kind && question.held_out == held_out)
+                .map(|(_, told)| told)
+                .collect();
+            let given = of.iter().filter(|told| told.is_given(Words.threshold()));
+            let right = given.clone().filter(|told| told.right).count();
+            let wrong = given.count() - right;
+            let half = if held_out { "held out" } else { "tuned" };
+            println!(
+                "  {kind:14} {half:9} {right:3} {wrong:3} {:3} {:3}",
+                of.len() - right - wrong,
+                of.len()
+            );
+        }
+    }
+    println!("\nwithout the vague ones: precision and recall");
+    for least in TRIED {
+        let mut line = format!("  {least:4.2}");
+        for held_out in [false, true] {
+            let of: Vec<(&Question, &Told)> = all()
+                .filter(|(question, _)| question.kind != "vague" && question.held_out == held_out)
+                .collect();
+            let given: Vec<&Told> =
+                of.iter().map(|(_, told)| *told).filter(|told| told.is_given(least)).collect();
+            let right = given.iter().filter(|told| told.right).count() as f64;
+            let wanted =
+                of.iter().filter(|(question, _)| !matches!(question.answer, Answer::Nobody)).count() as f64;
+            let half = if held_out { "held out" } else { "tuned" };
+            line += &format!("   {half} {:.3} {:.3}", right / given.len().max(1) as f64, right / wanted);
+        }
+        println!("{line}");
+    }
+}
+
+impl Told {
+    fn is_given(&self, least: f32) -> bool {
+        self.passes || self.score.is_some_and(|score| score >= least)
+    }
+}
