@@ -15,6 +15,7 @@ mod js;
 mod ops;
 mod projection;
 mod recall;
+mod run;
 mod words;
 
 use std::collections::BTreeMap;
@@ -39,6 +40,11 @@ pub const LIST_DEFAULT: usize = 100;
 pub const LIST_MAX: usize = 1000;
 /// The least score that counts for vectors that callers bring.
 pub const THRESHOLD: f32 = 0.7;
+
+/// The keyspaces of entries, of how they were looked at, and of what was said of them.
+const ENTRIES: &str = "annals.memory";
+const LOOKS: &str = "annals.memory.looks";
+const FEEDBACK: &str = "annals.memory.feedback";
 
 /// The memory of a namespace.
 #[derive(Debug, Clone)]
@@ -120,9 +126,9 @@ impl Namespace {
         let keyspace = |name: &str| self.keyspace(name, History::Latest);
         Ok(Memory {
             space: self.clone(),
-            entries: keyspace("annals.memory")?,
-            looks: keyspace("annals.memory.looks")?,
-            feedback: keyspace("annals.memory.feedback")?,
+            entries: keyspace(ENTRIES)?,
+            looks: keyspace(LOOKS)?,
+            feedback: keyspace(FEEDBACK)?,
             signatures: keyspace("annals.memory.signatures")?,
             changing: std::sync::Arc::default(),
         })

@@ -301,7 +301,7 @@ fn rank(hits: &mut [Hit]) {
     }
 }
 
-fn key(identity: &str, id: &str) -> Vec<u8> {
+pub(super) fn key(identity: &str, id: &str) -> Vec<u8> {
     [identity.as_bytes(), b"\0", id.as_bytes()].concat()
 }
 

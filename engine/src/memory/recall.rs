@@ -24,13 +24,9 @@ impl Memory {
     /// # Errors
     /// As [`Memory::put`], and the embedder's.
     pub fn remember(&self, identity: &Identity, entry: &str, with: &dyn Embedder) -> Result<Entry> {
-        let mut entry = Entry::parse(entry)?;
-        if entry.embedding.is_none() {
-            embed(&mut entry, with)?;
-        }
-        let text = entry.text();
-        self.put(identity, &text)?;
-        Entry::parse(&text)
+        let entry = embedded(entry, with)?;
+        self.put(identity, &entry.text())?;
+        Ok(entry)
     }
 
     /// What answers a question: as [`Memory::search`] with the question's vector, by the embedder's own threshold where no other is given. Nothing
@@ -165,6 +161,15 @@ fn one_told(hit: &Hit, projection: Projection) -> Option<String> {
         Some(when) => format!("{text}\ndecided at {when}"),
         None => text,
     })
+}
+
+/// An entry with the vector of what it is about, if it had none.
+pub(super) fn embedded(entry: &str, with: &dyn Embedder) -> Result<Entry> {
+    let mut entry = Entry::parse(entry)?;
+    if entry.embedding.is_none() {
+        embed(&mut entry, with)?;
+    }
+    Entry::parse(&entry.text())
 }
 
 /// Gives an entry the vector of what it is about.

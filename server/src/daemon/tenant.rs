@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use super::databases::Databases;
 use super::open_runs::OpenRun;
 use crate::otlp::Ingest;
+use crate::remember::Behind;
 
 /// Frames whose times are remembered, and their runs.
 const TIMES_MAX: usize = 4 << 20;
@@ -30,6 +31,8 @@ pub(super) struct Tenant {
     pub(super) proxy_begins: Mutex<()>,
     /// Traces that come.
     pub(super) ingest: Ingest,
+    /// Has runs remembered, of all tenants.
+    pub(super) behind: Arc<Behind>,
 }
 
 /// Runs that are added to, and when frames began. Locked after the databases, never before them, and never while anything is compressed.
@@ -47,11 +50,12 @@ impl Tenant {
         space: Namespace,
         databases: Arc<Databases>,
         open_frames: Arc<AtomicU64>,
+        behind: Arc<Behind>,
     ) -> Self {
         let name = name.to_owned();
         let ingest = Ingest::new(space.clone());
         let (streams, added, proxy_begins) = Default::default();
-        Self { name, space, databases, streams, added, open_frames, proxy_begins, ingest }
+        Self { name, space, databases, streams, added, open_frames, proxy_begins, ingest, behind }
     }
 
     /// Runs as streams.
@@ -84,7 +88,10 @@ impl Tenant {
         for open in open.into_values().filter(|open| open.is_stream) {
             let status = if open.proxied.failed().is_some() { Status::Failed } else { Status::Ok };
             // Where that fails the store's closing says why.
-            let _ = open.run.end(status);
+            let ended = open.run.end(status);
+            if ended.is_ok() && open.proxied.recorded() {
+                self.behind.remember(&self.space, open.run.uid(), status);
+            }
         }
         let _ = self.ingest.settle(now_ns, true);
     }

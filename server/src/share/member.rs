@@ -8,6 +8,7 @@
 //! BLOB.APPEND name bytes      +OK, streams a body under a name of the connection's own
 //! BLOB.END name               its length; a frame may hold it from then on
 //! RUN.END run status          +OK once all of it is on disk
+//! RUN.REMEMBER run            the id of what is remembered of a run that has ended; nil where there is nothing
 //! ```
 //! An error names its kind: `-CONFLICT run "r" exists already`.
 
@@ -22,6 +23,7 @@ use annals::{Durability, ErrorKind, Namespace, OpenFrame, Run, Status, Store, St
 
 use super::host::{Writer, Writing};
 use super::words::{Arguments, wrong};
+use crate::remember::{Remembered, remember_run};
 use crate::resp::Reply;
 
 /// Runs, and bodies that are being streamed, of a connection at a time.
@@ -77,6 +79,7 @@ impl Member {
             "PING" => Ok(Reply::Simple("PONG".into())),
             "RUN.BEGIN" => self.begin_run(arguments),
             "RUN.END" => self.end_run(arguments),
+            "RUN.REMEMBER" => self.remember(arguments),
             "FRAME.BEGIN" => self.begin_frame(arguments),
             "FRAME.APPEND" => self.append(arguments),
             "FRAME.END" => self.end_frame(arguments),
@@ -123,6 +126,15 @@ impl Member {
         batch.commit()?;
         self.runs.remove(run.name());
         Ok(ok())
+    }
+
+    fn remember(&self, arguments: &mut Arguments) -> annals::Result<Reply> {
+        let name = arguments.text("a run's name")?;
+        arguments.end()?;
+        Ok(match remember_run(self.space()?, &name)? {
+            Remembered::As(_, id) => Reply::Bulk(id.into_bytes()),
+            Remembered::Nothing(_) => Reply::Null,
+        })
     }
 
     fn begin_frame(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {
