@@ -67,6 +67,22 @@ impl Js {
         }
     }
 
+    /// All texts in it that are values, in their order.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &[u16]> {
+        let mut waiting = vec![self];
+        std::iter::from_fn(move || {
+            while let Some(value) = waiting.pop() {
+                match value {
+                    Self::Text(units) => return Some(units.as_slice()),
+                    Self::Array(items) => waiting.extend(items.iter().rev()),
+                    Self::Object(members) => waiting.extend(members.iter().rev().map(|(_, value)| value)),
+                    _ => {}
+                }
+            }
+            None
+        })
+    }
+
     /// Whether it counts as true in a condition.
     pub(super) fn is_truthy(&self) -> bool {
         match self {

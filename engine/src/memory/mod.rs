@@ -8,20 +8,26 @@
 //! conversations.
 
 mod decay;
+mod embed;
 mod entry;
 mod identity;
 mod js;
 mod ops;
 mod projection;
+mod recall;
+mod words;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 pub use decay::Decay;
+pub use embed::Embedder;
 pub use entry::Entry;
 pub use identity::Identity;
 pub use projection::{Projection, render};
+pub use recall::{Keep, told};
+pub use words::Words;
 
 use crate::error::{Error, Result};
 use crate::kv::{History, Keyspace, ScanRange};

@@ -8,7 +8,7 @@ use crate::vector::kernel::dot;
 const KEYS_AT_ONCE: usize = 256;
 
 impl Memory {
-    fn now_ms(&self) -> i64 {
+    pub(super) fn now_ms(&self) -> i64 {
         (self.entries.core.io.now_ns() / 1_000_000) as i64
     }
 
@@ -241,7 +241,11 @@ impl Memory {
     }
 
     /// Calls `each` with every entry under a prefix that is there, by key.
-    fn each(&self, prefix: &str, each: &mut dyn FnMut(Vec<u8>, Entry) -> Result<()>) -> Result<()> {
+    pub(super) fn each(
+        &self,
+        prefix: &str,
+        each: &mut dyn FnMut(Vec<u8>, Entry) -> Result<()>,
+    ) -> Result<()> {
         let now = self.now_ms();
         for found in self.entries.scan(ScanRange::prefix(prefix.as_bytes())) {
             let (key, value) = found?;

@@ -2,7 +2,7 @@
 
 use annals::ErrorKind;
 use annals::io::sim::SimIo;
-use annals::memory::{Identity, Memory, Projection, Wanted, render};
+use annals::memory::{Embedder, Identity, Keep, Memory, Projection, Wanted, Words, render, told};
 use annals::{Options, Store};
 
 const MONDAY: &str = r#"{"query":"Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.","finalContent":"Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.","iterations":1,"decisions":[{"stageId":"classify-risk","chosen":"rejected","rule":"Marginal credit","evidence":{"creditScore":580,"threshold":600}},{"stageId":"pick-reason","chosen":"credit-too-low","rule":"Credit below floor","evidence":{"creditScore":580,"incomeAboveFloor":true}}],"toolCalls":[{"name":"lookupCreditBureau","args":{"applicationId":"42"},"resultPreview":"{ \"score\": 580, \"bureau\": \"experian\" }","errored":false}],"durationMs":1840,"tokenUsage":{"input":1200,"output":180}}"#;
@@ -81,6 +81,33 @@ fn what_was_decided_on_monday_answers_on_friday_in_another_conversation_and_neve
         .search(&friday, &[1.0, 0.0, 0.5], &Wanted { across: true, embedder: Some("f"), ..Wanted::default() })
         .unwrap_err();
     assert!(refused.to_string().contains("\"f\"") && refused.to_string().contains("\"e\""), "{refused}");
+}
+
+/// The source's own example, by texts alone.
+#[test]
+fn a_question_finds_what_was_decided_and_when() {
+    let sim = SimIo::new(10);
+    let memory = memory(&sim);
+    let (monday, friday) = (identity("lending", "app-42"), identity("lending", "app-42-followup"));
+    let kept = memory.write_snapshot(&monday, MONDAY, &Words, &Keep::default()).unwrap();
+    assert_eq!(
+        (kept.id.as_str(), kept.embedder.as_deref(), kept.value()),
+        ("snap-1", Some(Words.id()), MONDAY)
+    );
+    assert_eq!(
+        kept.member("source"),
+        Some(r#"{"turn":1,"identity":{"tenant":"lending","conversationId":"app-42"}}"#)
+    );
+    let across = Wanted { k: 1, across: true, ..Wanted::default() };
+    let hits = memory.recall(&friday, "Should we approve loan #42?", &Words, &across).unwrap();
+    let told = told(&hits, Projection::default(), None);
+    let exact = render(MONDAY, Projection::default(), hits[0].score).unwrap();
+    assert_eq!(told, format!("{exact}\ndecided at {}", hits[0].decided_at().unwrap()));
+    assert!(
+        memory.recall(&friday, "Should we approve loan #42?", &Words, &Wanted::default()).unwrap().is_empty()
+    );
+    assert!(memory.recall(&friday, "Which seat has the pilot's dog?", &Words, &across).unwrap().is_empty());
+    assert!(memory.recall(&friday, "  ", &Words, &across).unwrap().is_empty());
 }
 
 #[test]
