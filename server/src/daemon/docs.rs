@@ -5,7 +5,7 @@ use crate::resp::Reply;
 
 /// Flags that mean something here only.
 const OWN: [&str; 9] =
-    ["settled", "apart", "whole", "stores", "operate", "action", "reveals", "redacts", "replays"];
+    ["settled", "apart", "whole", "stores", "operate", "action", "reveals", "redacts", "both"];
 
 /// The entry of COMMAND and COMMAND INFO.
 pub(super) fn info(command: &Command) -> Reply {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use annals::memory::Memory;
 use annals::{Namespace, RunReader, RunUid, Status};
 use tokio::sync::Notify;
 
@@ -30,6 +31,8 @@ pub(super) struct Tenant {
     pub(super) proxy_begins: Mutex<()>,
     /// Traces that come.
     pub(super) ingest: Ingest,
+    /// What agents remember, once somebody asks.
+    memory: Mutex<Option<Memory>>,
 }
 
 /// Runs that are added to, and when frames began. Locked after the databases, never before them, and never while anything is compressed.
@@ -50,8 +53,20 @@ impl Tenant {
     ) -> Self {
         let name = name.to_owned();
         let ingest = Ingest::new(space.clone());
-        let (streams, added, proxy_begins) = Default::default();
-        Self { name, space, databases, streams, added, open_frames, proxy_begins, ingest }
+        let (streams, added, proxy_begins, memory) = Default::default();
+        Self { name, space, databases, streams, added, open_frames, proxy_begins, ingest, memory }
+    }
+
+    /// What agents remember: one for all, since of those that change an entry each waits for the other. What it has written is on disk.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn memory(&self) -> annals::Result<Memory> {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*memory {
+            Some(memory) => Ok(memory.clone()),
+            None => Ok(memory.insert(self.space.memory()?.on_disk()).clone()),
+        }
     }
 
     /// Runs as streams.
