@@ -15,7 +15,10 @@ const FILE_BYTES_MAX: usize = 65 << 20;
 
 pub(super) fn remember(global: &Global, args: &RememberArgs, out: &mut Out) -> Result<()> {
     let bytes = input::small(&args.file, FILE_BYTES_MAX)?;
-    let place = args.file.display();
+    let place = match args.file.as_os_str() == "-" {
+        true => "standard input".to_owned(),
+        false => args.file.display().to_string(),
+    };
     let text = String::from_utf8(bytes).map_err(|error| {
         let (line, column) = place_of(error.as_bytes(), error.utf8_error().valid_up_to());
         let message = format!("{place}: it is not UTF-8 at line {line} column {column}");
@@ -27,11 +30,11 @@ pub(super) fn remember(global: &Global, args: &RememberArgs, out: &mut Out) -> R
         Ok(Some(id)) => id,
         Ok(None) => {
             let door = Door::write(&root, &global.namespace)?;
-            let id = door.remember(&whose, &text).map_err(|failure| failure.at(place))?;
+            let id = door.remember(&whose, &text).map_err(|failure| failure.at(&place))?;
             door.close()?;
             id
         }
-        Err(error) => return Err(engine(error).at(place)),
+        Err(error) => return Err(engine(error).at(&place)),
     };
     let name = whose.name();
     if out.json {
