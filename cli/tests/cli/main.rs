@@ -8,6 +8,7 @@ mod errors;
 mod import;
 mod keys;
 mod ledger;
+mod memory;
 #[cfg(target_os = "linux")]
 mod nondet;
 mod onward;

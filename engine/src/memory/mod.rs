@@ -31,7 +31,8 @@ pub use recall::{Keep, told};
 pub use words::Words;
 
 use crate::error::{Error, Result};
-use crate::kv::{History, Keyspace, ScanRange};
+use crate::kv::{History, Keyspace, KvBatch, ScanRange};
+use crate::log::Durability;
 use crate::store::Namespace;
 
 /// Entries of a page, unless told, and at most.
@@ -54,6 +55,8 @@ pub struct Memory {
     looks: Keyspace,
     feedback: Keyspace,
     signatures: Keyspace,
+    /// What is written is on disk before anything goes on.
+    on_disk: bool,
     /// Held while something is looked at and then written.
     changing: std::sync::Arc<crate::sync::Mutex<()>>,
 }
@@ -117,6 +120,14 @@ pub struct Hit {
     pub score: f32,
 }
 
+impl Memory {
+    /// The same, whose writes are on disk when they return, also where the store's options ask for less.
+    #[must_use]
+    pub fn on_disk(self) -> Self {
+        Self { on_disk: true, ..self }
+    }
+}
+
 impl Namespace {
     /// What agents remember in this namespace.
     ///
@@ -130,6 +141,7 @@ impl Namespace {
             looks: keyspace(LOOKS)?,
             feedback: keyspace(FEEDBACK)?,
             signatures: keyspace("annals.memory.signatures")?,
+            on_disk: false,
             changing: std::sync::Arc::default(),
         })
     }

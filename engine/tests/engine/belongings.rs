@@ -14,7 +14,9 @@ fn whose(conversation: &str) -> Identity {
 }
 
 fn entry(id: &str, query: &str) -> String {
-    format!("{{\"id\":\"{id}\",\"value\":{{\"query\":\"{query}\",\"finalContent\":\"canary-answer of {id}\"}}}}")
+    format!(
+        "{{\"id\":\"{id}\",\"value\":{{\"query\":\"{query}\",\"finalContent\":\"canary-answer of {id}\"}}}}"
+    )
 }
 
 fn ended(space: &Namespace, name: &str) -> RunUid {

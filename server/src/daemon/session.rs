@@ -21,8 +21,8 @@ use super::table::{Command, Table};
 use super::tenant::Tenant;
 use super::turn::{Apart, Refusal};
 use crate::profiles::{Profiles, Redactor, make_placeholder_key};
-use crate::remember::Behind;
 use crate::resp::Protocol;
+use crate::run_memory::Behind;
 
 /// How long what may take.
 #[derive(Debug, Clone, Copy)]

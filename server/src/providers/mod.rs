@@ -36,7 +36,7 @@ pub(crate) use read::summary_with;
 pub use read::{Exchange, summary};
 pub use severity::{Body, Evidence, SeverityRules, Verdict};
 pub(crate) use severity::{Name, Scalar, SeverityRule, Statuses};
-pub(crate) use spoken::{ToolResult, question, tool_results};
+pub(crate) use spoken::{question, tool_results};
 pub use sse::{EVENT_BYTES_MAX, Event, EventStream};
 pub use summary::{NAME_BYTES_MAX, ProviderError, Summary, TOOL_CALLS_MAX, ToolCall, Usage};
 pub use text::{TEXT_BYTES_MAX, Text};

@@ -126,12 +126,32 @@ mod tests {
     #[test]
     fn the_question_is_the_users_first_that_no_model_has_answered() {
         for (path, body, wanted) in [
-            (OPENAI, r#"{"messages":[{"role":"system","content":"s"},{"role":"user","content":"caf\u00e9?"},{"role":"user","content":"b"}]}"#, "café?"),
-            (OPENAI, r#"{"messages":[{"role":"user","content":"old"},{"role":"assistant","content":"a"},{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"u"}},{"type":"text","text":"y"}]}]}"#, "x\ny"),
-            (CLAUDE, r#"{"system":"s","messages":[{"role":"user","content":"q"},{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":"1"}]}]}"#, "q"),
+            (
+                OPENAI,
+                r#"{"messages":[{"role":"system","content":"s"},{"role":"user","content":"caf\u00e9?"},{"role":"user","content":"b"}]}"#,
+                "café?",
+            ),
+            (
+                OPENAI,
+                r#"{"messages":[{"role":"user","content":"old"},{"role":"assistant","content":"a"},{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"u"}},{"type":"text","text":"y"}]}]}"#,
+                "x\ny",
+            ),
+            (
+                CLAUDE,
+                r#"{"system":"s","messages":[{"role":"user","content":"q"},{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":"1"}]}]}"#,
+                "q",
+            ),
             (RESPONSES, r#"{"instructions":"s","input":"why"}"#, "why"),
-            (RESPONSES, r#"{"input":[{"role":"developer","content":"d"},{"role":"user","content":[{"type":"input_text","text":"why"}]}]}"#, "why"),
-            (GEMINI, r#"{"contents":[{"role":"user","parts":[{"text":"a"}]},{"role":"model","parts":[{"text":"b"}]},{"role":"user","parts":[{"text":"c"}]}]}"#, "c"),
+            (
+                RESPONSES,
+                r#"{"input":[{"role":"developer","content":"d"},{"role":"user","content":[{"type":"input_text","text":"why"}]}]}"#,
+                "why",
+            ),
+            (
+                GEMINI,
+                r#"{"contents":[{"role":"user","parts":[{"text":"a"}]},{"role":"model","parts":[{"text":"b"}]},{"role":"user","parts":[{"text":"c"}]}]}"#,
+                "c",
+            ),
             ("/api/generate", r#"{"prompt":"p"}"#, "p"),
         ] {
             assert_eq!(asks(path, body).as_deref(), Some(wanted), "{body}");

@@ -12,7 +12,7 @@ use annals::{
 
 use super::host::Host;
 use super::remote::{Joined, Remote, RemoteBlob, RemoteFrame, RemoteRun};
-use crate::remember::remember_ended;
+use crate::run_memory::remember_ended;
 
 /// How often, and how long apart, a store is tried whose holder serves nobody: one that has just begun will, one that is about to end is
 /// waited for.

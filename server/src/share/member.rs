@@ -23,8 +23,8 @@ use annals::{Durability, ErrorKind, Namespace, OpenFrame, Run, Status, Store, St
 
 use super::host::{Writer, Writing};
 use super::words::{Arguments, wrong};
-use crate::remember::{Remembered, remember_run};
 use crate::resp::Reply;
+use crate::run_memory::{Remembered, remember_run};
 
 /// Runs, and bodies that are being streamed, of a connection at a time.
 const RUNS_MAX: usize = 64;

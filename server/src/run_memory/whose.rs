@@ -41,7 +41,8 @@ pub(super) fn whose(space: &Namespace, info: &RunInfo) -> annals::Result<Whose> 
         if tag(MEMORY).as_deref() == Some(OFF) {
             return Ok(Whose::Off);
         }
-        let own = Identity { tenant: tag(TENANT), principal: tag(PRINCIPAL), conversation: tag(CONVERSATION) };
+        let own =
+            Identity { tenant: tag(TENANT), principal: tag(PRINCIPAL), conversation: tag(CONVERSATION) };
         if own != Identity::default() {
             return Ok(Whose::Of(own));
         }

@@ -38,7 +38,9 @@ impl Behind {
             let thread = std::thread::Builder::new().name("annals-remember".to_owned());
             match thread.spawn(move || work(&from)) {
                 Ok(thread) => *working = Some(Working { to, thread }),
-                Err(error) => tracing::warn!(run = uid.0, %error, "a run is not remembered: no thread can be started"),
+                Err(error) => {
+                    tracing::warn!(run = uid.0, %error, "a run is not remembered: no thread can be started")
+                }
             }
         }
         let Some(working) = &*working else { return };

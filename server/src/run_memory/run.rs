@@ -56,7 +56,8 @@ fn entered(space: &Namespace, reader: &RunReader, status: Status) -> annals::Res
         return Ok(Remembered::Nothing("it has no question, or no answer"));
     };
     let id = format!("run-{}", info.name);
-    let ended_ms = info.ended_ns.unwrap_or_else(|| info.started_ns.saturating_add(snapshot.duration_ms * 1_000_000));
+    let ended_ms =
+        info.ended_ns.unwrap_or_else(|| info.started_ns.saturating_add(snapshot.duration_ms * 1_000_000));
     let entry = entry(&id, &identity, reader, status, ended_ms / 1_000_000, &snapshot)?;
     space.memory()?.remember_with(info.uid, &identity, &entry, &Words)?;
     Ok(Remembered::As(identity, id))
@@ -91,11 +92,13 @@ fn entry(
         ("principal", &identity.principal),
         ("conversationId", &identity.conversation),
     ];
-    let parts = parts.into_iter().filter_map(|(name, part)| Some((name.to_owned(), Value::from(part.clone()?))));
+    let parts =
+        parts.into_iter().filter_map(|(name, part)| Some((name.to_owned(), Value::from(part.clone()?))));
     let whose: Map<String, Value> = parts.collect();
     let run = json!({ "run": reader.info().name, "status": status.name() });
-    let value = serde_json::to_string(snapshot)
-        .map_err(|error| annals::Error::new(ErrorKind::Bug, format!("a snapshot cannot be written: {error}")))?;
+    let value = serde_json::to_string(snapshot).map_err(|error| {
+        annals::Error::new(ErrorKind::Bug, format!("a snapshot cannot be written: {error}"))
+    })?;
     Ok(format!(
         "{{\"id\":{},\"value\":{value},\"version\":1,\"createdAt\":{ended_ms},\"updatedAt\":{ended_ms},\"lastAccessedAt\":{ended_ms},\"accessCount\":0,\"source\":{},\"metadata\":{run}}}",
         Value::from(id),

@@ -47,7 +47,9 @@ pub(super) struct Tokens {
 pub(super) fn arguments(source: &str) -> Box<RawValue> {
     let source = if source.trim().is_empty() { "{}" } else { source };
     let kept = match cut(source, ARGUMENTS_UNITS_MAX) {
-        (beginning, true) => format!("{{\"__truncated\":{}}}", serde_json::Value::from(beginning + "\u{2026}")),
+        (beginning, true) => {
+            format!("{{\"__truncated\":{}}}", serde_json::Value::from(beginning + "\u{2026}"))
+        }
         (source, false) => source,
     };
     let whole = RawValue::from_string(kept);

@@ -102,7 +102,10 @@ impl Conversation {
         for result in results {
             // The newest come first: of calls that have no ids the last one with that name is answered.
             let of = |(at, id): &(usize, String)| match result.call_id.is_empty() {
-                true => id.is_empty() && self.snapshot.tool_calls.get(*at).is_some_and(|call| call.name == result.name),
+                true => {
+                    id.is_empty()
+                        && self.snapshot.tool_calls.get(*at).is_some_and(|call| call.name == result.name)
+                }
                 false => *id == result.call_id,
             };
             if let Some(found) = self.waiting.iter().rposition(of) {
