@@ -258,6 +258,11 @@ pub(crate) struct NewRunArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) tag: Vec<String>,
     #[command(flatten)]
+    pub(crate) whose: WhoseArgs,
+    /// Remember nothing of the run, once it has ended, for `annals recall`
+    #[arg(long)]
+    pub(crate) no_memory: bool,
+    #[command(flatten)]
     pub(crate) live: LiveArgs,
     /// Another variable that the program reads a base address from, with the path that belongs after the address:
     /// MY_LLM_URL=/v1; its upstream is its own value, else that of --upstream

@@ -19,6 +19,7 @@ mod redaction;
 mod retention;
 mod rough;
 mod rules;
+mod run_memory;
 mod secrets;
 mod serve;
 mod sharing;

@@ -25,8 +25,10 @@ pub(super) struct Conversation {
     decisions_bytes: usize,
     /// Calls whose result has not come: where they stand, and their ids.
     waiting: Vec<(usize, String)>,
-    began_ns: Option<u64>,
-    ended_ns: u64,
+    /// When the run began: what a fork shares, or had answered from its parent, was asked before that.
+    run_began_ns: u64,
+    /// From the first request to the end of the last answer: of calls before the run began, and since.
+    spans: [Option<(u64, u64)>; 2],
 }
 
 /// What a frame's metadata says of decisions.
@@ -37,6 +39,11 @@ struct Decided {
 }
 
 impl Conversation {
+    /// Of a run that began then.
+    pub(super) fn of_run(run_began_ns: u64) -> Self {
+        Self { run_began_ns, ..Self::default() }
+    }
+
     /// Whether a frame's bodies are looked at.
     pub(super) fn wants(component: &Component) -> bool {
         *component == Component::Llm
@@ -83,8 +90,10 @@ impl Conversation {
         if exchange.http.broken.is_some() && answer.complete != Some(true) {
             return;
         }
-        self.began_ns.get_or_insert(frame.started_ns);
-        self.ended_ns = self.ended_ns.max(frame.started_ns.saturating_add(frame.duration_ns));
+        let ended_ns = frame.started_ns.saturating_add(frame.duration_ns);
+        let span = &mut self.spans[usize::from(frame.started_ns >= self.run_began_ns)];
+        let (first, last) = span.unwrap_or((frame.started_ns, ended_ns));
+        *span = Some((first.min(frame.started_ns), last.max(ended_ns)));
         self.answered(&answer);
     }
 
@@ -145,7 +154,7 @@ impl Conversation {
         if snapshot.query.is_empty() || snapshot.final_content.is_empty() {
             return None;
         }
-        let ns = self.ended_ns.saturating_sub(self.began_ns.unwrap_or(self.ended_ns));
+        let ns = self.spans.iter().flatten().map(|(first, last)| last.saturating_sub(*first)).sum::<u64>();
         snapshot.duration_ms = ns / 1_000_000;
         Some(self.snapshot)
     }

@@ -19,3 +19,6 @@ pub(crate) use behind::Behind;
 pub(crate) use run::remember_ended;
 pub use run::{Remembered, remember_run};
 pub use whose::{CONVERSATION, MEMORY, OFF, PRINCIPAL, TENANT};
+
+#[cfg(test)]
+mod tests;

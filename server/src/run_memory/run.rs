@@ -63,11 +63,22 @@ fn entered(space: &Namespace, reader: &RunReader, status: Status) -> annals::Res
     Ok(Remembered::As(identity, id))
 }
 
+/// What a run came to, as JSON.
+#[cfg(test)]
+pub(super) fn snapshot_json(reader: &RunReader) -> annals::Result<Option<String>> {
+    snapshot_of(reader)?.as_ref().map(json_of).transpose()
+}
+
+fn json_of(snapshot: &Snapshot) -> annals::Result<String> {
+    serde_json::to_string(snapshot)
+        .map_err(|error| annals::Error::new(ErrorKind::Bug, format!("a snapshot cannot be written: {error}")))
+}
+
 /// What a run came to.
 fn snapshot_of(reader: &RunReader) -> annals::Result<Option<Snapshot>> {
     // What is read was checked when it was stored, and is looked at, not served.
     let reader = reader.unverified();
-    let mut conversation = Conversation::default();
+    let mut conversation = Conversation::of_run(reader.info().started_ns);
     for seq in 1..=reader.info().frames {
         let info = reader.frame_info(seq)?;
         conversation.decided(&info.metadata);
@@ -96,9 +107,7 @@ fn entry(
         parts.into_iter().filter_map(|(name, part)| Some((name.to_owned(), Value::from(part.clone()?))));
     let whose: Map<String, Value> = parts.collect();
     let run = json!({ "run": reader.info().name, "status": status.name() });
-    let value = serde_json::to_string(snapshot).map_err(|error| {
-        annals::Error::new(ErrorKind::Bug, format!("a snapshot cannot be written: {error}"))
-    })?;
+    let value = json_of(snapshot)?;
     Ok(format!(
         "{{\"id\":{},\"value\":{value},\"version\":1,\"createdAt\":{ended_ms},\"updatedAt\":{ended_ms},\"lastAccessedAt\":{ended_ms},\"accessCount\":0,\"source\":{},\"metadata\":{run}}}",
         Value::from(id),

@@ -21,7 +21,7 @@ pub(super) struct Snapshot {
     /// As they were recorded, byte for byte.
     pub(super) decisions: Vec<Box<RawValue>>,
     pub(super) tool_calls: Vec<ToolCall>,
-    /// From the first call's request to the end of the last answer.
+    /// From the first call's request to the end of the last answer; of a fork, the shared ones' and its own, one after the other.
     pub(super) duration_ms: u64,
     pub(super) token_usage: Tokens,
 }
