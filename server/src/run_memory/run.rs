@@ -28,10 +28,10 @@ pub fn remember_run(space: &Namespace, run: &str) -> annals::Result<Remembered> 
         let what = format!("run {run:?} is open: it is remembered when it has ended");
         return Err(annals::Error::new(ErrorKind::Conflict, what));
     }
-    entered(space, &reader, info.status)
+    entered(space, &reader, info.status, false)
 }
 
-/// Remembers a run that was just ended so.
+/// Remembers a run that was just ended so. One that called no tools only answers from what its identity was told of late, if it was.
 ///
 /// # Errors
 /// As [`remember_run`].
@@ -39,10 +39,15 @@ pub(crate) fn remember_ended(space: &Namespace, uid: RunUid, status: Status) -> 
     if !matches!(status, Status::Ok | Status::Failed) {
         return Ok(Remembered::Nothing("it was abandoned"));
     }
-    entered(space, &space.run_numbered(uid)?, status)
+    entered(space, &space.run_numbered(uid)?, status, true)
 }
 
-fn entered(space: &Namespace, reader: &RunReader, status: Status) -> annals::Result<Remembered> {
+fn entered(
+    space: &Namespace,
+    reader: &RunReader,
+    status: Status,
+    is_new: bool,
+) -> annals::Result<Remembered> {
     let info = reader.info();
     let identity = match whose(space, info)? {
         Whose::Of(identity) => identity,
@@ -55,11 +60,20 @@ fn entered(space: &Namespace, reader: &RunReader, status: Status) -> annals::Res
     let Some(snapshot) = snapshot_of(reader)? else {
         return Ok(Remembered::Nothing("it has no question, or no answer"));
     };
-    let id = format!("run-{}", info.name);
-    let ended_ms =
-        info.ended_ns.unwrap_or_else(|| info.started_ns.saturating_add(snapshot.duration_ms * 1_000_000));
-    let entry = entry(&id, &identity, reader, status, ended_ms / 1_000_000, &snapshot)?;
-    space.memory()?.remember_with(info.uid, &identity, &entry, &Words)?;
+    let (memory, id) = (space.memory()?, format!("run-{}", info.name));
+    let mut metadata = json!({ "run": info.name, "status": status.name() });
+    if is_new && snapshot.tool_calls.is_empty() {
+        // Not from what it was remembered as before.
+        let own = format!("{}/{id}", identity.name());
+        let told: Vec<_> = memory.told_of_late(&identity)?.into_iter().filter(|id| *id != own).collect();
+        if !told.is_empty() {
+            metadata["derivedFrom"] = told.into();
+        }
+    }
+    let span_ns = snapshot.duration_ms.saturating_mul(1_000_000);
+    let ended_ms = info.ended_ns.unwrap_or_else(|| info.started_ns.saturating_add(span_ns)) / 1_000_000;
+    let entry = entry(&id, &identity, &metadata, ended_ms, &json_of(&snapshot)?);
+    memory.remember_with(info.uid, &identity, &entry, &Words)?;
     Ok(Remembered::As(identity, id))
 }
 
@@ -90,14 +104,7 @@ fn snapshot_of(reader: &RunReader) -> annals::Result<Option<Snapshot>> {
 }
 
 /// The entry of a snapshot, as JSON.
-fn entry(
-    id: &str,
-    identity: &Identity,
-    reader: &RunReader,
-    status: Status,
-    ended_ms: u64,
-    snapshot: &Snapshot,
-) -> annals::Result<String> {
+fn entry(id: &str, identity: &Identity, metadata: &Value, ended_ms: u64, snapshot: &str) -> String {
     let parts = [
         ("tenant", &identity.tenant),
         ("principal", &identity.principal),
@@ -106,11 +113,9 @@ fn entry(
     let parts =
         parts.into_iter().filter_map(|(name, part)| Some((name.to_owned(), Value::from(part.clone()?))));
     let whose: Map<String, Value> = parts.collect();
-    let run = json!({ "run": reader.info().name, "status": status.name() });
-    let value = json_of(snapshot)?;
-    Ok(format!(
-        "{{\"id\":{},\"value\":{value},\"version\":1,\"createdAt\":{ended_ms},\"updatedAt\":{ended_ms},\"lastAccessedAt\":{ended_ms},\"accessCount\":0,\"source\":{},\"metadata\":{run}}}",
+    format!(
+        "{{\"id\":{},\"value\":{snapshot},\"version\":1,\"createdAt\":{ended_ms},\"updatedAt\":{ended_ms},\"lastAccessedAt\":{ended_ms},\"accessCount\":0,\"source\":{},\"metadata\":{metadata}}}",
         Value::from(id),
         json!({ "identity": whose }),
-    ))
+    )
 }

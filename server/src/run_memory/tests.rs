@@ -315,6 +315,28 @@ fn tags_say_whose_it_is_and_a_fork_is_its_parents() {
     ));
 }
 
+/// A follow-up that only repeats Monday's answer would otherwise stand before it: its question is nearer to the next one.
+#[test]
+fn a_run_that_only_answers_from_what_it_was_told_says_so() {
+    let bench = bench();
+    bench.recorded(RunSpec::new("monday"), chat());
+    let uid = |name: &str| bench.space.run(name).unwrap().info().uid;
+    remember_ended(&bench.space, uid("monday"), Status::Ok).unwrap();
+    let memory = bench.space.memory().unwrap();
+    let why = "Why was application #42 rejected?";
+    let recall =
+        || memory.recall(&Identity::default(), why, &Words, &Wanted { k: 2, ..Wanted::default() }).unwrap();
+    assert_eq!(recall().len(), 1);
+    let asked = format!(r#"{{"messages":[{{"role":"user","content":"{why}"}}]}}"#);
+    let answer = r##"{"choices":[{"message":{"role":"assistant","content":"Application #42 was rejected: 580 is below 600."}}]}"##;
+    bench.recorded(RunSpec::new("friday"), vec![exchange(0, CHAT, JSON, &asked, answer)]);
+    remember_ended(&bench.space, uid("friday"), Status::Ok).unwrap();
+    let hits: Vec<_> =
+        recall().into_iter().map(|hit| (hit.entry.id.clone(), hit.entry.derived_from)).collect();
+    let derived = vec!["_/_/_/run-monday".to_owned()];
+    assert_eq!(hits, [("run-monday".to_owned(), Vec::new()), ("run-friday".to_owned(), derived)]);
+}
+
 #[test]
 fn an_entry_says_which_run_it_is_of_and_when_that_ended_and_is_found_by_its_question() {
     let bench = bench();

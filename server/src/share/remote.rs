@@ -265,7 +265,7 @@ impl RemoteRun {
     /// Has the run remembered, which has ended.
     ///
     /// # Errors
-    /// As [`crate::run_memory::remember_run`]; `Unavailable` where the other process went away.
+    /// As [`crate::run_memory::remember_ended`]; `Unavailable` where the other process went away.
     pub(super) fn remember(&self) -> annals::Result<()> {
         self.remote.call(&self.words("RUN.REMEMBER")).map(drop)
     }

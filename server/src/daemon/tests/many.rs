@@ -597,19 +597,19 @@ fn a_proxied_run_is_remembered_once_it_has_ended() {
     asks("abandoned", &[]);
     asks("plain", &[]);
     town.script(
-        "run.begin name tagged tag tenant lending -> {name tagged uid 6}
-         run.begin name by-hand -> {name by-hand uid 7}
-         frame.add by-hand llm what that -> 1",
+        "run.begin name tagged tag tenant lending -> *4|$4|name|$6|tagged|$3|uid|:6
+         run.begin name by-hand -> *4|$4|name|$7|by-hand|$3|uid|:7
+         frame.add by-hand llm what that -> :1",
     );
     asks("tagged", &[("x-annals-tenant", "too late: it has its tags")]);
     town.settled();
     town.script(
-        "run.end monday -> OK
-         run.end off -> OK
-         run.end abandoned abandoned -> OK
-         run.end plain failed -> OK
-         run.end tagged -> OK
-         run.end by-hand -> OK",
+        "run.end monday -> +OK
+         run.end off -> +OK
+         run.end abandoned abandoned -> +OK
+         run.end plain failed -> +OK
+         run.end tagged -> +OK
+         run.end by-hand -> +OK",
     );
     town.bench.daemon.end();
     let space = town.bench.daemon.tenant("default").unwrap().space.clone();
