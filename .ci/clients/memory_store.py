@@ -6,6 +6,7 @@ The compiler is kept in DIR/typescript (default target/clients), installed by np
 time, it is skipped and said. ANNALS names the binary (default: target/debug/annals). Ends with 1 if something is not as it should be.
 """
 import argparse
+import json
 import os
 import pathlib
 import re
@@ -21,8 +22,14 @@ RULES = ROOT / ".ci" / "clients" / "memory_store_rules.ts"
 TYPESCRIPT = "5.9.3"
 INSTALL_SECONDS_MAX = 120
 # No types of a platform: the file brings those that it needs.
-STRICT = ["--strict", "--noUncheckedIndexedAccess", "--exactOptionalPropertyTypes", "--noPropertyAccessFromIndexSignature", "--noUnusedLocals", "--noUnusedParameters",
-          "--noImplicitReturns", "--noImplicitOverride", "--target", "es2022", "--lib", "es2022", "--module", "nodenext", "--moduleResolution", "nodenext", "--types", ""]
+CONFIG = {
+    "compilerOptions": {
+        "strict": True, "noUncheckedIndexedAccess": True, "exactOptionalPropertyTypes": True, "noPropertyAccessFromIndexSignature": True, "noUnusedLocals": True,
+        "noUnusedParameters": True, "noImplicitReturns": True, "noImplicitOverride": True, "target": "es2022", "lib": ["es2022"], "module": "nodenext",
+        "moduleResolution": "nodenext", "types": [], "outDir": "built",
+    },
+    "files": [CLIENT.name, RULES.name],
+}
 
 
 class Skipped(Exception):
@@ -43,7 +50,7 @@ def compiler(work):
     (folder / "package.json").write_text("{}")
     command = ["npm", "install", "--loglevel=error", "--fetch-retries=1", "--no-audit", "--no-fund", f"typescript@{TYPESCRIPT}"]
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS_MAX)
+        done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=INSTALL_SECONDS_MAX)
     except subprocess.TimeoutExpired:
         raise Skipped(f"its registry took over {INSTALL_SECONDS_MAX} s") from None
     if done.returncode:
@@ -81,14 +88,15 @@ def main():
         for source in [CLIENT, RULES]:
             shutil.copy(source, folder)
         (folder / "package.json").write_text('{ "type": "module" }')
-        checked = subprocess.run(["node", script, *STRICT, "--outDir", "built", CLIENT.name, RULES.name], cwd=folder, capture_output=True, text=True)
+        (folder / "tsconfig.json").write_text(json.dumps(CONFIG))
+        checked = subprocess.run(["node", script, "-p", "."], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if checked.returncode:
             print(f"FAILED: {CLIENT.name} does not type-check:\n{checked.stdout}{checked.stderr}")
             return 1
         (folder / "built" / "package.json").write_text('{ "type": "module" }')
         daemon, environment = serve(folder)
         try:
-            done = subprocess.run(["node", folder / "built" / RULES.with_suffix(".js").name], env=os.environ | environment, capture_output=True, text=True)
+            done = subprocess.run(["node", folder / "built" / RULES.with_suffix(".js").name], stdin=subprocess.DEVNULL, env=os.environ | environment, capture_output=True, text=True)
         finally:
             daemon.terminate()
             daemon.wait()

@@ -173,9 +173,8 @@ export class AnnalsMemoryStore implements MemoryStore {
     expectedVersion: number,
   ): Promise<PutIfVersionResult> {
     const body = { ...named(identity), entry, version: expectedVersion };
-    const done = await this.send<{ applied: boolean; version: number | null }>("putif", body);
-    const refused = !done.applied && done.version !== null;
-    return refused ? { applied: false, currentVersion: done.version } : { applied: done.applied };
+    const { applied, version } = await this.send<{ applied: boolean; version: number | null }>("putif", body);
+    return applied || version === null ? { applied } : { applied, currentVersion: version };
   }
 
   async list<T = unknown>(identity: MemoryIdentity, options: ListOptions = {}): Promise<ListResult<T>> {

@@ -84,7 +84,7 @@ fn why_a_loan_was_rejected_is_answered_from_the_recording_of_any_provider() {
     // A replay is no run; a fork is, and has its own.
     assert_eq!(bench.replay(&["plain"], &[]).code, 0);
     assert_eq!(bench.why(&[]).len(), 3);
-    let mut fork = bench.command(["fork", "plain@1", "--name", "forked"]);
+    let mut fork = bench.command(["fork", "plain@1", "forked"]);
     let forked = Done::of(fork.env("OPENAI_API_KEY", "sk-x").env_remove("OPENAI_BASE_URL").output().unwrap());
     assert_eq!(forked.code, 0, "{forked:?}");
     let ids: Vec<_> = bench.why(&[]).into_iter().map(|(id, _, of)| (id, of == snapshot())).collect();
