@@ -83,6 +83,10 @@ pub(crate) enum Verb {
     Del(DelArgs),
     /// List keys and values in order
     Scan(ScanArgs),
+    /// Keep what was decided, as an entry of a memory or as a run's snapshot, for `recall`
+    Remember(RememberArgs),
+    /// Find what was decided when something like QUESTION was asked, with the evidence as it was recorded
+    Recall(RecallArgs),
     /// Say what the store holds and what it costs
     Stats,
     /// Drop runs by a policy, and say by which rule: without one, ok runs go after 7 days, what went wrong after 90
@@ -253,6 +257,11 @@ pub(crate) struct NewRunArgs {
     /// A tag of the run; may be given again
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) tag: Vec<String>,
+    #[command(flatten)]
+    pub(crate) whose: WhoseArgs,
+    /// Remember nothing of the run, once it has ended, for `annals recall`
+    #[arg(long)]
+    pub(crate) no_memory: bool,
     #[command(flatten)]
     pub(crate) live: LiveArgs,
     /// Another variable that the program reads a base address from, with the path that belongs after the address:
@@ -705,6 +714,77 @@ pub(crate) struct ScanArgs {
     /// At most this many
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
+}
+
+/// Whose memory it is. What is not given is one of its own.
+#[derive(Debug, Args)]
+pub(crate) struct WhoseArgs {
+    /// The customer, who never sees another's
+    #[arg(long, value_name = "T")]
+    pub(crate) tenant: Option<String>,
+    /// The person or program within it
+    #[arg(long, value_name = "P")]
+    pub(crate) principal: Option<String>,
+    /// The conversation
+    #[arg(long, value_name = "C")]
+    pub(crate) conversation: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "What has no vector gets one of its query by the embedder that is built in. Where a daemon serves the store, it keeps it."
+)]
+pub(crate) struct RememberArgs {
+    #[command(flatten)]
+    pub(crate) whose: WhoseArgs,
+    /// JSON: an entry, with an id and a value, or a run's snapshot alone, with its query; - reads it from standard input
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Nothing found is no failure: nothing is printed, and it ends with 0. docs/memory.md has the forms."
+)]
+pub(crate) struct RecallArgs {
+    /// What is asked
+    pub(crate) question: String,
+    #[command(flatten)]
+    pub(crate) whose: WhoseArgs,
+    /// Also look at the tenant's other principals and conversations
+    #[arg(long)]
+    pub(crate) across_conversations: bool,
+    /// At most this many, the nearest first
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) top_k: u16,
+    /// The least score that counts, from -1 to 1; equal passes [default: the embedder's own]
+    #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = score)]
+    pub(crate) threshold: Option<f32>,
+    /// What of it is told
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) projection: ProjectionArg,
+    /// Tell the largest form that has so many tokens (of four UTF-16 units) at most; with --json of each by itself
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) budget: Option<usize>,
+}
+
+/// What of a snapshot is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum ProjectionArg {
+    /// What was decided, by which rule and on what evidence; what tools gave; the answer
+    #[default]
+    Decisions,
+    /// What each stage chose
+    Commits,
+    /// The run as it was told
+    Narrative,
+    /// All of it, as JSON
+    Full,
+}
+
+/// A score, as an option gives it.
+fn score(text: &str) -> Result<f32, String> {
+    let number = text.parse::<f32>().ok().filter(|number| (-1.0..=1.0).contains(number));
+    number.ok_or_else(|| "a score is a number from -1 to 1".to_owned())
 }
 
 #[derive(Debug, Args)]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use annals::import::ImportedRun;
+use annals::memory::{Hit, Identity, Keep, Wanted, Words};
 use annals::{
     BackupReport, Checkpoint, CompactOptions, Compacted, Comparison, Diagnosis, Dropped, Durability, Error,
     ErrorKind, Frame, Gap, History, Keyspace, Namespace, Options, Plan, Policy, Proof, REDACTED_TAG,
@@ -632,6 +633,28 @@ impl Door {
                 ("other", bytes.other),
             ],
         })
+    }
+
+    /// Keeps an entry, or a snapshot, as an agent's memory; gives its id.
+    pub(crate) fn remember(&self, whose: &Identity, text: &str) -> Result<String> {
+        let memory = self.namespace()?.memory().map_err(engine)?;
+        let kept = annals_server::remember(&memory, whose, text, &Words, &Keep::default());
+        kept.map(|entry| entry.id).map_err(|error| match error.kind() {
+            ErrorKind::Invalid => {
+                Failure::new(Code::Failed, error, "docs/memory.md has the form of an entry and of a snapshot")
+            }
+            _ => engine(error),
+        })
+    }
+
+    /// What is remembered that answers a question.
+    pub(crate) fn recall(&self, whose: &Identity, question: &str, wanted: &Wanted<'_>) -> Result<Vec<Hit>> {
+        let memory = match self.namespace()?.memory() {
+            // Nothing was ever kept here.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            found => found.map_err(engine)?,
+        };
+        memory.recall(whose, question, &Words, wanted).map_err(engine)
     }
 
     fn keyspace(&self, name: &str) -> Result<Option<Keyspace>> {

@@ -371,6 +371,24 @@ pub struct Namespace {
     pub(crate) id: NamespaceId,
 }
 
+/// The set of keys of a name in a namespace, if there is one.
+pub(crate) fn find_keyspace(
+    core: &Arc<Core>,
+    wanted_in: NamespaceId,
+    wanted: &str,
+) -> Result<Option<Keyspace>> {
+    for space in core.spaces_known()? {
+        if let SpaceHead::Keyspace { id, namespace, name, history } = space
+            && namespace == wanted_in
+            && name == wanted
+        {
+            let history = History::from_code(history);
+            return Ok(Some(Keyspace { core: core.clone(), namespace, id, history }));
+        }
+    }
+    Ok(None)
+}
+
 impl Namespace {
     /// A set of keys. A writer makes it, with this history policy, if there is none of this name.
     ///
@@ -407,16 +425,7 @@ impl Namespace {
     /// `Invalid` for its name; `Damaged`, `Unavailable`.
     pub fn find_keyspace(&self, wanted: &str) -> Result<Option<Keyspace>> {
         check_text("a keyspace's name", wanted, 1, SPACE_NAME_BYTES_MAX)?;
-        for space in self.core().spaces_known()? {
-            if let SpaceHead::Keyspace { id, namespace, name, history } = space
-                && namespace == self.id
-                && name == wanted
-            {
-                let history = History::from_code(history);
-                return Ok(Some(Keyspace { core: self.core().clone(), namespace, id, history }));
-            }
-        }
-        Ok(None)
+        find_keyspace(self.core(), self.id, wanted)
     }
 
     /// Changes to several keys that happen together.

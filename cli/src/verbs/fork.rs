@@ -6,7 +6,7 @@ use annals::RunReader;
 use annals_server::{Edits, ForkReport, Forking, Origin, Place, new_tool_results, plain_answer};
 use serde_json::Value;
 
-use super::record::{cache, guard, money, pair, removed, upstreams};
+use super::record::{cache, guard, money, pair, removed, unremembered, upstreams};
 use super::replay::program;
 use super::runs;
 use crate::address::Address;
@@ -124,6 +124,7 @@ fn tell(name: &str, report: &ForkReport) -> Result<()> {
     if let Some(why) = &recorded.failed {
         line(format!("RECORDING STOPPED, the program went on without it: {why}"));
     }
+    unremembered(recorded).map(&mut line);
     for missed in report.captured.iter().flat_map(|captured| &captured.missed) {
         line(format!("NOT CAPTURED: {missed}"));
     }

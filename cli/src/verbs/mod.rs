@@ -11,6 +11,7 @@ mod init;
 mod inspect;
 mod kv;
 mod ledger;
+mod memory;
 mod open;
 mod record;
 mod replay;
@@ -57,6 +58,8 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         Verb::Put(args) => kv::put(global, args, &mut out),
         Verb::Del(args) => kv::del(global, args, &mut out),
         Verb::Scan(args) => kv::scan(global, args, &mut out),
+        Verb::Remember(args) => memory::remember(global, args, &mut out),
+        Verb::Recall(args) => memory::recall(global, args, &mut out),
         Verb::Stats => stats::run(global, &mut out),
         Verb::Retain(args) => retain::retain(global, args, &mut out),
         Verb::Pin(args) => retain::pin(global, args, &mut out),

@@ -4,9 +4,12 @@ use std::io::Write;
 use std::path::Path;
 
 use annals::RunSpec;
-use annals_server::{CacheUse, Captured, Destination, Guard, Mounts, Program, Recorded, Recording, Variable};
+use annals_server::{
+    CONVERSATION, CacheUse, Captured, Destination, Guard, MEMORY, Mounts, OFF, PRINCIPAL, Program, Recorded,
+    Recording, TENANT, Variable,
+};
 
-use crate::args::{CacheArg, Global, LiveArgs, NewRunArgs, RecordArgs};
+use crate::args::{CacheArg, Global, LiveArgs, NewRunArgs, RecordArgs, WhoseArgs};
 use crate::door::Recorder;
 use crate::failure::{Code, Failure, Result, before};
 use crate::locate;
@@ -76,7 +79,15 @@ pub(super) fn secrets(args: &NewRunArgs) -> Result<Vec<String>> {
 }
 
 pub(super) fn tags(args: &NewRunArgs) -> Result<Vec<(String, String)>> {
-    args.tag.iter().map(|tag| pair(tag, "--tag KEY=VALUE")).collect()
+    let mut tags: Vec<_> = args.tag.iter().map(|tag| pair(tag, "--tag KEY=VALUE")).collect::<Result<_>>()?;
+    let WhoseArgs { tenant, principal, conversation } = &args.whose;
+    for (key, part) in [(TENANT, tenant), (PRINCIPAL, principal), (CONVERSATION, conversation)] {
+        tags.extend(part.as_ref().map(|part| (key.to_owned(), part.clone())));
+    }
+    if args.no_memory {
+        tags.push((MEMORY.to_owned(), OFF.to_owned()));
+    }
+    Ok(tags)
 }
 
 pub(super) fn spec(name: &str, tags: &[(String, String)]) -> RunSpec {
@@ -143,6 +154,12 @@ pub(super) fn money(recorded: &Recorded) -> Vec<String> {
     asides
 }
 
+/// That nothing is remembered of a run that was to be, as a line of its own.
+pub(super) fn unremembered(recorded: &Recorded) -> Option<String> {
+    let why = recorded.unremembered.as_ref()?;
+    Some(format!("NOT REMEMBERED, the recording is whole: {}", printable(why)))
+}
+
 /// How many secrets did not reach the store, as an aside of a closing line.
 pub(super) fn removed(recorded: &Recorded) -> Option<String> {
     let secrets = recorded.secrets_removed;
@@ -172,6 +189,7 @@ pub(super) fn tell(name: &str, recorded: &Recorded, captured: Option<&Captured>,
         line("NO MODEL CALL WAS CAPTURED".to_owned());
         line("hint: the program may read its base address from another variable (--env NAME=/PATH) or have it fixed".to_owned());
     }
+    unremembered(recorded).map(&mut line);
     for missed in captured.iter().flat_map(|captured| &captured.missed) {
         line(format!("NOT CAPTURED: {}", printable(missed)));
     }

@@ -12,7 +12,7 @@ use annals_server::{Onward, Origin, Program, Recorded, ReplayOptions, ReplayRepo
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::record::{cache, guard, money, removed, upstreams};
+use super::record::{cache, guard, money, removed, unremembered, upstreams};
 use super::runs::short;
 use crate::args::{CacheArg, DivergenceArg, Global, ReplayArgs, TimingArg};
 use crate::door::{Door, FrameRow, RunRow};
@@ -212,6 +212,7 @@ fn tell(run: &RunRow, report: &ReplayReport, child: Option<&(String, Recorded)>,
         if let Some(why) = &recorded.failed {
             line(format!("RECORDING STOPPED, the program went on without it: {why}"));
         }
+        unremembered(recorded).map(&mut line);
         let served = report.replayed.receipt.exact + report.replayed.receipt.matched;
         let money: String =
             money(recorded).into_iter().chain(removed(recorded)).map(|aside| format!(", {aside}")).collect();

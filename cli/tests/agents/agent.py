@@ -183,6 +183,37 @@ def secretive():
     print(f"I know {plain}", file=sys.stderr)
 
 
+LOAN = "Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k."
+BUREAU = '{ "score": 580, "bureau": "experian" }'
+
+
+def loan(stream=""):
+    """Asks about a loan, looks a score up as it is told, and prints the answer as it came."""
+    messages = [{"role": "system", "content": "underwrite"}, {"role": "user", "content": LOAN}]
+    body = {"model": "m-1", "messages": messages, "tools": [{"type": "function", "function": {"name": "lookupCreditBureau"}}], "stream": bool(stream)}
+    ask("/chat/completions", body).read()
+    call = {"id": "call_1", "type": "function", "function": {"name": "lookupCreditBureau", "arguments": '{"applicationId":"42"}'}}
+    messages += [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "call_1", "content": BUREAU}]
+    print(ask("/chat/completions", body).read().decode())
+
+
+def loan_claude():
+    """The same of Anthropic's, as a stream."""
+    base = urllib.parse.urlsplit(os.environ["ANTHROPIC_BASE_URL"])
+    connection = http.client.HTTPConnection(base.hostname, base.port, timeout=60)
+    messages = [{"role": "user", "content": LOAN}]
+
+    def turn():
+        body = json.dumps({"model": "c-1", "max_tokens": 100, "messages": messages, "stream": True}).encode()
+        connection.request("POST", base.path + "/v1/messages", body, {"x-api-key": "none", "Content-Type": "application/json"})
+        return connection.getresponse().read().decode()
+
+    turn()
+    call = {"type": "tool_use", "id": "toolu_1", "name": "lookupCreditBureau", "input": {"applicationId": "42"}}
+    messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": BUREAU}]}]
+    print(turn())
+
+
 def nothing():
     print("no call")
 

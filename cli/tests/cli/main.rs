@@ -8,6 +8,7 @@ mod errors;
 mod import;
 mod keys;
 mod ledger;
+mod memory;
 #[cfg(target_os = "linux")]
 mod nondet;
 mod onward;
@@ -18,6 +19,7 @@ mod redaction;
 mod retention;
 mod rough;
 mod rules;
+mod run_memory;
 mod secrets;
 mod serve;
 mod sharing;

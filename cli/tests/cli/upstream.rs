@@ -94,6 +94,8 @@ fn answer(to: &mut TcpStream, request: &Request, number: u64) -> std::io::Result
         std::thread::sleep(Duration::from_millis(ms));
     }
     match path {
+        "/v1/chat/completions" if body["tools"].is_array() => loan(to, &body),
+        "/v1/messages" => loan_claude(to, &body),
         "/v1/chat/completions" if body["stream"] == true => stream(to, &body, number),
         "/v1/chat/completions" => {
             let last = body["messages"].as_array().and_then(|all| all.last()).cloned().unwrap_or_default();
@@ -128,6 +130,66 @@ fn answer(to: &mut TcpStream, request: &Request, number: u64) -> std::io::Result
         }
         path => whole(to, "200 OK", "content-type: text/plain\r\n", format!("{number} {path}").as_bytes()),
     }
+}
+
+/// The final words about a loan.
+pub(crate) const REJECTED: &str =
+    "Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.";
+
+/// Wants a score looked up, and decides by it.
+fn loan(to: &mut TcpStream, body: &serde_json::Value) -> std::io::Result<()> {
+    let decides = body["messages"].as_array().is_some_and(|all| all.iter().any(|one| one["role"] == "tool"));
+    let call = serde_json::json!({ "index": 0, "id": "call_1", "type": "function",
+        "function": { "name": "lookupCreditBureau", "arguments": "{\"applicationId\":\"42\"}" } });
+    let message = match decides {
+        true => serde_json::json!({ "role": "assistant", "content": REJECTED }),
+        false => serde_json::json!({ "role": "assistant", "content": null, "tool_calls": [call] }),
+    };
+    let (input, output) = if decides { (700, 100) } else { (500, 80) };
+    let usage = serde_json::json!({ "prompt_tokens": input, "completion_tokens": output });
+    let finish = if decides { "stop" } else { "tool_calls" };
+    if body["stream"] != true {
+        let answer = serde_json::json!({ "id": "l", "model": "m-1", "usage": usage,
+            "choices": [{ "index": 0, "message": message, "finish_reason": finish }] });
+        return whole(to, "200 OK", "content-type: application/json\r\n", answer.to_string().as_bytes());
+    }
+    let choices = serde_json::json!([{ "index": 0, "delta": message, "finish_reason": finish }]);
+    let events = [
+        serde_json::json!({ "id": "l", "model": "m-1", "choices": choices }),
+        serde_json::json!({ "id": "l", "model": "m-1", "choices": [], "usage": usage }),
+    ];
+    let events: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    whole(to, "200 OK", "content-type: text/event-stream\r\n", (events + "data: [DONE]\n\n").as_bytes())
+}
+
+/// The same in Anthropic's events.
+fn loan_claude(to: &mut TcpStream, body: &serde_json::Value) -> std::io::Result<()> {
+    let decides = body["messages"].as_array().is_some_and(|all| all.len() > 1);
+    let (input, output) = if decides { (700, 100) } else { (500, 80) };
+    let (block, delta) = match decides {
+        true => (
+            serde_json::json!({ "type": "text", "text": "" }),
+            serde_json::json!({ "type": "text_delta", "text": REJECTED }),
+        ),
+        false => (
+            serde_json::json!({ "type": "tool_use", "id": "toolu_1", "name": "lookupCreditBureau", "input": {} }),
+            serde_json::json!({ "type": "input_json_delta", "partial_json": "{\"applicationId\":\"42\"}" }),
+        ),
+    };
+    let message = serde_json::json!({ "id": "m", "model": "c-1", "usage": { "input_tokens": input, "output_tokens": 1 } });
+    let events = [
+        serde_json::json!({ "type": "message_start", "message": message }),
+        serde_json::json!({ "type": "content_block_start", "index": 0, "content_block": block }),
+        serde_json::json!({ "type": "content_block_delta", "index": 0, "delta": delta }),
+        serde_json::json!({ "type": "content_block_stop", "index": 0 }),
+        serde_json::json!({ "type": "message_delta", "delta": { "stop_reason": "end_turn" }, "usage": { "output_tokens": output } }),
+        serde_json::json!({ "type": "message_stop" }),
+    ];
+    let event = |event: &serde_json::Value| {
+        format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap_or_default())
+    };
+    let events: String = events.iter().map(event).collect();
+    whole(to, "200 OK", "content-type: text/event-stream\r\n", events.as_bytes())
 }
 
 /// A stream whose events do not end where its chunks do.

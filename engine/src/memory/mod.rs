@@ -16,6 +16,7 @@ mod ops;
 mod projection;
 mod rank;
 mod recall;
+mod run;
 mod told;
 mod words;
 
@@ -34,6 +35,7 @@ pub use words::Words;
 
 use crate::error::{Error, Result};
 use crate::kv::{History, Keyspace, KvBatch, ScanRange};
+use crate::log::Durability;
 use crate::store::Namespace;
 
 /// Entries of a page, unless told, and at most.
@@ -42,6 +44,12 @@ pub const LIST_DEFAULT: usize = 100;
 pub const LIST_MAX: usize = 1000;
 /// The least score that counts for vectors that callers bring.
 pub const THRESHOLD: f32 = 0.7;
+
+/// The keyspaces of entries, of their words, of how they were looked at, and of what was said of them.
+const ENTRIES: &str = "annals.memory";
+const WORDS: &str = "annals.memory.words";
+const LOOKS: &str = "annals.memory.looks";
+const FEEDBACK: &str = "annals.memory.feedback";
 
 /// The memory of a namespace.
 #[derive(Debug, Clone)]
@@ -53,6 +61,8 @@ pub struct Memory {
     looks: Keyspace,
     feedback: Keyspace,
     signatures: Keyspace,
+    /// What is written is on disk before anything goes on.
+    on_disk: bool,
     /// What each identity was told since its last snapshot.
     recalled: Keyspace,
 }
@@ -122,6 +132,14 @@ pub struct Hit {
     pub score: f32,
 }
 
+impl Memory {
+    /// The same, whose writes are on disk when they return, also where the store's options ask for less.
+    #[must_use]
+    pub fn on_disk(self) -> Self {
+        Self { on_disk: true, ..self }
+    }
+}
+
 impl Namespace {
     /// What agents remember in this namespace.
     ///
@@ -131,12 +149,13 @@ impl Namespace {
         let keyspace = |name: &str| self.keyspace(name, History::Latest);
         Ok(Memory {
             space: self.clone(),
-            entries: keyspace("annals.memory")?,
-            words: keyspace("annals.memory.words")?,
-            looks: keyspace("annals.memory.looks")?,
-            feedback: keyspace("annals.memory.feedback")?,
+            entries: keyspace(ENTRIES)?,
+            words: keyspace(WORDS)?,
+            looks: keyspace(LOOKS)?,
+            feedback: keyspace(FEEDBACK)?,
             signatures: keyspace("annals.memory.signatures")?,
             recalled: keyspace("annals.memory.recalled")?,
+            on_disk: false,
         })
     }
 }

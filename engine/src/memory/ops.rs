@@ -25,7 +25,7 @@ impl Memory {
         let mut looks = self.looks_at(&key, &entry)?;
         looks.count += 1;
         looks.last_ms = self.now_ms();
-        self.looks.put(&key, json(&looks)?)?;
+        self.set(&self.looks, &key, json(&looks)?)?;
         entry.set("accessCount", looks.count.to_string());
         entry.set("lastAccessedAt", looks.last_ms.to_string());
         Ok(Some(entry))
@@ -55,7 +55,7 @@ impl Memory {
         for ((entry, card), text) in parsed.iter().zip(cards).zip(entries) {
             self.add(&mut batch, &key(&name, &entry.id), text, card)?;
         }
-        batch.commit().map(drop)
+        self.commit(batch)
     }
 
     /// Adds an entry to a batch, with all that is kept beside it.
@@ -95,7 +95,7 @@ impl Memory {
         }
         let mut batch = self.space.batch();
         self.add(&mut batch, &key, text, card)?;
-        batch.commit()?;
+        self.commit(batch)?;
         Ok(Applied { applied: true, current: None })
     }
 
@@ -140,7 +140,7 @@ impl Memory {
         for keyspace in [&self.entries, &self.words, &self.looks, &self.feedback] {
             batch.delete(keyspace, &key);
         }
-        batch.commit().map(drop)
+        self.commit(batch)
     }
 
     /// Ends all of an identity: entries, what was said of them, signatures. Gives how many entries there were.
@@ -167,7 +167,7 @@ impl Memory {
                 for key in &keys {
                     batch.delete(keyspace, key);
                 }
-                batch.commit()?;
+                self.commit(batch)?;
                 if std::ptr::eq(keyspace, &self.entries) {
                     ended += keys.len() as u64;
                 }
@@ -189,7 +189,7 @@ impl Memory {
     /// # Errors
     /// `Invalid`, `Unavailable`, `Poisoned`.
     pub fn record_signature(&self, identity: &Identity, signature: &str) -> Result<()> {
-        self.signatures.put(&key(&identity.check()?, signature), Vec::new()).map(drop)
+        self.set(&self.signatures, &key(&identity.check()?, signature), Vec::new())
     }
 
     /// Says how useful an entry was, from -1 to 1; what is beyond counts as the nearer end, what is no number is passed over.
@@ -205,7 +205,7 @@ impl Memory {
         let mut said = self.said(&key)?.unwrap_or_default();
         said.sum += usefulness.clamp(-1.0, 1.0);
         said.count += 1;
-        self.feedback.put(&key, json(&said)?).map(drop)
+        self.set(&self.feedback, &key, json(&said)?)
     }
 
     /// What was said of an entry.
@@ -265,6 +265,20 @@ impl Memory {
         let mut hits = rank(hits);
         hits.truncate(wanted.count());
         Ok(hits)
+    }
+
+    /// Writes one value, as durable as all that this writes.
+    fn set(&self, keyspace: &Keyspace, key: &[u8], value: Vec<u8>) -> Result<()> {
+        let mut batch = self.space.batch();
+        batch.put(keyspace, key, value);
+        self.commit(batch)
+    }
+
+    pub(super) fn commit(&self, batch: KvBatch) -> Result<()> {
+        match self.on_disk {
+            true => batch.submit_with(Durability::Disk)?.wait().map(drop),
+            false => batch.commit().map(drop),
+        }
     }
 
     /// Calls `each` with every entry under a prefix that is there, by key.

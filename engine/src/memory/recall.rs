@@ -45,14 +45,9 @@ impl Memory {
     /// # Errors
     /// As [`Memory::put`], and the embedder's.
     pub fn remember(&self, identity: &Identity, entry: &str, with: &dyn Embedder) -> Result<Entry> {
-        let mut entry = Entry::parse(entry)?;
-        if entry.embedding.is_none() {
-            let vector = one_vector(&about(entry.value())?, with)?;
-            tag(&mut entry, vector.as_deref(), with)?;
-        }
-        let text = entry.text();
-        self.put(identity, &text)?;
-        Entry::parse(&text)
+        let entry = embedded(entry, with)?;
+        self.put(identity, &entry.text())?;
+        Ok(entry)
     }
 
     /// What answers a question: as [`Memory::search`] with the question's vector, by the embedder's own threshold where no other is given. Nothing
@@ -197,6 +192,14 @@ impl Memory {
         Ok(if is_late { recalled } else { Recalled::default() })
     }
 
+    /// What an identity was told within the last hour and has not answered yet: of each the identity's name, a slash and the id.
+    ///
+    /// # Errors
+    /// `Invalid`, `Damaged`, `Unavailable`.
+    pub fn told_of_late(&self, identity: &Identity) -> Result<Vec<String>> {
+        Ok(self.recalled(identity)?.ids)
+    }
+
     /// Keeps a bare snapshot of a run as the entry `snap-N`, N being the next turn of its conversation, in the form in which agentfootprint 9.62.0
     /// writes it. Gives the entry.
     ///
@@ -226,7 +229,7 @@ impl Memory {
         let turn = self.next_turn(&name)?.max(options.turn.unwrap_or(1).max(1));
         let mut derived_from = options.derived_from.clone();
         if !calls_tools {
-            derived_from.extend(self.recalled(identity)?.ids);
+            derived_from.extend(self.told_of_late(identity)?);
         }
         let mut entry = Entry::parse(&format!("{{\"id\":\"snap-{turn}\",\"value\":{snapshot}}}"))?;
         begin(&mut entry, self.now_ms(), options);
@@ -238,7 +241,7 @@ impl Memory {
         let mut batch = self.space.batch();
         self.add(&mut batch, &key(&name, &entry.id), &text, card)?;
         batch.delete(&self.recalled, &key(&name, ""));
-        batch.commit()?;
+        self.commit(batch)?;
         Ok(entry)
     }
 
@@ -259,6 +262,16 @@ impl Memory {
         }
         Ok(1)
     }
+}
+
+/// An entry with the vector of what it is about, if it had none.
+pub(super) fn embedded(entry: &str, with: &dyn Embedder) -> Result<Entry> {
+    let mut entry = Entry::parse(entry)?;
+    if entry.embedding.is_none() {
+        let vector = one_vector(&about(entry.value())?, with)?;
+        tag(&mut entry, vector.as_deref(), with)?;
+    }
+    Entry::parse(&entry.text())
 }
 
 /// What agentfootprint writes of a snapshot before its vector.

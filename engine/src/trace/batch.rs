@@ -15,6 +15,7 @@ use crate::log::record::{
 };
 use crate::log::ticket::Ticket;
 use crate::sync::MutexGuard;
+use crate::trace::belongings::Belongings;
 use crate::trace::chain;
 use crate::trace::lanes::{Lane, LaneKey, Slot};
 use crate::trace::model::{Component, Frame, Severity, Status, check_text};
@@ -82,6 +83,7 @@ impl<'a> RunBatch<'a> {
             if let Some((mut head, tail)) = run_record(&self.run.core, self.run.namespace, old)? {
                 head.fields.gone = true;
                 self.writer.record(Kind::Run, &encode_run(&head)?, &tail)?;
+                Belongings::of(&self.run.core, self.run.namespace)?.end(old, &mut self.writer)?;
             }
         }
         if let Some(metadata) = self.staged.unpacked.take() {

@@ -1,7 +1,8 @@
 //! Dropping runs, and what keeps them from it.
 //!
 //! A dropped run is a tombstone in the log: who it was by number, how many frames it had, when and by which rule it went. What
-//! it held is no longer found by anybody but its forks, and compaction frees what they do not need.
+//! it held is no longer found by anybody but its forks, and compaction frees what they do not need. What goes with it (`belongings`) ends in the same
+//! commit.
 //!
 //! Never dropped: a run that is open, one that is pinned, and one of which a fork is about to begin. A pin is a key of the
 //! keyspace `annals.pins` of the run's namespace, the run's number in eight bytes, big-endian; its value is JSON with `why` and
@@ -23,6 +24,7 @@ use crate::log::queue::Durability;
 use crate::log::record::{Kind, RULE_BYTES_MAX, TombstoneHead, WHY_BYTES_MAX};
 use crate::log::segments::lock;
 use crate::store::Namespace;
+use crate::trace::belongings::Belongings;
 use crate::trace::model::{Status, check_text};
 use crate::trace::reader::{Known, RunReader, find_name, run_known, run_record};
 
@@ -161,6 +163,7 @@ impl Namespace {
             let pins = self.pins_by_number()?;
             let dropped_ns = core.io.now_ns();
             let mut writer = BatchWriter::new(core, self.id)?;
+            let mut belongings = Belongings::of(core, self.id)?;
             for uid in some {
                 let Some((head, _)) = run_record(core, self.id, *uid)? else { continue };
                 let fields = head.fields;
@@ -182,6 +185,7 @@ impl Namespace {
                     why: why.to_owned(),
                 };
                 writer.record(Kind::Tombstone, &head.encode(), &[])?;
+                belongings.end(*uid, &mut writer)?;
             }
             // Waited for under the lock: the next one is to find them dropped.
             if let Some((_, ticket)) = writer.submit(Durability::Disk)? {

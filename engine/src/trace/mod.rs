@@ -1,6 +1,7 @@
 //! Runs, frames, snapshots and forks: typed views over the key-value floor.
 
 pub(crate) mod batch;
+pub(crate) mod belongings;
 pub(crate) mod builders;
 pub(crate) mod chain;
 pub(crate) mod dropping;

@@ -26,6 +26,7 @@ use crate::log::queue::Durability;
 use crate::log::record::{BodyRef, Kind, RunFields, RunHead, SpaceHead};
 use crate::log::segments::Segments;
 use crate::store::{Namespace, Store};
+use crate::trace::belongings::BELONGINGS;
 use crate::trace::dropping::PINS;
 use crate::trace::model::{Component, Frame, RunSpec, Severity, Status};
 use crate::trace::reader::{Known, RecordedFrame, RunReader, find_name, run_known};
@@ -81,7 +82,7 @@ pub fn repair(from: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) ->
     for uid in &found.runs {
         repair.run(RunUid(*uid))?;
     }
-    repair.pins()?;
+    repair.numbered()?;
     let report = repair.report;
     store.close()?;
     Ok(report)
@@ -300,28 +301,29 @@ impl Repair {
         }
     }
 
-    /// Pins name runs by their numbers, which are others now.
-    fn pins(&self) -> Result<()> {
+    /// Pins and belongings name runs by their numbers, which are others now.
+    fn numbered(&self) -> Result<()> {
         for (_, new) in self.spaces.namespaces.values() {
-            let Some(keyspace) = new.find_keyspace(PINS)? else { continue };
-            let (mut batch, mut pins) = (new.batch(), Vec::new());
-            for pair in keyspace.scan(ScanRange::all()) {
-                let (key, value) = pair?;
-                batch.delete(&keyspace, &key);
-                pins.push((key, value));
-            }
-            if pins.is_empty() {
-                continue;
-            }
-            for (key, value) in pins {
-                let old =
-                    <[u8; 8]>::try_from(key.as_slice()).map(|number| RunUid(u64::from_be_bytes(number)));
-                if let Some(copied) = old.ok().and_then(|old| self.runs.get(&old)) {
-                    let uid = new.run(&copied.name)?.info().uid;
-                    batch.put(&keyspace, &uid.0.to_be_bytes(), value);
+            for name in [PINS, BELONGINGS] {
+                let Some(keyspace) = new.find_keyspace(name)? else { continue };
+                let (mut batch, mut kept) = (new.batch(), Vec::new());
+                for pair in keyspace.scan(ScanRange::all()) {
+                    let (key, value) = pair?;
+                    batch.delete(&keyspace, &key);
+                    kept.push((key, value));
                 }
+                if kept.is_empty() {
+                    continue;
+                }
+                for (key, value) in kept {
+                    let Some((number, rest)) = key.split_first_chunk::<8>() else { continue };
+                    if let Some(copied) = self.runs.get(&RunUid(u64::from_be_bytes(*number))) {
+                        let uid = new.run(&copied.name)?.info().uid;
+                        batch.put(&keyspace, &[&uid.0.to_be_bytes(), rest].concat(), value);
+                    }
+                }
+                batch.commit()?;
             }
-            batch.commit()?;
         }
         Ok(())
     }

@@ -8,6 +8,7 @@
 )]
 
 mod backup;
+mod belongings;
 mod bodies;
 mod compact;
 mod crash;

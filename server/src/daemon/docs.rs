@@ -5,7 +5,7 @@ use crate::resp::Reply;
 
 /// Flags that mean something here only.
 const OWN: [&str; 9] =
-    ["settled", "apart", "whole", "stores", "operate", "action", "reveals", "redacts", "replays"];
+    ["settled", "apart", "whole", "stores", "operate", "action", "reveals", "redacts", "both"];
 
 /// The entry of COMMAND and COMMAND INFO.
 pub(super) fn info(command: &Command) -> Reply {
@@ -71,10 +71,14 @@ fn arguments(line: &str) -> Vec<Reply> {
             (part, true)
         } else {
             let end = rest.find(" [").unwrap_or(rest.len());
-            // Up to the next thing that may be left out; words in capitals take the word that follows them.
+            // Up to the next thing that may be left out; words in capitals take the word that follows them, also behind a bar.
             let words = rest.get(..end).unwrap_or_default();
             let mut taken = words.find(' ').unwrap_or(words.len());
-            if is_token(words.get(..taken).unwrap_or_default())
+            let ends_in_token = |taken| {
+                let last = words.get(..taken).unwrap_or_default().rsplit([' ', '|']).next();
+                last.is_some_and(is_token)
+            };
+            while ends_in_token(taken)
                 && let Some(next) = words.get(taken + 1..)
             {
                 taken += 1 + next.find(' ').unwrap_or(next.len());
@@ -220,6 +224,9 @@ mod tests {
         assert_eq!(field(&told[4], "token"), Some(&Reply::text("MATCH")));
         let flags = Reply::Set(vec![Reply::Simple("optional".into()), Reply::Simple("multiple".into())]);
         assert_eq!(field(&told[5], "flags"), Some(&flags));
+        let told = arguments("FP32 vector|QUESTION text [K count] key");
+        let names: Vec<_> = told.iter().map(|argument| field(argument, "name").unwrap().clone()).collect();
+        assert_eq!(names, ["fp32 vector|question text", "count", "key"].map(Reply::text));
         assert!(arguments("").is_empty());
     }
 }

@@ -179,6 +179,9 @@ impl Tenant {
             Unended::Other(error) => error.into(),
         })?;
         self.dismiss(open);
+        if open.proxied.recorded() {
+            self.behind.remember(&self.space, open.run.uid(), status);
+        }
         Ok(ticket)
     }
 

@@ -22,6 +22,7 @@ use super::tenant::Tenant;
 use super::turn::{Apart, Refusal};
 use crate::profiles::{Profiles, Redactor, make_placeholder_key};
 use crate::resp::Protocol;
+use crate::run_memory::Behind;
 
 /// How long what may take.
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +78,8 @@ pub(super) struct Daemon {
     pub(super) replayed: Replayed,
     /// Frames whose answer is still to come.
     open_frames: Arc<AtomicU64>,
+    /// Has runs remembered.
+    behind: Arc<Behind>,
 }
 
 /// What a daemon has done and holds.
@@ -203,6 +206,7 @@ impl Daemon {
             whole: Semaphore::new(WHOLE_MAX),
             replayed: Replayed::default(),
             open_frames: Arc::default(),
+            behind: Arc::default(),
         }
     }
 
@@ -223,7 +227,8 @@ impl Daemon {
         let space = self.store.namespace(namespace)?;
         let (databases, settling) = Databases::open(space.clone(), self.io.clone())?;
         self.runtime.spawn(databases.clone().settle(settling));
-        let tenant = Arc::new(Tenant::new(namespace, space, databases, self.open_frames.clone()));
+        let (frames, behind) = (self.open_frames.clone(), self.behind.clone());
+        let tenant = Arc::new(Tenant::new(namespace, space, databases, frames, behind));
         tenants.insert(namespace.to_owned(), tenant.clone());
         Ok(tenant)
     }
@@ -317,6 +322,7 @@ impl Daemon {
         for tenant in self.tenants() {
             tenant.end_streams(self.now_ns());
         }
+        self.behind.finish();
         self.operations.end();
     }
 

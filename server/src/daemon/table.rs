@@ -18,8 +18,8 @@ pub(super) struct Command {
     /// `no_auth`: also before login; `no_multi`: done at once within a transaction; `settled`: only once what came before is on disk;
     /// `apart`, `whole`: by itself, where waiting holds nobody up ([`super::turn::Apart`]); `stores`: its values are the engine's, which long ones
     /// are handed to ahead; `operate`: what concerns the whole store; `action`: kept in the store that it was done; `reveals`: a write whose reply
-    /// tells what was there; `redacts`: shows a redacted reader less; `replays`: a
-    /// write that is a read where a run is replayed, and asks for the right itself; the others are for clients.
+    /// tells what was there; `redacts`: shows a redacted reader less; `both`: a
+    /// write that is a read in one of its forms, and asks for the right itself; the others are for clients.
     pub(super) flags: &'static [&'static str],
     /// Which words are keys: the first, the last (from the end where negative), every how many. No keys: zeros.
     pub(super) keys: (i32, i32, i32),
@@ -50,7 +50,7 @@ impl Command {
         let is = |flag| self.flags.contains(&flag);
         rights.include(self.rights())
             || is("redacts") && rights.include(Rights::REDACTED)
-            || is("replays") && rights.include(Rights::READ)
+            || is("both") && rights.include(Rights::READ)
     }
 }
 

@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use annals::memory::Memory;
 use annals::{Namespace, RunReader, RunUid, Status};
 use tokio::sync::Notify;
 
 use super::databases::Databases;
 use super::open_runs::OpenRun;
 use crate::otlp::Ingest;
+use crate::run_memory::Behind;
 
 /// Frames whose times are remembered, and their runs.
 const TIMES_MAX: usize = 4 << 20;
@@ -30,6 +32,10 @@ pub(super) struct Tenant {
     pub(super) proxy_begins: Mutex<()>,
     /// Traces that come.
     pub(super) ingest: Ingest,
+    /// Has runs remembered, of all tenants.
+    pub(super) behind: Arc<Behind>,
+    /// What agents remember, once somebody asks.
+    memory: Mutex<Option<Memory>>,
 }
 
 /// Runs that are added to, and when frames began. Locked after the databases, never before them, and never while anything is compressed.
@@ -47,11 +53,24 @@ impl Tenant {
         space: Namespace,
         databases: Arc<Databases>,
         open_frames: Arc<AtomicU64>,
+        behind: Arc<Behind>,
     ) -> Self {
         let name = name.to_owned();
         let ingest = Ingest::new(space.clone());
-        let (streams, added, proxy_begins) = Default::default();
-        Self { name, space, databases, streams, added, open_frames, proxy_begins, ingest }
+        let (streams, added, proxy_begins, memory) = Default::default();
+        Self { name, space, databases, streams, added, open_frames, proxy_begins, ingest, behind, memory }
+    }
+
+    /// What agents remember: one for all, since of those that change an entry each waits for the other. What it has written is on disk.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn memory(&self) -> annals::Result<Memory> {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*memory {
+            Some(memory) => Ok(memory.clone()),
+            None => Ok(memory.insert(self.space.memory()?.on_disk()).clone()),
+        }
     }
 
     /// Runs as streams.
@@ -84,7 +103,10 @@ impl Tenant {
         for open in open.into_values().filter(|open| open.is_stream) {
             let status = if open.proxied.failed().is_some() { Status::Failed } else { Status::Ok };
             // Where that fails the store's closing says why.
-            let _ = open.run.end(status);
+            let ended = open.run.end(status);
+            if ended.is_ok() && open.proxied.recorded() {
+                self.behind.remember(&self.space, open.run.uid(), status);
+            }
         }
         let _ = self.ingest.settle(now_ns, true);
     }

@@ -13,6 +13,7 @@ use crate::profiles::Profiles;
 use crate::resp::{Limits, Requests};
 
 mod many;
+pub(super) mod memory;
 mod own;
 mod retention;
 mod rights;

@@ -215,6 +215,7 @@ fn tells_failure(given: Node<'_>) -> bool {
 fn shown<'a>(role: &str, kind: Kind, node: Node<'a>, visible: Node<'a>) -> Part<'a> {
     let mut part = part(role, kind, "", node);
     part.view.preview = preview(kind, visible, node);
+    part.said = visible;
     part
 }
 
@@ -259,7 +260,7 @@ pub(super) fn part<'a>(role: &str, kind: Kind, name: &str, node: Node<'a>) -> Pa
 
 impl MessageView {
     fn with(self, node: Node<'_>) -> Part<'_> {
-        Part { view: self, source: node.source(), call_id: String::new() }
+        Part { view: self, source: node.source(), said: node, call_id: String::new() }
     }
 }
 

@@ -98,6 +98,8 @@ pub struct MessageView {
 pub(super) struct Part<'a> {
     pub(super) view: MessageView,
     pub(super) source: &'a str,
+    /// What of it is said, called with or given: a text, arguments, a tool's result.
+    pub(super) said: Node<'a>,
     /// The id of the call that it is or answers.
     pub(super) call_id: String,
 }
@@ -157,7 +159,7 @@ pub(super) fn parts<'a>(api: &Api, body: &'a [u8]) -> Vec<Part<'a>> {
 }
 
 /// The messages, and how many more there are than are looked at.
-fn turns<'a>(fields: &Fields<'a>) -> (Vec<Node<'a>>, usize) {
+pub(super) fn turns<'a>(fields: &Fields<'a>) -> (Vec<Node<'a>>, usize) {
     for key in TURN_KEYS {
         let node = fields.get(key);
         if node.is_array() {

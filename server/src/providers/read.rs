@@ -10,7 +10,7 @@ use super::encoding::{DECODED_BYTES_MAX, decode};
 use super::json::{Fields, Node, values};
 use super::sse::EventStream;
 use super::summary::{ProviderError, SAMPLING_MAX, Summary, short};
-use super::text::{clip, one_line};
+use super::text::{TEXT_BYTES_MAX, Text, clip, one_line};
 use super::{anthropic, gemini, messages, ollama, openai_chat, openai_responses};
 
 /// One exchange as it went over the wire, transfer coding undone.
@@ -96,8 +96,14 @@ const VALUE_BYTES_MAX: usize = 1024;
 /// ```
 #[must_use]
 pub fn summary(exchange: &Exchange<'_>) -> Summary {
+    summary_with(exchange, TEXT_BYTES_MAX)
+}
+
+/// The same with so many bytes of the answer's text.
+pub(crate) fn summary_with(exchange: &Exchange<'_>, text_bytes_max: usize) -> Summary {
     let api = exchange.api;
     let mut summary = Summary::new(api.provider, api.shape, exchange.status);
+    summary.text = Text::up_to(text_bytes_max);
     if api.shape == Shape::Opaque {
         return summary;
     }

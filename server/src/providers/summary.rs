@@ -204,7 +204,7 @@ impl Summary {
 
     /// Forgets the pieces of an answer, before the whole of it is read.
     pub(super) fn forget_pieces(&mut self) {
-        self.text = Text::default();
+        self.text.clear();
         self.tool_calls.clear();
         self.tool_calls_more = 0;
         self.thinking_bytes = None;

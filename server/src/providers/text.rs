@@ -1,26 +1,44 @@
 //! Text from outside, bounded: beginnings of known length, and one line that is safe to print.
 
 /// The beginning of a text that comes in pieces, and how long all of it is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
     head: String,
     bytes: u64,
+    /// So much of it is kept.
+    head_max: usize,
 }
 
 /// How much of a text is kept: 64 KiB.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
+impl Default for Text {
+    fn default() -> Self {
+        Self::up_to(TEXT_BYTES_MAX)
+    }
+}
+
 impl Text {
+    /// One of which so many bytes are kept.
+    pub(super) fn up_to(head_max: usize) -> Self {
+        Self { head: String::new(), bytes: 0, head_max }
+    }
+
+    /// Forgets what has come.
+    pub(super) fn clear(&mut self) {
+        *self = Self::up_to(self.head_max);
+    }
+
     /// Adds the next piece.
     pub(super) fn push(&mut self, piece: &str) {
         if self.bytes == self.head.len() as u64 {
-            let room = TEXT_BYTES_MAX - self.head.len();
+            let room = self.head_max.saturating_sub(self.head.len());
             self.head.push_str(clip(piece, room));
         }
         self.bytes += piece.len() as u64;
     }
 
-    /// The first [`TEXT_BYTES_MAX`] bytes, cut between characters.
+    /// The first [`TEXT_BYTES_MAX`] bytes, unless more were asked for; cut between characters.
     #[must_use]
     pub fn head(&self) -> &str {
         &self.head

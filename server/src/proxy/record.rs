@@ -55,6 +55,15 @@ pub struct Recorded {
     pub secrets_removed: u64,
     /// Why nothing more was recorded from some moment on.
     pub failed: Option<String>,
+    /// Why what the run came to is not remembered, though it was to be.
+    pub unremembered: Option<String>,
+}
+
+impl Recorded {
+    /// What came of remembering the run that this is of, once it has ended.
+    pub(crate) fn remembered(&mut self, done: annals::Result<()>) {
+        self.unremembered = done.err().map(|error| error.to_string());
+    }
 }
 
 /// Threads that write what the runs of one process record, at most.

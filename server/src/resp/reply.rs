@@ -30,16 +30,14 @@ pub(crate) enum Reply {
     Bulk(Vec<u8>),
     /// One that others have, too.
     Shared(Arc<Vec<u8>>),
+    /// A string that holds JSON, which stands as it is where a reply is JSON.
+    Json(String),
     Null,
     /// Null where else an array stands, which RESP2 tells apart.
     NullArray,
     Array(Vec<Reply>),
     Map(Vec<(Reply, Reply)>),
     Set(Vec<Reply>),
-    #[cfg_attr(
-        not(any(test, fuzzing)),
-        expect(dead_code, reason = "part of the protocol; no command replies with it yet")
-    )]
     Double(f64),
     Boolean(bool),
     /// A text, and the three letters that say what it is: `txt`, `mkd`.
@@ -76,7 +74,7 @@ impl Reply {
         size_of::<Self>()
             + match self {
                 Self::Simple(text) => text.len(),
-                Self::Error(text) => text.len(),
+                Self::Error(text) | Self::Json(text) => text.len(),
                 Self::Shared(bytes) => bytes.len(),
                 Self::Bulk(bytes) | Self::Verbatim(_, bytes) => bytes.len(),
                 Self::Array(items) | Self::Set(items) | Self::Push(items) => of_all(items),
@@ -109,6 +107,7 @@ impl Reply {
             Self::Integer(number) => head(':', *number, out),
             Self::Bulk(bytes) => bulk('$', bytes, out),
             Self::Shared(bytes) => bulk('$', bytes, out),
+            Self::Json(text) => bulk('$', text.as_bytes(), out),
             Self::Null if new => out.extend_from_slice(b"_\r\n"),
             Self::NullArray if new => out.extend_from_slice(b"_\r\n"),
             Self::Null => out.extend_from_slice(b"$-1\r\n"),
@@ -184,6 +183,7 @@ mod tests {
         for (reply, two, three) in [
             (Reply::OK, "+OK\r\n", "+OK\r\n"),
             (Reply::text(""), "$0\r\n\r\n", "$0\r\n\r\n"),
+            (Reply::Json("{}".into()), "$2\r\n{}\r\n", "$2\r\n{}\r\n"),
             (Reply::Null, "$-1\r\n", "_\r\n"),
             (Reply::NullArray, "*-1\r\n", "_\r\n"),
             (Reply::Map(pair()), "*2\r\n$1\r\na\r\n:-1\r\n", "%1\r\n$1\r\na\r\n:-1\r\n"),

@@ -67,11 +67,12 @@ pub fn attach<F: Future<Output = ()>>(
     });
     match done {
         Ok(mut attached) => {
-            if attached.recorded.failed.is_none()
+            if attached.recorded.failed.is_none() {
                 // How those programs ended is not known; that the recording is whole is.
-                && let Err(error) = run.end_with(Vec::new(), Status::Ok)
-            {
-                attached.recorded.failed = Some(error.to_string());
+                match run.end_with(Vec::new(), Status::Ok) {
+                    Ok(()) => attached.recorded.remembered(into.remember(&run, Status::Ok)),
+                    Err(error) => attached.recorded.failed = Some(error.to_string()),
+                }
             }
             Ok(attached)
         }

@@ -17,7 +17,7 @@ use crate::proxy::{
 };
 use crate::redact::is_secret_header;
 use crate::rules::RulesFile;
-use crate::share::{Kept, NewRun};
+use crate::share::{Destination, Kept, NewRun};
 
 /// What a fork that was run came to.
 #[derive(Debug)]
@@ -109,6 +109,10 @@ pub fn fork(
         let _ = run.end(Status::Failed);
     }
     let mut report = done?;
+    if report.recorded.failed.is_none() {
+        let status = if report.code == 0 { Status::Ok } else { Status::Failed };
+        report.recorded.remembered(Destination::from(space.clone()).remember(&run, status));
+    }
     report.differs_at = first_difference(reader, &space.run(run.name())?)?;
     Ok(report)
 }

@@ -20,7 +20,7 @@ use crate::proxy::{
 };
 use crate::redact::Secrets;
 use crate::rules::RulesFile;
-use crate::share::{Kept, NewRun};
+use crate::share::{Destination, Kept, NewRun};
 
 /// How a replay goes on where its recording ends.
 #[derive(Debug, Clone)]
@@ -100,10 +100,15 @@ pub fn replay_onward(
                 recorded.secrets_removed += output.removed();
                 captured = capture.map(|capture| capture.finish(&run));
                 let played = played.map(|(stored, _)| stored.map(Kept::from));
-                if recorded.failed.is_none()
-                    && let Err(error) = end(&run, played, &origin)
-                {
-                    recorded.failed = Some(error.to_string());
+                let status = played.status();
+                if recorded.failed.is_none() {
+                    match end(&run, played, &origin) {
+                        Ok(()) => {
+                            let into = Destination::from(space.clone());
+                            recorded.remembered(tokio::task::block_in_place(|| into.remember(&run, status)));
+                        }
+                        Err(error) => recorded.failed = Some(error.to_string()),
+                    }
                 }
                 child = Some((run.name().to_owned(), recorded));
             }

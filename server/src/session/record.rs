@@ -75,11 +75,19 @@ pub fn record(into: &Destination, spec: RunSpec, recording: &Recording) -> Resul
         let output = Output::of(&secrets);
         block_on(session(into, &run, &recorder, recording, &origin, capture, output))
     });
-    if done.is_err() {
-        // What was begun and never ran says so.
-        let _ = run.end(Status::Failed);
+    match done {
+        Ok(mut report) => {
+            if report.recorded.failed.is_none() {
+                report.recorded.remembered(into.remember(&run, report.status));
+            }
+            Ok(report)
+        }
+        Err(error) => {
+            // What was begun and never ran says so.
+            let _ = run.end(Status::Failed);
+            Err(error)
+        }
     }
-    done
 }
 
 async fn session(

@@ -18,7 +18,7 @@ pub fn ask_daemon_patiently(root: &Path, words: &[&[u8]]) -> annals::Result<Opti
     ask_within(root, words, None)
 }
 
-/// Has a command done by the daemon of the store in this directory. Gives its reply as a text; `None` where nobody listens.
+/// Has a command done by the daemon of the store in this directory. Gives its reply as a text, of several a line for each; `None` where nobody listens.
 ///
 /// # Errors
 /// What the daemon says; `Unavailable` where it goes away.
@@ -49,6 +49,13 @@ fn ask_within(root: &Path, words: &[&[u8]], silence: Option<Duration>) -> annals
             Some(Reply::Error(error)) => return Err(member::told(&error)),
             Some(Reply::Bulk(bytes)) => return Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Some(Reply::Simple(text)) => return Ok(Some(text.into_owned())),
+            Some(Reply::Array(items)) => {
+                let texts = items.into_iter().filter_map(|item| match item {
+                    Reply::Bulk(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+                    _ => None,
+                });
+                return Ok(Some(texts.collect::<Vec<_>>().join("\n")));
+            }
             Some(_) => return Ok(Some(String::new())),
         }
     }

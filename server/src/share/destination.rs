@@ -12,6 +12,7 @@ use annals::{
 
 use super::host::Host;
 use super::remote::{Joined, Remote, RemoteBlob, RemoteFrame, RemoteRun};
+use crate::run_memory::remember_ended;
 
 /// How often, and how long apart, a store is tried whose holder serves nobody: one that has just begun will, one that is about to end is
 /// waited for.
@@ -56,6 +57,18 @@ impl Destination {
             Place::Here(space) => NewRun::Here(Arc::new(space.begin_run(spec)?)),
             Place::There(remote) => NewRun::There(remote.begin_run(&spec)?),
         })
+    }
+
+    /// Remembers a run that was just ended so.
+    ///
+    /// # Errors
+    /// As [`remember_ended`].
+    pub(crate) fn remember(&self, run: &NewRun, status: Status) -> annals::Result<()> {
+        match (&self.0, run) {
+            (Place::Here(space), NewRun::Here(run)) => remember_ended(space, run.uid(), status).map(drop),
+            (_, NewRun::There(run)) => run.remember(),
+            (Place::There(_), NewRun::Here(_)) => Err(elsewhere()),
+        }
     }
 
     /// Streams a body into the store.

@@ -8,6 +8,7 @@
 //! BLOB.APPEND name bytes      +OK, streams a body under a name of the connection's own
 //! BLOB.END name               its length; a frame may hold it from then on
 //! RUN.END run status          +OK once all of it is on disk
+//! RUN.REMEMBER run            the id of what is remembered of a run that has just ended; nil where there is nothing
 //! ```
 //! An error names its kind: `-CONFLICT run "r" exists already`.
 
@@ -23,6 +24,7 @@ use annals::{Durability, ErrorKind, Namespace, OpenFrame, Run, Status, Store, St
 use super::host::{Writer, Writing};
 use super::words::{Arguments, wrong};
 use crate::resp::Reply;
+use crate::run_memory::{Remembered, remember_ended};
 
 /// Runs, and bodies that are being streamed, of a connection at a time.
 const RUNS_MAX: usize = 64;
@@ -77,6 +79,7 @@ impl Member {
             "PING" => Ok(Reply::Simple("PONG".into())),
             "RUN.BEGIN" => self.begin_run(arguments),
             "RUN.END" => self.end_run(arguments),
+            "RUN.REMEMBER" => self.remember(arguments),
             "FRAME.BEGIN" => self.begin_frame(arguments),
             "FRAME.APPEND" => self.append(arguments),
             "FRAME.END" => self.end_frame(arguments),
@@ -123,6 +126,17 @@ impl Member {
         batch.commit()?;
         self.runs.remove(run.name());
         Ok(ok())
+    }
+
+    fn remember(&self, arguments: &mut Arguments) -> annals::Result<Reply> {
+        let name = arguments.text("a run's name")?;
+        arguments.end()?;
+        let space = self.space()?;
+        let run = space.run(&name)?;
+        Ok(match remember_ended(space, run.info().uid, run.info().status)? {
+            Remembered::As(_, id) => Reply::Bulk(id.into_bytes()),
+            Remembered::Nothing(_) => Reply::Null,
+        })
     }
 
     fn begin_frame(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {

@@ -261,6 +261,16 @@ impl RemoteRun {
     }
 }
 
+impl RemoteRun {
+    /// Has the run remembered, which has ended.
+    ///
+    /// # Errors
+    /// As [`crate::run_memory::remember_ended`]; `Unavailable` where the other process went away.
+    pub(super) fn remember(&self) -> annals::Result<()> {
+        self.remote.call(&self.words("RUN.REMEMBER")).map(drop)
+    }
+}
+
 impl RemoteFrame {
     fn words<'a>(&'a self, command: &'a str) -> Words<'a> {
         self.run.words(command).word(self.seq.to_string().into_bytes())

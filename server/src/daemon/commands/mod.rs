@@ -5,6 +5,7 @@ mod connection;
 mod frames;
 mod history;
 mod keys;
+mod memory;
 mod nondet;
 mod parse;
 mod retention;
@@ -35,6 +36,7 @@ pub(super) const GROUPS: &[&[Command]] = &[
     snapshots::COMMANDS,
     blobs::COMMANDS,
     history::COMMANDS,
+    memory::COMMANDS,
     retention::COMMANDS,
     store::COMMANDS,
     tokens::COMMANDS,

@@ -17,7 +17,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
     [command(
         "nondet.draw",
         -3,
-        &["write", "replays"],
+        &["write", "both"],
         "annals 0.1.0",
         "Draws for a run: CLOCK (nanoseconds since 1970), UUID, RANDOM (a number of 64 bits as text) or FILL (so many random bytes). A run that is being recorded gets a new \
      value, which is recorded; of one that has ended this connection gets what was recorded, in order. An error DIVERGED where something else was drawn.",

@@ -71,7 +71,8 @@ fn put(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::Integer(seq.into()))
 }
 
-fn numbers(bytes: &[u8]) -> Result<Vec<f32>, Refusal> {
+/// A vector of its bytes.
+pub(super) fn numbers(bytes: &[u8]) -> Result<Vec<f32>, Refusal> {
     let (numbers, rest) = bytes.as_chunks::<4>();
     if !rest.is_empty() {
         return Err("ERR a vector is of f32, four bytes each".into());

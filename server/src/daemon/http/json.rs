@@ -129,6 +129,23 @@ pub(super) fn words(
             }
             Err(_) => Err(wrong("a text or {\"base64\": \"...\"}")),
         },
+        Kind::Real => {
+            serde_json::from_str::<f64>(text).map_err(|_| wrong("a number"))?;
+            Ok(behind(text.as_bytes().to_vec()))
+        }
+        Kind::Names => {
+            let names: Vec<String> = serde_json::from_str(text).map_err(|_| wrong("an array of texts"))?;
+            Ok(behind(names.join(",").into_bytes()))
+        }
+        Kind::Vector => {
+            let vector: Vec<f32> = serde_json::from_str(text).map_err(|_| wrong("an array of numbers"))?;
+            Ok(behind(vector.into_iter().flat_map(f32::to_le_bytes).collect()))
+        }
+        Kind::Jsons => {
+            let each: Vec<&RawValue> = serde_json::from_str(text).map_err(|_| wrong("an array"))?;
+            let each: Vec<Vec<u8>> = each.into_iter().map(|one| one.get().as_bytes().to_vec()).collect();
+            if each.is_empty() { Err(wrong("an array that holds something")) } else { Ok(each) }
+        }
         Kind::Texts => {
             let texts: BTreeMap<String, String> =
                 serde_json::from_str(text).map_err(|_| wrong("an object of texts"))?;
@@ -156,12 +173,39 @@ fn spread(word: Option<&str>, each: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 }
 
 /// A reply as JSON. It nests as deep as a command builds it, which no input decides.
-pub(super) fn value(reply: Reply) -> Value {
-    match reply {
+pub(super) fn text(reply: Reply) -> String {
+    let mut out = String::new();
+    put(reply, &mut out);
+    out
+}
+
+fn put(reply: Reply, out: &mut String) {
+    let plain: Value = match reply {
+        Reply::Json(text) => return out.push_str(&text),
+        Reply::Array(items) | Reply::Set(items) | Reply::Push(items) => {
+            out.push('[');
+            for (number, item) in items.into_iter().enumerate() {
+                out.push_str(if number > 0 { "," } else { "" });
+                put(item, out);
+            }
+            return out.push(']');
+        }
+        Reply::Map(pairs) => {
+            let members: BTreeMap<String, Reply> =
+                pairs.into_iter().map(|(key, of)| (name(key), of)).collect();
+            out.push('{');
+            for (number, (name, of)) in members.into_iter().enumerate() {
+                out.push_str(if number > 0 { "," } else { "" });
+                out.push_str(&Value::from(name).to_string());
+                out.push(':');
+                put(of, out);
+            }
+            return out.push('}');
+        }
         Reply::Simple(text) => text.into_owned().into(),
         Reply::Error(text) => text.into(),
         Reply::Integer(number) => number.into(),
-        Reply::Shared(bytes) => value(Reply::Bulk(Arc::unwrap_or_clone(bytes))),
+        Reply::Shared(bytes) => return put(Reply::Bulk(Arc::unwrap_or_clone(bytes)), out),
         Reply::Bulk(bytes) | Reply::Verbatim(_, bytes) => match String::from_utf8(bytes) {
             Ok(text) => text.into(),
             Err(other) => Value::Object(Map::from_iter([(
@@ -170,21 +214,16 @@ pub(super) fn value(reply: Reply) -> Value {
             )])),
         },
         Reply::Null | Reply::NullArray => Value::Null,
-        Reply::Array(items) | Reply::Set(items) | Reply::Push(items) => {
-            items.into_iter().map(value).collect()
-        }
-        Reply::Map(pairs) => {
-            Value::Object(pairs.into_iter().map(|(key, of)| (name(key), value(of))).collect())
-        }
         Reply::Double(number) => number.into(),
         Reply::Boolean(yes) => yes.into(),
-    }
+    };
+    out.push_str(&plain.to_string());
 }
 
 fn name(reply: Reply) -> String {
     match reply {
         Reply::Bulk(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        other => value(other).to_string(),
+        other => text(other),
     }
 }
 
@@ -212,6 +251,12 @@ mod tests {
         ok("true", Kind::Flag, Some("EDIT"), &["EDIT"]);
         ok("false", Kind::Flag, Some("EDIT"), &[]);
         ok("{\"b\":\"2\",\"a\":\"1\"}", Kind::Texts, Some("TAG"), &["TAG", "a", "1", "TAG", "b", "2"]);
+        ok("0.50", Kind::Real, Some("MINSCORE"), &["MINSCORE", "0.50"]);
+        ok("-1e0", Kind::Real, None, &["-1e0"]);
+        ok("[\"hot\",\"cold\"]", Kind::Names, Some("TIERS"), &["TIERS", "hot,cold"]);
+        ok("[]", Kind::Names, Some("TIERS"), &["TIERS", ""]);
+        ok("[1,0.5]", Kind::Vector, Some("FP32"), &["FP32", "\\x00\\x00\\x80?\\x00\\x00\\x00?"]);
+        ok("[{ \"a\": 1.50 },2]", Kind::Jsons, None, &["{ \\\"a\\\": 1.50 }", "2"]);
         ok("{\"m\":[1,0.5]}", Kind::Vectors, Some("E"), &["E", "m", "\\x00\\x00\\x80?\\x00\\x00\\x00?"]);
         for (json, kind) in [
             ("1", Kind::Text),
@@ -224,6 +269,11 @@ mod tests {
             ("[1]", Kind::Bytes),
             ("{\"a\":1}", Kind::Texts),
             ("{\"a\":[\"b\"]}", Kind::Vectors),
+            ("\"1\"", Kind::Real),
+            ("\"hot\"", Kind::Names),
+            ("[1,null]", Kind::Vector),
+            ("[]", Kind::Jsons),
+            ("{}", Kind::Jsons),
         ] {
             assert!(words_of(json, kind, None).unwrap_err().contains("\"x\" is not "), "{json}");
         }
@@ -250,7 +300,12 @@ mod tests {
         let reply = Reply::Map(vec![
             (Reply::text("a"), Reply::Array(vec![Reply::Integer(-1), Reply::Null, Reply::Boolean(true)])),
             (Reply::text("b"), Reply::Bulk(vec![255, 0])),
+            (Reply::text("c"), Reply::Double(0.5)),
+            // What is JSON already stands as it is, space for space, and is no text.
+            (Reply::text("d\""), Reply::Json("{ \"x\": 1.50 }".into())),
+            (Reply::text("e"), Reply::text("{}")),
         ]);
-        assert_eq!(value(reply).to_string(), r#"{"a":[-1,null,true],"b":{"base64":"/wA="}}"#);
+        let json = r#"{"a":[-1,null,true],"b":{"base64":"/wA="},"c":0.5,"d\"":{ "x": 1.50 },"e":"{}"}"#;
+        assert_eq!(text(reply), json);
     }
 }

@@ -211,7 +211,7 @@ impl Http {
 }
 
 async fn described(State(shared): State<Arc<Shared>>) -> Response {
-    json_response(StatusCode::OK, &openapi::document(shared.unasked.is_some()))
+    json_response(StatusCode::OK, openapi::document(shared.unasked.is_some()))
 }
 
 /// Who asks.
@@ -451,15 +451,14 @@ fn given(route: &Route, reply: Reply) -> Result<Response, Problem> {
         (Gives::Found(_) | Gives::Bytes, Reply::Null | Reply::NullArray) => return Err(none()),
         (Gives::Nothing, Reply::Integer(0)) => return Err(none()),
         (Gives::Nothing, _) => StatusCode::NO_CONTENT.into_response(),
-        (Gives::Json(_) | Gives::Found(_), reply) => json_response(status, &json::value(reply)),
-        (Gives::Named(name, _), reply) => json_response(
-            status,
-            &serde_json::Value::Object([(name.to_owned(), json::value(reply))].into_iter().collect()),
-        ),
+        (Gives::Json(_) | Gives::Found(_), reply) => json_response(status, json::text(reply)),
+        (Gives::Named(name, _), reply) => {
+            json_response(status, json::text(Reply::Map(vec![(Reply::text(name), reply)])))
+        }
         (Gives::Page(name, _), Reply::Array(mut pair)) if pair.len() == 2 => {
             let (of, cursor) = (pair.pop().unwrap_or(Reply::Null), pair.pop().unwrap_or(Reply::Null));
-            let members = [("cursor".to_owned(), json::value(cursor)), (name.to_owned(), json::value(of))];
-            json_response(status, &serde_json::Value::Object(members.into_iter().collect()))
+            let members = vec![(Reply::text("cursor"), cursor), (Reply::text(name), of)];
+            json_response(status, json::text(Reply::Map(members)))
         }
         (Gives::Bytes, Reply::Bulk(bytes)) => {
             let tag = HeaderValue::from_str(&format!("\"{}\"", blake3::hash(&bytes).to_hex()));
@@ -476,6 +475,6 @@ fn given(route: &Route, reply: Reply) -> Result<Response, Problem> {
 }
 
 /// JSON with a line's end, as a person reads it in a terminal.
-fn json_response(status: StatusCode, value: &serde_json::Value) -> Response {
+fn json_response(status: StatusCode, value: impl std::fmt::Display) -> Response {
     (status, [(CONTENT_TYPE, "application/json")], format!("{value}\n")).into_response()
 }

@@ -97,6 +97,7 @@ fn of_path(path: &str) -> Vec<Value> {
 }
 
 fn kind(kind: Kind) -> Value {
+    let number = || json!({ "type": "number", "minimum": f32::MIN, "maximum": f32::MAX });
     match kind {
         Kind::Text => json!({ "type": "string" }),
         Kind::Bytes => json!({ "$ref": "#/components/schemas/Bytes" }),
@@ -108,13 +109,16 @@ fn kind(kind: Kind) -> Value {
         Kind::Frame => json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX }),
         Kind::Of(texts) => json!({ "type": "string", "enum": texts }),
         Kind::Flag => json!({ "type": "boolean" }),
+        Kind::Real => json!({ "type": "number" }),
+        Kind::Names => json!({ "type": "array", "items": { "type": "string" } }),
+        Kind::Vector => json!({ "type": "array", "items": number() }),
+        Kind::Jsons => json!({ "type": "array", "minItems": 1, "items": { "type": "object" } }),
         Kind::Texts => {
             let plain = json!({ "type": "string", "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]*$" });
             json!({ "type": "object", "propertyNames": plain, "additionalProperties": plain })
         }
         Kind::Vectors => {
-            let number = json!({ "type": "number", "minimum": f32::MIN, "maximum": f32::MAX });
-            json!({ "type": "object", "additionalProperties": { "type": "array", "items": number } })
+            json!({ "type": "object", "additionalProperties": { "type": "array", "items": number() } })
         }
     }
 }
@@ -139,8 +143,12 @@ fn operation(route: &Route) -> Value {
                 properties.insert(name.to_owned(), or_null);
             }
             Word::Query(name, _, of) => {
-                parameters
-                    .push(json!({ "name": name, "in": "query", "required": false, "schema": kind(of) }));
+                let mut parameter =
+                    json!({ "name": name, "in": "query", "required": false, "schema": kind(of) });
+                if of == Kind::Names {
+                    parameter["explode"] = false.into();
+                }
+                parameters.push(parameter);
             }
             Word::Asked(name, of) => {
                 parameters.push(json!({ "name": name, "in": "query", "required": true, "schema": kind(of) }));

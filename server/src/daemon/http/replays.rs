@@ -8,7 +8,7 @@ use axum::extract::{RawPathParams, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::json::{self, Members};
 use super::problem::Problem;
@@ -119,10 +119,9 @@ async fn ask(State(shared): State<Arc<Shared>>, path: RawPathParams, request: Re
     let words = [vec![b"run.replay".to_vec(), run.into_bytes()], asked, name].concat();
     match perform(&shared.daemon, &mut session, words).await {
         Reply::Error(why) => Err(Problem::of(&why)),
-        reply => Ok(json_response(
-            StatusCode::OK,
-            &Value::Object([("response".to_owned(), json::value(reply))].into_iter().collect()),
-        )),
+        reply => {
+            Ok(json_response(StatusCode::OK, json::text(Reply::Map(vec![(Reply::text("response"), reply)]))))
+        }
     }
 }
 

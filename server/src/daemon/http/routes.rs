@@ -31,6 +31,14 @@ pub(super) enum Kind {
     Of(&'static [&'static str]),
     /// `true` adds the word, `false` does not.
     Flag,
+    /// Any number.
+    Real,
+    /// An array of texts; in a query one text with commas between.
+    Names,
+    /// An array of numbers, as f32 in little-endian bytes.
+    Vector,
+    /// An array that holds something: a word for each, JSON as it stands.
+    Jsons,
     /// An object of texts: a word, a key and a value for each.
     Texts,
     /// An object of arrays of numbers: a word, a key and its numbers as f32 in little-endian bytes for each.
@@ -47,6 +55,15 @@ impl Kind {
 const ANY_STATUS: Kind = Kind::Of(&["open", "ok", "failed", "abandoned"]);
 const LAST_STATUS: Kind = Kind::Of(&["ok", "failed", "abandoned"]);
 const SEVERITY: Kind = Kind::Of(&["debug", "normal", "flagged", "escalated"]);
+const TIERS: Word = Opt("tiers", "TIERS", Names);
+const PROJECTION: Kind = Kind::Of(&["decisions", "commits", "narrative", "full"]);
+/// Whose memory it is, in the JSON and in the query.
+const TENANT: Word = Opt("tenant", "TENANT", Text);
+const PRINCIPAL: Word = Opt("principal", "PRINCIPAL", Text);
+const CONVERSATION: Word = Opt("conversation", "CONVERSATION", Text);
+const OF_TENANT: Word = Query("tenant", "TENANT", Text);
+const OF_PRINCIPAL: Word = Query("principal", "PRINCIPAL", Text);
+const OF_CONVERSATION: Word = Query("conversation", "CONVERSATION", Text);
 const DRAWS: Kind = Kind::Of(&["clock", "uuid", "random", "fill"]);
 
 /// How a command's words are made, in order.
@@ -120,7 +137,7 @@ const fn makes(route: Route) -> Route {
     Route { status: 201, ..route }
 }
 
-use Kind::{Bytes, Count, Flag, Frame, Json, Number, Text, Texts, Vectors};
+use Kind::{Bytes, Count, Flag, Frame, Json, Jsons, Names, Number, Real, Text, Texts, Vector, Vectors};
 use Verb::{Delete, Get, Post, Put};
 use Word::{Asked, Body, Field, Is, Option as Opt, Path, PathAt, Query, Tail};
 
@@ -394,6 +411,125 @@ pub(super) const ROUTES: &[Route] = &[
         &[Asked("cursor", Number), Query("match", "MATCH", Text), Query("count", "COUNT", Count)],
         Gives::Page("keys", Schema::Keys),
         "Keys of a database, and a cursor for going on: 0 where there are no more. Begin with 0.",
+    ),
+    route(
+        Post,
+        "/v1/memory/entries",
+        "putMemories",
+        "mem.put",
+        &[Field("entries", Jsons), Opt("embed", "EMBED", Flag), TENANT, PRINCIPAL, CONVERSATION],
+        Gives::Named("ids", Schema::Texts),
+        "Keeps entries (an id and a value, as agentfootprint's `MemoryEntry`), all or none, in the place of what has their ids. With `embed` each by itself: one without a vector gets one of its query by the built-in embedder, and a run's snapshot alone becomes its conversation's next entry.",
+    ),
+    route(
+        Get,
+        "/v1/memory/entries",
+        "listMemories",
+        "mem.list",
+        &[
+            Query("cursor", "CURSOR", Number),
+            Query("limit", "LIMIT", Count),
+            Query("tiers", "TIERS", Names),
+            OF_TENANT,
+            OF_PRINCIPAL,
+            OF_CONVERSATION,
+        ],
+        Gives::Page("entries", Schema::Memories),
+        "Entries of a conversation, those changed last first, and a cursor for going on after them: 0 where there are no more.",
+    ),
+    route(
+        Get,
+        "/v1/memory/entry",
+        "getMemory",
+        "mem.get",
+        &[Asked("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
+        Gives::Found(Schema::Memory),
+        "An entry; the look counts.",
+    ),
+    route(
+        Delete,
+        "/v1/memory/entry",
+        "deleteMemory",
+        "mem.delete",
+        &[Asked("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
+        Gives::Nothing,
+        "Ends an entry and what was said of it, if it is there.",
+    ),
+    route(
+        Post,
+        "/v1/memory/putif",
+        "putMemoryIf",
+        "mem.putif",
+        &[Field("entry", Json), Field("version", Number), TENANT, PRINCIPAL, CONVERSATION],
+        Gives::Json(Schema::Applied),
+        "Keeps an entry if the one that is there has this version, 0: if there is none. `version` is that of the one that is there, where that is another.",
+    ),
+    route(
+        Post,
+        "/v1/memory/search",
+        "searchMemory",
+        "mem.search",
+        &[
+            Opt("vector", "FP32", Vector),
+            Opt("question", "QUESTION", Text),
+            Opt("embedder", "EMBEDDER", Text),
+            Opt("k", "K", Count),
+            Opt("min_score", "MINSCORE", Real),
+            TIERS,
+            Opt("across", "ACROSS", Flag),
+            Opt("projection", "PROJECTION", PROJECTION),
+            Opt("budget", "BUDGET", Number),
+            TENANT,
+            PRINCIPAL,
+            CONVERSATION,
+        ],
+        Gives::Json(Schema::Hits),
+        "The entries nearest to a vector, or to a question, that reach the least score; with `across` of all of the tenant's conversations; with `projection` or `budget` (tokens) also the text that a model is given.",
+    ),
+    route(
+        Post,
+        "/v1/memory/feedback",
+        "rateMemory",
+        "mem.feedback",
+        &[Field("id", Text), Is("VALUE"), Field("usefulness", Real), TENANT, PRINCIPAL, CONVERSATION],
+        Gives::Nothing,
+        "Says how useful an entry was, from -1 to 1.",
+    ),
+    route(
+        Get,
+        "/v1/memory/feedback",
+        "memoryFeedback",
+        "mem.feedback",
+        &[Asked("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
+        Gives::Json(Schema::Feedback),
+        "What was said of an entry; null where nothing was.",
+    ),
+    route(
+        Post,
+        "/v1/memory/seen",
+        "recordSignature",
+        "mem.seen",
+        &[Field("signature", Text), Is("RECORD"), TENANT, PRINCIPAL, CONVERSATION],
+        Gives::Nothing,
+        "Records a signature.",
+    ),
+    route(
+        Get,
+        "/v1/memory/seen",
+        "seenSignature",
+        "mem.seen",
+        &[Asked("signature", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
+        Gives::Named("seen", Schema::Boolean),
+        "Whether a signature was recorded.",
+    ),
+    route(
+        Post,
+        "/v1/memory/forget",
+        "forgetMemory",
+        "mem.forget",
+        &[TENANT, PRINCIPAL, CONVERSATION],
+        Gives::Named("forgotten", Schema::Number),
+        "Ends all of a conversation: entries, what was said of them, signatures; how many entries there were.",
     ),
     route(
         Get,

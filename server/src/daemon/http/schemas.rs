@@ -5,18 +5,25 @@ use serde_json::{Value, json};
 /// What a reply is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Schema {
+    Applied,
     Array,
     Begun,
+    Boolean,
     Drawn,
+    Feedback,
     Frame,
     Frames,
+    Hits,
     Keys,
+    Memories,
+    Memory,
     Number,
     Object,
     Run,
     Runs,
     Snapshot,
     Stats,
+    Texts,
     Tokens,
     Verified,
     Versions,
@@ -92,6 +99,29 @@ pub(super) fn components() -> Value {
             "properties": { "seqno": count(), "time_ns": time(), "value": or_null(bytes()) },
             "required": ["seqno", "time_ns", "value"],
         },
+        "Memory": {
+            "description": "An entry as it was put; of one that was looked at, how often and when last.",
+            "type": "object",
+            "properties": { "id": text(), "value": {}, "version": count(), "embedding": { "type": "array", "items": { "type": "number" } },
+                            "embeddingModel": text() },
+            "required": ["id", "value"],
+        },
+        "Hits": {
+            "type": "object",
+            "properties": {
+                "hits": { "type": "array", "items": {
+                    "type": "object",
+                    "properties": {
+                        "id": text(), "identity": text(), "score": { "type": "number" }, "entry": { "$ref": "#/components/schemas/Memory" },
+                        "decided_ms": or_null(json!({ "type": "integer", "description": "Milliseconds since 1970." })),
+                        "decided_at": or_null(json!({ "type": "string", "format": "date-time" })),
+                    },
+                    "required": ["id", "identity", "score", "decided_ms", "decided_at", "entry"],
+                } },
+                "text": text(),
+            },
+            "required": ["hits"],
+        },
         "Token": {
             "type": "object",
             "properties": { "name": text(), "namespace": text(), "rights": text(), "made_ns": time() },
@@ -105,7 +135,25 @@ impl Schema {
         let component = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
         let many = |name: &str| json!({ "type": "array", "items": component(name) });
         match self {
+            Self::Applied => json!({
+                "type": "object",
+                "properties": { "applied": { "type": "boolean" }, "version": { "anyOf": [{ "type": "integer", "minimum": 0 }, { "type": "null" }] } },
+                "required": ["applied", "version"],
+            }),
             Self::Array => json!({ "type": "array" }),
+            Self::Boolean => json!({ "type": "boolean" }),
+            Self::Feedback => {
+                let said = json!({
+                    "type": "object",
+                    "properties": { "average": { "type": "number" }, "count": { "type": "integer", "minimum": 1 } },
+                    "required": ["average", "count"],
+                });
+                json!({ "anyOf": [said, { "type": "null" }] })
+            }
+            Self::Hits => component("Hits"),
+            Self::Memories => many("Memory"),
+            Self::Memory => component("Memory"),
+            Self::Texts => json!({ "type": "array", "items": { "type": "string" } }),
             Self::Begun => component("Begun"),
             Self::Drawn => json!({ "anyOf": [{ "type": "integer" }, component("Bytes")] }),
             Self::Frame => component("Frame"),

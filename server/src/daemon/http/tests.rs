@@ -11,6 +11,7 @@ use super::Http;
 use crate::daemon::access::Rights;
 use crate::daemon::perform::perform;
 use crate::daemon::session::{Facts, Session};
+use crate::daemon::tests::memory::{MONDAY, QUESTION};
 use crate::daemon::tests::{Bench, token};
 use crate::resp::Reply;
 
@@ -582,5 +583,121 @@ fn a_redacted_reader_gets_bodies_by_its_profile() {
     assert!(frame.get("response_id").is_none() && frame.get("link").is_none());
     for refused in [format!("/v1/blobs/{stored}"), "/v1/databases/0/keys/k".to_owned()] {
         assert_eq!(get(&refused, "").status, 403, "{refused}");
+    }
+}
+
+#[test]
+fn what_was_decided_on_monday_answers_on_friday_over_http_as_it_was_recorded() {
+    let api = Api::new();
+    // The snapshot as it stands, which no value of ours may pass through on its way.
+    let body = format!(
+        "{{\"tenant\":\"lending\",\"conversation\":\"app-42\",\"embed\":true,\"entries\":[{MONDAY}]}}"
+    );
+    let kept = api.ask_with("POST /v1/memory/entries", "", body.as_bytes());
+    assert_eq!((kept.status, kept.text().as_str()), (200, "{\"ids\":[\"snap-1\"]}\n"));
+    let ask = |tenant: &str, across: bool| {
+        let asked = json!({ "question": QUESTION, "tenant": tenant, "conversation": "app-42-followup", "across": across, "min_score": 0.1, "projection": "decisions" });
+        api.ask("POST /v1/memory/search", asked)
+    };
+    for (tenant, across) in [("lending", false), ("other", true), ("lending/_", true)] {
+        assert_eq!(ask(tenant, across).text(), "{\"hits\":[],\"text\":\"\"}\n", "{tenant} {across}");
+    }
+    let found = ask("lending", true);
+    assert!(found.text().contains(&format!("\"value\":{MONDAY},")), "{}", found.text());
+    let found: Value = serde_json::from_slice(&found.body).unwrap();
+    let hit = &found["hits"][0];
+    assert_eq!((&hit["id"], &hit["identity"]), (&json!("snap-1"), &json!("lending/_/app-42")));
+    let score = hit["score"].as_f64().unwrap() as f32;
+    let text = annals::memory::render(MONDAY, annals::memory::Projection::Decisions, score).unwrap();
+    let when = hit["decided_at"].as_str().unwrap();
+    assert_eq!(found["text"], format!("{text}\ndecided at {when}"));
+    let entry = &hit["entry"];
+    assert_eq!(
+        (&entry["embeddingModel"], &entry["createdAt"]),
+        (&json!("annals-words-1"), &hit["decided_ms"])
+    );
+}
+
+/// All that a store of agentfootprint's needs.
+#[test]
+fn a_memory_store_can_be_written_over_these_routes() {
+    let api = Api::new();
+    let who = "tenant=t%2F1&conversation=c%20%C3%A9";
+    let with = |mut body: Value| {
+        body["tenant"] = json!("t/1");
+        body["conversation"] = json!("c \u{e9}");
+        body
+    };
+    let entry = |id: &str, version: u64| json!({ "id": id, "value": { "n": version }, "version": version, "updatedAt": version, "embedding": [1, version], "tier": "hot" });
+    let all: Vec<Value> = (1..=3).map(|n| entry(&format!("../{n}"), n)).collect();
+    assert_eq!(
+        api.json(200, "POST /v1/memory/entries", with(json!({ "entries": all }))),
+        json!({ "ids": ["../1", "../2", "../3"] })
+    );
+    let page = api.json(200, &format!("GET /v1/memory/entries?limit=2&tiers=hot,cold&{who}"), Value::Null);
+    assert_eq!(page, json!({ "cursor": "2", "entries": [all[2], all[1]] }));
+    let page = api.json(200, &format!("GET /v1/memory/entries?cursor=2&{who}"), Value::Null);
+    assert_eq!(page, json!({ "cursor": "0", "entries": [all[0]] }));
+    let get =
+        |status, id: &str| api.json(status, &format!("GET /v1/memory/entry?id={id}&{who}"), Value::Null);
+    assert_eq!(get(200, "..%2F1")["accessCount"], 1);
+    assert_eq!(get(404, "none")["code"], "NOTFOUND");
+    assert_eq!(api.json(404, "GET /v1/memory/entry?id=..%2F1", Value::Null)["code"], "NOTFOUND");
+    let search = |more: Value| {
+        let mut body = with(json!({ "vector": [1, 3] }));
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        api.json(200, "POST /v1/memory/search", body)["hits"].clone()
+    };
+    let hits = search(json!({ "k": 2, "min_score": 0.9, "embedder": null, "tiers": [] }));
+    assert_eq!(
+        (hits.as_array().unwrap().len(), &hits[0]["score"], &hits[0]["entry"]),
+        (2, &json!(1.0), &all[2])
+    );
+    assert_eq!(search(json!({ "tiers": ["cold"] })), json!([]));
+    let put_if = |version: u64, over: u64| {
+        api.json(
+            200,
+            "POST /v1/memory/putif",
+            with(json!({ "entry": entry("../1", version), "version": over })),
+        )
+    };
+    assert_eq!(put_if(2, 5), json!({ "applied": false, "version": 1 }));
+    assert_eq!(put_if(2, 1), json!({ "applied": true, "version": null }));
+    let feedback = format!("GET /v1/memory/feedback?id=..%2F1&{who}");
+    assert_eq!(api.json(200, &feedback, Value::Null), Value::Null);
+    for usefulness in [json!(0.5), json!(-2), json!(1e300)] {
+        api.json(204, "POST /v1/memory/feedback", with(json!({ "id": "../1", "usefulness": usefulness })));
+    }
+    assert_eq!(api.json(200, &feedback, Value::Null)["count"], 3);
+    let seen =
+        || api.json(200, &format!("GET /v1/memory/seen?signature=a%20b&{who}"), Value::Null)["seen"].clone();
+    assert_eq!(seen(), false);
+    api.json(204, "POST /v1/memory/seen", with(json!({ "signature": "a b" })));
+    assert_eq!(seen(), true);
+    for _ in 0..2 {
+        api.json(204, &format!("DELETE /v1/memory/entry?id=..%2F1&{who}"), Value::Null);
+    }
+    assert_eq!(api.json(200, &feedback, Value::Null), Value::Null);
+    assert_eq!(api.json(200, "POST /v1/memory/forget", with(json!({}))), json!({ "forgotten": 2 }));
+    assert_eq!(seen(), false);
+    for (body, why) in [
+        (json!({ "entries": [] }), "holds something"),
+        (json!({ "entries": {} }), "an array"),
+        (json!({ "entries": [{ "id": "a" }] }), "has a value"),
+        (json!({ "entries": [{ "id": "a", "value": 1, "embedding": [1e39] }] }), "not finite"),
+        (json!({ "entries": [{ "id": "a", "value": 1 }], "namespace": "x" }), "\"namespace\""),
+    ] {
+        let problem = api.json(400, "POST /v1/memory/entries", body);
+        assert!(problem["detail"].as_str().unwrap().contains(why), "{problem}");
+    }
+    for (body, why) in [
+        (json!({}), "QUESTION"),
+        (json!({ "vector": "x" }), "array of numbers"),
+        (json!({ "vector": [1], "question": "x" }), "syntax"),
+        (json!({ "vector": [0.0] }), "zeros"),
+        (json!({ "question": "x", "projection": "all" }), "projection"),
+    ] {
+        let problem = api.json(400, "POST /v1/memory/search", body);
+        assert!(problem["detail"].as_str().unwrap().contains(why), "{problem}");
     }
 }

@@ -53,7 +53,12 @@ async fn provide(request: Request<Incoming>, told: Arc<Told>) -> Answered {
     let asked: Value = serde_json::from_slice(&body).unwrap_or_default();
     let said = asked["messages"][0]["content"].clone();
     if asked["stream"] != true {
-        let whole = json!({ "id": number, "said": said, "len": body.len() }).to_string();
+        let whole = match &asked["answer"] {
+            Value::Null => json!({ "id": number, "said": said, "len": body.len() }).to_string(),
+            answer => {
+                json!({ "choices": [{ "message": { "role": "assistant", "content": answer } }] }).to_string()
+            }
+        };
         let mut response = Response::new(Full::new(Bytes::from(whole)).boxed());
         response.headers_mut().insert("x-number", number.into());
         return response;
@@ -573,4 +578,56 @@ fn bodies_that_have_no_room_and_replays_that_hold_too_much_are_to_be_asked_again
     assert_eq!(town.run("r").info().frames, 3);
     let refused = town.ask(REPLAYED, Way::Path, "r", &says("short", false));
     assert_eq!((refused.status, replayed.taken()), (503, 0), "{refused:?}");
+}
+
+/// What a proxied run came to is remembered behind the one who ends it, as its headers or tags say; and with the daemon's end, if nobody ended it.
+#[test]
+fn a_proxied_run_is_remembered_once_it_has_ended() {
+    use annals::memory::{Identity, Wanted, Words};
+    let town = Town::new();
+    let asks = |run: &str, headers: &[(&str, &str)]| {
+        let body = json!({ "messages": [{ "role": "user", "content": "Should we approve loan #42?" }], "answer": "REJECTED" });
+        let request = town.request("/proxy", Way::Path, run).body(body.to_string());
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        assert_eq!(town.bench.runtime.block_on(request.send()).unwrap().status(), 200);
+    };
+    asks("monday", &[("x-annals-tenant", "lending"), ("x-annals-conversation", "app-42")]);
+    asks("off", &[("x-annals-memory", "off")]);
+    asks("never-ended", &[]);
+    asks("abandoned", &[]);
+    asks("plain", &[]);
+    town.script(
+        "run.begin name tagged tag tenant lending -> *4|$4|name|$6|tagged|$3|uid|:6
+         run.begin name by-hand -> *4|$4|name|$7|by-hand|$3|uid|:7
+         frame.add by-hand llm what that -> :1",
+    );
+    asks("tagged", &[("x-annals-tenant", "too late: it has its tags")]);
+    town.settled();
+    town.script(
+        "run.end monday -> +OK
+         run.end off -> +OK
+         run.end abandoned abandoned -> +OK
+         run.end plain failed -> +OK
+         run.end tagged -> +OK
+         run.end by-hand -> +OK",
+    );
+    town.bench.daemon.end();
+    let space = town.bench.daemon.tenant("default").unwrap().space.clone();
+    let memory = space.memory().unwrap();
+    let ids = |tenant: &str, conversation: &str| {
+        let part = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let identity = Identity { tenant: part(tenant), principal: None, conversation: part(conversation) };
+        let (entries, _) = memory.list(&identity, None, None, &[]).unwrap();
+        let mut ids: Vec<_> = entries.into_iter().map(|entry| entry.id).collect();
+        ids.sort();
+        ids
+    };
+    assert_eq!(ids("lending", "app-42"), ["run-monday"]);
+    assert_eq!(ids("lending", ""), ["run-tagged"]);
+    assert_eq!(ids("", ""), ["run-never-ended", "run-plain"]);
+    let lending = Identity { tenant: Some("lending".into()), ..Identity::default() };
+    let wanted = Wanted { across: true, ..Wanted::default() };
+    let hits = memory.recall(&lending, "Should loan #42 be approved?", &Words, &wanted).unwrap();
+    assert!(hits.iter().any(|hit| hit.entry.id == "run-monday"));
+    assert!(hits.iter().all(|hit| hit.identity.starts_with("lending/")));
 }

@@ -123,7 +123,7 @@ impl Many {
                 wire: parts.extensions.remove::<Arc<Wire>>(),
             };
             match said.wants {
-                Wants::Record => self.record(&runs, &said.run, asked, &mut body).await,
+                Wants::Record => self.record(&runs, (&said.run, said.tags), asked, &mut body).await,
                 Wants::Replay => self.replay(&runs, said.run, said.session, asked, &mut body).await,
             }
         };

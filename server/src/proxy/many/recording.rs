@@ -21,7 +21,7 @@ impl Many {
     pub(super) async fn record<R: Runs>(
         &self,
         runs: &R,
-        run: &str,
+        (run, tags): (&str, Vec<(String, String)>),
         mut asked: Asked,
         body: &mut Option<Arriving>,
     ) -> Result<Response<Outgoing>, Refused> {
@@ -30,7 +30,7 @@ impl Many {
                 format!("there is no upstream {:?}: the address is /proxy/RUN/UPSTREAM/...", asked.mount);
             return Err(Refused::new(StatusCode::NOT_FOUND, why));
         }
-        let (recorder, here) = self.recorder(runs, run).await?;
+        let (recorder, here) = self.recorder(runs, run, tags).await?;
         if let Err(refused) = self.take_body(&mut asked, body, recorder.takes_coming()).await {
             return Ok(*refused);
         }
@@ -41,7 +41,12 @@ impl Many {
     }
 
     /// Whoever records this run.
-    async fn recorder<R: Runs>(&self, runs: &R, run: &str) -> Result<(Recorder, WaitedFor), Refused> {
+    async fn recorder<R: Runs>(
+        &self,
+        runs: &R,
+        run: &str,
+        tags: Vec<(String, String)>,
+    ) -> Result<(Recorder, WaitedFor), Refused> {
         if let Some(opened) = runs.find(run)
             && let Some(entered) = opened.proxied.enter(run)?
         {
@@ -50,7 +55,10 @@ impl Many {
         self.apart(|| {
             let opened = match runs.find(run) {
                 Some(opened) => opened,
-                None => runs.begin(RunSpec::new(run).metadata(self.origin(&random_key()?).metadata()))?,
+                None => {
+                    let spec = RunSpec::new(run).metadata(self.origin(&random_key()?).metadata());
+                    runs.begin(RunSpec { tags, ..spec })?
+                }
             };
             let Opened { run: open, proxied } = opened;
             let key = key_of(runs, &runs.read(run)?)?;

@@ -84,7 +84,8 @@ enum State {
     #[default]
     Unused,
     Recorded(Recorder),
-    Ended,
+    /// And whether the proxy recorded any of it.
+    Ended(bool),
 }
 
 /// Why a run is not ended.
@@ -111,7 +112,7 @@ impl Proxied {
         match &*self.state() {
             State::Unused => Ok(None),
             State::Recorded(recorder) => Ok(Some((recorder.clone(), recorder.expects()))),
-            State::Ended => Err(Refused::new(StatusCode::CONFLICT, has_ended(run, Status::Ok))),
+            State::Ended(_) => Err(Refused::new(StatusCode::CONFLICT, has_ended(run, Status::Ok))),
         }
     }
 
@@ -127,11 +128,16 @@ impl Proxied {
         Ok(())
     }
 
+    /// Whether any of the run went through the proxy.
+    pub(crate) fn recorded(&self) -> bool {
+        matches!(*self.state(), State::Recorded(_) | State::Ended(true))
+    }
+
     /// Whether nothing that went through is still to be written.
     pub(crate) fn is_settled(&self) -> bool {
         match &*self.state() {
             State::Recorded(recorder) => recorder.under_way() == 0,
-            State::Unused | State::Ended => true,
+            State::Unused | State::Ended(_) => true,
         }
     }
 
@@ -139,7 +145,7 @@ impl Proxied {
     pub(crate) fn settle(&self) {
         let recorder = match &*self.state() {
             State::Recorded(recorder) => recorder.clone(),
-            State::Unused | State::Ended => return,
+            State::Unused | State::Ended(_) => return,
         };
         recorder.flush();
     }
@@ -148,7 +154,7 @@ impl Proxied {
     pub(crate) fn failed(&self) -> Option<String> {
         match &*self.state() {
             State::Recorded(recorder) => recorder.failed(),
-            State::Unused | State::Ended => None,
+            State::Unused | State::Ended(_) => None,
         }
     }
 
@@ -171,7 +177,7 @@ impl Proxied {
         }
         // Whoever comes meanwhile waits for the lock, and finds that it has ended.
         let ended = end().map_err(Unended::Other)?;
-        *state = State::Ended;
+        *state = State::Ended(matches!(*state, State::Recorded(_)));
         Ok(ended)
     }
 }

@@ -4,6 +4,7 @@
 //! ```text
 //! /proxy/[TOKEN@]RUN/MOUNT/v1/...                    the path
 //! x-annals-run: RUN, x-annals-token: TOKEN           headers, with /proxy/MOUNT/v1/...
+//! x-annals-tenant: T, -principal: P, -conversation: C, x-annals-memory: off      headers in any way: tags of a run that is begun
 //! Authorization: Bearer KEY+annals:[TOKEN:]RUN       behind a key, with /proxy/MOUNT/v1/...
 //! ```
 //!
@@ -18,6 +19,7 @@ use hyper::http::request::Parts;
 use super::Refused;
 use crate::percent;
 use crate::proxy::mounts::Mounts;
+use crate::run_memory;
 
 /// Where paths begin of requests that are recorded, and of those that are replayed.
 pub(crate) const RECORDED: &str = "/proxy";
@@ -28,6 +30,13 @@ const OURS: &str = "x-annals";
 const RUN: &str = "x-annals-run";
 const REPLAY: &str = "x-annals-replay";
 const TOKEN: &str = "x-annals-token";
+/// Headers that become tags of the run.
+const TAGS: [(&str, &str); 4] = [
+    ("x-annals-tenant", run_memory::TENANT),
+    ("x-annals-principal", run_memory::PRINCIPAL),
+    ("x-annals-conversation", run_memory::CONVERSATION),
+    ("x-annals-memory", run_memory::MEMORY),
+];
 
 /// Headers that clients send a key in.
 const KEYS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
@@ -35,6 +44,7 @@ const KEYS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-ke
 const MARK: &str = "+annals:";
 
 const TOKEN_BYTES_MAX: usize = 1024;
+const TAG_BYTES_MAX: usize = 2048;
 const SESSION_BYTES_MAX: usize = 128;
 
 /// What is to be done with a request.
@@ -57,6 +67,8 @@ pub(super) struct Said {
     pub(super) mount: String,
     /// What follows the mount.
     pub(super) path: String,
+    /// Tags of the run, where the request begins it.
+    pub(super) tags: Vec<(String, String)>,
 }
 
 /// Takes it out of a request. The request's own path is of no use any more after that.
@@ -78,6 +90,18 @@ pub(super) fn take(parts: &mut Parts, mounts: &Mounts) -> Result<Said, Refused> 
     }
     for value in parts.headers.get_all(TOKEN) {
         all.token(text(value.as_bytes())?)?;
+    }
+    let mut tags = Vec::new();
+    for (name, key) in TAGS {
+        let mut known = None;
+        for value in parts.headers.get_all(name) {
+            let value = decoded(text(value.as_bytes())?)?;
+            if value.len() > TAG_BYTES_MAX {
+                return Err(wrong(format!("{name} has at most {TAG_BYTES_MAX} bytes")));
+            }
+            same(&mut known, value, &format!("{name} is there twice and not the same"))?;
+        }
+        tags.extend(known.map(|value| (key.to_owned(), value)));
     }
     let ours: Vec<HeaderName> =
         parts.headers.keys().filter(|name| name.as_str().starts_with(OURS)).cloned().collect();
@@ -114,6 +138,7 @@ pub(super) fn take(parts: &mut Parts, mounts: &Mounts) -> Result<Said, Refused> 
         session: all.session.unwrap_or_default(),
         mount: mount.to_owned(),
         path: single(path).to_owned(),
+        tags,
     })
 }
 
@@ -315,6 +340,28 @@ mod tests {
         // A run whose name is that of an upstream is one all the same.
         is("/proxy/openai/openai/v1/%2F", &[], named("openai"), &[]);
         assert!(said("/proxyr/openai/v1", &[]).0.is_err());
+    }
+
+    #[test]
+    fn whose_memory_a_run_goes_into_is_said_in_headers_that_do_not_go_on() {
+        let headers = [
+            ("x-annals-conversation", "app%2042"),
+            ("x-annals-tenant", "lending"),
+            ("x-annals-memory", "off"),
+            ("x-annals-tenant", "lending"),
+        ];
+        let (got, left) = said("/proxy/r/openai/v1", &headers);
+        let tags = [("tenant", "lending"), ("conversation", "app 42"), ("memory", "off")];
+        assert_eq!(got.unwrap().tags, tags.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        assert!(left.is_empty());
+        let long = "x".repeat(TAG_BYTES_MAX + 1);
+        for bad in [
+            &[("x-annals-tenant", "a"), ("x-annals-tenant", "b")][..],
+            &[("x-annals-principal", "%ff")],
+            &[("x-annals-conversation", &long)],
+        ] {
+            assert_eq!(said("/proxy/r/openai/v1", bad).0.unwrap_err().status, StatusCode::BAD_REQUEST);
+        }
     }
 
     #[test]

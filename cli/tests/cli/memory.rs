@@ -1,0 +1,149 @@
+//! `annals remember` and `annals recall`.
+
+use annals::memory::{Projection, render};
+use serde_json::Value;
+
+use crate::Bench;
+
+/// The source's example, with spaces in it that nobody is to lose.
+const MONDAY: &str = r#"{ "query":"Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.","finalContent":"Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.","iterations":1,"decisions":[{"stageId":"classify-risk","chosen":"rejected","rule":"Marginal credit","evidence":{"creditScore":580, "threshold" : 600}},{"stageId":"pick-reason","chosen":"credit-too-low","rule":"Credit below floor","evidence":{"creditScore":580,"incomeAboveFloor":true}}],"toolCalls":[{"name":"lookupCreditBureau","args":{"applicationId":"42"},"resultPreview":"{ \"score\": 580, \"bureau\": \"experian\" }","errored":false}],"durationMs":1840,"tokenUsage":{"input":1200,"output":180}}"#;
+
+impl Bench {
+    /// Asks on Friday what was decided on Monday.
+    fn friday(&self, more: &str) -> crate::Done {
+        let question = [
+            "recall",
+            "Why was application #42 rejected?",
+            "--conversation",
+            "app-42-followup",
+            "--threshold",
+            "0.1",
+        ];
+        self.run_args(question.into_iter().chain(more.split_whitespace()))
+    }
+
+    fn monday(&self) {
+        self.write("monday.json", format!("\n{MONDAY}\n"));
+        let told = self.run("remember --tenant lending --conversation app-42 monday.json").text();
+        assert_eq!(told, "remembered snap-1 in lending/_/app-42\n");
+    }
+}
+
+#[test]
+fn what_was_decided_on_monday_answers_on_friday_in_another_conversation_and_never_another_tenant() {
+    let bench = Bench::new();
+    assert_eq!(bench.friday("").failed(4), "no store at .annals");
+    bench.run("init").ok();
+    assert_eq!(bench.friday("--tenant lending --across-conversations").text(), "", "nothing was ever kept");
+    bench.monday();
+    for nothing in [
+        "--tenant lending",
+        "--tenant other --across-conversations",
+        "--tenant lending/_ --across-conversations",
+        "--across-conversations",
+        "--tenant lending --across-conversations --budget 1",
+        "--tenant lending --json",
+    ] {
+        assert_eq!(bench.friday(nothing).text(), "", "{nothing}");
+    }
+    let [hit] = bench.friday("--tenant lending --across-conversations --json").json().try_into().unwrap();
+    assert_eq!((&hit["id"], &hit["identity"]), (&"snap-1".into(), &"lending/_/app-42".into()));
+    assert_eq!(hit["snapshot"], serde_json::from_str::<Value>(MONDAY).unwrap());
+    let raw = bench.friday("--tenant lending --across-conversations --json").text();
+    assert!(raw.contains(&format!("\"snapshot\":{MONDAY}")), "byte for byte: {raw}");
+    let (score, when) = (hit["score"].as_f64().unwrap() as f32, hit["decided_at"].as_str().unwrap());
+    for projection in Projection::ALL {
+        let text = render(MONDAY, projection, score).unwrap();
+        let name = projection.name();
+        let told =
+            bench.friday(&format!("--tenant lending --across-conversations --projection {name}")).text();
+        assert_eq!(told, format!("{text}\ndecided at {when}"), "{name}");
+    }
+    let told = bench.friday("--tenant lending --across-conversations").text();
+    assert_eq!(told, hit["text"].as_str().unwrap(), "decisions, where no other is named");
+    let all = bench.friday("--tenant lending --across-conversations --budget 1000").text();
+    assert!(all.contains("\"tokenUsage\": {"), "the largest that fits is all of it: {all}");
+}
+
+#[test]
+fn an_entry_keeps_its_id_and_a_daemon_keeps_what_is_brought_while_it_serves() {
+    let bench = Bench::new();
+    let entry =
+        r#"{"id":"mine","value":{"query":"which colour?","finalContent":"blue"},"createdAt":1795426351790}"#;
+    assert_eq!(bench.pipe("remember - --json", entry.as_bytes()).json()[0]["id"], "mine");
+    let daemon = bench.serve(&[]);
+    bench.monday();
+    bench.write("monday.json", MONDAY);
+    let other = bench.run("remember monday.json --namespace other --tenant t --json").json();
+    assert_eq!((&other[0]["id"], &other[0]["identity"]), (&"snap-1".into(), &"t/_/_".into()));
+    let refused = bench.pipe("remember -", b"{\"query\":\n 1").failed(1);
+    assert!(refused.starts_with("standard input: ") && refused.ends_with("at line 2 column 2"), "{refused}");
+    assert!(bench.friday("--tenant lending --across-conversations").text().starts_with("[Past run"));
+    assert!(
+        bench.friday("--tenant t --across-conversations --namespace other").text().starts_with("[Past run")
+    );
+    daemon.signal("-TERM");
+    daemon.ended();
+    assert!(bench.friday("--tenant lending --across-conversations").text().starts_with("[Past run"));
+    let told = bench.run_args(["recall", "which colour?", "--projection", "narrative"]).text();
+    assert_eq!(
+        told,
+        "[Past run \u{b7} query: \"which colour?\" \u{b7} score: 1.00]\n(no narrative captured)\nFinal answer: blue\ndecided at 2026-11-23T09:32:31Z"
+    );
+}
+
+#[test]
+fn what_is_no_memory_is_refused_with_its_place_and_nothing_is_kept() {
+    let bench = Bench::new();
+    bench.run("init").ok();
+    for (text, why) in [
+        (
+            &b"{\"query\":\"a\",\n  \"finalContent\": }"[..],
+            "bad.json: a memory is a JSON object: expected value at line 2 column 19",
+        ),
+        (b"{\"id\":\"a\",\n \"value\":\"\xff\"}", "bad.json: it is not UTF-8 at line 2 column 11"),
+        (b"", "bad.json: a memory is a JSON object: EOF while parsing a value at line 1 column 0"),
+        (
+            b"{}",
+            "bad.json: a memory is an entry, with an id and a value, or a run's snapshot, with its query",
+        ),
+        (
+            b"{\"id\":\"a\",\"value\":1,\"embedding\":[0]}",
+            "bad.json: a vector is not all zeros, and its length is a number",
+        ),
+    ] {
+        bench.write("bad.json", text);
+        assert_eq!(bench.run("remember bad.json").failed(1), why);
+    }
+    assert!(bench.run("remember none.json").failed(4).contains("none.json"));
+    assert_eq!(bench.run("scan --keyspace annals.memory").text(), "");
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused() {
+    let bench = Bench::new();
+    for line in [
+        "recall",
+        "recall a b",
+        "recall a --top-k 0",
+        "recall a --top-k 1001",
+        "recall a --threshold 1.5",
+        "recall a --threshold nan",
+        "recall a --projection all",
+        "recall a --budget -1",
+        "recall a --tenant",
+        "remember",
+        "remember a b",
+    ] {
+        bench.run(line).failed_usage();
+    }
+    bench.run("recall a --threshold -1").failed(4);
+}
+
+impl crate::Done {
+    #[track_caller]
+    fn failed_usage(self) {
+        assert_eq!((self.code, self.stdout.as_slice()), (2, &b""[..]), "{self:?}");
+        assert!(self.stderr.lines().any(|line| line.starts_with("hint: ")), "{}", self.stderr);
+    }
+}
