@@ -2,25 +2,25 @@
 
 use annals::ErrorKind;
 use annals::io::sim::SimIo;
-use annals::memory::{Embedder, Identity, Keep, Memory, Projection, Wanted, Words, render, told};
+use annals::memory::{Identity, Memory, Projection, Wanted, render};
 use annals::{Options, Store};
 
-const MONDAY: &str = r#"{"query":"Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.","finalContent":"Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.","iterations":1,"decisions":[{"stageId":"classify-risk","chosen":"rejected","rule":"Marginal credit","evidence":{"creditScore":580,"threshold":600}},{"stageId":"pick-reason","chosen":"credit-too-low","rule":"Credit below floor","evidence":{"creditScore":580,"incomeAboveFloor":true}}],"toolCalls":[{"name":"lookupCreditBureau","args":{"applicationId":"42"},"resultPreview":"{ \"score\": 580, \"bureau\": \"experian\" }","errored":false}],"durationMs":1840,"tokenUsage":{"input":1200,"output":180}}"#;
+pub(crate) const MONDAY: &str = r#"{"query":"Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.","finalContent":"Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.","iterations":1,"decisions":[{"stageId":"classify-risk","chosen":"rejected","rule":"Marginal credit","evidence":{"creditScore":580,"threshold":600}},{"stageId":"pick-reason","chosen":"credit-too-low","rule":"Credit below floor","evidence":{"creditScore":580,"incomeAboveFloor":true}}],"toolCalls":[{"name":"lookupCreditBureau","args":{"applicationId":"42"},"resultPreview":"{ \"score\": 580, \"bureau\": \"experian\" }","errored":false}],"durationMs":1840,"tokenUsage":{"input":1200,"output":180}}"#;
 
 /// A store whose clock is the simulator's.
-fn opened(sim: &SimIo) -> Store {
+pub(crate) fn opened(sim: &SimIo) -> Store {
     Store::open_with("s", Options { io: std::sync::Arc::new(sim.clone()), ..Options::default() }).unwrap()
 }
 
-fn memory(sim: &SimIo) -> Memory {
+pub(crate) fn memory(sim: &SimIo) -> Memory {
     opened(sim).namespace("n").unwrap().memory().unwrap()
 }
 
-fn identity(tenant: &str, conversation: &str) -> Identity {
+pub(crate) fn identity(tenant: &str, conversation: &str) -> Identity {
     Identity { tenant: Some(tenant.into()), principal: None, conversation: Some(conversation.into()) }
 }
 
-fn entry(id: &str, more: &str) -> String {
+pub(crate) fn entry(id: &str, more: &str) -> String {
     format!("{{\"id\":\"{id}\",\"value\":{MONDAY},\"version\":1{more}}}")
 }
 
@@ -83,33 +83,6 @@ fn what_was_decided_on_monday_answers_on_friday_in_another_conversation_and_neve
     assert!(refused.to_string().contains("\"f\"") && refused.to_string().contains("\"e\""), "{refused}");
 }
 
-/// The source's own example, by texts alone.
-#[test]
-fn a_question_finds_what_was_decided_and_when() {
-    let sim = SimIo::new(10);
-    let memory = memory(&sim);
-    let (monday, friday) = (identity("lending", "app-42"), identity("lending", "app-42-followup"));
-    let kept = memory.write_snapshot(&monday, MONDAY, &Words, &Keep::default()).unwrap();
-    assert_eq!(
-        (kept.id.as_str(), kept.embedder.as_deref(), kept.value()),
-        ("snap-1", Some(Words.id()), MONDAY)
-    );
-    assert_eq!(
-        kept.member("source"),
-        Some(r#"{"turn":1,"identity":{"tenant":"lending","conversationId":"app-42"}}"#)
-    );
-    let across = Wanted { k: 1, across: true, ..Wanted::default() };
-    let hits = memory.recall(&friday, "Should we approve loan #42?", &Words, &across).unwrap();
-    let told = told(&hits, Projection::default(), None);
-    let exact = render(MONDAY, Projection::default(), hits[0].score).unwrap();
-    assert_eq!(told, format!("{exact}\ndecided at {}", hits[0].decided_at().unwrap()));
-    assert!(
-        memory.recall(&friday, "Should we approve loan #42?", &Words, &Wanted::default()).unwrap().is_empty()
-    );
-    assert!(memory.recall(&friday, "Which seat has the pilot's dog?", &Words, &across).unwrap().is_empty());
-    assert!(memory.recall(&friday, "  ", &Words, &across).unwrap().is_empty());
-}
-
 #[test]
 fn a_threshold_is_strict_and_ties_go_by_id() {
     let memory = memory(&SimIo::new(2));
@@ -161,16 +134,27 @@ fn what_only_answers_from_another_stands_behind_it() {
             &entry("snap-1", ",\"embedding\":[0,1],\"metadata\":{\"derivedFrom\":\"t/_/app-42/snap-1\"}"),
         )
         .unwrap();
+    // One more follow-up, which was told the first.
+    memory
+        .put(&friday, &entry("snap-2", ",\"embedding\":[0.01,1],\"metadata\":{\"derivedFrom\":[\"snap-1\"]}"))
+        .unwrap();
+    for (id, of) in [("ring-1", "ring-2"), ("ring-2", "ring-1"), ("ring-3", "ring-3")] {
+        let more = format!(",\"embedding\":[1,0.55],\"metadata\":{{\"derivedFrom\":\"{of}\"}}");
+        memory.put(&friday, &entry(id, &more)).unwrap();
+    }
     memory.put(&friday, &entry("other", ",\"embedding\":[0.1,1]")).unwrap();
     let found = |min| -> Vec<String> {
         let wanted = Wanted { across: true, min_score: Some(min), ..Wanted::default() };
         let hits = memory.search(&friday, &[0.0, 1.0], &wanted).unwrap();
         hits.into_iter().map(|hit| format!("{}:{}", hit.identity, hit.entry.id)).collect()
     };
-    assert_eq!(found(0.5), ["t/_/followup:other", "t/_/app-42:snap-1", "t/_/followup:snap-1"]);
+    let followup = |id: &str| format!("t/_/followup:{id}");
+    let last = ["ring-1", "ring-2", "ring-3"].map(followup);
+    let first = [followup("other"), "t/_/app-42:snap-1".to_owned(), followup("snap-1"), followup("snap-2")];
+    assert_eq!(found(0.45), [&first[..], &last].concat());
     assert_eq!(
         found(0.9),
-        ["t/_/followup:snap-1", "t/_/followup:other"],
+        [followup("snap-1"), followup("snap-2"), followup("other")],
         "what it answers from is not among what passes"
     );
 }
@@ -235,14 +219,16 @@ fn a_change_is_made_only_over_the_version_it_was_made_from() {
 
 #[test]
 fn of_many_who_change_one_version_one_does() {
-    let memory = memory(&SimIo::new(7));
+    let store = opened(&SimIo::new(7));
     let who = identity("t", "c");
-    memory.put(&who, &entry("a", "")).unwrap();
+    // Each has a door of its own: the lock once belonged to the door.
+    let door = || store.namespace("n").unwrap().memory().unwrap();
+    door().put(&who, &entry("a", "")).unwrap();
     let applied: usize = std::thread::scope(|scope| {
         let tries: Vec<_> = (0..8)
             .map(|_| {
                 scope.spawn(|| {
-                    memory
+                    door()
                         .put_if_version(&who, "{\"id\":\"a\",\"value\":1,\"version\":2}", 1)
                         .unwrap()
                         .applied
