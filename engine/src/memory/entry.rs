@@ -169,6 +169,11 @@ impl Entry {
         out
     }
 
+    /// About how many bytes its text has.
+    pub(super) fn bytes(&self) -> usize {
+        self.members.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+
     /// Whether its time is over.
     #[must_use]
     pub fn is_expired(&self, now_ms: i64) -> bool {

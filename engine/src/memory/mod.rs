@@ -42,6 +42,8 @@ use crate::store::Namespace;
 pub const LIST_DEFAULT: usize = 100;
 /// See [`LIST_DEFAULT`].
 pub const LIST_MAX: usize = 1000;
+/// Bytes of a page, and one entry.
+const LIST_BYTES_MAX: usize = 64 << 20;
 /// The least score that counts for vectors that callers bring.
 pub const THRESHOLD: f32 = 0.7;
 

@@ -121,11 +121,18 @@ impl Memory {
             Ok(())
         })?;
         places.sort();
-        let next = (places.len() > from.saturating_add(limit)).then(|| (from + limit).to_string());
-        let mut entries = Vec::new();
-        for (_, key) in places.into_iter().skip(from).take(limit) {
-            entries.extend(self.living(&key)?);
+        let (mut entries, mut bytes, mut looked) = (Vec::new(), 0, 0);
+        for (_, key) in places.iter().skip(from).take(limit) {
+            if bytes >= LIST_BYTES_MAX {
+                break;
+            }
+            looked += 1;
+            if let Some(entry) = self.living(key)? {
+                bytes += entry.bytes();
+                entries.push(entry);
+            }
         }
+        let next = (places.len() > from.saturating_add(looked)).then(|| (from + looked).to_string());
         Ok((entries, next))
     }
 

@@ -240,6 +240,23 @@ fn of_many_who_change_one_version_one_does() {
     assert_eq!(applied, 1);
 }
 
+/// A thousand entries may have 64 MiB each: a page ends before it holds them all.
+#[test]
+fn a_page_of_a_listing_is_bounded_in_bytes_and_goes_on() {
+    let memory = memory(&SimIo::new(9));
+    let who = identity("t", "c");
+    let long = "x".repeat(33 << 20);
+    for id in ["a", "b", "c"] {
+        memory.put(&who, &format!("{{\"id\":\"{id}\",\"value\":\"{long}\"}}")).unwrap();
+    }
+    let page = |cursor: Option<&str>| -> (Vec<String>, Option<String>) {
+        let (entries, next) = memory.list(&who, cursor, None, &[]).unwrap();
+        (entries.into_iter().map(|entry| entry.id).collect(), next)
+    };
+    assert_eq!(page(None), (vec!["a".to_owned(), "b".to_owned()], Some("2".to_owned())));
+    assert_eq!(page(Some("2")), (vec!["c".to_owned()], None));
+}
+
 #[test]
 fn a_listing_goes_by_the_last_change_in_pages() {
     let memory = memory(&SimIo::new(8));

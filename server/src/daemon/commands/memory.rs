@@ -64,7 +64,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
         ),
         about(
             "mem.search",
-            -2,
+            -1,
             READ,
             "Returns the entries that are nearest, the nearest first, of those that reach the least score; none where none does. Asked by a vector (f32 in little-endian bytes, or a JSON array) \
              they are 10 at most of 0.7 at least, and the embedder that made the vector, where it is named, has to be theirs; asked by a question, which the built-in embedder makes a vector of, 1 by that one's \

@@ -596,7 +596,7 @@ fn what_was_decided_on_monday_answers_on_friday_over_http_as_it_was_recorded() {
     let kept = api.ask_with("POST /v1/memory/entries", "", body.as_bytes());
     assert_eq!((kept.status, kept.text().as_str()), (200, "{\"ids\":[\"snap-1\"]}\n"));
     let ask = |tenant: &str, across: bool| {
-        let asked = json!({ "question": QUESTION, "tenant": tenant, "conversation": "app-42-followup", "across": across, "min_score": 0.1, "projection": "decisions" });
+        let asked = json!({ "question": QUESTION, "tenant": tenant, "conversation": "app-42-followup", "across": across, "projection": "decisions" });
         api.ask("POST /v1/memory/search", asked)
     };
     for (tenant, across) in [("lending", false), ("other", true), ("lending/_", true)] {

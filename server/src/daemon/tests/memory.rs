@@ -17,7 +17,7 @@ impl Client<'_> {
 }
 
 fn friday(more: &str) -> String {
-    format!("mem.search|question|{QUESTION}|tenant|lending|conversation|app-42-followup|minscore|0.1{more}")
+    format!("mem.search|question|{QUESTION}|tenant|lending|conversation|app-42-followup{more}")
 }
 
 #[test]
