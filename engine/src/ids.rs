@@ -8,9 +8,20 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Seqno(pub u64);
 
-/// A log file; numbered from 1.
+/// A log file. The writer's are numbered from 1, those that compaction made of them from [`SegmentId::REWRITTEN_MIN`]; no
+/// number is used twice. Which comes first in the log is not told by these numbers: the manifest lists them in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub(crate) struct SegmentId(pub u32);
+
+impl SegmentId {
+    /// The first number of a rewritten segment.
+    pub(crate) const REWRITTEN_MIN: u32 = 1 << 31;
+
+    /// Whether compaction made it.
+    pub(crate) fn is_rewritten(self) -> bool {
+        self.0 >= Self::REWRITTEN_MIN
+    }
+}
 
 /// The random identity of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]

@@ -68,6 +68,34 @@ impl GroupDecoder {
         Ok(out)
     }
 
+    /// Decodes the raw bytes of what is left of a group: all of them, by themselves.
+    ///
+    /// # Errors
+    /// As [`GroupDecoder::decode`]; also where a Zstandard frame does not end just there.
+    pub(crate) fn decode_alone(
+        &mut self,
+        codec: Codec,
+        raw_len: u32,
+        encoded: &[u8],
+    ) -> Result<Vec<u8>, BlobError> {
+        if raw_len as usize > GROUP_BYTES_MAX {
+            let (found, most) = (u64::from(raw_len), GROUP_BYTES_MAX as u64);
+            return Err(BlobError::GroupTooLong { found, most });
+        }
+        if codec == Codec::Raw {
+            return self.decode([(codec, raw_len, encoded)]);
+        }
+        // One byte more than recorded, so that a frame that holds too much shows it.
+        let mut out = Vec::with_capacity(raw_len as usize + 1);
+        let mut decoder = self.take()?;
+        let ended = decode_frame(&mut decoder, raw_len as usize, encoded, &mut out)?;
+        if !ended {
+            return Err(BlobError::PartDamaged { part: 0, what: "its frame does not end with it" });
+        }
+        self.zstd = Some(decoder);
+        Ok(out)
+    }
+
     /// A decoder at the start of a frame.
     fn take(&mut self) -> Result<Decoder<'static>, BlobError> {
         let ready = match self.zstd.take() {
@@ -92,6 +120,28 @@ fn new_decoder() -> std::io::Result<Decoder<'static>> {
     let mut decoder = Decoder::new()?;
     decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG))?;
     Ok(decoder)
+}
+
+/// Decodes a whole frame; whether it ended with the bytes.
+fn decode_frame(
+    decoder: &mut Decoder<'static>,
+    raw_len: usize,
+    encoded: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<bool, BlobError> {
+    let mut output = OutBuffer::around(out);
+    let mut input = InBuffer::around(encoded);
+    let mut ended = false;
+    while !ended && input.pos() < encoded.len() && output.pos() <= raw_len {
+        let hint = decoder.run(&mut input, &mut output);
+        ended = hint.map_err(|_| BlobError::PartDamaged { part: 0, what: "its bytes are no Zstandard block" })? == 0;
+    }
+    let (found, consumed) = (output.pos(), input.pos() == encoded.len());
+    if found != raw_len {
+        let (expected, found) = (raw_len as u64, found as u64);
+        return Err(BlobError::PartLength { part: 0, expected, found });
+    }
+    Ok(ended && consumed)
 }
 
 fn decode_part(

@@ -172,6 +172,47 @@ fn compress(encoder: &mut Encoder<'static>, pending: &[u8]) -> Result<Vec<u8>, B
     }
 }
 
+/// Compresses what is left of groups, each by itself.
+pub(crate) struct RestEncoder {
+    zstd: zstd::bulk::Compressor<'static>,
+}
+
+impl std::fmt::Debug for RestEncoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RestEncoder").finish_non_exhaustive()
+    }
+}
+
+impl RestEncoder {
+    /// With this Zstandard level; without one, that of groups as they are recorded.
+    ///
+    /// # Errors
+    /// [`BlobError::Zstd`] if no compression context is to be had.
+    pub(crate) fn new(level: Option<i32>) -> Result<Self, BlobError> {
+        let open = || {
+            let mut zstd = zstd::bulk::Compressor::new(level.unwrap_or(LEVEL))?;
+            zstd.set_parameter(CParameter::WindowLog(WINDOW_LOG))?;
+            zstd.set_parameter(CParameter::ChecksumFlag(false))?;
+            zstd.set_parameter(CParameter::ContentSizeFlag(false))?;
+            zstd.set_parameter(CParameter::DictIdFlag(false))?;
+            Ok(zstd)
+        };
+        Ok(Self { zstd: open().map_err(zstd_error("open a frame"))? })
+    }
+
+    /// The raw bytes as one frame, or as they are where that is no longer.
+    ///
+    /// # Errors
+    /// [`BlobError::Zstd`].
+    pub(crate) fn encode(&mut self, raw: &[u8]) -> Result<(Codec, Vec<u8>), BlobError> {
+        let encoded = self.zstd.compress(raw).map_err(zstd_error("compress"))?;
+        match encoded.len() < raw.len() {
+            true => Ok((Codec::Zstd, encoded)),
+            false => Ok((Codec::Raw, raw.to_vec())),
+        }
+    }
+}
+
 /// Whether Zstandard would not help: tried on a sample at the fastest level.
 pub(super) fn is_incompressible(bytes: &[u8]) -> bool {
     const SAMPLE: usize = 4096;

@@ -39,6 +39,7 @@ pub(crate) use compare::{Same, common_front, common_tail, compare};
 pub(crate) use decode::{GroupDecoder, decode_group};
 pub(crate) use delta::DeltaStack;
 pub(crate) use error::BlobError;
+pub(crate) use group::RestEncoder;
 pub(crate) use packer::Packer;
 pub(crate) use plan::{Before, Compared, Earlier, Step, plan};
 pub(crate) use recipe::{decode_recipe, encode_recipe};

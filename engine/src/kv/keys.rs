@@ -8,7 +8,7 @@ use crate::ids::{NamespaceId, Place, RunUid, SegmentId, Seqno};
 use crate::kv::table::{Entry, Value};
 use crate::log::layout::RawRecord;
 use crate::log::record::{
-    FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead,
+    FrameHead, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead, group_of,
 };
 
 const SPACES: u32 = 1;
@@ -200,16 +200,18 @@ pub(crate) fn derive(
     entries: &mut Vec<Entry>,
 ) -> Result<(), CodecError> {
     let Some(kind) = Kind::parse(record.kind, record.layout)? else { return Ok(()) };
-    let of = if kind == Kind::GroupPart { record.body } else { Logical::parse(record.body)?.head };
+    let of = if kind.is_logical() { Logical::parse(record.body)?.head } else { record.body };
     lead(kind, of, &mut |key, kind| {
         entries.push(Entry { key: key.to_vec(), seqno: seqno.0, value: at(kind, place) });
     })
 }
 
-/// Calls `add` with the keys that lead to a record: `of` is its head, or the body of a group part.
+/// Calls `add` with the keys that lead to a record: `of` is its head, or the body of one that is not logical.
 pub(crate) fn lead(kind: Kind, of: &[u8], add: &mut dyn FnMut(&[u8], u8)) -> Result<(), CodecError> {
     match kind {
-        Kind::GroupPart => add(&group(GroupPart::parse(of)?.group), AT),
+        Kind::GroupPart | Kind::GroupRest => add(&group(group_of(of)?.0), AT),
+        // Nothing leads to what is gone.
+        Kind::Erased | Kind::ErasedBatches => {}
         Kind::Put | Kind::Delete => {
             let (space, key, _) = KvHead::peek(kind, of)?;
             add(&user(space, key), if kind == Kind::Put { AT } else { ENDED });

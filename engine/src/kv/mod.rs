@@ -7,7 +7,7 @@ pub(crate) mod core;
 pub(crate) mod frame_cache;
 pub(crate) mod groups;
 #[cfg(test)]
-mod hand_made;
+pub(crate) mod hand_made;
 pub(crate) mod index;
 pub(crate) mod keys;
 pub(crate) mod keyspace;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::ids::{NodeHash, Seqno, StoreId};
-use crate::ledger::tree::{self, Roots};
+use crate::ledger::tree;
 use crate::ledger::walk::{Leaf, look, walk};
 use crate::log::ledger::Frontier;
 use crate::store::Store;
@@ -96,13 +96,6 @@ impl Checkpoint {
         }
         Ok(())
     }
-
-    /// The leaves of each mark.
-    pub(super) fn spans(&self) -> Vec<Range<u64>> {
-        let mut from = 0;
-        let spans = self.marks.iter().map(|mark| std::mem::replace(&mut from, mark.leaves)..mark.leaves);
-        spans.collect()
-    }
 }
 
 impl Store {
@@ -128,49 +121,49 @@ impl Store {
 
 /// A checkpoint being made while the leaves go by.
 pub(super) struct Making {
-    roots: Roots,
-    /// Last record and time of each mark, as far as they have gone by.
-    ends: Vec<(Seqno, u64)>,
+    /// What its marks are to cover.
     spans: Vec<Range<u64>>,
+    /// Of the span at hand.
+    current: Frontier,
+    marks: Vec<Mark>,
     leaves: u64,
 }
 
 impl Making {
     pub(super) fn new(leaves: u64) -> Self {
-        let spans = tree::tiles(leaves, MARKS_MAX as u64);
-        Self { roots: Roots::new(spans.clone()), ends: Vec::new(), spans, leaves }
+        let mut spans = tree::tiles(leaves, MARKS_MAX as u64);
+        // The next one last.
+        spans.reverse();
+        Self { spans, current: Frontier::default(), marks: Vec::new(), leaves }
     }
 
+    /// Takes in what goes by. Where that is a subtree larger than a span, the spans in it become one mark: the nodes below
+    /// are gone.
     pub(super) fn leaf(&mut self, leaf: &Leaf<'_>) {
-        self.roots.push(leaf.hash);
-        if self.spans.get(self.ends.len()).is_some_and(|span| span.end == leaf.index + 1) {
-            self.ends.push((last_record(leaf), leaf.header.time_ns));
+        let Some(span) = self.spans.last().cloned() else { return };
+        // Both are subtrees of one tree: either holds the other, or they have no leaf in common.
+        if self.current.push_node(leaf.node).is_err() || leaf.end() < span.end {
+            return;
         }
+        let tree = std::mem::take(&mut self.current);
+        while self.spans.pop_if(|span| span.end <= leaf.end()).is_some() {}
+        let (seqno, time_ns) = (leaf.last, leaf.header.time_ns);
+        self.marks.push(Mark { leaves: leaf.end(), seqno, time_ns, node: NodeHash(tree.root()) });
     }
 
     pub(super) fn finish(self, store: &Store, tree: &Frontier) -> Result<Checkpoint> {
-        let whole = tree.leaves == self.leaves;
-        let roots = self.roots.all().filter(|_| whole).ok_or_else(|| {
+        if tree.leaves != self.leaves || !self.spans.is_empty() {
             let what =
                 format!("the log has {} leaves of the {} it was said to have", tree.leaves, self.leaves);
-            Error::new(crate::ErrorKind::Damaged, what)
-        })?;
-        let marks = self.spans.iter().zip(self.ends).zip(roots).map(|((span, (seqno, time_ns)), root)| {
-            Mark { leaves: span.end, seqno, time_ns, node: NodeHash(root) }
-        });
-        let marks: Vec<Mark> = marks.collect();
+            return Err(Error::new(crate::ErrorKind::Damaged, what));
+        }
         Ok(Checkpoint {
             store: store.id(),
             leaves: tree.leaves,
             root: NodeHash(tree.root()),
-            seqno: marks.last().map(|mark| mark.seqno).unwrap_or_default(),
+            seqno: self.marks.last().map(|mark| mark.seqno).unwrap_or_default(),
             time_ns: store.core().io.now_ns(),
-            marks,
+            marks: self.marks,
         })
     }
-}
-
-/// The last record of a leaf's batch.
-pub(super) fn last_record(leaf: &Leaf<'_>) -> Seqno {
-    Seqno(leaf.header.first_seqno.0.saturating_add(u64::from(leaf.header.records).saturating_sub(1)))
 }

@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use crate::error::{ErrorKind, Result};
 use crate::ids::{Seqno, StoreId};
-use crate::ledger::checkpoint::{Checkpoint, last_record};
-use crate::ledger::tree::Roots;
-use crate::ledger::walk::walk;
+use crate::ledger::checkpoint::Checkpoint;
+use crate::ledger::tree;
+use crate::ledger::walk::{Leaf, walk};
+use crate::log::ledger::Frontier;
 use crate::log::open::find;
 use crate::store::Store;
 
@@ -17,6 +18,10 @@ pub struct Comparison {
     pub leaves: u64,
     /// Leaves of the store that were read, at most as many.
     pub read: u64,
+    /// Leaves at the checkpoint's end that cannot be compared, since they were erased together with younger ones, and what
+    /// is left of both is one node over all of them. Fewer than 64, and none where anything of the last batch that the
+    /// checkpoint covers is still there.
+    pub erased: u64,
     /// How the store differs: empty where it still begins with just what the checkpoint covers.
     pub differences: Vec<Difference>,
 }
@@ -69,30 +74,19 @@ impl Store {
         let mut differences = Vec::new();
         if checkpoint.store != self.id() {
             differences.push(Difference::AnotherStore { found: self.id() });
-            return Ok(Comparison { leaves: checkpoint.leaves, read: 0, differences });
+            return Ok(Comparison { leaves: checkpoint.leaves, read: 0, erased: 0, differences });
         }
-        let mut roots = Roots::new(checkpoint.spans());
+        let mut held = Held::new(checkpoint);
         let mut last = (0, Seqno(0));
         let core = self.core();
         let walked = find(&*core.io, &core.paths, false, false, core.options.read_mode).and_then(|found| {
             walk(&found, checkpoint.leaves, &mut |leaf| {
-                roots.push(leaf.hash);
-                last = (leaf.index + 1, last_record(leaf));
+                held.leaf(leaf);
+                last = (leaf.end().min(checkpoint.leaves), leaf.last);
                 Ok(())
             })
         });
-        for (index, (span, root)) in roots.each().enumerate() {
-            if root.is_some_and(|root| root != checkpoint.marks[index].node.0) {
-                match differences.last_mut() {
-                    Some(Difference::Rewritten(part)) if part.leaves.end == span.start => {
-                        let more = part_of(checkpoint, index, index);
-                        (part.leaves.end, part.last) = (more.leaves.end, more.last);
-                        part.until_ns = more.until_ns;
-                    }
-                    _ => differences.push(Difference::Rewritten(part_of(checkpoint, index, index))),
-                }
-            }
-        }
+        differences.append(&mut held.differences);
         match walked {
             Ok(_) if last.0 < checkpoint.leaves => {
                 let from = checkpoint.marks.partition_point(|mark| mark.leaves <= last.0);
@@ -105,7 +99,64 @@ impl Store {
             Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error),
             Err(error) => differences.push(Difference::Unreadable { what: error.to_string() }),
         }
-        Ok(Comparison { leaves: checkpoint.leaves, read: last.0, differences })
+        Ok(Comparison { leaves: checkpoint.leaves, read: last.0, erased: held.erased, differences })
+    }
+}
+
+/// A checkpoint's marks, held against the leaves that go by.
+struct Held<'a> {
+    checkpoint: &'a Checkpoint,
+    /// The mark at hand.
+    next: usize,
+    /// Of that mark, what has gone by.
+    current: Frontier,
+    erased: u64,
+    differences: Vec<Difference>,
+}
+
+impl<'a> Held<'a> {
+    fn new(checkpoint: &'a Checkpoint) -> Self {
+        Self { checkpoint, next: 0, current: Frontier::default(), erased: 0, differences: Vec::new() }
+    }
+
+    /// Takes in a leaf, or a subtree. Where that holds several marks, they are folded: the nodes below it are gone.
+    fn leaf(&mut self, leaf: &Leaf<'_>) {
+        let marks = &self.checkpoint.marks;
+        let Some(mark) = marks.get(self.next) else { return };
+        // Both are subtrees of one tree: either holds the other, or they have no leaf in common.
+        if self.current.push_node(leaf.node).is_err() || leaf.end() < mark.leaves {
+            return;
+        }
+        let found = std::mem::take(&mut self.current).root();
+        let from = std::mem::replace(&mut self.next, marks.partition_point(|mark| mark.leaves <= leaf.end()));
+        let (held, mut begins) = (&marks[from..self.next], leaf.index);
+        if leaf.end() > self.checkpoint.leaves {
+            self.next = marks.len();
+            self.erased = self.checkpoint.leaves - leaf.index;
+            return;
+        }
+        let tiles = held.iter().map(|mark| {
+            let len = mark.leaves - std::mem::replace(&mut begins, mark.leaves);
+            (len, mark.node.0)
+        });
+        let expected = match held {
+            [one] => Some(one.node.0),
+            _ => tree::fold(tiles),
+        };
+        if expected != Some(found) {
+            self.differs(from, self.next - 1);
+        }
+    }
+
+    fn differs(&mut self, from: usize, to: usize) {
+        let more = part_of(self.checkpoint, from, to);
+        match self.differences.last_mut() {
+            Some(Difference::Rewritten(part)) if part.leaves.end == more.leaves.start => {
+                (part.leaves.end, part.last) = (more.leaves.end, more.last);
+                part.until_ns = more.until_ns;
+            }
+            _ => self.differences.push(Difference::Rewritten(more)),
+        }
     }
 }
 

@@ -8,12 +8,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, NamespaceId, NodeHash, RunUid, Seqno};
 use crate::kv::core::Core;
 use crate::kv::keys;
-use crate::ledger::checkpoint::{Checkpoint, Making, Signature, last_record};
+use crate::ledger::checkpoint::{Checkpoint, Making, Signature};
 use crate::ledger::json::{CheckpointJson, hex, text};
 use crate::ledger::tree::{self, Roots};
 use crate::ledger::walk::{Leaf, look, walk};
 use crate::log::cursor::for_each_record;
-use crate::log::ledger::{Frontier, Hash, record_hash};
+use crate::log::erased::Erased;
+use crate::log::ledger::{Frontier, Hash, Node, record_hash};
 use crate::log::record::{BodyRef, FrameHead, Kind, Logical, RunFields, RunHead};
 use crate::store::Namespace;
 use crate::trace::{Component, RunReader, Severity, Status};
@@ -201,15 +202,15 @@ impl Namespace {
         let (tree, end) = walk(&found, size, &mut |leaf| {
             making.leaf(leaf);
             growth.leaf(leaf);
-            let upto = ahead.partition_point(|seqno| *seqno <= last_record(leaf));
+            let upto = ahead.partition_point(|seqno| *seqno <= leaf.last);
             let (here, later) = ahead.split_at(upto);
             ahead = later;
             for (_, roots) in places.values_mut() {
-                roots.push(leaf.hash);
+                roots.push(leaf.node);
             }
             for seqno in here {
                 let mut roots = Roots::after(leaf.before, tree::inclusion(leaf.index, size));
-                roots.push(leaf.hash);
+                roots.push(leaf.node);
                 places.insert(seqno.0, (in_batch(leaf, *seqno)?, roots));
             }
             Ok(())
@@ -233,18 +234,25 @@ impl Namespace {
 fn in_batch(leaf: &Leaf<'_>, wanted: Seqno) -> Result<RecordProof> {
     let mut found = None;
     let mut logical_records = 0;
-    let each = |then: &mut dyn FnMut(Seqno, u8, u8, Logical<'_>)| {
+    // A logical record, or nodes over some that are gone.
+    let each = |then: &mut dyn FnMut(Seqno, Option<(u8, u8, Logical<'_>)>, &[Node])| {
         for_each_record(leaf.batch.whole, leaf.batch.offset, leaf.segment.salt, |_, seqno, record| {
             match Kind::parse(record.kind, record.layout)? {
-                None | Some(Kind::GroupPart) => {}
-                Some(_) => then(seqno, record.kind, record.layout, Logical::parse(record.body)?),
+                Some(Kind::Erased) => then(seqno, None, &Erased::parse(record.body)?.nodes),
+                Some(kind) if kind.is_logical() => {
+                    let (kind, layout, logical) =
+                        (record.kind, record.layout, Logical::parse(record.body)?);
+                    let hash = record_hash(&logical.salt, kind, layout, seqno.0, logical.head);
+                    then(seqno, Some((kind, layout, logical)), &[Node::leaf(hash)]);
+                }
+                _ => {}
             }
             Ok(())
         })
         .map_err(|e| Error::damaged(&leaf.segment.path, leaf.batch.offset, e))
     };
-    each(&mut |seqno, kind, layout, logical| {
-        if seqno == wanted {
+    each(&mut |seqno, record, nodes| {
+        if let Some((kind, layout, logical)) = record.filter(|_| seqno == wanted) {
             found = Some(RecordProof {
                 kind,
                 layout,
@@ -258,14 +266,12 @@ fn in_batch(leaf: &Leaf<'_>, wanted: Seqno) -> Result<RecordProof> {
                 path: Vec::new(),
             });
         }
-        logical_records += 1;
+        logical_records += nodes.iter().map(|node| 1u64 << node.height).sum::<u64>();
     })?;
     let missing = || Error::damaged(&leaf.segment.path, leaf.batch.offset, "the record is not in its batch");
     let record = found.ok_or_else(missing)?;
     let mut roots = Roots::new(tree::inclusion(record.index, logical_records));
-    each(&mut |seqno, kind, layout, logical| {
-        roots.push(record_hash(&logical.salt, kind, layout, seqno.0, logical.head));
-    })?;
+    each(&mut |_, _, nodes| nodes.iter().for_each(|node| roots.push(*node)))?;
     Ok(RecordProof { records: logical_records, batch_path: roots.all().ok_or_else(missing)?, ..record })
 }
 
@@ -273,12 +279,14 @@ fn in_batch(leaf: &Leaf<'_>, wanted: Seqno) -> Result<RecordProof> {
 struct Growth<'a> {
     since: Option<(&'a Checkpoint, Roots)>,
     root: Option<Hash>,
+    /// Its last leaf is gone, and so is what tells it from younger ones.
+    erased: bool,
 }
 
 impl<'a> Growth<'a> {
     fn new(since: Option<&'a Checkpoint>, size: u64) -> Result<Self> {
         let Some(since) = since.filter(|since| since.leaves > 0) else {
-            return Ok(Self { since: None, root: None });
+            return Ok(Self { since: None, root: None, erased: false });
         };
         if since.leaves > size {
             let what = format!(
@@ -288,22 +296,27 @@ impl<'a> Growth<'a> {
             return Err(Error::new(ErrorKind::Diverged, what));
         }
         let nodes = Roots::new(tree::consistency(since.leaves, size));
-        Ok(Self { since: Some((since, nodes)), root: None })
+        Ok(Self { since: Some((since, nodes)), root: None, erased: false })
     }
 
     fn leaf(&mut self, leaf: &Leaf<'_>) {
         if let Some((since, nodes)) = &mut self.since {
-            nodes.push(leaf.hash);
-            if leaf.index + 1 == since.leaves {
+            nodes.push(leaf.node);
+            self.erased |= leaf.index < since.leaves && since.leaves < leaf.end();
+            if leaf.end() == since.leaves {
                 let mut tree: Frontier = leaf.before.clone();
-                tree.push(leaf.hash);
-                self.root = Some(tree.root());
+                self.root = tree.push_node(leaf.node).ok().map(|()| tree.root());
             }
         }
     }
 
     fn finish(self) -> Result<Option<Consistency>> {
         let Some((since, nodes)) = self.since else { return Ok(None) };
+        if self.erased {
+            let what = "what that checkpoint ends with was erased together with what came after it, so growth since then \
+                        cannot be proved; compare the store with it instead: annals verify --against";
+            return Err(Error::new(ErrorKind::Gone, what));
+        }
         match nodes.all().filter(|_| self.root == Some(since.root.0)) {
             Some(path) => Ok(Some(Consistency { leaves: since.leaves, root: since.root, path })),
             None => Err(Error::new(

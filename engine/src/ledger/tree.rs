@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::log::ledger::{Frontier, Hash, node_hash};
+use crate::log::ledger::{Frontier, Hash, Node, node_hash};
 
 /// Where a tree over these leaves splits: the greatest power of two below their number, which is 2 or more.
 fn split(span: &Range<u64>) -> u64 {
@@ -106,24 +106,31 @@ impl Roots {
         Self { spans, roots, ahead, current: Frontier::default(), at: before.leaves }
     }
 
-    /// Takes in the next leaf.
-    pub(super) fn push(&mut self, leaf: Hash) {
+    /// Takes in the next leaf, or the subtree of some. The root of a span that begins or ends inside of a subtree stays
+    /// unknown.
+    pub(super) fn push(&mut self, node: Node) {
         let at = self.at;
-        self.at += 1;
-        let Some(index) = self.ahead.last().copied().filter(|index| self.spans[*index].start <= at) else {
+        self.at = at.saturating_add(1 << node.height.min(63));
+        while let Some(span) = self.ahead.last().map(|index| self.spans[*index].clone()) {
+            if self.at <= span.start {
+                return;
+            }
+            if at < span.start || span.end < self.at || self.current.push_node(node).is_err() {
+                self.current = Frontier::default();
+                self.ahead.pop();
+                if span.end < self.at {
+                    continue;
+                }
+                return;
+            }
+            if self.at == span.end
+                && let Some(index) = self.ahead.pop()
+            {
+                self.roots[index] = Some(self.current.root());
+                self.current = Frontier::default();
+            }
             return;
-        };
-        self.current.push(leaf);
-        if self.at == self.spans[index].end {
-            self.roots[index] = Some(self.current.root());
-            self.current = Frontier::default();
-            self.ahead.pop();
         }
-    }
-
-    /// The root of each span in the order asked for, `None` of one that was not gone by whole.
-    pub(super) fn each(&self) -> impl Iterator<Item = (&Range<u64>, Option<Hash>)> {
-        self.spans.iter().zip(self.roots.iter().copied())
     }
 
     /// All roots, if none is missing.

@@ -51,7 +51,7 @@ fn leaves() -> Vec<Hash> {
 
 fn collected(leaves: &[Hash], spans: Vec<Range<u64>>) -> Option<Vec<Hash>> {
     let mut roots = Roots::new(spans);
-    leaves.iter().for_each(|leaf| roots.push(*leaf));
+    leaves.iter().for_each(|leaf| roots.push(Node::leaf(*leaf)));
     roots.all()
 }
 
@@ -68,7 +68,7 @@ fn inclusion_paths_are_those_of_the_recursive_definition() {
             let mut before = Frontier::default();
             leaves[..leaf].iter().for_each(|leaf| before.push(*leaf));
             let mut roots = Roots::after(&before, spans);
-            leaves[leaf..].iter().for_each(|leaf| roots.push(*leaf));
+            leaves[leaf..].iter().for_each(|leaf| roots.push(Node::leaf(*leaf)));
             assert_eq!(roots.all().unwrap(), expected, "leaf {leaf} of {size}, from itself on");
         }
     }

@@ -1,23 +1,34 @@
-//! One pass over the log, leaf after leaf.
+//! One pass over the log, leaf after leaf. Where compaction left nothing of some batches but the root of their subtree, that
+//! goes by in one.
 
 use crate::error::{Error, Result};
+use crate::ids::Seqno;
 use crate::kv::core::Core;
 use crate::log::cursor::Batch;
 use crate::log::layout::{BatchHeader, LogState, SEGMENT_HEADER_BYTES};
-use crate::log::ledger::{Frontier, Hash};
+use crate::log::ledger::{Frontier, Node};
 use crate::log::open::{End, Found, find, scan, scan_states};
 use crate::log::segments::Segment;
 
-/// A leaf as it goes by.
+/// A leaf, or the subtree of some, as it goes by.
 pub(super) struct Leaf<'a> {
-    /// Its number, from 0.
+    /// Number of its first leaf, from 0.
     pub(super) index: u64,
-    pub(super) hash: Hash,
+    pub(super) node: Node,
+    /// Its last record.
+    pub(super) last: Seqno,
     pub(super) batch: &'a Batch<'a>,
     pub(super) header: BatchHeader,
     pub(super) segment: &'a Segment,
     /// The tree of the leaves before it.
     pub(super) before: &'a Frontier,
+}
+
+impl Leaf<'_> {
+    /// The number of the leaf after it.
+    pub(super) fn end(&self) -> u64 {
+        self.index + (1 << self.node.height)
+    }
 }
 
 /// The files of a log and what it says of itself.
@@ -31,7 +42,7 @@ pub(super) fn look(core: &Core) -> Result<(Found, LogState)> {
 }
 
 /// Reads the log from its first byte, checking every checksum and the chain, and calls `each` for the first `upto`
-/// leaves. Gives the tree over them, or over all there are if those are fewer.
+/// leaves; the last of them may be a subtree that goes on behind. Gives the tree over those that went by.
 ///
 /// # Errors
 /// `Damaged` where the log is; `Unavailable`; what `each` gives.
@@ -43,13 +54,13 @@ pub(super) fn walk(
     let first = found.state.segments.first().map(|segment| segment.id).unwrap_or_default();
     let mut tree = Frontier::default();
     let end =
-        scan_states(found, (first, SEGMENT_HEADER_BYTES), LogState::empty(), &mut |batch, segment, _| {
-            let Some(hash) = batch.leaf.filter(|_| tree.leaves < upto) else { return Ok(()) };
-            let (_, header) =
-                BatchHeader::peek(batch.whole).map_err(|e| Error::damaged(&segment.path, batch.offset, e))?;
-            each(&Leaf { index: tree.leaves, hash, batch, header, segment, before: &tree })?;
-            tree.push(hash);
-            Ok(())
+        scan_states(found, (first, SEGMENT_HEADER_BYTES), LogState::empty(), &mut |batch, segment, state| {
+            let Some(node) = batch.node.filter(|_| tree.leaves < upto) else { return Ok(()) };
+            let damaged = |e| Error::damaged(&segment.path, batch.offset, e);
+            let (_, header) = BatchHeader::peek(batch.whole).map_err(damaged)?;
+            let (index, last) = (tree.leaves, state.last_seqno());
+            each(&Leaf { index, node, last, batch, header, segment, before: &tree })?;
+            tree.push_node(node).map_err(damaged)
         })?;
     match &end.damage {
         Some(damage) => Err(damage.error()),

@@ -11,7 +11,8 @@ use crate::log::layout::{
     BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, LogState, RECORD_HEADER_BYTES, RawRecord, Salt,
     chain_digest,
 };
-use crate::log::ledger::Hash;
+use crate::log::erased::seqnos_of;
+use crate::log::ledger::Node;
 use crate::log::record::Kind;
 use crate::log::sums::Sums;
 
@@ -35,8 +36,9 @@ pub(crate) struct Cursor {
 pub(crate) struct Batch<'a> {
     pub(crate) offset: u64,
     pub(crate) whole: &'a [u8],
-    /// Its leaf of the ledger, once it was taken into account and if it has one.
-    pub(crate) leaf: Option<Hash>,
+    /// What the ledger gets of it (its leaf; of erased batches, a subtree), once it was taken into account and if it gets
+    /// anything.
+    pub(crate) node: Option<Node>,
 }
 
 /// What a search came to.
@@ -80,7 +82,7 @@ impl Cursor {
         }
         self.at = offset + len as u64;
         let start = (offset - self.window_at) as usize;
-        Ok(Ok(Batch { offset, whole: &self.window[start..start + len], leaf: None }))
+        Ok(Ok(Batch { offset, whole: &self.window[start..start + len], node: None }))
     }
 
     /// Looks for any later batch that checks, wherever it stands, and gives the greatest synced position that
@@ -143,7 +145,7 @@ impl Cursor {
         };
         self.at = at + len as u64;
         let start = (at - self.window_at) as usize;
-        Ok(Search::Batch(Batch { offset: at, whole: &self.window[start..start + len], leaf: None }))
+        Ok(Search::Batch(Batch { offset: at, whole: &self.window[start..start + len], node: None }))
     }
 
     /// The next record that checks, here or later, in bytes that make no batch: its offset and its bytes. The cursor
@@ -225,7 +227,7 @@ impl Cursor {
     }
 }
 
-/// Calls `each` with the offset, seqno and content of every record of a batch.
+/// Calls `each` with the offset, seqno and content of every record of a batch; of erased ones, the first seqno.
 pub(crate) fn for_each_record<'a>(
     whole: &'a [u8],
     offset: u64,
@@ -233,27 +235,55 @@ pub(crate) fn for_each_record<'a>(
     mut each: impl FnMut(u64, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
 ) -> std::result::Result<(), CodecError> {
     let (_, header) = BatchHeader::peek(whole)?;
-    let mut at = BATCH_HEADER_BYTES;
-    for index in 0..u64::from(header.records) {
+    let (mut at, mut seqno) = (BATCH_HEADER_BYTES, header.first_seqno);
+    for _ in 0..header.records {
         let rest = whole.get(at..).unwrap_or(&[]);
         let record = RawRecord::check(rest, salt, offset + at as u64)?;
-        each(offset + at as u64, Seqno(header.first_seqno.0.saturating_add(index)), record)?;
+        let seqnos = match Kind::parse(record.kind, record.layout) {
+            Ok(Some(kind)) if kind.is_of_compaction() => match salt.rewritten {
+                true => seqnos_of(&record)?,
+                false => {
+                    let found = u64::from(record.kind);
+                    return Err(CodecError::Unknown { what: "record kind in a segment as written", found });
+                }
+            },
+            _ => 1,
+        };
+        each(offset + at as u64, seqno, record)?;
+        seqno = Seqno(seqno.0.saturating_add(seqnos));
         at += record.bytes as usize;
     }
     Reader::new(whole.get(at..).unwrap_or(&[]), "batch").finish()
 }
 
-/// Advances `state` over a checked batch; gives its leaf of the ledger, if it has one.
+/// The number after those of a batch, every record of which is checked.
+pub(crate) fn next_seqno(
+    whole: &[u8],
+    offset: u64,
+    salt: Salt,
+) -> std::result::Result<Seqno, CodecError> {
+    let (_, header) = BatchHeader::peek(whole)?;
+    let mut next = Seqno(header.first_seqno.0.saturating_add(u64::from(header.records)));
+    if salt.rewritten {
+        for_each_record(whole, offset, salt, |_, seqno, record| {
+            next = Seqno(seqno.0.saturating_add(seqnos_of(&record)?));
+            Ok(())
+        })?;
+    }
+    Ok(next)
+}
+
+/// Advances `state` over a checked batch; gives what the ledger gets of it, if it gets anything.
 pub(crate) fn account(
     state: &mut LogState,
     whole: &[u8],
     offset: u64,
     salt: Salt,
-) -> std::result::Result<Option<Hash>, CodecError> {
+) -> std::result::Result<Option<Node>, CodecError> {
     let (_, header) = BatchHeader::peek(whole)?;
     let mut sums = Sums::default();
     for_each_record(whole, offset, salt, |_, seqno, record| sums.record(seqno, &record))?;
-    Ok(state.advance(&header, &sums, chain_digest(whole)))
+    state.advance(&header, &sums, chain_digest(whole))
 }
 
 #[cfg(test)]

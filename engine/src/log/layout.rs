@@ -5,7 +5,7 @@
 //! segment  = header batch* (footer | zeros)
 //! batch    = crc32 u32 | bytes u32 | records u32 | synced u32 | first seqno u64 | time ns u64 | prev [16] | record*
 //! record   = crc32 u32 | bytes u32 | kind u8 | layout u8 | body
-//! footer   = bincode(Seal) | bytes u32 | crc32 u32 | magic [8]
+//! footer   = bincode(tail, LogState, root) | chain [16] if rewritten | bytes u32 | crc32 u32 | magic [8]
 //! ```
 //! Every crc is salted with the store's uuid, the segment and the offset it stands at, so that a batch written to
 //! the wrong place, or left there by an older segment, does not check. `bytes` counts the whole thing, its own
@@ -23,8 +23,10 @@ use crate::log::totals::Totals;
 pub(crate) const SEGMENT_MAGIC: [u8; 8] = *b"annalseg";
 /// Last bytes of a sealed segment.
 pub(crate) const FOOTER_MAGIC: [u8; 8] = *b"annalend";
-/// Version of everything in a segment.
-pub(crate) const FORMAT_VERSION: u16 = 1;
+/// Version of everything in a segment as the writer makes it.
+pub(crate) const SEGMENT_FORMAT: u16 = 1;
+/// Version of everything in a rewritten segment.
+pub(crate) const REWRITTEN_FORMAT: u16 = 2;
 /// Bytes of a segment header.
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 96;
 /// Bytes of a batch header.
@@ -39,10 +41,12 @@ pub(crate) const BATCH_BYTES_MAX: usize = 1 << 30;
 /// First half of a BLAKE3: links a batch to the one before it.
 pub(crate) type ChainDigest = [u8; 16];
 
-/// What a checksum is salted with.
+/// What a checksum is salted with: the segment that the bytes belong to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Salt {
     hasher_state: u32,
+    /// In that segment stands what only compaction writes.
+    pub(crate) rewritten: bool,
 }
 
 impl Salt {
@@ -50,7 +54,7 @@ impl Salt {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&store.0);
         hasher.update(&segment.0.to_le_bytes());
-        Self { hasher_state: hasher.finalize() }
+        Self { hasher_state: hasher.finalize(), rewritten: segment.is_rewritten() }
     }
 
     pub(crate) fn crc(self, offset: u64, bytes: &[u8]) -> u32 {
@@ -94,7 +98,7 @@ impl SegmentHeader {
         let used = 8 + 2 + 1 + 4 + 16 + 4 + 8 + 16 + 8;
         let (fields, padding) = whole.split_at(used);
         let header: Self = codec::decode(fields)?;
-        if header.format != FORMAT_VERSION {
+        if ![SEGMENT_FORMAT, REWRITTEN_FORMAT].contains(&header.format) {
             return Err(CodecError::Unknown { what: "segment format", found: u64::from(header.format) });
         }
         if reader.u32()? != Salt::new(header.store, header.segment).crc(0, whole)
@@ -104,6 +108,9 @@ impl SegmentHeader {
         }
         if header.cipher != 0 {
             return Err(CodecError::Unknown { what: "segment cipher", found: u64::from(header.cipher) });
+        }
+        if (header.format == REWRITTEN_FORMAT) != header.segment.is_rewritten() {
+            return Err(CodecError::Header("its number is none of its format".into()));
         }
         if header.store != store || header.segment != segment {
             return Err(CodecError::Header(format!(
@@ -295,19 +302,29 @@ impl LogState {
     }
 }
 
-/// A sealed segment's end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A sealed segment's end. In a rewritten one, `state` is what the log said there before it was rewritten.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Footer {
     /// Where its last batch ends.
     pub(crate) tail: u64,
     pub(crate) state: LogState,
     /// Root of the ledger after its last batch.
     pub(crate) root: [u8; 32],
+    /// Only in a rewritten segment: the digest of its own last batch.
+    pub(crate) rewritten_chain: Option<ChainDigest>,
 }
 
 impl Footer {
+    /// The digest of the last batch that stands in the segment.
+    pub(crate) fn own_chain(&self) -> ChainDigest {
+        self.rewritten_chain.unwrap_or(self.state.chain)
+    }
+
     pub(crate) fn encode(&self, salt: Salt) -> Result<Vec<u8>, CodecError> {
-        let mut bytes = codec::encode(self)?;
+        let mut bytes = codec::encode(&(self.tail, &self.state, self.root))?;
+        if let Some(chain) = self.rewritten_chain {
+            bytes.extend_from_slice(&chain);
+        }
         let len = bytes.len() as u32;
         bytes.extend_from_slice(&len.to_le_bytes());
         let crc = salt.crc(self.tail, &bytes);
@@ -330,7 +347,16 @@ impl Footer {
         if salt.crc(tail, &bytes[from..at + 4]) != crc {
             return Err(wrong("does not match its checksum"));
         }
-        let footer: Self = codec::decode(&bytes[from..at])?;
+        let fields = &bytes[from..at];
+        let (fields, rewritten_chain) = match salt.rewritten {
+            false => (fields, None),
+            true => {
+                let (fields, chain) = fields.split_last_chunk().ok_or_else(|| wrong("is too short"))?;
+                (fields, Some(*chain))
+            }
+        };
+        let (found_tail, state, root) = codec::decode(fields)?;
+        let footer = Self { tail: found_tail, state, root, rewritten_chain };
         if footer.tail != tail || !footer.state.is_sound() {
             return Err(wrong("contradicts the segment"));
         }

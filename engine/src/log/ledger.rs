@@ -7,8 +7,43 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::codec::CodecError;
+use crate::log::layout::COUNT_MAX;
+
 /// A node of the tree.
 pub(crate) type Hash = [u8; 32];
+
+/// The root of a complete subtree of 2^height leaves, the first of which has a number that 2^height divides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) height: u8,
+    pub(crate) hash: Hash,
+}
+
+/// No tree has as many leaves as a subtree of this height.
+const HEIGHT_MAX: u8 = 56;
+const _: () = assert!(COUNT_MAX == 1 << HEIGHT_MAX);
+
+impl Node {
+    pub(crate) fn leaf(hash: Hash) -> Self {
+        Self { height: 0, hash }
+    }
+
+    /// How many leaves it stands for.
+    ///
+    /// # Errors
+    /// [`CodecError::Limit`] for a height that no tree has.
+    pub(crate) fn leaves(&self) -> Result<u64, CodecError> {
+        match self.height {
+            height if height < HEIGHT_MAX => Ok(1 << height),
+            height => Err(CodecError::Limit {
+                what: "a subtree's height",
+                found: u64::from(height),
+                limit: u64::from(HEIGHT_MAX - 1),
+            }),
+        }
+    }
+}
 
 /// RFC 9162: leaf hash = H(0x00 || entry).
 pub(crate) fn leaf_hash(entry: &[u8]) -> Hash {
@@ -49,14 +84,32 @@ pub(crate) struct Frontier {
 impl Frontier {
     /// Appends a leaf by its hash.
     pub(crate) fn push(&mut self, leaf: Hash) {
-        let mut node = leaf;
-        for _ in 0..self.leaves.trailing_ones() {
+        self.append(0, leaf);
+    }
+
+    /// Appends a subtree by its root.
+    ///
+    /// # Errors
+    /// For one that does not begin here, or is too large: bytes that nobody wrote. Nothing is appended then.
+    pub(crate) fn push_node(&mut self, node: Node) -> Result<(), CodecError> {
+        let leaves = node.leaves()?;
+        if !self.leaves.is_multiple_of(leaves) || self.leaves.saturating_add(leaves) > COUNT_MAX {
+            return Err(CodecError::Header("a subtree of the ledger does not begin where it stands".into()));
+        }
+        self.append(node.height, node.hash);
+        Ok(())
+    }
+
+    /// Appends a subtree that begins here.
+    fn append(&mut self, height: u8, root: Hash) {
+        let mut node = root;
+        for _ in 0..(self.leaves >> height).trailing_ones() {
             if let Some(left) = self.peaks.pop() {
                 node = node_hash(&left, &node);
             }
         }
         self.peaks.push(node);
-        self.leaves += 1;
+        self.leaves += 1 << height;
     }
 
     /// The tree's root; of no leaves, the hash of nothing.
@@ -77,6 +130,49 @@ impl Frontier {
     pub(crate) fn is_sound(&self) -> bool {
         self.peaks.len() == self.leaves.count_ones() as usize
     }
+}
+
+/// The greatest complete subtrees that tile a stretch of a tree's leaves, from wherever it begins.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Tiles {
+    /// Where the next leaf stands.
+    end: u64,
+    nodes: Vec<Node>,
+}
+
+impl Tiles {
+    /// A stretch that begins at a leaf.
+    pub(crate) fn from(leaf: u64) -> Self {
+        Self { end: leaf, nodes: Vec::new() }
+    }
+
+    /// From the left.
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Appends a subtree, joining siblings.
+    ///
+    /// # Errors
+    /// As [`Frontier::push_node`].
+    pub(crate) fn push(&mut self, node: Node) -> Result<(), CodecError> {
+        let leaves = node.leaves()?;
+        if !self.end.is_multiple_of(leaves) || self.end.saturating_add(leaves) > COUNT_MAX {
+            return Err(CodecError::Header("a subtree of the ledger does not begin where it stands".into()));
+        }
+        self.end += leaves;
+        let mut node = node;
+        while let Some(left) = self.nodes.pop_if(|left| is_left_sibling(left.height, node.height, self.end)) {
+            node = Node { height: node.height + 1, hash: node_hash(&left.hash, &node.hash) };
+        }
+        self.nodes.push(node);
+        Ok(())
+    }
+}
+
+/// Whether of two neighbours, the right one of which ends before leaf `end`, both are halves of one subtree.
+pub(crate) fn is_left_sibling(left: u8, right: u8, end: u64) -> bool {
+    left == right && right < HEIGHT_MAX && end.is_multiple_of(2 << right)
 }
 
 #[cfg(test)]

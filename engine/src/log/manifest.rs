@@ -15,16 +15,20 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{self, Reader};
+use crate::codec::{self, CodecError, Reader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, Open};
-use crate::log::layout::{COUNT_MAX, FORMAT_VERSION, LogState};
+use crate::log::layout::{COUNT_MAX, LogState};
 use crate::log::paths::{Paths, manifest_name, parse_manifest};
 use crate::log::segments::lock;
+use crate::log::totals::Totals;
 use crate::sync::Mutex;
 
 const MAGIC: [u8; 8] = *b"annalman";
+/// Version of an edit as it is written. Format 1, which is read too, knows nothing of compaction.
+pub(crate) const FORMAT: u16 = 2;
+const FORMAT_BEFORE: u16 = 1;
 pub(super) const HEADER_BYTES: u64 = 28;
 const EDIT_HEADER_BYTES: u64 = 8;
 /// A manifest that has grown past this goes on as a new generation.
@@ -61,7 +65,7 @@ pub(crate) struct State {
     pub(crate) format: u16,
     pub(crate) store: StoreId,
     pub(crate) created_ns: u64,
-    /// In order; the last one is active.
+    /// In the order of the log, which is not that of their numbers; the last one is active.
     pub(crate) segments: Vec<SegmentEntry>,
     /// In order of age. Together they hold the index up to `covers`.
     pub(crate) tables: Vec<TableEntry>,
@@ -74,9 +78,75 @@ pub(crate) struct State {
     /// Only after a clean close.
     pub(crate) clean: Option<Clean>,
     pub(crate) next_table: u64,
+    /// The number of the next rewritten segment.
+    pub(crate) next_rewritten: u32,
+    /// What compaction took out of the log so far: what is there is the totals without it.
+    pub(crate) erased: Totals,
+}
+
+/// The same as format 1 has it.
+#[derive(Deserialize)]
+struct StateBefore {
+    format: u16,
+    store: StoreId,
+    created_ns: u64,
+    segments: Vec<SegmentEntry>,
+    tables: Vec<TableEntry>,
+    covers: (SegmentId, u64),
+    covers_state: LogState,
+    synced: u64,
+    clean: Option<Clean>,
+    next_table: u64,
+}
+
+impl From<StateBefore> for State {
+    fn from(before: StateBefore) -> Self {
+        let StateBefore { format, store, created_ns, segments, tables, covers, .. } = before;
+        let StateBefore { covers_state, synced, clean, next_table, .. } = before;
+        let (next_rewritten, erased) = (SegmentId::REWRITTEN_MIN, Totals::default());
+        Self {
+            format,
+            store,
+            created_ns,
+            segments,
+            tables,
+            covers,
+            covers_state,
+            synced,
+            clean,
+            next_table,
+            next_rewritten,
+            erased,
+        }
+    }
 }
 
 impl State {
+    /// Reads an edit of either format.
+    pub(crate) fn decode(body: &[u8]) -> std::result::Result<Self, CodecError> {
+        match format_of(body) {
+            FORMAT_BEFORE => codec::decode::<StateBefore>(body).map(Self::from),
+            _ => codec::decode(body),
+        }
+    }
+
+    /// Whether the list of segments can be one: each once, the last as the writer makes them, the others sealed.
+    fn lists_soundly(&self) -> bool {
+        let mut ids: Vec<SegmentId> = self.segments.iter().map(|entry| entry.id).collect();
+        let active = ids.last().is_none_or(|id| !id.is_rewritten());
+        ids.sort_unstable();
+        let once = ids.windows(2).all(|two| two[0] != two[1]);
+        let in_order = self.segments.windows(2).all(|two| two[0].first_seqno <= two[1].first_seqno);
+        let next = self.next_rewritten;
+        let made = ids.iter().all(|id| !id.is_rewritten() || id.0 < next);
+        active && once && in_order && made && SegmentId(next).is_rewritten()
+    }
+
+    /// Where a place of the log stands in the order of the log; `None` in a segment that is not listed.
+    pub(crate) fn position(&self, place: (SegmentId, u64)) -> Option<(usize, u64)> {
+        Some((self.segments.iter().position(|entry| entry.id == place.0)?, place.1))
+    }
+
     /// Whether the fields can belong together: false for bytes that nobody wrote. What stands in a segment is named by
     /// 32 bits, and its footer follows.
     fn is_sound(&self) -> bool {
@@ -84,10 +154,12 @@ impl State {
         let clean = self.clean.iter();
         let places = clean.clone().map(|clean| clean.tail).chain([self.covers.1, self.synced]).chain(sealed);
         let counts = self.tables.iter().flat_map(|table| [table.id, table.bytes]).chain([self.next_table]);
+        let counts = counts.chain(self.erased.all());
         let mut states = clean.map(|clean| &clean.state).chain([&self.covers_state]);
         places.into_iter().all(|at| at <= 2 * u64::from(u32::MAX))
             && counts.into_iter().all(|count| count <= COUNT_MAX)
             && states.all(LogState::is_sound)
+            && self.lists_soundly()
     }
 
     /// The segment being written.
@@ -300,7 +372,7 @@ fn parse(bytes: &[u8], path: &Path) -> Result<State> {
     // A later edit is only written once the one before it is durable: so only the last may be torn.
     while let Some(body) = edit_at(bytes, end, &store) {
         check_format(body, path)?;
-        let state: State = codec::decode(body).map_err(|e| damaged(end, e.to_string()))?;
+        let state = State::decode(body).map_err(|e| damaged(end, e.to_string()))?;
         if !state.is_sound() {
             return Err(damaged(end, "its edit contradicts itself".into()));
         }
@@ -316,14 +388,18 @@ fn parse(bytes: &[u8], path: &Path) -> Result<State> {
 
 /// The format stands first in every edit, so that also an edit of another shape says which it has.
 fn check_format(body: &[u8], path: &Path) -> Result<()> {
-    let format = body.first_chunk::<2>().map_or(0, |bytes| u16::from_le_bytes(*bytes));
-    if format == FORMAT_VERSION {
+    let format = format_of(body);
+    if [FORMAT_BEFORE, FORMAT].contains(&format) {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "{} has format {format}; this program knows format {FORMAT_VERSION}: use a newer annals",
+        "{} has format {format}; this program knows formats up to {FORMAT}: use a newer annals",
         path.display()
     )))
+}
+
+fn format_of(body: &[u8]) -> u16 {
+    body.first_chunk::<2>().map_or(0, |bytes| u16::from_le_bytes(*bytes))
 }
 
 /// Where a whole edit stands after one that is not. Arbitrary bytes may look like many edits: the search ends once it

@@ -6,16 +6,19 @@
 pub(crate) mod activity;
 pub(crate) mod batch;
 pub(crate) mod cursor;
+pub(crate) mod erased;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 pub(crate) mod layout;
 pub(crate) mod ledger;
 pub(crate) mod manifest;
 pub(crate) mod open;
+pub(crate) mod parts;
 pub(crate) mod paths;
 pub(crate) mod patience;
 pub(crate) mod queue;
 pub(crate) mod record;
+pub(crate) mod rewrite;
 pub(crate) mod segments;
 pub(crate) mod sequence;
 pub(crate) mod sums;

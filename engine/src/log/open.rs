@@ -11,14 +11,15 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, Lock, Open, ReadMode};
-use crate::log::cursor::{Batch, Cursor, account};
+use crate::log::cursor::{Batch, Cursor, account, next_seqno};
 use crate::log::layout::{
-    BatchHeader, FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, Salt, SegmentHeader, chain_digest,
+    Footer, LogState, SEGMENT_HEADER_BYTES, Salt, SegmentHeader, chain_digest,
 };
 use crate::log::manifest::{self, Manifest, SegmentEntry, SharedManifest, State};
 use crate::log::paths::{Paths, parse_manifest, parse_segment};
 use crate::log::queue::Queue;
 use crate::log::segments::{Segment, Segments, lock};
+use crate::log::totals::Totals;
 use crate::log::writer::{Sink, Writer, create_segment, seal};
 use crate::sync::Mutex;
 use crate::sync::channel::{Receiver, unbounded};
@@ -249,7 +250,7 @@ fn create_store(io: &dyn Io, paths: &Paths) -> Result<()> {
     let first = SegmentId(1);
     create_segment(io, paths, &store, first, &base)?;
     let state = State {
-        format: FORMAT_VERSION,
+        format: manifest::FORMAT,
         store,
         created_ns: io.now_ns(),
         segments: vec![SegmentEntry { id: first, first_seqno: Seqno(1), sealed_bytes: None }],
@@ -259,6 +260,8 @@ fn create_store(io: &dyn Io, paths: &Paths) -> Result<()> {
         synced: SEGMENT_HEADER_BYTES,
         clean: None,
         next_table: 1,
+        next_rewritten: SegmentId::REWRITTEN_MIN,
+        erased: Totals::default(),
     };
     Manifest::create(io, paths, 1, state)?;
     Ok(())
@@ -283,16 +286,23 @@ pub(crate) fn scan_states(
 ) -> Result<End> {
     let active = found.state.active()?.id;
     let mut at = from.1;
-    for segment in found.segments.all().iter().filter(|segment| segment.id >= from.0) {
+    for segment in found.segments.from(from.0)? {
+        let segment = &*segment;
         let sealed = segment.id != active;
         let len = segment.file.len()?;
-        let end = if sealed { sealed_tail(segment, len)? } else { len };
+        let footer = if sealed { Some(sealed_footer(segment, len)?) } else { None };
+        let end = footer.as_ref().map_or(len, |footer| footer.tail);
         let mut cursor = Cursor::new(segment.file.clone(), segment.salt, at, end);
-        let stopped = scan_segment(&mut cursor, segment, &mut state, visit)?;
+        let rewritten = footer.filter(|footer| footer.rewritten_chain.is_some());
+        let stopped = scan_segment(&mut cursor, segment, rewritten.as_ref(), &mut state, visit)?;
         let tail = cursor.at;
         if sealed {
             if tail != end {
                 return Err(Error::damaged(&segment.path, tail, stopped));
+            }
+            if let Some(footer) = rewritten.filter(|footer| footer.state != state) {
+                // The scan began at its end, or it has no batch.
+                adopt(&mut state, &footer, segment)?;
             }
             at = SEGMENT_HEADER_BYTES;
             continue;
@@ -321,19 +331,43 @@ pub(crate) fn scan_states(
 fn scan_segment(
     cursor: &mut Cursor,
     segment: &Segment,
+    rewritten: Option<&Footer>,
     state: &mut LogState,
     visit: &mut dyn FnMut(&Batch<'_>, &Segment, &LogState) -> Result<()>,
 ) -> Result<String> {
     loop {
         match cursor.next(state)? {
             Ok(mut batch) => {
-                batch.leaf = account(state, batch.whole, batch.offset, segment.salt)
+                batch.node = account(state, batch.whole, batch.offset, segment.salt)
                     .map_err(|e| Error::damaged(&segment.path, batch.offset, e))?;
+                if let Some(footer) = rewritten
+                    && batch.offset + batch.whole.len() as u64 == footer.tail
+                {
+                    adopt(state, footer, segment)?;
+                }
                 visit(&batch, segment, state)?;
             }
             Err(stopped) => return Ok(stopped.to_string()),
         }
     }
+}
+
+/// Takes over what a rewritten segment's footer says, at its end: the counts of what once stood there, and the digest that
+/// the next segment goes on from. What its batches do say must be the same.
+fn adopt(state: &mut LogState, footer: &Footer, segment: &Segment) -> Result<()> {
+    let said = &footer.state;
+    let same = state.ledger == said.ledger
+        && state.next_seqno == said.next_seqno
+        && [footer.own_chain(), said.chain].contains(&state.chain)
+        && state.next_group <= said.next_group
+        && state.next_run <= said.next_run
+        && state.next_space <= said.next_space;
+    if !same {
+        let what = "its footer does not say what its batches add up to";
+        return Err(Error::damaged(&segment.path, footer.tail, what));
+    }
+    state.clone_from(said);
+    Ok(())
 }
 
 /// Calls `visit` with each batch, its segment, and the next record's seqno after it, from `from` (nothing: the first
@@ -347,8 +381,13 @@ pub(crate) fn scan_between(
     to: (SegmentId, u64),
     visit: &mut dyn FnMut(&Batch<'_>, &Segment, Seqno) -> Result<()>,
 ) -> Result<()> {
-    let within = |id: SegmentId| from.is_none_or(|from| id >= from.0) && id <= to.0;
-    for segment in found.segments.all().iter().filter(|segment| within(segment.id)) {
+    let segments = match from {
+        Some(from) => found.segments.from(from.0)?,
+        None => found.segments.all(),
+    };
+    let last = segments.iter().position(|segment| segment.id == to.0);
+    let last = last.ok_or_else(|| Error::new(ErrorKind::Damaged, "a part of the log ends where none is"))?;
+    for segment in segments.iter().take(last + 1) {
         let header = segment.header()?;
         let mut state =
             LogState { next_seqno: header.first_seqno, chain: header.chain, ..LogState::default() };
@@ -357,11 +396,10 @@ pub(crate) fn scan_between(
         while cursor.at < end {
             let at = cursor.at;
             let batch = cursor.next(&state)?.map_err(|e| Error::damaged(&segment.path, at, e))?;
-            let (_, header) =
-                BatchHeader::peek(batch.whole).map_err(|e| Error::damaged(&segment.path, at, e))?;
-            state.next_seqno = Seqno(header.first_seqno.0.saturating_add(u64::from(header.records)));
+            state.next_seqno = next_seqno(batch.whole, at, segment.salt)
+                .map_err(|e| Error::damaged(&segment.path, at, e))?;
             state.chain = chain_digest(batch.whole);
-            if from.is_none_or(|from| (segment.id, batch.offset) >= from) {
+            if from.is_none_or(|from| segment.id != from.0 || batch.offset >= from.1) {
                 visit(&batch, segment, state.next_seqno)?;
             }
         }
@@ -415,6 +453,7 @@ pub(crate) fn start(
     let mut tail = end.tail;
     let was_clean = state.clean.as_ref().is_some_and(|clean| !end.torn && clean.tail == tail);
     let is_new = tail == SEGMENT_HEADER_BYTES && active.file.len()? == tail;
+    state.format = manifest::FORMAT;
     state.clean = None;
     state.synced = tail;
     if !was_clean && !is_new {

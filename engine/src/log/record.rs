@@ -7,9 +7,12 @@
 //! The *head* is what the ledger covers: fields, raw small values, blob ids. The *tail* is how to find the bytes
 //! of those blobs in this store: one recipe for each blob of the head, in order.
 
-use crate::codec::{CodecError, Reader, put_bytes, put_signed, put_varint};
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
+use crate::blob::GROUP_BYTES_MAX;
+use crate::codec::{CodecError, Reader, put_bytes, put_signed, put_varint};
 use crate::ids::{BlobId, Link, NamespaceId, RunUid};
 
 /// A record kind. The high bit of a kind byte means that a reader that does not know it may skip the record.
@@ -32,6 +35,12 @@ pub(crate) enum Kind {
     Snapshot = 7,
     /// Compressed new bytes of a group.
     GroupPart = 16,
+    /// In the place of records that compaction took out of a batch.
+    Erased = 17,
+    /// In the place of whole batches that compaction took out.
+    ErasedBatches = 18,
+    /// What compaction left of a group, all in one record.
+    GroupRest = 19,
 }
 
 /// Set in the kind byte of records that may be skipped by readers that do not know them.
@@ -57,6 +66,9 @@ impl Kind {
             6 => Self::FramePart,
             7 => Self::Snapshot,
             16 => Self::GroupPart,
+            17 => Self::Erased,
+            18 => Self::ErasedBatches,
+            19 => Self::GroupRest,
             skippable if skippable & SKIPPABLE != 0 => return Ok(None),
             other => return Err(CodecError::Unknown { what: "record kind", found: u64::from(other) }),
         };
@@ -64,6 +76,16 @@ impl Kind {
             return Err(CodecError::Unknown { what: "record layout", found: u64::from(layout) });
         }
         Ok(Some(known))
+    }
+
+    /// Whether the ledger covers such records.
+    pub(crate) fn is_logical(self) -> bool {
+        (self as u8) < Self::GroupPart as u8
+    }
+
+    /// Whether only compaction writes such records.
+    pub(crate) fn is_of_compaction(self) -> bool {
+        matches!(self, Self::Erased | Self::ErasedBatches | Self::GroupRest)
     }
 }
 
@@ -205,6 +227,70 @@ impl<'a> GroupPart<'a> {
             encoded: r.rest(),
         })
     }
+}
+
+/// What is left of a group: `group | namespace | codec u8 | ranges varint | (gap | length)* | encoded`, all varints but
+/// for the codec and the last. Encoded are the bytes of the ranges, end to end, by themselves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GroupRest<'a> {
+    pub(crate) group: u64,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) codec: u8,
+    /// Of the group's raw bytes, ascending; no two touch and none is empty.
+    pub(crate) ranges: Vec<Range<u32>>,
+    pub(crate) encoded: &'a [u8],
+}
+
+impl<'a> GroupRest<'a> {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.group);
+        put_varint(out, u64::from(self.namespace.0));
+        out.push(self.codec);
+        put_varint(out, self.ranges.len() as u64);
+        let mut end = 0;
+        for range in &self.ranges {
+            put_varint(out, u64::from(range.start - end));
+            put_varint(out, u64::from(range.end - range.start));
+            end = range.end;
+        }
+        out.extend_from_slice(self.encoded);
+    }
+
+    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, CodecError> {
+        let mut r = Reader::new(body, "rest of a group");
+        let (group, namespace, codec) = (r.varint()?, NamespaceId(r.varint32()?), r.u8()?);
+        let count = r.varint()?;
+        let wrong = |found| CodecError::Limit {
+            what: "a range of a group's bytes",
+            found,
+            limit: GROUP_BYTES_MAX as u64,
+        };
+        let (mut ranges, mut end) = (Vec::new(), 0u32);
+        // Each takes two bytes at least, so that no count makes more than there is.
+        for _ in 0..count {
+            let (gap, len) = (r.varint32()?, r.varint32()?);
+            let start = end.checked_add(gap).filter(|_| gap > 0 || ranges.is_empty());
+            let start = start.ok_or_else(|| wrong(u64::from(gap)))?;
+            let fits = |end: &u32| len > 0 && *end as usize <= GROUP_BYTES_MAX;
+            end = start.checked_add(len).filter(fits).ok_or_else(|| wrong(u64::from(len)))?;
+            ranges.push(start..end);
+        }
+        match ranges.is_empty() {
+            true => Err(wrong(0)),
+            false => Ok(Self { group, namespace, codec, ranges, encoded: r.rest() }),
+        }
+    }
+
+    /// Raw bytes that the encoded ones stand for.
+    pub(crate) fn raw_len(&self) -> u32 {
+        self.ranges.iter().map(|range| range.end - range.start).sum()
+    }
+}
+
+/// The group and the namespace that a record's body is of, whether it holds a part or what is left.
+pub(crate) fn group_of(body: &[u8]) -> Result<(u64, NamespaceId), CodecError> {
+    let mut r = Reader::new(body, "group part");
+    Ok((r.varint()?, NamespaceId(r.varint32()?)))
 }
 
 /// A key's new value, or its end.

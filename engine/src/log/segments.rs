@@ -149,29 +149,75 @@ impl Segment {
     }
 }
 
-/// All segments of a store.
+/// All segments of a store, in the order of the log. That order is the one in which they were put here, never that of
+/// their numbers: it is the manifest's.
 #[derive(Debug, Default)]
 pub(crate) struct Segments {
-    open: RwLock<BTreeMap<SegmentId, Arc<Segment>>>,
+    open: RwLock<Listed>,
+}
+
+#[derive(Debug, Default)]
+struct Listed {
+    by_id: BTreeMap<SegmentId, Arc<Segment>>,
+    order: Vec<SegmentId>,
 }
 
 impl Segments {
+    /// Adds one at the end of the log.
     pub(crate) fn insert(&self, segment: Arc<Segment>) {
-        write(&self.open).insert(segment.id, segment);
+        let mut open = write(&self.open);
+        let id = segment.id;
+        if open.by_id.insert(id, segment).is_none() {
+            open.order.push(id);
+        }
+    }
+
+    /// Puts one in the place of others, which stand next to each other. Those can be had by their number until
+    /// [`Segments::retire`] takes them out.
+    ///
+    /// # Errors
+    /// `Bug` where those are not there, or not next to each other.
+    pub(crate) fn replace(&self, gone: &[SegmentId], made: Arc<Segment>) -> Result<()> {
+        let mut open = write(&self.open);
+        let first = gone.first().and_then(|first| open.order.iter().position(|id| id == first));
+        let at = first.filter(|at| open.order.get(*at..*at + gone.len()) == Some(gone));
+        let at = at.ok_or_else(|| Error::bug("segments that were rewritten do not stand together"))?;
+        open.order.splice(at..at + gone.len(), [made.id]);
+        open.by_id.insert(made.id, made);
+        Ok(())
+    }
+
+    /// Lets go of segments that were replaced; who still holds one reads on.
+    pub(crate) fn retire(&self, gone: &[SegmentId]) {
+        let mut open = write(&self.open);
+        let Listed { by_id, order } = &mut *open;
+        by_id.retain(|id, _| !gone.contains(id) || order.contains(id));
     }
 
     pub(crate) fn get(&self, id: SegmentId) -> Result<Arc<Segment>> {
-        read(&self.open).get(&id).cloned().ok_or_else(|| {
-            Error::new(
-                crate::ErrorKind::Damaged,
-                format!("the index names segment {}, which the manifest does not list", id.0),
-            )
-        })
+        read(&self.open).by_id.get(&id).cloned().ok_or_else(|| unlisted(id))
     }
 
+    /// Every segment, in the order of the log.
     pub(crate) fn all(&self) -> Vec<Arc<Segment>> {
-        read(&self.open).values().cloned().collect()
+        let open = read(&self.open);
+        open.order.iter().filter_map(|id| open.by_id.get(id).cloned()).collect()
     }
+
+    /// This segment and those after it, in the order of the log.
+    ///
+    /// # Errors
+    /// `Damaged` where it is none of them.
+    pub(crate) fn from(&self, id: SegmentId) -> Result<Vec<Arc<Segment>>> {
+        let mut all = self.all();
+        let at = all.iter().position(|segment| segment.id == id).ok_or_else(|| unlisted(id))?;
+        Ok(all.split_off(at))
+    }
+}
+
+fn unlisted(id: SegmentId) -> Error {
+    let what = format!("the index names segment {}, which the manifest does not list", id.0);
+    Error::new(crate::ErrorKind::Damaged, what)
 }
 
 /// A read lock; a panic elsewhere does not spread, since every value behind these locks is whole at any time.

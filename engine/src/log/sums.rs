@@ -4,9 +4,10 @@
 use crate::codec::{self, CodecError};
 use crate::ids::Seqno;
 use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, COUNT_MAX, ChainDigest, LogState, RawRecord};
-use crate::log::ledger::{Frontier, Hash, leaf_hash, record_hash};
+use crate::log::erased::{Erased, ErasedBatches};
+use crate::log::ledger::{Frontier, Node, leaf_hash, record_hash};
 use crate::log::record::{
-    BodyRef, FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead,
+    BodyRef, FrameHead, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead, group_of,
 };
 use crate::log::totals::Totals;
 
@@ -14,8 +15,15 @@ use crate::log::totals::Totals;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sums {
     totals: Totals,
+    records: u64,
+    /// Those of them that stand for erased ones.
+    stand_ins: u64,
+    /// Numbers that its records take: as many as there are, but where some are erased.
+    seqnos: u64,
     /// The small tree over the batch's logical records.
     logical: Frontier,
+    /// The batch stands for batches that are gone.
+    batches: Option<ErasedBatches>,
     /// Greater than every id of its kind in the batch; 0 without one.
     next_group: u64,
     next_run: u64,
@@ -25,15 +33,72 @@ pub(crate) struct Sums {
 impl Sums {
     /// Takes in a record.
     pub(crate) fn record(&mut self, seqno: Seqno, record: &RawRecord<'_>) -> Result<(), CodecError> {
+        self.records += 1;
+        self.seqnos += 1;
         let Some(kind) = Kind::parse(record.kind, record.layout)? else { return Ok(()) };
-        if kind == Kind::GroupPart {
-            self.totals.piece_bytes += u64::from(record.bytes);
-            self.next_group = self.next_group.max(after(GroupPart::parse(record.body)?.group)?);
-            return Ok(());
+        self.stand_ins += u64::from(matches!(kind, Kind::Erased | Kind::ErasedBatches));
+        match kind {
+            Kind::GroupPart | Kind::GroupRest => {
+                self.totals.piece_bytes += u64::from(record.bytes);
+                self.next_group = self.next_group.max(after(group_of(record.body)?.0)?);
+                return Ok(());
+            }
+            Kind::Erased => return self.erased(&Erased::parse(record.body)?, record.bytes),
+            Kind::ErasedBatches => {
+                let gone = ErasedBatches::parse(record.body)?;
+                self.seqnos = self.seqnos - 1 + gone.seqnos;
+                self.totals.chain_bytes += u64::from(record.bytes);
+                self.batches = Some(gone);
+                return Ok(());
+            }
+            _ => {}
         }
         let logical = Logical::parse(record.body)?;
         self.logical.push(record_hash(&logical.salt, record.kind, record.layout, seqno.0, logical.head));
         self.measure(kind, u64::from(record.bytes), &logical)
+    }
+
+    fn erased(&mut self, gone: &Erased, bytes: u32) -> Result<(), CodecError> {
+        self.seqnos = self.seqnos - 1 + gone.count;
+        self.totals.chain_bytes += u64::from(bytes);
+        gone.nodes.iter().try_for_each(|node| self.logical.push_node(*node))
+    }
+
+    /// Counts and bytes of the records.
+    pub(crate) fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// Records but for those that stand for erased ones.
+    pub(crate) fn records_there(&self) -> u64 {
+        self.records - self.stand_ins
+    }
+
+    /// Whether the batch stands for batches that are gone.
+    pub(crate) fn is_of_erased_batches(&self) -> bool {
+        self.batches.is_some()
+    }
+
+    /// How many batches it is or stands for.
+    pub(crate) fn batches(&self) -> u64 {
+        self.batches.map_or(1, |gone| gone.batches)
+    }
+
+    /// Numbers that the records take.
+    pub(crate) fn seqnos(&self) -> u64 {
+        self.seqnos
+    }
+
+    /// What the ledger gets of the batch: its leaf, if it has one, or the subtree that it stands for.
+    ///
+    /// # Errors
+    /// For a batch that stands for others and holds records of its own.
+    pub(crate) fn node(&self) -> Result<Option<Node>, CodecError> {
+        match self.batches {
+            None => Ok((self.logical.leaves > 0).then(|| Node::leaf(leaf_hash(&self.logical.root())))),
+            Some(gone) if self.records == 1 => Ok(gone.node),
+            Some(_) => Err(CodecError::Header("erased batches do not stand alone in theirs".into())),
+        }
     }
 
     /// Adds a logical record's bytes to the kind that they serve, and notes the ids that it uses.
@@ -79,7 +144,7 @@ impl Sums {
                 self.next_space = self.next_space.max(id.saturating_add(1));
                 &mut totals.run_bytes
             }
-            Kind::GroupPart => return Ok(()),
+            Kind::GroupPart | Kind::GroupRest | Kind::Erased | Kind::ErasedBatches => return Ok(()),
         };
         *own += bytes.saturating_sub(recipes + chain);
         totals.recipe_bytes += recipes;
@@ -97,8 +162,25 @@ fn after(id: u64) -> Result<u64, CodecError> {
 }
 
 impl LogState {
-    /// Takes in a batch with this header, these sums and this digest; gives its leaf of the ledger, if it has one.
-    pub(crate) fn advance(&mut self, header: &BatchHeader, sums: &Sums, chain: ChainDigest) -> Option<Hash> {
+    /// Takes in a batch with this header, these sums and this digest; gives what the ledger gets of it, if it gets
+    /// anything.
+    ///
+    /// # Errors
+    /// For a batch of a rewritten segment that nobody wrote. Nothing is taken in then.
+    pub(crate) fn advance(
+        &mut self,
+        header: &BatchHeader,
+        sums: &Sums,
+        chain: ChainDigest,
+    ) -> Result<Option<Node>, CodecError> {
+        let node = sums.node()?;
+        let next = header.first_seqno.0.saturating_add(sums.seqnos);
+        if next > COUNT_MAX {
+            return Err(CodecError::Limit { what: "a record's number", found: next, limit: COUNT_MAX });
+        }
+        if let Some(node) = node {
+            self.ledger.push_node(node)?;
+        }
         self.totals.add(&sums.totals);
         self.totals.batches += 1;
         self.totals.records += u64::from(header.records);
@@ -106,13 +188,9 @@ impl LogState {
         self.next_group = self.next_group.max(sums.next_group);
         self.next_run = self.next_run.max(sums.next_run);
         self.next_space = self.next_space.max(sums.next_space);
-        let leaf = (sums.logical.leaves > 0).then(|| leaf_hash(&sums.logical.root()));
-        if let Some(leaf) = leaf {
-            self.ledger.push(leaf);
-        }
-        self.next_seqno = Seqno(header.first_seqno.0.saturating_add(u64::from(header.records)));
+        self.next_seqno = Seqno(next);
         self.chain = chain;
         self.newest_ns = self.newest_ns.max(header.time_ns);
-        leaf
+        Ok(node)
     }
 }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{Io, Open, ReadMode};
 use crate::log::layout::{
-    BatchHeader, FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeader,
+    BatchHeader, SEGMENT_FORMAT, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeader,
     chain_digest,
 };
 use crate::log::manifest::{Clean, SegmentEntry, SharedManifest, TableEntry};
@@ -193,7 +193,9 @@ impl Writer {
             prev: self.state.chain,
         };
         header.write(&mut batch.bytes, self.active.salt, queued.offset);
-        let _ = self.state.advance(&header, &queued.sums, chain_digest(&batch.bytes));
+        self.state
+            .advance(&header, &queued.sums, chain_digest(&batch.bytes))
+            .map_err(|e| Error::bug(e.to_string()))?;
         self.tail += batch.bytes.len() as u64;
         Ok(())
     }
@@ -284,7 +286,7 @@ impl Writer {
 
 /// Cuts a segment at its tail, writes its footer and syncs it; gives its length.
 pub(crate) fn seal(segment: &Segment, tail: u64, state: &LogState) -> Result<u64> {
-    let footer = Footer { tail, state: state.clone(), root: state.ledger.root() };
+    let footer = Footer { tail, state: state.clone(), root: state.ledger.root(), rewritten_chain: None };
     let bytes = footer.encode(segment.salt).map_err(|e| Error::bug(e.to_string()))?;
     segment.file.set_len(tail)?;
     segment.file.write_at(&[IoSlice::new(&bytes)], tail)?;
@@ -308,7 +310,7 @@ pub(crate) fn create_segment(
     let file = io.open(&path, Open::CreateNew)?;
     let header = SegmentHeader {
         magic: SEGMENT_MAGIC,
-        format: FORMAT_VERSION,
+        format: SEGMENT_FORMAT,
         cipher: 0,
         key_id: 0,
         store: *store,

@@ -210,7 +210,7 @@ impl Store {
             report.damaged.push(Problem { run: None, what });
         }
         for segment in found.segments.all() {
-            if segment.id < end.segment {
+            if segment.id != end.segment {
                 match segment.file.len().map_err(Error::from).and_then(|len| sealed_footer(&segment, len)) {
                     Ok(footer) => roots.push((segment.id, segment.path.clone(), footer)),
                     Err(error) => report.note(None, &error)?,

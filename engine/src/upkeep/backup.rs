@@ -15,7 +15,7 @@ use crate::ids::Seqno;
 use crate::io::{Io, Open};
 use crate::kv::core::{Core, Options};
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
-use crate::log::manifest::{Clean, Manifest, SegmentEntry, State};
+use crate::log::manifest::{Clean, FORMAT, Manifest, State};
 use crate::log::open::{End, Found, find, scan};
 use crate::log::paths::Paths;
 use crate::store::Store;
@@ -113,20 +113,14 @@ fn copied(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> {
 
 /// What the copy's manifest says.
 fn state_of(found: State, end: &End, tables: bool) -> State {
-    let segments = found.segments.iter().filter(|entry| entry.id <= end.segment);
-    let segments = segments.map(|entry| SegmentEntry {
-        sealed_bytes: entry.sealed_bytes.filter(|_| entry.id < end.segment),
-        ..entry.clone()
-    });
-    let segments: Vec<SegmentEntry> = segments.collect();
-    let first = segments.first().map_or(end.segment, |entry| entry.id);
+    let first = found.segments.first().map_or(end.segment, |entry| entry.id);
     let clean = found.clean.filter(|clean: &Clean| !end.torn && clean.tail == end.tail);
     let (covers, covers_state) = match tables {
         true => (found.covers, found.covers_state),
         false => ((first, SEGMENT_HEADER_BYTES), LogState::empty()),
     };
     let tables = if tables { found.tables } else { Vec::new() };
-    State { segments, tables, covers, covers_state, synced: end.tail, clean, ..found }
+    State { format: FORMAT, tables, covers, covers_state, synced: end.tail, clean, ..found }
 }
 
 struct Copy<'a> {
@@ -140,9 +134,9 @@ struct Copy<'a> {
 impl Copy<'_> {
     fn segments(&mut self, found: &Found, end: &End) -> Result<()> {
         self.io.create_dir_all(&self.to.segments())?;
-        for segment in found.segments.all().iter().filter(|segment| segment.id <= end.segment) {
+        for segment in &found.segments.all() {
             let to = self.to.segment(segment.id);
-            if segment.id < end.segment {
+            if segment.id != end.segment {
                 self.share(&segment.path, &to)?;
             } else {
                 self.copy(&segment.path, &to, Some(end.tail))?;

@@ -16,10 +16,11 @@ use crate::error::Result;
 use crate::ids::{Place, SegmentId, Seqno};
 use crate::kv::keys;
 use crate::kv::table::Entry;
-use crate::log::cursor::{Cursor, Search, for_each_record};
+use crate::log::cursor::{Cursor, Search, for_each_record, next_seqno};
+use crate::log::erased::seqnos_of;
 use crate::log::layout::{BatchHeader, ChainDigest, RawRecord, SEGMENT_HEADER_BYTES, chain_digest};
 use crate::log::open::{Damage, sealed_footer};
-use crate::log::record::{FrameHead, GroupPart, Kind, Logical, PartHead, RunHead, SnapshotHead};
+use crate::log::record::{FrameHead, GroupPart, GroupRest, Kind, Logical, PartHead, RunHead, SnapshotHead};
 use crate::log::segments::Segment;
 use crate::upkeep::lost::Lost;
 use crate::upkeep::site::{Site, Standing};
@@ -139,7 +140,10 @@ impl Salvage {
                 self.gap(segment, before, offset, index)?;
             }
             self.follows(header.first_seqno.0, Some(header.prev), &segment.path, index);
-            let (from, to) = (header.first_seqno, Seqno(header.first_seqno.0 + u64::from(header.records)));
+            // Where that cannot be read, nothing of the batch is taken.
+            let many = header.first_seqno.0.saturating_add(u64::from(header.records));
+            let to = next_seqno(batch.whole, offset, segment.salt).unwrap_or(Seqno(many));
+            let from = header.first_seqno;
             let mut pending = Pending::new(segment, offset, Some(digest), from, to);
             let batch_number = self.batches;
             self.batches += 1;
@@ -156,7 +160,10 @@ impl Salvage {
             }
         }
         if let Some(footer) = footer {
-            self.follows(footer.state.next_seqno.0, Some(footer.state.chain), &segment.path, index);
+            self.follows(footer.state.next_seqno.0, Some(footer.own_chain()), &segment.path, index);
+        } else if segment.id.is_rewritten() {
+            // What comes next names the batch that stood here before.
+            self.settle(None, index);
         }
         Ok(())
     }
@@ -182,10 +189,11 @@ impl Salvage {
         while let Some((at, whole)) = cursor.search_record(&mut budget)? {
             let len = whole.len() as u32;
             let noted = RawRecord::of(whole).and_then(|record| {
-                pending.note(&record, Seqno(self.next), place(segment, at, len), self.batches)
+                pending.note(&record, Seqno(self.next), place(segment, at, len), self.batches)?;
+                seqnos_of(&record)
             });
-            if noted.is_ok() {
-                self.next += 1;
+            if let Ok(seqnos) = noted {
+                self.next = self.next.saturating_add(seqnos);
                 found += 1;
             }
         }
@@ -312,6 +320,17 @@ impl Pending {
             self.parts.push((noted, seqno, place));
             return Ok(());
         }
+        if kind == Kind::GroupRest {
+            let rest = GroupRest::parse(record.body)?;
+            self.namespaces.push(rest.namespace.0);
+            // All of it stands here, so nothing else can follow.
+            let noted = Part { group: rest.group, raw_start: 0, raw_len: u32::MAX, before: (0, 0) };
+            self.parts.push((noted, seqno, place));
+            return Ok(());
+        }
+        if !kind.is_logical() {
+            return Ok(());
+        }
         let mut entries = Vec::new();
         keys::derive(record, seqno, place, &mut entries)?;
         let head = Logical::parse(record.body)?.head;
@@ -325,7 +344,7 @@ impl Pending {
                 self.runs.push(fields.uid.0);
                 self.namespaces.push(fields.namespace.0);
             }
-            Kind::GroupPart => {}
+            Kind::GroupPart | Kind::GroupRest | Kind::Erased | Kind::ErasedBatches => {}
         }
         self.entries.append(&mut entries);
         Ok(())

@@ -9,14 +9,15 @@ use crate::io::sim::SimIo;
 use crate::io::{Io, Open};
 use crate::log::batch::BatchBuf;
 use crate::log::layout::{
-    BatchHeader, FORMAT_VERSION, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, Salt, SegmentHeader,
-    chain_digest, stamp_record,
+    BatchHeader, SEGMENT_FORMAT, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, Salt, SegmentHeader,
+    REWRITTEN_FORMAT, chain_digest, seal_record, stamp_record, start_record,
 };
-use crate::log::ledger::{Frontier, leaf_hash, record_hash};
-use crate::log::manifest::{Clean, Manifest, SegmentEntry, State, TableEntry};
+use crate::log::erased::{Erased, ErasedBatches};
+use crate::log::ledger::{Frontier, Node, leaf_hash, record_hash};
+use crate::log::manifest::{Clean, FORMAT, Manifest, SegmentEntry, State, TableEntry};
 use crate::log::paths::Paths;
 use crate::log::record::{
-    BodyRef, FrameHead, GroupPart, HistoryCode, Kind, KvHead, PartHead, RecipeRef, RunFields, RunHead,
+    BodyRef, FrameHead, GroupPart, GroupRest, HistoryCode, Kind, KvHead, PartHead, RecipeRef, RunFields, RunHead,
     SnapshotHead, SpaceHead,
 };
 use crate::log::totals::Totals;
@@ -55,7 +56,7 @@ fn extents() -> Vec<Extent> {
 pub(super) fn segment_header() -> SegmentHeader {
     SegmentHeader {
         magic: SEGMENT_MAGIC,
-        format: FORMAT_VERSION,
+        format: SEGMENT_FORMAT,
         cipher: 0,
         key_id: 0,
         store: STORE,
@@ -169,6 +170,20 @@ pub(super) fn group_part(first: bool) -> GroupPart<'static> {
     }
 }
 
+fn totals() -> Totals {
+    Totals {
+        batches: 3,
+        records: 39,
+        frames: 5,
+        piece_bytes: 1,
+        recipe_bytes: 2,
+        frame_bytes: 3,
+        run_bytes: 4,
+        kv_bytes: 6,
+        chain_bytes: 7,
+    }
+}
+
 pub(super) fn log_state() -> LogState {
     let mut ledger = Frontier::default();
     for leaf in 0..3u8 {
@@ -178,17 +193,7 @@ pub(super) fn log_state() -> LogState {
         next_seqno: Seqno(40),
         chain: [0xcd; 16],
         ledger,
-        totals: Totals {
-            batches: 3,
-            records: 39,
-            frames: 5,
-            piece_bytes: 1,
-            recipe_bytes: 2,
-            frame_bytes: 3,
-            run_bytes: 4,
-            kv_bytes: 6,
-            chain_bytes: 7,
-        },
+        totals: totals(),
         newest_ns: TIME_NS,
         next_group: 8,
         next_run: 3,
@@ -198,12 +203,12 @@ pub(super) fn log_state() -> LogState {
 
 pub(super) fn footer() -> Footer {
     let state = log_state();
-    Footer { tail: 4096, root: state.ledger.root(), state }
+    Footer { tail: 4096, root: state.ledger.root(), state, rewritten_chain: None }
 }
 
 pub(super) fn manifest_state() -> State {
     State {
-        format: FORMAT_VERSION,
+        format: FORMAT,
         store: STORE,
         created_ns: TIME_NS,
         segments: vec![
@@ -216,6 +221,8 @@ pub(super) fn manifest_state() -> State {
         synced: 96,
         clean: Some(Clean { tail: 96, state: LogState::empty() }),
         next_table: 5,
+        next_rewritten: SegmentId::REWRITTEN_MIN + 6,
+        erased: totals(),
     }
 }
 
@@ -276,6 +283,85 @@ fn manifest_files() -> (Vec<u8>, Vec<u8>) {
     (read(&paths.manifest(7)), read(&paths.current()))
 }
 
+/// The edit of [`manifest_state`] as format 1 has it.
+fn manifest_before() -> Vec<u8> {
+    let state = manifest_state();
+    let first = (1u16, state.store, state.created_ns, &state.segments, &state.tables, state.covers);
+    codec::encode(&(first, &state.covers_state, state.synced, &state.clean, state.next_table)).unwrap()
+}
+
+/// Where the samples of compaction stand.
+pub(super) const REWRITTEN: SegmentId = SegmentId(SegmentId::REWRITTEN_MIN + 5);
+
+pub(super) fn rewritten_salt() -> Salt {
+    Salt::new(STORE, REWRITTEN)
+}
+
+pub(super) fn rewritten_header() -> SegmentHeader {
+    SegmentHeader { format: REWRITTEN_FORMAT, segment: REWRITTEN, ..segment_header() }
+}
+
+pub(super) fn rewritten_footer() -> Footer {
+    Footer { rewritten_chain: Some([0xee; 16]), ..footer() }
+}
+
+pub(super) fn erased() -> Erased {
+    let node = |height, byte| Node { height, hash: [byte; 32] };
+    Erased { count: 300, nodes: vec![node(0, 0xa1), node(1, 0xa2)] }
+}
+
+pub(super) fn erased_of(leaf: bool) -> ErasedBatches {
+    let node = leaf.then_some(Node { height: 6, hash: [0xa3; 32] });
+    ErasedBatches { seqnos: 500, batches: 70, node }
+}
+
+pub(super) fn group_rest() -> GroupRest<'static> {
+    let ranges = vec![0..100, 300..301, 400..262_144];
+    GroupRest { group: 7, namespace: NamespaceId(16), codec: 1, ranges, encoded: b"bytes" }
+}
+
+/// Records of a rewritten segment as a batch at [`OFFSET`].
+pub(super) fn rewritten(records: &[(Kind, Vec<u8>)]) -> Vec<u8> {
+    let mut bytes = vec![0; 48];
+    for (kind, body) in records {
+        let start = start_record(&mut bytes, *kind as u8, 1);
+        bytes.extend_from_slice(body);
+        seal_record(&mut bytes, start);
+        stamp_record(&mut bytes[start..], rewritten_salt(), OFFSET + start as u64);
+    }
+    let header = BatchHeader {
+        bytes: u32::try_from(bytes.len()).unwrap(),
+        records: u32::try_from(records.len()).unwrap(),
+        synced: 0,
+        first_seqno: Seqno(7),
+        time_ns: TIME_NS,
+        prev: [0xcd; 16],
+    };
+    header.write(&mut bytes, rewritten_salt(), OFFSET);
+    bytes
+}
+
+/// What `put` makes.
+pub(super) fn put(put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    put(&mut out);
+    out
+}
+
+fn erased_batches(leaf: bool) -> Vec<u8> {
+    rewritten(&[(Kind::ErasedBatches, put(|out| erased_of(leaf).put(out)))])
+}
+
+/// A key's value, 300 records that are gone, three of them logical, and what is left of a group.
+pub(super) fn rewritten_batch() -> Vec<u8> {
+    let logical = one_record(Kind::Put, &put_inline().encode(), &[]).split_off(58);
+    rewritten(&[
+        (Kind::Put, logical),
+        (Kind::Erased, put(|out| erased().put(out))),
+        (Kind::GroupRest, put(|out| group_rest().put(out))),
+    ])
+}
+
 /// Name and bytes of everything.
 pub(super) fn all() -> Vec<(&'static str, Vec<u8>)> {
     let put = put_inline();
@@ -318,7 +404,13 @@ pub(super) fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("group_part_later", part_record(false)),
         ("footer", footer().encode(salt()).unwrap()),
         ("manifest", manifest),
+        ("manifest_1", manifest_before()),
         ("current", current),
+        ("segment_header_rewritten", rewritten_header().encode().unwrap()),
+        ("erased_batches", erased_batches(true)),
+        ("erased_batches_without_leaf", erased_batches(false)),
+        ("batch_with_erased", rewritten_batch()),
+        ("footer_rewritten", rewritten_footer().encode(rewritten_salt()).unwrap()),
         ("record_hash", hash.to_vec()),
         ("leaf", leaf_hash(&hash).to_vec()),
         ("ledger_roots", roots),

@@ -9,7 +9,6 @@ use crate::io::sim::{FailRule, OpKind, SimIo};
 use crate::log::batch::BatchBuf;
 use crate::log::manifest::{Manifest, State};
 use crate::log::record::{Kind, KvHead};
-use crate::log::sums::Sums;
 use crate::log::ticket::ticket;
 use crate::sync::channel::{bounded, unbounded};
 
@@ -41,7 +40,7 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, Writer) {
     let segments = Arc::new(Segments::default());
     segments.insert(active.clone());
     let listed = State {
-        format: FORMAT_VERSION,
+        format: SEGMENT_FORMAT,
         store,
         created_ns: 1,
         segments: vec![SegmentEntry { id, first_seqno: Seqno(1), sealed_bytes: None }],
@@ -51,6 +50,8 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, Writer) {
         synced: SEGMENT_HEADER_BYTES,
         clean: None,
         next_table: 1,
+        next_rewritten: crate::ids::SegmentId::REWRITTEN_MIN,
+        erased: crate::log::totals::Totals::default(),
     };
     let manifest = Manifest::create(&sim, &paths, 1, listed).unwrap();
     let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest));
@@ -115,15 +116,20 @@ fn what_waits_is_written_together_up_to_four_mebibytes() {
 #[test]
 fn a_batch_is_bound_to_the_logs_end_or_refused() {
     let (_, mut writer) = writer(0);
-    let queued = |segment, offset, first_seqno| Queued {
-        batch: batch(5),
-        sums: Sums::default(),
-        segment: SegmentId(segment),
-        offset,
-        first_seqno: Seqno(first_seqno),
-        time_ns: 1,
-        durability: Durability::Process,
-        completer: ticket(&Arc::default()).0,
+    let salt = writer.active.salt;
+    let queued = |segment, offset, first_seqno| {
+        let mut batch = batch(5);
+        let sums = batch.settle(salt, offset, Seqno(first_seqno)).unwrap();
+        Queued {
+            batch,
+            sums,
+            segment: SegmentId(segment),
+            offset,
+            first_seqno: Seqno(first_seqno),
+            time_ns: 1,
+            durability: Durability::Process,
+            completer: ticket(&Arc::default()).0,
+        }
     };
     for (segment, offset, seqno) in [(2, 96, 1), (1, 97, 1), (1, 96, 2), (0, 96, 1), (1, 0, 1), (1, 96, 0)] {
         let refused = writer.bind(&mut queued(segment, offset, seqno)).unwrap_err();

@@ -45,6 +45,8 @@ fn index(dir: &std::path::Path, memory_bytes: usize) -> Index {
         synced: 96,
         clean: None,
         next_table: 1,
+        next_rewritten: crate::ids::SegmentId::REWRITTEN_MIN,
+        erased: crate::log::totals::Totals::default(),
     };
     Index::open(&io, &paths, &state, Limits { memory_bytes, read_mode: crate::io::ReadMode::default() }).0
 }

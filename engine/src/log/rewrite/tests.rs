@@ -1,0 +1,6 @@
+//! Stores whose segments were rewritten, held against what they were.
+
+mod any;
+mod forgotten;
+mod hostile;
+mod sample;

@@ -1,0 +1,1 @@
+//! Runs that are forgotten: everything else of the store says what it said.

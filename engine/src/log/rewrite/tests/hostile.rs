@@ -1,0 +1,1 @@
+//! Bytes of a rewritten segment that nobody wrote.
