@@ -40,6 +40,7 @@ mod sync;
 mod tape;
 mod trace;
 mod upkeep;
+mod vector;
 
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{BlobId, Link, NodeHash, RunUid, Seqno, StoreId};
@@ -64,4 +65,5 @@ pub use trace::{
     RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame,
     Verified,
 };
+pub use vector::{Found, Owner, Search};
 pub use upkeep::{BackupReport, Diagnosis, Finding, Lost, RepairReport, Sharing, diagnose, repair, restore};

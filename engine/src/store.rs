@@ -19,6 +19,7 @@ use crate::log::ticket::Failure;
 use crate::trace::model::{RunInfo, RunSpec, check_text};
 use crate::trace::reader::RunReader;
 use crate::trace::recorder::{Recording, Run, abandon};
+use crate::vector::{Floor, Found, Search, nearest};
 
 /// Greatest length of a namespace's or keyspace's name, in bytes.
 const SPACE_NAME_BYTES_MAX: usize = 512;
@@ -33,6 +34,7 @@ pub struct Store(Arc<Inner>);
 struct Inner {
     core: Arc<Core>,
     recording: Arc<Recording>,
+    vectors: Arc<Floor>,
 }
 
 impl Drop for Inner {
@@ -136,7 +138,10 @@ impl Store {
 
     pub(crate) fn over(core: Arc<Core>) -> Self {
         let recording = Arc::new(Recording::new(core.options.previous_bytes_max));
-        Self(Arc::new(Inner { core, recording }))
+        let vectors = Arc::new(Floor::default());
+        // Nobody has set another: a core is given one store.
+        let _ = core.finder.set(vectors.clone());
+        Self(Arc::new(Inner { core, recording, vectors }))
     }
 
     /// Opens a store for reading, beside a writer or not. Sees what was in the log when it was opened and when
@@ -408,6 +413,33 @@ impl Namespace {
     /// Changes to several keys that happen together.
     pub fn batch(&self) -> KvBatch {
         KvBatch::new(self.core(), self.id)
+    }
+
+    /// The embeddings nearest to a vector, of those that `embedder` made of this namespace's snapshots and keys: what was
+    /// committed before this call, of owners that still have them. The nearest come first, equally near ones by
+    /// [`Owner`](crate::Owner); nothing under `wanted.min_score` is given, so the list may be empty.
+    ///
+    /// ```
+    /// # use annals::{History, Owner, Search, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::open(dir.path().join("store"))?;
+    /// let lending = store.namespace("lending")?;
+    /// let notes = lending.keyspace("notes", History::Latest)?;
+    /// let mut batch = lending.batch();
+    /// batch.put_embedded(&notes, b"42", "rejected: credit below floor", &[("words-v1", &[0.6, 0.8])]);
+    /// batch.put_embedded(&notes, b"43", "approved", &[("words-v1", &[0.8, -0.6])]);
+    /// batch.commit()?;
+    /// let near = lending.nearest("words-v1", &[0.5, 0.9], &Search { min_score: 0.7, ..Search::default() })?;
+    /// assert_eq!(near[0].owner, Owner::Key { keyspace: "notes".into(), key: b"42".to_vec() });
+    /// assert_eq!(near.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound` naming the embedders there are where no vector is of this one; `Invalid` for a vector of other
+    /// dimensions, with NaN or infinity, or without a direction; `Damaged`, `Unavailable`.
+    pub fn nearest(&self, embedder: &str, query: &[f32], wanted: &Search<'_>) -> Result<Vec<Found>> {
+        nearest(&self.store.0.vectors, self.core(), self.id, embedder, query, wanted)
     }
 
     /// A consistent read of the keyspaces as they are now.

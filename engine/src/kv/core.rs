@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Place, RunUid, SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, ReadMode};
 use crate::kv::bodies::AnchorRebuild;
+use crate::kv::embeddings::Finder;
 use crate::kv::frame_cache::FrameCache;
 use crate::kv::groups::GroupCache;
 use crate::kv::index::{Covered, Index, Limits};
@@ -21,7 +22,7 @@ use crate::log::queue::Durability;
 use crate::log::record::{Kind, Logical, SpaceHead};
 use crate::log::segments::{Segments, lock};
 use crate::log::writer::Sink as _;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, OnceLock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// How a store is opened.
@@ -102,6 +103,8 @@ pub(crate) struct Core {
     /// The last opening for writing followed a crash.
     pub(crate) recovered: bool,
     closed: AtomicBool,
+    /// Whoever finds vectors again, once the floor above has said so.
+    pub(crate) finder: OnceLock<Arc<dyn Finder>>,
 }
 
 impl Core {
@@ -164,6 +167,7 @@ impl Core {
             spaces: Mutex::new(()),
             recovered,
             closed: AtomicBool::new(false),
+            finder: OnceLock::new(),
         });
         if let Some(log) = &core.log {
             core.index.start_upkeep(&log.queue, &log.manifest)?;
@@ -198,6 +202,7 @@ impl Core {
             spaces: Mutex::new(()),
             recovered: false,
             closed: AtomicBool::new(false),
+            finder: OnceLock::new(),
         })
     }
 
@@ -322,6 +327,9 @@ impl Core {
 
     pub(crate) fn close(&self) -> Result<()> {
         self.closed.store(true, Ordering::Release);
+        if let Some(finder) = self.finder.get() {
+            finder.stop();
+        }
         match &self.log {
             Some(log) => log.close(),
             None => Ok(()),

@@ -7,7 +7,7 @@ use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, COUNT_MAX, ChainDigest
 use crate::log::erased::{Erased, ErasedBatches};
 use crate::log::ledger::{Frontier, Node, leaf_hash, record_hash};
 use crate::log::record::{
-    BodyRef, FrameHead, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead, group_of,
+    BodyRef, EmbeddingHead, FrameHead, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead, group_of,
 };
 use crate::log::totals::Totals;
 
@@ -125,6 +125,12 @@ impl Sums {
                 recipes +=
                     head.embeddings.iter().map(|(_, vector)| BodyRef::recipe_bytes(vector)).sum::<u64>();
                 &mut totals.run_bytes
+            }
+            Kind::Embedding => {
+                let head = EmbeddingHead::parse(logical.head)?;
+                recipes +=
+                    head.embeddings.iter().map(|(_, vector)| BodyRef::recipe_bytes(vector)).sum::<u64>();
+                &mut totals.kv_bytes
             }
             Kind::Put | Kind::Delete => {
                 recipes += KvHead::peek(kind, logical.head)?.2;
