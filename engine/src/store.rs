@@ -50,6 +50,9 @@ impl Inner {
         if !self.core.is_writer() || self.core.is_closed() {
             return Ok(());
         }
+        if let Some(finder) = self.core.finder.get() {
+            finder.stop(&self.core);
+        }
         let abandoned = self.core.log().and_then(|log| {
             // What a run holds is known only once nobody adds to it and all that was queued can be read.
             log.queue.stop();
@@ -138,7 +141,7 @@ impl Store {
 
     pub(crate) fn over(core: Arc<Core>) -> Self {
         let recording = Arc::new(Recording::new(core.options.previous_bytes_max));
-        let vectors = Arc::new(Floor::default());
+        let vectors = Floor::open(&core);
         // Nobody has set another: a core is given one store.
         let _ = core.finder.set(vectors.clone());
         Self(Arc::new(Inner { core, recording, vectors }))
@@ -310,6 +313,11 @@ impl Store {
         &self.0.core
     }
 
+    #[cfg(test)]
+    pub(crate) fn vectors(&self) -> &Arc<Floor> {
+        &self.0.vectors
+    }
+
     pub(crate) fn recording(&self) -> &Arc<Recording> {
         &self.0.recording
     }
@@ -318,7 +326,7 @@ impl Store {
 /// Bytes of every file of a store.
 fn disk_bytes(core: &Core) -> Result<u64> {
     let mut total = 0;
-    for dir in [core.paths.root().to_path_buf(), core.paths.segments(), core.paths.tables()] {
+    for dir in [core.paths.root().to_path_buf(), core.paths.segments(), core.paths.tables(), core.paths.vectors()] {
         if core.io.stat(&dir)?.is_none() {
             continue;
         }

@@ -16,6 +16,7 @@ use crate::kv::keys;
 use crate::kv::table::Entry;
 use crate::log::cursor::for_each_record;
 use crate::log::layout::{LogState, RawRecord};
+use crate::log::manifest::VectorList;
 use crate::log::open::{End, Found, OpenLog, Sizes, find, scan, scan_states, stamp, start};
 use crate::log::paths::Paths;
 use crate::log::queue::Durability;
@@ -105,6 +106,8 @@ pub(crate) struct Core {
     closed: AtomicBool,
     /// Whoever finds vectors again, once the floor above has said so.
     pub(crate) finder: OnceLock<Arc<dyn Finder>>,
+    /// The vector files that the manifest listed at the opening.
+    pub(crate) vectors: VectorList,
 }
 
 impl Core {
@@ -123,6 +126,7 @@ impl Core {
         let (end, covered) = read_log(&index, &found, whole, for_writing)?;
         let index = Arc::new(index);
         let segments = found.segments.clone();
+        let vectors = found.state.vectors.clone();
         let recovered = end.torn || found.state.clean.is_none();
         // What stands behind the damage may be newer than what stands before it: a reader that went on would be told old
         // values as if they were the newest.
@@ -168,6 +172,7 @@ impl Core {
             recovered,
             closed: AtomicBool::new(false),
             finder: OnceLock::new(),
+            vectors,
         });
         if let Some(log) = &core.log {
             core.index.start_upkeep(&log.queue, &log.manifest)?;
@@ -203,6 +208,7 @@ impl Core {
             recovered: false,
             closed: AtomicBool::new(false),
             finder: OnceLock::new(),
+            vectors: VectorList::default(),
         })
     }
 
@@ -327,9 +333,6 @@ impl Core {
 
     pub(crate) fn close(&self) -> Result<()> {
         self.closed.store(true, Ordering::Release);
-        if let Some(finder) = self.finder.get() {
-            finder.stop();
-        }
         match &self.log {
             Some(log) => log.close(),
             None => Ok(()),

@@ -32,7 +32,7 @@ pub(crate) trait Finder: Send + Sync + std::fmt::Debug {
     /// Says that vectors were queued.
     fn queued(&self, core: &Arc<Core>);
     /// Ends what runs in the background; nothing is written afterwards.
-    fn stop(&self);
+    fn stop(&self, core: &Arc<Core>);
 }
 
 /// Refuses embeddings that could never be found again.

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::{self, CodecError, Reader};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{SegmentId, Seqno, StoreId};
+use crate::ids::{NamespaceId, SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, Open};
 use crate::log::layout::{COUNT_MAX, LogState};
 use crate::log::paths::{Paths, manifest_name, parse_manifest};
@@ -52,6 +52,30 @@ pub(crate) struct TableEntry {
     pub(crate) bytes: u64,
 }
 
+/// One vector file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VectorEntry {
+    pub(crate) id: u64,
+    pub(crate) bytes: u64,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) embedder: String,
+    pub(crate) dimensions: u32,
+    pub(crate) count: u64,
+    /// All vectors of its partition up to here stand in it and in those listed before it.
+    pub(crate) upto: Seqno,
+}
+
+/// The vector files.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct VectorList {
+    /// Of one partition in order of age.
+    pub(crate) files: Vec<VectorEntry>,
+    /// Together they hold all vectors up to here.
+    pub(crate) upto: Seqno,
+    /// The number of the next file.
+    pub(crate) next: u64,
+}
+
 /// The log's end as a clean close left it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Clean {
@@ -82,6 +106,7 @@ pub(crate) struct State {
     pub(crate) next_rewritten: u32,
     /// What compaction took out of the log so far: what is there is the totals without it.
     pub(crate) erased: Totals,
+    pub(crate) vectors: VectorList,
 }
 
 /// The same as format 1 has it.
@@ -104,6 +129,7 @@ impl From<StateBefore> for State {
         let StateBefore { format, store, created_ns, segments, tables, covers, .. } = before;
         let StateBefore { covers_state, synced, clean, next_table, .. } = before;
         let (next_rewritten, erased) = (SegmentId::REWRITTEN_MIN, Totals::default());
+        let vectors = VectorList::default();
         Self {
             format,
             store,
@@ -117,6 +143,7 @@ impl From<StateBefore> for State {
             next_table,
             next_rewritten,
             erased,
+            vectors,
         }
     }
 }
@@ -155,6 +182,9 @@ impl State {
         let places = clean.clone().map(|clean| clean.tail).chain([self.covers.1, self.synced]).chain(sealed);
         let counts = self.tables.iter().flat_map(|table| [table.id, table.bytes]).chain([self.next_table]);
         let counts = counts.chain(self.erased.all());
+        let files = &self.vectors;
+        let counts = counts.chain(files.files.iter().flat_map(|file| [file.id, file.bytes, file.count, file.upto.0]));
+        let counts = counts.chain([files.upto.0, files.next]);
         let mut states = clean.map(|clean| &clean.state).chain([&self.covers_state]);
         places.into_iter().all(|at| at <= 2 * u64::from(u32::MAX))
             && counts.into_iter().all(|count| count <= COUNT_MAX)

@@ -15,7 +15,7 @@ use crate::ids::Seqno;
 use crate::io::{Io, Open};
 use crate::kv::core::{Core, Options};
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
-use crate::log::manifest::{Clean, FORMAT, Manifest, State};
+use crate::log::manifest::{Clean, FORMAT, Manifest, State, VectorList};
 use crate::log::open::{End, Found, find, scan};
 use crate::log::paths::Paths;
 use crate::store::Store;
@@ -120,7 +120,9 @@ fn state_of(found: State, end: &End, tables: bool) -> State {
         false => ((first, SEGMENT_HEADER_BYTES), LogState::empty()),
     };
     let tables = if tables { found.tables } else { Vec::new() };
-    State { format: FORMAT, tables, covers, covers_state, synced: end.tail, clean, ..found }
+    // Vectors are found again in the log, and made into files as they were in this store.
+    let vectors = VectorList { next: found.vectors.next, ..VectorList::default() };
+    State { format: FORMAT, vectors, tables, covers, covers_state, synced: end.tail, clean, ..found }
 }
 
 struct Copy<'a> {

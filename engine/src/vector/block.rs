@@ -1,5 +1,6 @@
 //! A few vectors in memory, in the order in which they came.
 
+use crate::ids::Seqno;
 use crate::vector::item::Item;
 use crate::vector::kernel::dot;
 
@@ -25,6 +26,17 @@ impl Block {
         self.items.push(item);
         self.rows.extend_from_slice(vector);
         self.squares.push(dot(vector, vector));
+    }
+
+    /// What of it came after a record; `None` where nothing did.
+    pub(super) fn after(&self, upto: Seqno, dimensions: usize) -> Option<Self> {
+        let from = self.items.partition_point(|item| item.seqno <= upto);
+        let rest = Self {
+            items: self.items.get(from..).unwrap_or_default().to_vec(),
+            rows: self.rows.get(from * dimensions..).unwrap_or_default().to_vec(),
+            squares: self.squares.get(from..).unwrap_or_default().to_vec(),
+        };
+        (!rest.items.is_empty()).then_some(rest)
     }
 
     /// The vector at a position.

@@ -4,32 +4,61 @@
 //! whoever reads `upto` before a partition's levels finds in them all vectors up to it, and perhaps later ones.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, Weak};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, Seqno};
 use crate::kv::core::Core;
 use crate::kv::embeddings::Finder;
+use crate::log::manifest::VectorList;
 use crate::log::record::SpaceHead;
 use crate::log::segments::{lock, read, write};
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, RwLock};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Condvar, JoinHandle, Mutex, RwLock};
+use crate::vector::files::{CLOSE_ROWS, FLUSH_ROWS};
 use crate::vector::item::{Item, Owner, OwnerId};
 use crate::vector::partition::{Partition, PartitionId};
 use crate::vector::source::{self, Runs};
 
+/// The thread looks after this many batches with vectors.
+const WAKE_BATCHES: u64 = 64;
+
+/// The thread that keeps catching up short, and writes files.
+#[derive(Debug, Default)]
+struct Worker {
+    state: Mutex<WorkerState>,
+    changed: Condvar,
+    stop: AtomicBool,
+    /// Batches with vectors.
+    queued: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct WorkerState {
+    thread: Option<JoinHandle<()>>,
+    wanted: bool,
+}
+
 /// Records that are read together.
 const PAGE: usize = 1024;
 
-type Partitions = BTreeMap<PartitionId, Arc<Partition>>;
+pub(super) type Partitions = BTreeMap<PartitionId, Arc<Partition>>;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Floor {
-    partitions: RwLock<Arc<Partitions>>,
+    pub(super) me: Weak<Floor>,
+    pub(super) partitions: RwLock<Arc<Partitions>>,
     /// The last record that was looked at.
-    upto: AtomicU64,
-    catching: Mutex<Runs>,
+    pub(super) upto: AtomicU64,
+    pub(super) catching: Mutex<Runs>,
+    /// What the manifest lists. Held by whoever writes files or gives them up.
+    pub(super) files: Mutex<VectorList>,
+    /// Raised before and after all files were given up.
+    pub(super) losses: AtomicU64,
+    /// Vectors in memory.
+    tail_rows: AtomicUsize,
+    worker: Worker,
     /// Dimensions of vectors on their way into the log, of embedders that have none there yet.
     expected: Mutex<HashMap<PartitionId, usize>>,
     /// Names of keyspaces.
@@ -85,7 +114,64 @@ impl Floor {
             }
         };
         vectors.retain(|(_, vector)| vector.len() == partition.dimensions);
+        self.tail_rows.fetch_add(vectors.len(), Ordering::Relaxed);
         partition.push(vectors);
+    }
+
+    /// Counts the vectors in memory again.
+    pub(super) fn count_tail(&self) {
+        let partitions = read(&self.partitions).clone();
+        let rows = partitions.values().map(|partition| partition.levels().tail_rows()).sum();
+        self.tail_rows.store(rows, Ordering::Relaxed);
+    }
+
+    /// How often files were given up; odd while they are.
+    pub(super) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.worker.stop.load(Ordering::Acquire)
+    }
+
+    /// Lets the thread look whether there is something to do, which the first call starts.
+    pub(super) fn wake(&self, core: &Arc<Core>) {
+        if !core.is_writer() || self.is_stopped() {
+            return;
+        }
+        let mut state = lock(&self.worker.state);
+        state.wanted = true;
+        if state.thread.is_none()
+            && let Some(me) = self.me.upgrade()
+        {
+            let core = core.clone();
+            // Where the system has no thread to give, searches catch up and files wait for the close.
+            state.thread = self.io_spawn(&core.clone(), Box::new(move || me.work(&core)));
+        }
+        drop(state);
+        self.worker.changed.notify_all();
+    }
+
+    fn io_spawn(&self, core: &Core, body: Box<dyn FnOnce() + Send>) -> Option<JoinHandle<()>> {
+        core.io.spawn("annals-vectors", body).ok()
+    }
+
+    fn work(&self, core: &Arc<Core>) {
+        loop {
+            let mut state = lock(&self.worker.state);
+            while !state.wanted && !self.is_stopped() {
+                state = self.worker.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            state.wanted = false;
+            drop(state);
+            if self.is_stopped() {
+                return;
+            }
+            // What fails loses nothing, and is tried again when more has come.
+            if self.catch_up(core).is_ok() && self.tail_rows.load(Ordering::Relaxed) >= FLUSH_ROWS {
+                let _ = self.flush(core, false);
+            }
+        }
     }
 
     /// The vectors of an embedder in a namespace, if there are any.
@@ -153,7 +239,25 @@ impl Finder for Floor {
         refuse(*expected.entry(id).or_insert(dimensions))
     }
 
-    fn queued(&self, _core: &Arc<Core>) {}
+    fn queued(&self, core: &Arc<Core>) {
+        if self.worker.queued.fetch_add(1, Ordering::Relaxed) % WAKE_BATCHES == WAKE_BATCHES - 1 {
+            self.wake(core);
+        }
+    }
 
-    fn stop(&self) {}
+    fn stop(&self, core: &Arc<Core>) {
+        if self.worker.stop.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.worker.changed.notify_all();
+        let thread = lock(&self.worker.state).thread.take();
+        if let Some(thread) = thread {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+        if core.is_writer() && self.tail_rows.load(Ordering::Relaxed) >= CLOSE_ROWS {
+            // They are in the log; without a file they are read from there.
+            let _ = self.flush(core, false);
+        }
+    }
 }

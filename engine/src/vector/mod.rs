@@ -11,14 +11,20 @@
 //! Whether a vector still lives is the index's to say: its owner's newest version must be the one that it came with.
 
 mod block;
+mod files;
 mod floor;
+mod graph;
 mod item;
 mod kernel;
+mod layout;
 mod nearest;
 mod partition;
+mod quantise;
+mod segment;
 mod source;
 #[cfg(test)]
 mod tests;
+mod writer;
 
 pub(crate) use floor::Floor;
 pub(crate) use nearest::nearest;

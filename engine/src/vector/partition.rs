@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::ids::NamespaceId;
+use crate::ids::{NamespaceId, Seqno};
 use crate::log::segments::{read, write};
 use crate::sync::RwLock;
 use crate::vector::block::Block;
 use crate::vector::item::Item;
+use crate::vector::segment::Segment;
 
 /// Which partition.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,8 +19,16 @@ pub(super) struct PartitionId {
 /// What a partition is made of at one moment: replaced as a whole, so that a search holds no lock while it looks.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Levels {
-    /// Oldest first; all but the last are full.
+    /// In files, oldest first.
+    pub(super) segments: Vec<Arc<Segment>>,
+    /// What came after those, oldest first; all but the last are full.
     pub(super) tail: Vec<Arc<Block>>,
+}
+
+impl Levels {
+    pub(super) fn tail_rows(&self) -> usize {
+        self.tail.iter().map(|block| block.items.len()).sum()
+    }
 }
 
 /// See the module.
@@ -53,5 +62,23 @@ impl Partition {
                 }
             }
         }
+    }
+
+    /// Takes files in the place of those there are and of the tail up to a record.
+    pub(super) fn replace(&self, segments: Vec<Arc<Segment>>, upto: Seqno) {
+        let mut levels = write(&self.levels);
+        let mut tail: Vec<Arc<Block>> = Vec::new();
+        for block in &levels.tail {
+            match block.items.first().is_none_or(|first| first.seqno > upto) {
+                true => tail.push(block.clone()),
+                false => tail.extend(block.after(upto, self.dimensions).map(Arc::new)),
+            }
+        }
+        *levels = Arc::new(Levels { segments, tail });
+    }
+
+    /// Forgets all vectors: they are going to be read again.
+    pub(super) fn clear(&self) {
+        *write(&self.levels) = Arc::default();
     }
 }

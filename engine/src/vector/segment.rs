@@ -12,7 +12,7 @@ use crate::ids::{RunUid, Seqno, StoreId};
 use crate::io::{Bytes, Io, Open, ReadMode};
 use crate::log::manifest::VectorEntry;
 use crate::log::open::Damage;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::vector::item::{Item, OwnerId};
 use crate::vector::kernel::{codes, floats};
 use crate::vector::layout::{
@@ -28,6 +28,11 @@ pub(super) struct Segment {
     bytes: Bytes,
     /// A bit for each block that was found to be what was written.
     checked: Box<[AtomicU64]>,
+    /// A bit for each vector that was found to be dead as of some record,
+    dead: Box<[AtomicU64]>,
+    /// the last of which is this, and how many there are.
+    dead_upto: AtomicU64,
+    dead_count: AtomicUsize,
 }
 
 /// What a vector is like, beside its bytes.
@@ -39,7 +44,7 @@ pub(super) struct Scale {
     pub(super) error: f32,
 }
 
-type Checked<T> = std::result::Result<T, Damage>;
+type Checked<T> = Result<T, Damage>;
 
 impl Segment {
     /// Opens a listed file.
@@ -62,11 +67,35 @@ impl Segment {
             return Err(wrong(at as u64, "the checksum of its checksums is another".into()));
         }
         let checked = (0..header.blocks().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Ok(Self { entry: entry.clone(), header, path: path.to_path_buf(), bytes, checked })
+        let dead = (0..(header.count as usize).div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let (dead_upto, dead_count) = (AtomicU64::new(0), AtomicUsize::new(0));
+        let (entry, path) = (entry.clone(), path.to_path_buf());
+        Ok(Self { entry, header, path, bytes, checked, dead, dead_upto, dead_count })
     }
 
     pub(super) fn len(&self) -> usize {
         self.header.count as usize
+    }
+
+    /// Vectors that are not known to be dead.
+    pub(super) fn living(&self) -> usize {
+        self.len().saturating_sub(self.dead_count.load(Ordering::Relaxed))
+    }
+
+    /// Notes that a vector is dead as of a record: it never lives again.
+    pub(super) fn note_dead(&self, at: usize, upto: Seqno) {
+        self.dead_upto.fetch_max(upto.0, Ordering::AcqRel);
+        if let Some(word) = self.dead.get(at / 64)
+            && word.fetch_or(1 << (at % 64), Ordering::AcqRel) & 1 << (at % 64) == 0
+        {
+            self.dead_count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a vector is known to be dead as of a record. What was noted as of a later one says nothing.
+    pub(super) fn is_dead(&self, at: usize, upto: Seqno) -> bool {
+        let noted = self.dead.get(at / 64).is_some_and(|word| word.load(Ordering::Acquire) & 1 << (at % 64) != 0);
+        noted && self.dead_upto.load(Ordering::Acquire) <= upto.0
     }
 
     fn damage(&self, offset: u64, what: impl Into<String>) -> Damage {

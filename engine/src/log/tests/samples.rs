@@ -14,7 +14,7 @@ use crate::log::layout::{
 };
 use crate::log::erased::{Erased, ErasedBatches};
 use crate::log::ledger::{Frontier, Node, leaf_hash, record_hash};
-use crate::log::manifest::{Clean, FORMAT, Manifest, SegmentEntry, State, TableEntry};
+use crate::log::manifest::{Clean, FORMAT, Manifest, SegmentEntry, State, TableEntry, VectorEntry, VectorList};
 use crate::log::paths::Paths;
 use crate::log::record::{
     BodyRef, FrameHead, GroupPart, GroupRest, HistoryCode, Kind, KvHead, PartHead, RecipeRef, RunFields, RunHead,
@@ -206,6 +206,11 @@ pub(super) fn footer() -> Footer {
     Footer { tail: 4096, root: state.ledger.root(), state, rewritten_chain: None }
 }
 
+fn vector_entry() -> VectorEntry {
+    let (namespace, embedder) = (NamespaceId(16), "e5".to_owned());
+    VectorEntry { id: 3, bytes: 70_000, namespace, embedder, dimensions: 384, count: 40, upto: Seqno(900) }
+}
+
 pub(super) fn manifest_state() -> State {
     State {
         format: FORMAT,
@@ -223,6 +228,7 @@ pub(super) fn manifest_state() -> State {
         next_table: 5,
         next_rewritten: SegmentId::REWRITTEN_MIN + 6,
         erased: totals(),
+        vectors: VectorList { files: vec![vector_entry()], upto: Seqno(900), next: 4 },
     }
 }
 
