@@ -313,6 +313,16 @@ impl Store {
         &self.0.core
     }
 
+    /// Writes all vectors that are committed into files, one for each embedder of a namespace, and builds their graphs; waits
+    /// until that is done. Left alone, a thread does so as vectors come, and merges files that are not much larger than what
+    /// comes: this is for whoever has brought in many and wants the searches after it to be as fast as they get.
+    ///
+    /// # Errors
+    /// `Invalid` in a store open for reading; `Unavailable`, `Poisoned`.
+    pub fn settle_vectors(&self) -> Result<()> {
+        self.0.vectors.flush(&self.0.core, true)
+    }
+
     #[cfg(test)]
     pub(crate) fn vectors(&self) -> &Arc<Floor> {
         &self.0.vectors

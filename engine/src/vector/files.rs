@@ -62,7 +62,7 @@ struct Change {
 impl Floor {
     /// A floor over the files that the manifest lists.
     pub(crate) fn open(core: &Core) -> Arc<Self> {
-        let floor = Arc::new_cyclic(|me| Self { me: me.clone(), ..Self::default() });
+        let floor = Self::empty();
         let list = core.vectors.clone();
         match open_files(core, &list) {
             Ok(partitions) => {

@@ -66,6 +66,11 @@ pub(crate) struct Floor {
 }
 
 impl Floor {
+    /// A floor that has seen nothing of the log.
+    pub(super) fn empty() -> Arc<Self> {
+        Arc::new_cyclic(|me| Self { me: me.clone(), ..Self::default() })
+    }
+
     /// The last record whose vectors are in their partitions.
     pub(super) fn upto(&self) -> Seqno {
         Seqno(self.upto.load(Ordering::Acquire))

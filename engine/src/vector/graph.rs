@@ -22,6 +22,7 @@ use crate::vector::writer::GraphBytes;
 /// Vectors of a file that are worth a graph.
 pub(super) const GRAPH_ROWS_MIN: usize = 20_000;
 /// No neighbour.
+#[cfg(any(test, feature = "graphs"))]
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A vector by how near it is.

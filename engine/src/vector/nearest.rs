@@ -70,7 +70,6 @@ impl Ord for Candidate {
 struct Kept {
     score: f32,
     item: Item,
-    part: u32,
 }
 
 impl PartialEq for Kept {
@@ -337,7 +336,7 @@ impl Looking<'_> {
                 continue;
             }
             if lives(self.core, self.namespace, &item, self.upto)? {
-                best.push(Kept { score, item, part });
+                best.push(Kept { score, item });
             } else if let Some(segment) = levels.segments.get(part as usize) {
                 segment.note_dead(at, self.upto);
             }

@@ -35,12 +35,10 @@ pub(super) struct Segment {
     dead_count: AtomicUsize,
 }
 
-/// What a vector is like, beside its bytes.
+/// A vector's dot product with itself, and how far off its codes are.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
-    /// The dot product with itself.
     pub(super) square: f32,
-    pub(super) scale: f32,
     pub(super) error: f32,
 }
 
@@ -159,7 +157,7 @@ impl Segment {
     pub(super) fn scale(&self, at: usize) -> Checked<Scale> {
         let bytes = self.section(SCALES, SCALE_BYTES * at..SCALE_BYTES * (at + 1))?;
         let part = |n: usize| f32::from_bits(number(&bytes[4 * n..4 * n + 4]) as u32);
-        Ok(Scale { square: part(0), scale: part(1), error: part(2) })
+        Ok(Scale { square: part(0), error: part(2) })
     }
 
     /// The scales of all vectors.

@@ -2,6 +2,9 @@
 
 #![cfg(not(annals_shuttle))]
 
+#[path = "file_tests.rs"]
+mod files;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -96,6 +99,10 @@ fn a_search_gives_what_a_model_gives_whatever_was_put_replaced_deleted_or_reopen
         if numbers.below(400) == 0 {
             store.close().unwrap();
             store = Store::open_with("s", options(&io)).unwrap();
+        }
+        if numbers.below(150) == 0 {
+            let all = numbers.below(3) == 0;
+            store.vectors().flush(store.core(), all).unwrap();
         }
         let which = numbers.below(2) as usize;
         let space = store.namespace(["a", "b"][which]).unwrap();
