@@ -27,7 +27,8 @@ struct Clusters {
 impl Clusters {
     fn new(count: usize, dimensions: usize) -> Self {
         let mut all = Self { state: 0x9e37_79b9_7f4a_7c15, centres: Vec::new() };
-        all.centres = (0..count.div_ceil(100)).map(|_| (0..dimensions).map(|_| all.normal()).collect()).collect();
+        all.centres =
+            (0..count.div_ceil(100)).map(|_| (0..dimensions).map(|_| all.normal()).collect()).collect();
         all
     }
 
@@ -147,7 +148,10 @@ fn main() {
     let opened = began.elapsed();
     let _ = space.nearest(EMBEDDER, &queries[0], &Search::default()).unwrap();
     let grown = status("RssAnon") + status("RssFile") - before;
-    println!("opened                       {opened:?}, first search after {:?}, {grown:.0} KB more resident", began.elapsed());
+    println!(
+        "opened                       {opened:?}, first search after {:?}, {grown:.0} KB more resident",
+        began.elapsed()
+    );
 
     let wanted = Search::default();
     let exact = Search { exact: true, ..wanted };

@@ -65,5 +65,5 @@ pub use trace::{
     RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame,
     Verified,
 };
-pub use vector::{Found, Owner, Search};
 pub use upkeep::{BackupReport, Diagnosis, Finding, Lost, RepairReport, Sharing, diagnose, repair, restore};
+pub use vector::{Found, Owner, Search};

@@ -336,7 +336,9 @@ impl Store {
 /// Bytes of every file of a store.
 fn disk_bytes(core: &Core) -> Result<u64> {
     let mut total = 0;
-    for dir in [core.paths.root().to_path_buf(), core.paths.segments(), core.paths.tables(), core.paths.vectors()] {
+    for dir in
+        [core.paths.root().to_path_buf(), core.paths.segments(), core.paths.tables(), core.paths.vectors()]
+    {
         if core.io.stat(&dir)?.is_none() {
             continue;
         }

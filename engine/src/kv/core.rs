@@ -23,8 +23,8 @@ use crate::log::queue::Durability;
 use crate::log::record::{Kind, Logical, SpaceHead};
 use crate::log::segments::{Segments, lock};
 use crate::log::writer::Sink as _;
-use crate::sync::{Mutex, OnceLock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Mutex, OnceLock};
 
 /// How a store is opened.
 #[derive(Debug, Clone)]

@@ -183,7 +183,8 @@ impl State {
         let counts = self.tables.iter().flat_map(|table| [table.id, table.bytes]).chain([self.next_table]);
         let counts = counts.chain(self.erased.all());
         let files = &self.vectors;
-        let counts = counts.chain(files.files.iter().flat_map(|file| [file.id, file.bytes, file.count, file.upto.0]));
+        let counts =
+            counts.chain(files.files.iter().flat_map(|file| [file.id, file.bytes, file.count, file.upto.0]));
         let counts = counts.chain([files.upto.0, files.next]);
         let mut states = clean.map(|clean| &clean.state).chain([&self.covers_state]);
         places.into_iter().all(|at| at <= 2 * u64::from(u32::MAX))

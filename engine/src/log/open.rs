@@ -12,9 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, Lock, Open, ReadMode};
 use crate::log::cursor::{Batch, Cursor, account, next_seqno};
-use crate::log::layout::{
-    Footer, LogState, SEGMENT_HEADER_BYTES, Salt, SegmentHeader, chain_digest,
-};
+use crate::log::layout::{Footer, LogState, SEGMENT_HEADER_BYTES, Salt, SegmentHeader, chain_digest};
 use crate::log::manifest::{self, Manifest, SegmentEntry, SharedManifest, State};
 use crate::log::paths::{Paths, parse_manifest, parse_segment};
 use crate::log::queue::Queue;

@@ -3,11 +3,12 @@
 
 use crate::codec::{self, CodecError};
 use crate::ids::Seqno;
-use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, COUNT_MAX, ChainDigest, LogState, RawRecord};
 use crate::log::erased::{Erased, ErasedBatches};
+use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, COUNT_MAX, ChainDigest, LogState, RawRecord};
 use crate::log::ledger::{Frontier, Node, leaf_hash, record_hash};
 use crate::log::record::{
-    BodyRef, EmbeddingHead, FrameHead, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead, group_of,
+    BodyRef, EmbeddingHead, FrameHead, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead,
+    group_of,
 };
 use crate::log::totals::Totals;
 

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{Io, Open, ReadMode};
 use crate::log::layout::{
-    BatchHeader, SEGMENT_FORMAT, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeader,
+    BatchHeader, Footer, LogState, SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeader,
     chain_digest,
 };
 use crate::log::manifest::{Clean, SegmentEntry, SharedManifest, TableEntry};

@@ -11,8 +11,7 @@ use crate::kv::embeddings;
 use crate::kv::write::{BatchWriter, Packed};
 use crate::log::queue::Durability;
 use crate::log::record::{
-    BodyRef, EMBEDDINGS_MAX, FrameHead, INLINE_BYTES_MAX, Kind, PartHead, RunFields,
-    RunHead, SnapshotHead,
+    BodyRef, EMBEDDINGS_MAX, FrameHead, INLINE_BYTES_MAX, Kind, PartHead, RunFields, RunHead, SnapshotHead,
 };
 use crate::log::ticket::Ticket;
 use crate::sync::MutexGuard;

@@ -7,7 +7,9 @@ use crate::ids::{Seqno, StoreId};
 use crate::kv::core::Options;
 use crate::log::manifest::State;
 use crate::log::open::{Damage, find, scan};
-use crate::log::paths::{Paths, SOCKET, SOCKET_NEXT, parse_manifest, parse_segment, parse_table, parse_vector_file};
+use crate::log::paths::{
+    Paths, SOCKET, SOCKET_NEXT, parse_manifest, parse_segment, parse_table, parse_vector_file,
+};
 use crate::replay::VerifyReport;
 use crate::store::Store;
 use crate::upkeep::salvage::salvage;
@@ -189,7 +191,8 @@ fn files(
     for dir in [paths.segments(), paths.tables(), paths.vectors()] {
         let names = if io.stat(&dir)?.is_some() { io.list(&dir)? } else { Vec::new() };
         for name in names {
-            let (segment, table, vectors) = (parse_segment(&name), parse_table(&name), parse_vector_file(&name));
+            let (segment, table, vectors) =
+                (parse_segment(&name), parse_table(&name), parse_vector_file(&name));
             let (ours, listed) = if dir == paths.segments() {
                 (segment.is_some(), state.is_none_or(|s| s.segments.iter().any(|e| Some(e.id) == segment)))
             } else if dir == paths.tables() {

@@ -226,7 +226,10 @@ fn a_walk_goes_by_the_bytes_of_the_file() {
     };
     let segment = Segment::open(&io, path, store, &entry, ReadMode::Mapped).unwrap();
     for (at, (item, vector)) in vectors.iter().enumerate() {
-        assert_eq!((segment.item(at).unwrap(), &*segment.row(at).unwrap()), (item.clone(), vector.as_slice()));
+        assert_eq!(
+            (segment.item(at).unwrap(), &*segment.row(at).unwrap()),
+            (item.clone(), vector.as_slice())
+        );
         assert_eq!(segment.scale(at).unwrap().square, squares[at]);
     }
     for _ in 0..50 {

@@ -188,7 +188,11 @@ impl Floor {
         let partitions = read(&self.partitions).clone();
         // Of several searches that met it, the first has done it.
         let still = partitions.values().any(|partition| {
-            partition.levels().segments.iter().any(|segment| core.paths.vector_file(segment.entry.id) == *path)
+            partition
+                .levels()
+                .segments
+                .iter()
+                .any(|segment| core.paths.vector_file(segment.entry.id) == *path)
         });
         if still {
             self.lose_all(core, damage);
@@ -214,7 +218,11 @@ fn note(core: &Core, damage: Damage) {
 fn open_files(core: &Core, list: &VectorList) -> std::result::Result<Partitions, Damage> {
     let dir = core.paths.vectors();
     if list.upto > core.index.visible() {
-        return Err(Damage { file: dir, offset: 0, what: "the vectors are of a longer log than this".into() });
+        return Err(Damage {
+            file: dir,
+            offset: 0,
+            what: "the vectors are of a longer log than this".into(),
+        });
     }
     let mut found: std::collections::BTreeMap<PartitionId, (u32, Vec<Arc<Segment>>)> = Default::default();
     for entry in &list.files {
@@ -223,7 +231,11 @@ fn open_files(core: &Core, list: &VectorList) -> std::result::Result<Partitions,
         let id = PartitionId { namespace: entry.namespace, embedder: entry.embedder.as_str().into() };
         let (dimensions, segments) = found.entry(id).or_insert((entry.dimensions, Vec::new()));
         if *dimensions != entry.dimensions {
-            return Err(Damage { file: path, offset: 0, what: "it has other dimensions than the one before".into() });
+            return Err(Damage {
+                file: path,
+                offset: 0,
+                what: "it has other dimensions than the one before".into(),
+            });
         }
         segments.push(Arc::new(segment));
     }

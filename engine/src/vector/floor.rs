@@ -209,7 +209,10 @@ impl Floor {
                     }
                 }
                 names.get(space).cloned().ok_or_else(|| {
-                    Error::new(ErrorKind::Damaged, format!("a vector is of keyspace {space}, and there is none"))
+                    Error::new(
+                        ErrorKind::Damaged,
+                        format!("a vector is of keyspace {space}, and there is none"),
+                    )
                 })?
             }
         };

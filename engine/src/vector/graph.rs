@@ -137,7 +137,11 @@ impl<'a> Upper<'a> {
 
 /// The graph of these vectors; `None` where they are too few, where this program is built without hnsw_rs, or once
 /// `stop` says so.
-pub(super) fn build(vectors: &[(Item, Vec<f32>)], squares: &[f32], stop: &dyn Fn() -> bool) -> Option<GraphBytes> {
+pub(super) fn build(
+    vectors: &[(Item, Vec<f32>)],
+    squares: &[f32],
+    stop: &dyn Fn() -> bool,
+) -> Option<GraphBytes> {
     if vectors.len() < GRAPH_ROWS_MIN {
         return None;
     }
@@ -204,7 +208,10 @@ mod built {
                     entry.get_or_insert(at as u32);
                 }
                 let near = point.get_neighborhood_id();
-                let near = near.iter().take(level + 1).map(|level| level.iter().map(|near| near.d_id as u32).collect());
+                let near = near
+                    .iter()
+                    .take(level + 1)
+                    .map(|level| level.iter().map(|near| near.d_id as u32).collect());
                 *lists.get_mut(at)? = near.collect();
             }
         }

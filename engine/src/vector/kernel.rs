@@ -4,7 +4,10 @@
 //! one fixed order. So a score, and what passes a threshold, does not depend on the machine. [`dot_bytes`] is exact anyway.
 //!
 //! Invariant: a kernel is chosen once, by what the processor says it has; vectors of unequal lengths count as far as the shorter goes.
-#![expect(unsafe_code, reason = "the processor's vector instructions are unsafe functions; this file holds nothing else")]
+#![expect(
+    unsafe_code,
+    reason = "the processor's vector instructions are unsafe functions; this file holds nothing else"
+)]
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -97,11 +100,11 @@ pub(crate) fn codes(bytes: &[u8]) -> &[i8] {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        __m256, __m256i, __m512i, _mm256_add_epi32, _mm256_cvtepi8_epi16, _mm256_fmadd_ps, _mm256_loadu_ps,
-        _mm256_loadu_si256, _mm256_madd_epi16, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_storeu_ps,
-        _mm256_storeu_si256, _mm512_add_epi32, _mm512_cvtepi8_epi16, _mm512_fmadd_ps, _mm512_loadu_ps,
-        _mm512_madd_epi16, _mm512_reduce_add_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps,
-        _mm_loadu_si128,
+        __m256, __m256i, __m512i, _mm_loadu_si128, _mm256_add_epi32, _mm256_cvtepi8_epi16, _mm256_fmadd_ps,
+        _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_setzero_ps, _mm256_setzero_si256,
+        _mm256_storeu_ps, _mm256_storeu_si256, _mm512_add_epi32, _mm512_cvtepi8_epi16, _mm512_fmadd_ps,
+        _mm512_loadu_ps, _mm512_madd_epi16, _mm512_reduce_add_epi32, _mm512_setzero_ps, _mm512_setzero_si512,
+        _mm512_storeu_ps,
     };
 
     use super::{LANES, dot_bytes_portable, finish};

@@ -134,7 +134,10 @@ impl Header {
     fn check(&self, file_bytes: u64) -> Result<(), CodecError> {
         let fault = |what: &str| Err(CodecError::Header(what.into()));
         let (count, dimensions) = (u64::from(self.count), u64::from(self.dimensions));
-        if self.count > COUNT_MAX || dimensions == 0 || dimensions > crate::kv::embeddings::DIMENSIONS_MAX as u64 {
+        if self.count > COUNT_MAX
+            || dimensions == 0
+            || dimensions > crate::kv::embeddings::DIMENSIONS_MAX as u64
+        {
             return fault("it claims more vectors or dimensions than there can be");
         }
         let mut end = HEADER_BYTES as u64;
@@ -146,13 +149,21 @@ impl Header {
         }
         let slots = count * u64::from(self.slots.0) * 4;
         let fixed = [(SEQNOS, 8 * count), (OWNER_ENDS, 4 * count), (SCALES, SCALE_BYTES as u64 * count)];
-        let fixed = fixed.into_iter().chain([(CODES, dimensions * count), (ROWS, 4 * dimensions * count), (GRAPH, slots)]);
+        let fixed = fixed.into_iter().chain([
+            (CODES, dimensions * count),
+            (ROWS, 4 * dimensions * count),
+            (GRAPH, slots),
+        ]);
         for (section, len) in fixed {
             if self.sections[section].1 != len {
                 return fault("a section has another length than its vectors need");
             }
         }
-        if self.slots.0 > 1024 || self.slots.1 > 1024 || self.levels > 64 || (slots > 0 && self.entry >= self.count) {
+        if self.slots.0 > 1024
+            || self.slots.1 > 1024
+            || self.levels > 64
+            || (slots > 0 && self.entry >= self.count)
+        {
             return fault("its graph cannot be one");
         }
         if self.file_bytes() != file_bytes {

@@ -27,6 +27,6 @@ mod tests;
 mod writer;
 
 pub(crate) use floor::Floor;
+pub use item::{Found, Owner, Search};
 pub(crate) use nearest::nearest;
 pub(crate) use source::vectors_at;
-pub use item::{Found, Owner, Search};

@@ -247,7 +247,12 @@ impl Looking<'_> {
     }
 
     /// The vectors of a file that may be near enough.
-    fn scan(&self, segment: &Segment, part: usize, query: &Coded) -> std::result::Result<Vec<Candidate>, Damage> {
+    fn scan(
+        &self,
+        segment: &Segment,
+        part: usize,
+        query: &Coded,
+    ) -> std::result::Result<Vec<Candidate>, Damage> {
         let scales = segment.scales()?;
         let dimensions = segment.header.dimensions as usize;
         let slack = slack(dimensions);

@@ -21,7 +21,8 @@ pub(super) fn code(vector: &[f32]) -> Coded {
     let greatest = vector.iter().fold(0.0f32, |most, x| most.max(x.abs()));
     let scale = (f64::from(greatest) / length / 127.0) as f32;
     let step = f64::from(scale) * length;
-    let codes: Vec<i8> = vector.iter().map(|x| (f64::from(*x) / step).round().clamp(-127.0, 127.0) as i8).collect();
+    let codes: Vec<i8> =
+        vector.iter().map(|x| (f64::from(*x) / step).round().clamp(-127.0, 127.0) as i8).collect();
     let left = vector.iter().zip(&codes).map(|(x, code)| {
         let left = f64::from(*x) / length - f64::from(*code) * f64::from(scale);
         left * left
@@ -64,7 +65,13 @@ mod tests {
                 let mut vector = || -> Vec<f32> {
                     let length = 10f32.powf(8.0 * next());
                     (0..dimensions)
-                        .map(|at| if round % 3 == 0 && at == 0 { length } else { length * (next() + round as f32 / 30.0) })
+                        .map(|at| {
+                            if round % 3 == 0 && at == 0 {
+                                length
+                            } else {
+                                length * (next() + round as f32 / 30.0)
+                            }
+                        })
                         .collect()
                 };
                 let (a, b) = (vector(), vector());

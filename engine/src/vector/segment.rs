@@ -16,7 +16,8 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::vector::item::{Item, OwnerId};
 use crate::vector::kernel::{codes, floats};
 use crate::vector::layout::{
-    BLOCK_BYTES, CODES, GRAPH, GRAPH_UPPER, Header, OWNER_ENDS, OWNERS, ROWS, SCALE_BYTES, SCALES, SEQNOS, block_crc,
+    BLOCK_BYTES, CODES, GRAPH, GRAPH_UPPER, Header, OWNER_ENDS, OWNERS, ROWS, SCALE_BYTES, SCALES, SEQNOS,
+    block_crc,
 };
 
 /// See the module.
@@ -49,18 +50,32 @@ impl Segment {
     ///
     /// # Errors
     /// Where it is missing, cut, of another store or not what was listed.
-    pub(super) fn open(io: &dyn Io, path: &Path, store: StoreId, entry: &VectorEntry, mode: ReadMode) -> Checked<Self> {
+    pub(super) fn open(
+        io: &dyn Io,
+        path: &Path,
+        store: StoreId,
+        entry: &VectorEntry,
+        mode: ReadMode,
+    ) -> Checked<Self> {
         let wrong = |offset: u64, what: String| Damage { file: path.to_path_buf(), offset, what };
         let file = io.open(path, Open::Read).map_err(|e| wrong(0, e.to_string()))?;
         let bytes = mode.whole(&*file).map_err(|e| wrong(0, e.to_string()))?;
         let header = Header::decode(&bytes, bytes.len() as u64).map_err(|e| wrong(0, e.to_string()))?;
-        let named = (header.store, header.id, header.namespace, header.dimensions, u64::from(header.count), header.upto);
+        let named = (
+            header.store,
+            header.id,
+            header.namespace,
+            header.dimensions,
+            u64::from(header.count),
+            header.upto,
+        );
         let listed = (store, entry.id, entry.namespace, entry.dimensions, entry.count, entry.upto);
         if named != listed {
             return Err(wrong(0, "it is another file than the one that is listed".into()));
         }
         let at = header.sums_at() as usize;
-        let (sums, crc) = bytes.get(at..).and_then(|rest| rest.split_last_chunk::<4>()).unwrap_or((&[], &[0; 4]));
+        let (sums, crc) =
+            bytes.get(at..).and_then(|rest| rest.split_last_chunk::<4>()).unwrap_or((&[], &[0; 4]));
         if block_crc(store, entry.id, usize::MAX, sums) != u32::from_le_bytes(*crc) {
             return Err(wrong(at as u64, "the checksum of its checksums is another".into()));
         }
@@ -92,7 +107,8 @@ impl Segment {
 
     /// Whether a vector is known to be dead as of a record. What was noted as of a later one says nothing.
     pub(super) fn is_dead(&self, at: usize, upto: Seqno) -> bool {
-        let noted = self.dead.get(at / 64).is_some_and(|word| word.load(Ordering::Acquire) & 1 << (at % 64) != 0);
+        let noted =
+            self.dead.get(at / 64).is_some_and(|word| word.load(Ordering::Acquire) & 1 << (at % 64) != 0);
         noted && self.dead_upto.load(Ordering::Acquire) <= upto.0
     }
 
@@ -150,7 +166,8 @@ impl Segment {
             Ok(2) => r.u32().ok().map(|space| OwnerId::Key { space, key: r.rest().into() }),
             _ => None,
         };
-        let owner = owner.ok_or_else(|| self.damage(self.header.sections[OWNERS].0, "it names an owner that is none"))?;
+        let owner = owner
+            .ok_or_else(|| self.damage(self.header.sections[OWNERS].0, "it names an owner that is none"))?;
         Ok(Item { seqno: self.seqno(at)?, owner })
     }
 

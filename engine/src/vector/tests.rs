@@ -33,9 +33,8 @@ impl Numbers {
     /// One of few directions and lengths, so that scores tie; or any.
     fn vector(&mut self, dimensions: usize) -> Vec<f32> {
         let coarse = self.below(2) == 0;
-        let mut vector: Vec<f32> = (0..dimensions)
-            .map(|_| if coarse { self.below(3) as f32 - 1.0 } else { self.unit() })
-            .collect();
+        let mut vector: Vec<f32> =
+            (0..dimensions).map(|_| if coarse { self.below(3) as f32 - 1.0 } else { self.unit() }).collect();
         vector[0] += if vector.iter().all(|x| *x == 0.0) { 1.0 } else { 0.0 };
         vector
     }

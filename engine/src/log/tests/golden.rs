@@ -8,7 +8,7 @@ use crate::codec;
 use crate::log::cursor::{account, for_each_record};
 use crate::log::layout::{BatchHeader, Footer, LogState, RawRecord, SegmentHeader};
 use crate::log::record::{
-    FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead,
+    EmbeddingHead, FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead,
 };
 
 const GOLDEN: &str = include_str!("../../../tests/data/format/golden.hex");
@@ -84,6 +84,7 @@ fn what_is_written_down_reads_as_what_it_says() {
     assert_eq!(FrameHead::parse(&head("frame_ahead")).unwrap(), samples::frame_ahead());
     assert_eq!(PartHead::parse(&head("frame_part")).unwrap(), samples::part());
     assert_eq!(SnapshotHead::parse(&head("snapshot")).unwrap(), samples::snapshot());
+    assert_eq!(EmbeddingHead::parse(&head("embedding")).unwrap(), samples::embedding());
     for (name, first) in [("group_part_first", true), ("group_part_later", false)] {
         let bytes = bytes(name);
         let record = RawRecord::check(&bytes, salt(), OFFSET + 48).unwrap();

@@ -21,8 +21,8 @@ use crate::log::layout::{
 use crate::log::manifest::{self, Manifest, State};
 use crate::log::paths::Paths;
 use crate::log::record::{
-    BodyRef, COMPONENT_BYTES_MAX, EMBEDDINGS_MAX, FrameHead, GroupPart, KV_INLINE_BYTES_MAX, Kind, KvHead,
-    LAYOUT, Logical, PartHead, RecipeRef, RunHead, SKIPPABLE, SnapshotHead, SpaceHead,
+    BodyRef, COMPONENT_BYTES_MAX, EMBEDDINGS_MAX, EmbeddingHead, FrameHead, GroupPart, KV_INLINE_BYTES_MAX,
+    Kind, KvHead, LAYOUT, Logical, PartHead, RecipeRef, RunHead, SKIPPABLE, SnapshotHead, SpaceHead,
 };
 
 /// Every parser of the log on the same bytes; whether it took them.
@@ -114,6 +114,7 @@ fn heads_that_are_cut_or_too_long_are_refused() {
     }
     exact("frame_part", &head("frame_part"), PartHead::parse);
     exact("snapshot", &head("snapshot"), SnapshotHead::parse);
+    exact("embedding", &head("embedding"), EmbeddingHead::parse);
 }
 
 #[test]

@@ -8,17 +8,19 @@ use crate::ids::{BlobId, Link, NamespaceId, RunUid, SegmentId, Seqno, StoreId};
 use crate::io::sim::SimIo;
 use crate::io::{Io, Open};
 use crate::log::batch::BatchBuf;
-use crate::log::layout::{
-    BatchHeader, SEGMENT_FORMAT, Footer, LogState, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, Salt, SegmentHeader,
-    REWRITTEN_FORMAT, chain_digest, seal_record, stamp_record, start_record,
-};
 use crate::log::erased::{Erased, ErasedBatches};
+use crate::log::layout::{
+    BatchHeader, Footer, LogState, REWRITTEN_FORMAT, SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC,
+    Salt, SegmentHeader, chain_digest, seal_record, stamp_record, start_record,
+};
 use crate::log::ledger::{Frontier, Node, leaf_hash, record_hash};
-use crate::log::manifest::{Clean, FORMAT, Manifest, SegmentEntry, State, TableEntry, VectorEntry, VectorList};
+use crate::log::manifest::{
+    Clean, FORMAT, Manifest, SegmentEntry, State, TableEntry, VectorEntry, VectorList,
+};
 use crate::log::paths::Paths;
 use crate::log::record::{
-    BodyRef, FrameHead, GroupPart, GroupRest, HistoryCode, Kind, KvHead, PartHead, RecipeRef, RunFields, RunHead,
-    SnapshotHead, SpaceHead,
+    BodyRef, EmbeddingHead, FrameHead, GroupPart, GroupRest, HistoryCode, Kind, KvHead, PartHead, RecipeRef,
+    RunFields, RunHead, SnapshotHead, SpaceHead,
 };
 use crate::log::totals::Totals;
 use crate::trace::Component;
@@ -145,6 +147,11 @@ pub(super) fn snapshot() -> SnapshotHead {
         state: blob(),
         embeddings: vec![("e5".into(), inline(&[0, 0, 128, 63]))],
     }
+}
+
+pub(super) fn embedding() -> EmbeddingHead {
+    let embeddings = vec![("e5".into(), blob()), ("words".into(), inline(&[0, 0, 128, 63]))];
+    EmbeddingHead { namespace: NamespaceId(16), space: 17, key: b"loan/42".to_vec(), embeddings }
 }
 
 pub(super) fn spaces() -> [SpaceHead; 3] {
@@ -406,6 +413,7 @@ pub(super) fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("frame_ahead", record(Kind::Frame, &frame_ahead().encode(), 1)),
         ("frame_part", record(Kind::FramePart, &part().encode(), 1)),
         ("snapshot", record(Kind::Snapshot, &snapshot().encode(), 1)),
+        ("embedding", record(Kind::Embedding, &embedding().encode(), 1)),
         ("group_part_first", part_record(true)),
         ("group_part_later", part_record(false)),
         ("footer", footer().encode(salt()).unwrap()),
