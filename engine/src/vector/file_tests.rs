@@ -75,6 +75,29 @@ fn files_hold_what_was_in_memory_and_merge_without_what_is_dead() {
     assert_eq!(found(&reader, &query), expected(&model, &query, &all()));
 }
 
+/// More than the index gives at once, so that catching up has to go on where a page ended.
+#[test]
+fn all_that_came_while_nobody_looked_is_found() {
+    let io = SimIo::new(1);
+    let store = Store::open_with("s", options(&io)).unwrap();
+    let space = store.namespace("a").unwrap();
+    let keys = space.keyspace("k", History::Latest).unwrap();
+    for start in (0..3000u32).step_by(300) {
+        let mut batch = space.batch();
+        for at in start..start + 300 {
+            batch.put_embedded(&keys, &at.to_be_bytes(), "", &[("e", &[1.0, at as f32])]);
+        }
+        batch.commit().unwrap();
+    }
+    store.close().unwrap();
+    let reader = Store::open_read_only_with("s", options(&io)).unwrap();
+    assert_eq!(found(&reader, &[1.0, 1.0]).len(), 3000);
+    // What the close wrote down is gone: the log alone has them.
+    files(&io).iter().for_each(|path| io.remove(path).unwrap());
+    let store = Store::open_with("s", options(&io)).unwrap();
+    assert_eq!(found(&store, &[1.0, 1.0]).len(), 3000);
+}
+
 #[test]
 fn whatever_becomes_of_a_file_its_vectors_are_read_again_from_the_log() {
     let io = SimIo::new(1);
