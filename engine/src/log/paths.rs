@@ -62,6 +62,14 @@ impl Paths {
     pub(crate) fn table(&self, id: u64) -> PathBuf {
         self.tables().join(format!("{id:08}.tbl"))
     }
+
+    pub(crate) fn vectors(&self) -> PathBuf {
+        self.root.join("vectors")
+    }
+
+    pub(crate) fn vector_file(&self, id: u64) -> PathBuf {
+        self.vectors().join(format!("{id:08}.vec"))
+    }
 }
 
 /// `MANIFEST-0007`.
@@ -85,4 +93,10 @@ pub(crate) fn parse_segment(name: &str) -> Option<SegmentId> {
 pub(crate) fn parse_table(name: &str) -> Option<u64> {
     let id: u64 = name.strip_suffix(".tbl")?.parse().ok()?;
     (format!("{id:08}.tbl") == name).then_some(id)
+}
+
+/// The id in `00000001.vec`.
+pub(crate) fn parse_vector_file(name: &str) -> Option<u64> {
+    let id: u64 = name.strip_suffix(".vec")?.parse().ok()?;
+    (format!("{id:08}.vec") == name).then_some(id)
 }

@@ -9,6 +9,7 @@
     reason = "the processor's vector instructions are unsafe functions; this file holds nothing else"
 )]
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
 /// Products that are summed beside each other.
@@ -77,6 +78,23 @@ fn finish(mut lanes: [f32; LANES], rest_a: &[f32], rest_b: &[f32]) -> f32 {
 
 fn dot_bytes_portable(a: &[i8], b: &[i8]) -> i32 {
     a.iter().zip(b).map(|(a, b)| i32::from(*a) * i32::from(*b)).sum()
+}
+
+/// The numbers that little-endian bytes hold, without a copy where the machine allows it.
+pub(crate) fn floats(bytes: &[u8]) -> Cow<'_, [f32]> {
+    // SAFETY: any four bytes are a number, and these are only read.
+    let (before, whole, after) = unsafe { bytes.align_to::<f32>() };
+    if cfg!(target_endian = "little") && before.is_empty() && after.is_empty() {
+        return Cow::Borrowed(whole);
+    }
+    let (whole, _) = bytes.as_chunks::<4>();
+    Cow::Owned(whole.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+}
+
+/// Bytes as codes.
+pub(crate) fn codes(bytes: &[u8]) -> &[i8] {
+    // SAFETY: both are one byte, and any byte is a code.
+    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
 }
 
 #[cfg(target_arch = "x86_64")]
