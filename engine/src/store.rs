@@ -20,7 +20,7 @@ use crate::trace::model::{RunInfo, RunSpec, check_text};
 use crate::trace::reader::RunReader;
 use crate::trace::recorder::{Recording, Run, abandon};
 use crate::upkeep::SAMPLING;
-use crate::vector::{Floor, Found, Search, nearest};
+use crate::vector::{Floor, Found, Search, What, nearest};
 
 /// Greatest length of a namespace's or keyspace's name, in bytes.
 const SPACE_NAME_BYTES_MAX: usize = 512;
@@ -334,10 +334,9 @@ impl Store {
     /// # Errors
     /// `Invalid` in a store open for reading; `Unavailable`, `Poisoned`.
     pub fn settle_vectors(&self) -> Result<()> {
-        self.0.vectors.flush(&self.0.core, true)
+        self.0.vectors.flush(&self.0.core, What::All)
     }
 
-    #[cfg(test)]
     pub(crate) fn vectors(&self) -> &Arc<Floor> {
         &self.0.vectors
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::ids::NamespaceId;
+use crate::ids::{NamespaceId, RunUid};
 use crate::kv::core::Core;
 use crate::kv::write::BatchWriter;
 use crate::log::record::{BodyRef, EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX, KV_INLINE_BYTES_MAX};
@@ -31,6 +31,12 @@ pub(crate) trait Finder: Send + Sync + std::fmt::Debug {
     ) -> Result<()>;
     /// Says that vectors were queued.
     fn queued(&self, core: &Arc<Core>);
+    /// Takes the vectors of these dropped runs out of the files, and others whose owners have gone where they are many.
+    /// Durable when this returns.
+    ///
+    /// # Errors
+    /// `Damaged`, `Poisoned`, `Unavailable`: nothing is lost then.
+    fn sweep(&self, core: &Arc<Core>, must_go: &[RunUid]) -> Result<()>;
     /// Ends what runs in the background; nothing is written afterwards.
     fn stop(&self, core: &Arc<Core>);
 }

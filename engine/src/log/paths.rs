@@ -68,7 +68,7 @@ impl Paths {
     }
 
     pub(crate) fn vector_file(&self, id: u64) -> PathBuf {
-        self.vectors().join(format!("{id:08}.vec"))
+        self.vectors().join(vector_file_name(id))
     }
 }
 
@@ -95,8 +95,12 @@ pub(crate) fn parse_table(name: &str) -> Option<u64> {
     (format!("{id:08}.tbl") == name).then_some(id)
 }
 
+pub(crate) fn vector_file_name(id: u64) -> String {
+    format!("{id:08}.vec")
+}
+
 /// The id in `00000001.vec`.
 pub(crate) fn parse_vector_file(name: &str) -> Option<u64> {
     let id: u64 = name.strip_suffix(".vec")?.parse().ok()?;
-    (format!("{id:08}.vec") == name).then_some(id)
+    (vector_file_name(id) == name).then_some(id)
 }

@@ -9,6 +9,7 @@ use super::{Numbers, cosine, expected, options, put};
 use crate::io::Io;
 use crate::io::sim::SimIo;
 use crate::log::manifest::VectorEntry;
+use crate::vector::files::What;
 use crate::vector::item::{Item, OwnerId};
 use crate::vector::quantise::code;
 use crate::vector::segment::Segment;
@@ -33,7 +34,7 @@ fn filled(io: &SimIo) -> (Store, Model, Vec<f32>) {
         let seqno = put(&space, &keys, &key, "e", &vector);
         model.insert(key, (seqno.0, vector));
         if step == 500 || step == 660 {
-            store.vectors().flush(store.core(), false).unwrap();
+            store.vectors().flush(store.core(), What::Due).unwrap();
         }
     }
     (store, model, numbers.vector(DIMENSIONS))
@@ -63,7 +64,7 @@ fn files_hold_what_was_in_memory_and_merge_without_what_is_dead() {
     let nearest = Search { k: 3, min_score: 0.2, ..Search::default() };
     let space = store.namespace("a").unwrap();
     assert_eq!(space.nearest("e", &query, &nearest).unwrap(), expected(&model, &query, &nearest));
-    store.vectors().flush(store.core(), true).unwrap();
+    store.vectors().flush(store.core(), What::All).unwrap();
     assert_eq!(files(&io).len(), 1);
     let partition = store.vectors().partition(space.id, "e").unwrap();
     assert_eq!(partition.levels().segments[0].len(), model.len());
@@ -109,7 +110,7 @@ fn whatever_becomes_of_a_file_its_vectors_are_read_again_from_the_log() {
         assert_eq!(found(&store, &query), wanted, "{what}");
         assert!(!store.rebuilt().is_empty(), "{what} was not noticed");
         // What was made again is written anew, and then all is well.
-        store.vectors().flush(store.core(), false).unwrap();
+        store.vectors().flush(store.core(), What::Due).unwrap();
         store.close().unwrap();
         let store = Store::open_with("s", options(io)).unwrap();
         assert_eq!((found(&store, &query), store.rebuilt()), (wanted.clone(), vec![]), "{what}");
@@ -164,7 +165,7 @@ fn after_any_crash_just_those_vectors_are_found_whose_keys_are_there() {
         let durability = if step % 3 == 0 { crate::Durability::Disk } else { crate::Durability::Process };
         batch.submit_with(durability).unwrap().wait().unwrap();
         if step % 9 == 8 {
-            store.vectors().flush(store.core(), step % 2 == 0).unwrap();
+            store.vectors().flush(store.core(), if step % 2 == 0 { What::All } else { What::Due }).unwrap();
         }
     }
     store.close().unwrap();
@@ -289,7 +290,7 @@ fn a_built_graph_finds_nearly_all_that_a_scan_finds() {
         }
         batch.commit().unwrap();
     }
-    store.vectors().flush(store.core(), true).unwrap();
+    store.vectors().flush(store.core(), What::All).unwrap();
     let partition = store.vectors().partition(space.id, "e").unwrap();
     assert!(partition.levels().segments.iter().any(|segment| segment.header.slots.0 > 0));
     let tenth = |owner: &Owner| matches!(owner, Owner::Key { key, .. } if key[3] % 10 == 0);

@@ -9,19 +9,19 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::ids::Seqno;
+use crate::ids::{NamespaceId, RunUid, Seqno};
 use crate::io::Open;
 use crate::kv::core::Core;
 use crate::kv::view::View;
 use crate::log::manifest::{VectorEntry, VectorList};
 use crate::log::open::{Damage, OpenLog};
-use crate::log::paths::parse_vector_file;
+use crate::log::paths::{parse_vector_file, vector_file_name};
 use crate::log::segments::{lock, read, write};
 use crate::log::ticket::Failure;
 use crate::sync::atomic::Ordering;
 use crate::vector::floor::{Floor, Partitions};
 use crate::vector::graph;
-use crate::vector::item::Item;
+use crate::vector::item::{Item, OwnerId};
 use crate::vector::kernel::dot;
 use crate::vector::partition::{Levels, Partition, PartitionId};
 use crate::vector::segment::Segment;
@@ -34,6 +34,22 @@ pub(super) const FLUSH_ROWS: usize = 4096;
 pub(super) const CLOSE_ROWS: usize = 1024;
 /// A file is merged into the one before it unless that one is at least this many times larger.
 const RATIO: usize = 2;
+/// A sweep writes a file anew once one of so many of its vectors is dead.
+const DEAD_SHARE: usize = 4;
+
+/// What is written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What<'a> {
+    /// What is in memory, beside the files there are.
+    Tail,
+    /// The same, merged with files that are not much larger, and those that lack a graph or are half dead.
+    Due,
+    /// Everything, one file for each partition.
+    All,
+    /// All of the files again in which these dropped runs have vectors, or of which a quarter is dead; nothing where there
+    /// are none.
+    Without(&'a [RunUid]),
+}
 
 /// Why no file was written.
 enum Stopped {
@@ -75,21 +91,22 @@ impl Floor {
             remove_others(core, &list);
         }
         *lock(&floor.files) = list;
+        floor.look_for_graphs();
         floor
     }
 
-    /// Writes down what is in memory, merged with what it is not much smaller than; or all, where that is wanted.
+    /// Writes down what is wanted, without what is dead.
     ///
     /// # Errors
     /// `Unavailable` where the disk refuses; nothing is lost then. `Poisoned`.
-    pub(crate) fn flush(&self, core: &Arc<Core>, all: bool) -> Result<()> {
+    pub(crate) fn flush(&self, core: &Arc<Core>, what: What<'_>) -> Result<()> {
         let mut listed = lock(&self.files);
-        match self.write_down(core, &mut listed, all) {
+        match self.write_down(core, &mut listed, what) {
             Ok(()) => Ok(()),
             Err(Stopped::Other(error)) => Err(error),
             Err(Stopped::Damaged(damage)) => {
                 self.lose_all(core, damage);
-                match self.write_down(core, &mut listed, all) {
+                match self.write_down(core, &mut listed, what) {
                     Ok(()) => Ok(()),
                     Err(Stopped::Other(error)) => Err(error),
                     Err(Stopped::Damaged(damage)) => Err(damage.error()),
@@ -102,7 +119,7 @@ impl Floor {
         &self,
         core: &Arc<Core>,
         listed: &mut VectorList,
-        all: bool,
+        what: What<'_>,
     ) -> std::result::Result<(), Stopped> {
         let log = core.log()?;
         // Keeps what ends meanwhile, as for a search.
@@ -112,18 +129,27 @@ impl Floor {
             let _turn = lock(&self.catching);
             (self.upto(), read(&self.partitions).clone())
         };
+        let mut kept = Vec::with_capacity(partitions.len());
+        for (id, partition) in partitions.iter() {
+            let levels = partition.levels();
+            let keep = self.kept_of(core, id.namespace, &levels, upto, what)?;
+            kept.push((id, partition, levels, keep));
+        }
+        if matches!(what, What::Without(_))
+            && kept.iter().all(|(.., levels, keep)| *keep == levels.segments.len())
+        {
+            return Ok(());
+        }
         sync_log(core, log)?;
         core.io.create_dir_all(&core.paths.vectors()).map_err(Error::from)?;
         let mut list = VectorList { files: Vec::new(), upto, next: listed.next.max(1) };
         let mut changes = Vec::new();
-        for (id, partition) in partitions.iter() {
-            let levels = partition.levels();
-            let keep = if all { 0 } else { kept_of(&levels) };
+        for (id, partition, levels, keep) in kept {
             let mut segments = levels.segments[..keep].to_vec();
             if keep < levels.segments.len() || levels.tail_rows() > 0 {
                 let vectors = living(core, id, &levels, keep, upto, partition.dimensions)?;
                 if !vectors.is_empty() {
-                    segments.push(Arc::new(self.write_file(core, id, &vectors, &mut list)?));
+                    segments.push(Arc::new(self.write_file(core, id, &vectors, what, &mut list)?));
                 }
                 changes.push(Change { partition: partition.clone(), segments: segments.clone() });
             }
@@ -145,9 +171,63 @@ impl Floor {
             partition.replace(segments, upto);
         }
         self.count_tail();
+        self.look_for_graphs();
         remove_others(core, &list);
         *listed = list;
         Ok(())
+    }
+
+    /// How many of a partition's oldest files stay as they are.
+    fn kept_of(
+        &self,
+        core: &Core,
+        namespace: NamespaceId,
+        levels: &Levels,
+        upto: Seqno,
+        what: What<'_>,
+    ) -> std::result::Result<usize, Stopped> {
+        let must_go = match what {
+            What::All => return Ok(0),
+            What::Tail => return Ok(levels.segments.len()),
+            What::Due => return Ok(due_of(levels, cfg!(feature = "graphs") && !self.is_stopped())),
+            What::Without(must_go) => must_go,
+        };
+        for (at, segment) in levels.segments.iter().enumerate() {
+            if is_to_sweep(core, namespace, segment, upto, must_go)? {
+                return Ok(at);
+            }
+        }
+        Ok(levels.segments.len())
+    }
+
+    /// Notes whether some file lacks a graph.
+    fn look_for_graphs(&self) {
+        let partitions = read(&self.partitions).clone();
+        let lacks =
+            |partition: &Arc<Partition>| partition.levels().segments.iter().any(|one| one.lacks_graph());
+        self.lacks_graph.store(partitions.values().any(lacks), Ordering::Relaxed);
+    }
+
+    /// The files in which a run has vectors.
+    ///
+    /// # Errors
+    /// `Damaged`: then its vectors are read from the log again when they are next looked for.
+    pub(crate) fn files_of(&self, namespace: NamespaceId, run: RunUid) -> Result<Vec<String>> {
+        let partitions = read(&self.partitions).clone();
+        let mut files = Vec::new();
+        for (_, partition) in partitions.iter().filter(|(id, _)| id.namespace == namespace) {
+            for segment in &partition.levels().segments {
+                for at in 0..segment.len() {
+                    let item = segment.item(at).map_err(|damage| damage.error())?;
+                    if matches!(item.owner, OwnerId::Snapshot { run: of, .. } if of == run) {
+                        files.push(vector_file_name(segment.entry.id));
+                        break;
+                    }
+                }
+            }
+        }
+        files.sort_unstable();
+        Ok(files)
     }
 
     fn write_file(
@@ -155,6 +235,7 @@ impl Floor {
         core: &Core,
         id: &PartitionId,
         vectors: &[(Item, Vec<f32>)],
+        what: What<'_>,
         list: &mut VectorList,
     ) -> std::result::Result<Segment, Stopped> {
         let number = list.next;
@@ -164,7 +245,11 @@ impl Floor {
         let dimensions = vectors.first().map_or(0, |(_, vector)| vector.len()) as u32;
         let meta =
             Meta { store: core.store, id: number, namespace: id.namespace, upto: list.upto, dimensions };
-        let graph = graph::build(vectors, &squares, &|| self.is_stopped()).unwrap_or_default();
+        // Whoever forgets is not kept waiting for a graph: it is made afterwards.
+        let stop = || {
+            matches!(what, What::Without(_)) || self.is_stopped() || self.waiting.load(Ordering::Acquire) > 0
+        };
+        let graph = graph::build(vectors, &squares, &stop).unwrap_or_default();
         let bytes = writer::write(&*core.io, &path, meta, vectors, &squares, &graph).inspect_err(|_| {
             // What is left of it takes room. Where it cannot go now, the next opening takes it.
             let _ = core.io.remove(&path);
@@ -250,8 +335,8 @@ fn open_files(core: &Core, list: &VectorList) -> std::result::Result<Partitions,
 }
 
 /// How many of the oldest files stay as they are: as many of the newest are merged with the tail as keeps each a good deal
-/// larger than the next, and from the first one on of which half is dead.
-fn kept_of(levels: &Levels) -> usize {
+/// larger than the next, and from the first one on of which half is dead or which should have a graph.
+fn due_of(levels: &Levels, graphs: bool) -> usize {
     let mut size = levels.tail_rows();
     let mut keep = levels.segments.len();
     if size > 0 {
@@ -260,8 +345,33 @@ fn kept_of(levels: &Levels) -> usize {
             size += levels.segments[keep].living();
         }
     }
-    let dead = levels.segments.iter().position(|segment| segment.living() * 2 < segment.len());
-    dead.map_or(keep, |dead| keep.min(dead))
+    let again = levels
+        .segments
+        .iter()
+        .position(|segment| segment.living() * 2 < segment.len() || (graphs && segment.lacks_graph()));
+    again.map_or(keep, |again| keep.min(again))
+}
+
+/// Whether a file is to be written without what is dead in it.
+fn is_to_sweep(
+    core: &Core,
+    namespace: NamespaceId,
+    segment: &Segment,
+    upto: Seqno,
+    must_go: &[RunUid],
+) -> std::result::Result<bool, Stopped> {
+    let mut dead = 0;
+    for at in 0..segment.len() {
+        let item = segment.item(at)?;
+        if matches!(&item.owner, OwnerId::Snapshot { run, .. } if must_go.contains(run)) {
+            return Ok(true);
+        }
+        if segment.is_dead(at, upto) || !lives(core, namespace, &item, upto)? {
+            segment.note_dead(at, upto);
+            dead += 1;
+        }
+    }
+    Ok(dead > 0 && dead * DEAD_SHARE >= segment.len())
 }
 
 /// The vectors of the newer files and of the tail up to a record whose owners still have them.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, Weak};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NamespaceId, Seqno};
+use crate::ids::{NamespaceId, RunUid, Seqno};
 use crate::kv::core::Core;
 use crate::kv::embeddings::Finder;
 use crate::log::manifest::VectorList;
@@ -15,7 +15,7 @@ use crate::log::record::SpaceHead;
 use crate::log::segments::{lock, read, write};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, JoinHandle, Mutex, RwLock};
-use crate::vector::files::{CLOSE_ROWS, FLUSH_ROWS};
+use crate::vector::files::{CLOSE_ROWS, FLUSH_ROWS, What};
 use crate::vector::item::{Item, Owner, OwnerId};
 use crate::vector::partition::{Partition, PartitionId};
 use crate::vector::source::{self, Runs};
@@ -58,6 +58,10 @@ pub(crate) struct Floor {
     pub(super) losses: AtomicU64,
     /// Vectors in memory.
     tail_rows: AtomicUsize,
+    /// Who wants the files to themselves while a graph may be in the making, which then ends.
+    pub(super) waiting: AtomicUsize,
+    /// A large file has no graph.
+    pub(super) lacks_graph: AtomicBool,
     worker: Worker,
     /// Dimensions of vectors on their way into the log, of embedders that have none there yet.
     expected: Mutex<HashMap<PartitionId, usize>>,
@@ -82,6 +86,7 @@ impl Floor {
             return Ok(());
         }
         let mut runs = lock(&self.catching);
+        let _pin = core.pin();
         // Once it is this thread's turn, another one may have done it.
         let visible = core.index.visible();
         let mut after = self.upto();
@@ -157,6 +162,11 @@ impl Floor {
         self.worker.changed.notify_all();
     }
 
+    /// Whether there is a graph to build, and this program can.
+    pub(super) fn wants_graph(&self) -> bool {
+        cfg!(feature = "graphs") && self.lacks_graph.load(Ordering::Relaxed)
+    }
+
     fn io_spawn(&self, core: &Core, body: Box<dyn FnOnce() + Send>) -> Option<JoinHandle<()>> {
         core.io.spawn("annals-vectors", body).ok()
     }
@@ -173,8 +183,9 @@ impl Floor {
                 return;
             }
             // What fails loses nothing, and is tried again when more has come.
-            if self.catch_up(core).is_ok() && self.tail_rows.load(Ordering::Relaxed) >= FLUSH_ROWS {
-                let _ = self.flush(core, false);
+            let much = || self.tail_rows.load(Ordering::Relaxed) >= FLUSH_ROWS || self.wants_graph();
+            if self.catch_up(core).is_ok() && much() {
+                let _ = self.flush(core, What::Due);
             }
         }
     }
@@ -265,7 +276,17 @@ impl Finder for Floor {
         }
         if core.is_writer() && self.tail_rows.load(Ordering::Relaxed) >= CLOSE_ROWS {
             // They are in the log; without a file they are read from there.
-            let _ = self.flush(core, false);
+            let _ = self.flush(core, What::Tail);
         }
+    }
+
+    fn sweep(&self, core: &Arc<Core>, must_go: &[RunUid]) -> Result<()> {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let swept = self.flush(core, What::Without(must_go));
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        if self.wants_graph() {
+            self.wake(core);
+        }
+        swept
     }
 }

@@ -10,7 +10,6 @@
 )]
 
 use std::borrow::Cow;
-use std::sync::OnceLock;
 
 /// Products that are summed beside each other.
 pub(crate) const LANES: usize = 16;
@@ -21,20 +20,18 @@ struct Kernels {
     dot_bytes: fn(&[i8], &[i8]) -> i32,
 }
 
-fn kernels() -> &'static Kernels {
-    static KERNELS: OnceLock<Kernels> = OnceLock::new();
-    KERNELS.get_or_init(|| {
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
-                return Kernels { dot: x86::dot_512, dot_bytes: x86::dot_bytes_512 };
-            }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                return Kernels { dot: x86::dot_256, dot_bytes: x86::dot_bytes_256 };
-            }
+/// What the processor can do is looked up once a process by the standard library.
+fn kernels() -> Kernels {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+            return Kernels { dot: x86::dot_512, dot_bytes: x86::dot_bytes_512 };
         }
-        Kernels { dot: dot_portable, dot_bytes: dot_bytes_portable }
-    })
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            return Kernels { dot: x86::dot_256, dot_bytes: x86::dot_bytes_256 };
+        }
+    }
+    Kernels { dot: dot_portable, dot_bytes: dot_bytes_portable }
 }
 
 /// The dot product of two vectors, in the order that the module describes.

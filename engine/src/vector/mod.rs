@@ -26,6 +26,7 @@ mod source;
 mod tests;
 mod writer;
 
+pub(crate) use files::What;
 pub(crate) use floor::Floor;
 pub use item::{Found, Owner, Search};
 pub(crate) use nearest::nearest;

@@ -13,6 +13,7 @@ use crate::io::{Bytes, Io, Open, ReadMode};
 use crate::log::manifest::VectorEntry;
 use crate::log::open::Damage;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::vector::graph::GRAPH_ROWS_MIN;
 use crate::vector::item::{Item, OwnerId};
 use crate::vector::kernel::{codes, floats};
 use crate::vector::layout::{
@@ -88,6 +89,11 @@ impl Segment {
 
     pub(super) fn len(&self) -> usize {
         self.header.count as usize
+    }
+
+    /// Whether it is large enough for a graph and has none.
+    pub(super) fn lacks_graph(&self) -> bool {
+        self.len() >= GRAPH_ROWS_MIN && self.header.slots.0 == 0
     }
 
     /// Vectors that are not known to be dead.

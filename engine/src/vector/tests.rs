@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::io::sim::SimIo;
+use crate::vector::files::What;
 use crate::{ErrorKind, Found, History, Keyspace, Namespace, Options, Owner, Search, Seqno, Store};
 
 /// Numbers that repeat: xorshift64*.
@@ -101,7 +102,7 @@ fn a_search_gives_what_a_model_gives_whatever_was_put_replaced_deleted_or_reopen
         }
         if numbers.below(150) == 0 {
             let all = numbers.below(3) == 0;
-            store.vectors().flush(store.core(), all).unwrap();
+            store.vectors().flush(store.core(), if all { What::All } else { What::Due }).unwrap();
         }
         let which = numbers.below(2) as usize;
         let space = store.namespace(["a", "b"][which]).unwrap();

@@ -39,3 +39,4 @@ mod streaming;
 mod support;
 mod tapes;
 mod tickets;
+mod vectors;

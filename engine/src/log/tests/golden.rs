@@ -112,7 +112,7 @@ fn a_batch_counts_only_in_its_own_place() {
     let (header, whole) = BatchHeader::check(&batch, salt(), OFFSET).unwrap();
     assert_eq!((header.records, whole.len()), (1, batch.len()));
     assert!(BatchHeader::check(&batch, salt(), OFFSET + 1).is_err());
-    let other = crate::log::layout::Salt::new(STORE, crate::ids::SegmentId(4));
+    let other = crate::log::layout::Salt::new(STORE, SegmentId(4));
     assert!(BatchHeader::check(&batch, other, OFFSET).is_err());
     let mut records = 0;
     for_each_record(&batch, OFFSET, salt(), |at, seqno, record| {
