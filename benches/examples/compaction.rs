@@ -1,8 +1,9 @@
 //! What a compaction does a second, and what it costs whoever works beside it: a store of which 70% is dead is compacted
 //! while one thread records and two read.
 //!
-//! `cargo run --release -p annals-benches --example compaction -- [MIB] [--dir DIR] [--recompress] [--nobody]`; 2048 MiB without MIB; with
-//! `--nobody` nobody works beside it.
+//! `cargo run --release -p annals-benches --example compaction -- [MIB] [--dir DIR] [--recompress] [--nobody] [--restless]`; 2048 MiB without
+//! MIB; with `--nobody` nobody works beside it; with `--restless` the readers do not rest between their reads, so that five threads want all of two
+//! cores.
 #![expect(clippy::print_stdout, reason = "a program that measures and prints")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a measurement fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
@@ -21,6 +22,8 @@ const FRAMES: u64 = 64;
 const FRAME_BYTES: u64 = 16 << 10;
 /// Of ten runs so many are dropped.
 const DEAD_OF_TEN: u64 = 7;
+/// How long a reader rests after each read.
+const REST: Duration = Duration::from_millis(1);
 /// How long writer and readers are measured without a compaction.
 const ALONE: Duration = Duration::from_secs(5);
 
@@ -53,7 +56,7 @@ struct Beside {
     took: Duration,
 }
 
-fn beside(store: &Store, runs: u64, name: &str, work: impl FnOnce()) -> Beside {
+fn beside(store: &Store, runs: u64, name: &str, rest: Duration, work: impl FnOnce()) -> Beside {
     let (done, written) = (AtomicBool::new(false), AtomicU64::new(0));
     let run = begin(store, name);
     let space = store.namespace("default").unwrap();
@@ -82,6 +85,9 @@ fn beside(store: &Store, runs: u64, name: &str, work: impl FnOnce()) -> Beside {
                         let frame = space.run(&format!("r{number}")).unwrap().frame(seq).unwrap();
                         took.push(began.elapsed());
                         assert_eq!(frame.input.len() as u64, FRAME_BYTES);
+                        if !rest.is_zero() {
+                            std::thread::sleep(rest);
+                        }
                     }
                     took
                 })
@@ -110,7 +116,16 @@ fn told(what: &str, beside: &Beside) {
     );
 }
 
-fn measure(path: &Path, bytes: u64, recompress: bool, nobody: bool) {
+/// What is asked for.
+struct Asked {
+    bytes: u64,
+    recompress: bool,
+    nobody: bool,
+    rest: Duration,
+}
+
+fn measure(path: &Path, asked: &Asked) {
+    let Asked { bytes, recompress, nobody, rest } = *asked;
     let store = open(path, Durability::Process);
     let runs = fill(&store.namespace("default").unwrap(), bytes);
     if nobody {
@@ -124,12 +139,15 @@ fn measure(path: &Path, bytes: u64, recompress: bool, nobody: bool) {
         );
         return store.close().unwrap();
     }
+    // What filling it left to be done is not to count: the index' tables, and 2 GB on their way to the disk.
+    std::process::Command::new("sync").status().unwrap();
+    std::thread::sleep(ALONE);
     let before = store.stats().unwrap().disk_bytes;
     println!("{runs} runs, {before} bytes on disk, {DEAD_OF_TEN} of ten dropped");
-    let alone = beside(&store, runs, "alone", || std::thread::sleep(ALONE));
+    let alone = beside(&store, runs, "alone", rest, || std::thread::sleep(ALONE));
     told("alone", &alone);
     let mut done = None;
-    let with = beside(&store, runs, "beside", || {
+    let with = beside(&store, runs, "beside", rest, || {
         let recompress = recompress.then_some(CompactOptions::RECOMPRESS_LEVEL);
         done = Some(store.compact(&CompactOptions { recompress, ..CompactOptions::default() }).unwrap());
     });
@@ -156,16 +174,18 @@ fn live(store: &Store) -> u64 {
 }
 
 fn main() {
-    let (mut mib, mut dir, mut recompress, mut nobody) = (2048, std::env::temp_dir(), false, false);
+    let (mut mib, mut dir) = (2048, std::env::temp_dir());
+    let (mut recompress, mut nobody, mut rest) = (false, false, REST);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
             "--dir" => dir = PathBuf::from(words.next().unwrap()),
             "--recompress" => recompress = true,
             "--nobody" => nobody = true,
+            "--restless" => rest = Duration::ZERO,
             number => mib = number.parse().unwrap_or_else(|_| panic!("{number} is no number of MiB")),
         }
     }
     let dir = tempfile::tempdir_in(dir).unwrap();
-    measure(&dir.path().join("store"), mib << 20, recompress, nobody);
+    measure(&dir.path().join("store"), &Asked { bytes: mib << 20, recompress, nobody, rest });
 }

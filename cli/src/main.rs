@@ -2,9 +2,11 @@
 //!
 //! Layout: `args` (the command line), `verbs` (a file for each), `door` (the one way into the engine), `out`
 //! (everything printed), `failure` (errors and exit codes), `locate` (which store), `address` (`RUN@SEQ`),
-//! `input` and `progress` (reading what is imported), `whole_file` and `junit` (files for the user), `tracefork` (its tapes).
+//! `input` and `progress` (reading what is imported), `whole_file` and `junit` (files for the user), `tracefork` (its tapes),
+//! `allocator` (whose memory is whose).
 
 mod address;
+mod allocator;
 mod args;
 mod door;
 mod editor;
@@ -24,9 +26,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Bodies, frames and replies are allocated on one thread and let go on another, which the system's allocator does slowly.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 fn main() -> ExitCode {
     let cli = match args::Cli::try_parse() {

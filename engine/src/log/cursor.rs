@@ -14,20 +14,24 @@ use crate::log::layout::{
 };
 use crate::log::ledger::Node;
 use crate::log::record::Kind;
+use crate::log::segments::Segment;
 use crate::log::sums::Sums;
 
 /// Bytes read at once.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// Reads whole batches, one after the other, through a bounded window.
+/// Reads whole batches, one after the other, through a bounded window; those of a sealed segment where they are mapped.
 #[derive(Debug)]
 pub(crate) struct Cursor {
     file: Arc<dyn File>,
+    /// Whose map is read, if it has one.
+    sealed: Option<Arc<Segment>>,
     salt: Salt,
     /// Where to stop reading.
     end: u64,
     pub(crate) at: u64,
     window: Vec<u8>,
+    /// Where the window begins; of a map, from where on it was not yet read from the disk.
     window_at: u64,
 }
 
@@ -53,11 +57,41 @@ pub(crate) enum Search<'a> {
 
 impl Cursor {
     pub(crate) fn new(file: Arc<dyn File>, salt: Salt, at: u64, end: u64) -> Self {
-        Self { file, salt, end, at, window: Vec::new(), window_at: at }
+        Self { file, sealed: None, salt, end, at, window: Vec::new(), window_at: at }
+    }
+
+    /// Over a sealed segment's batches.
+    pub(crate) fn sealed(segment: &Arc<Segment>, at: u64, end: u64) -> Self {
+        let sealed = segment.mapped().is_some_and(|map| map.len() as u64 >= end).then(|| segment.clone());
+        Self { sealed, ..Self::new(segment.file.clone(), segment.salt, at, end) }
     }
 
     /// The next batch if it checks and follows `state`; else why not. The cursor then stands where it stood.
     pub(crate) fn next(&mut self, state: &LogState) -> Result<std::result::Result<Batch<'_>, CodecError>> {
+        let (offset, len) = match self.ahead()? {
+            Ok(ahead) => ahead,
+            Err(error) => return Ok(Err(error)),
+        };
+        let header = match BatchHeader::check(self.window_from(offset), self.salt, offset) {
+            Ok((header, _)) => header,
+            Err(error) => return Ok(Err(error)),
+        };
+        if header.first_seqno != state.next_seqno || header.prev != state.chain {
+            return Ok(Err(CodecError::Header("the batch does not follow the one before it".into())));
+        }
+        Ok(self.pass(offset, len))
+    }
+
+    /// The next batch by its length alone, unchecked: for what is checked later.
+    pub(crate) fn glance(&mut self) -> Result<std::result::Result<Batch<'_>, CodecError>> {
+        match self.ahead()? {
+            Ok((offset, len)) => Ok(self.pass(offset, len)),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    /// Where the next batch stands and how long it is; all of it is read then.
+    fn ahead(&mut self) -> Result<std::result::Result<(u64, usize), CodecError>> {
         let offset = self.at;
         self.fill(offset, BATCH_HEADER_BYTES)?;
         let bytes = self.window_from(offset);
@@ -74,15 +108,16 @@ impl Cursor {
             }));
         }
         self.fill(offset, len)?;
-        if let Err(error) = BatchHeader::check(self.window_from(offset), self.salt, offset) {
-            return Ok(Err(error));
-        }
-        if header.first_seqno != state.next_seqno || header.prev != state.chain {
-            return Ok(Err(CodecError::Header("the batch does not follow the one before it".into())));
-        }
+        Ok(Ok((offset, len)))
+    }
+
+    /// The batch at `offset`, behind which the cursor then stands.
+    fn pass(&mut self, offset: u64, len: usize) -> std::result::Result<Batch<'_>, CodecError> {
         self.at = offset + len as u64;
-        let start = (offset - self.window_at) as usize;
-        Ok(Ok(Batch { offset, whole: &self.window[start..start + len], node: None }))
+        let found = self.window_from(offset);
+        let whole = found.get(..len);
+        let short = CodecError::Short { what: "batch", found: found.len(), needed: len };
+        Ok(Batch { offset, whole: whole.ok_or(short)?, node: None })
     }
 
     /// Looks for any later batch that checks, wherever it stands, and gives the greatest synced position that
@@ -201,11 +236,24 @@ impl Cursor {
     }
 
     fn window_from(&self, at: u64) -> &[u8] {
+        if let Some(map) = self.sealed.as_ref().and_then(|segment| segment.mapped()) {
+            return map.get(at as usize..).unwrap_or(&[]);
+        }
         self.window.get((at - self.window_at) as usize..).unwrap_or(&[])
     }
 
     /// Makes the window hold `[at, at + len)` as far as the file goes.
     fn fill(&mut self, at: u64, len: usize) -> Result<()> {
+        if let Some(segment) = &self.sealed {
+            let wanted = at + len as u64;
+            if wanted > self.window_at {
+                let from = self.window_at.max(at);
+                let ahead = (wanted - from).max(WINDOW_BYTES as u64);
+                segment.populate(from, ahead as usize)?;
+                self.window_at = from + ahead;
+            }
+            return Ok(());
+        }
         let held = self.window_at + self.window.len() as u64;
         if at >= self.window_at && at + len as u64 <= held {
             return Ok(());
@@ -232,13 +280,33 @@ pub(crate) fn for_each_record<'a>(
     whole: &'a [u8],
     offset: u64,
     salt: Salt,
+    each: impl FnMut(u64, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
+) -> std::result::Result<(), CodecError> {
+    records(whole, offset, salt, |bytes, at| RawRecord::check(bytes, salt, at), each)
+}
+
+/// As [`for_each_record`], of records that are not checked: for what is checked later.
+pub(crate) fn glance_at_records<'a>(
+    whole: &'a [u8],
+    offset: u64,
+    salt: Salt,
+    each: impl FnMut(u64, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
+) -> std::result::Result<(), CodecError> {
+    records(whole, offset, salt, |bytes, _| RawRecord::glance(bytes), each)
+}
+
+fn records<'a>(
+    whole: &'a [u8],
+    offset: u64,
+    salt: Salt,
+    take: impl Fn(&'a [u8], u64) -> std::result::Result<RawRecord<'a>, CodecError>,
     mut each: impl FnMut(u64, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
 ) -> std::result::Result<(), CodecError> {
     let (_, header) = BatchHeader::peek(whole)?;
     let (mut at, mut seqno) = (BATCH_HEADER_BYTES, header.first_seqno);
     for _ in 0..header.records {
         let rest = whole.get(at..).unwrap_or(&[]);
-        let record = RawRecord::check(rest, salt, offset + at as u64)?;
+        let record = take(rest, offset + at as u64)?;
         let seqnos = match Kind::parse(record.kind, record.layout) {
             Ok(Some(kind)) if kind.is_of_compaction() => match salt.rewritten {
                 true => seqnos_of(&record)?,

@@ -242,16 +242,27 @@ impl<'a> RawRecord<'a> {
 
     /// The record at the front of `bytes`, which stands at `offset`.
     pub(crate) fn check(bytes: &'a [u8], salt: Salt, offset: u64) -> Result<Self, CodecError> {
+        let (crc, whole) = Self::peek(bytes)?;
+        if salt.crc(offset, &whole[4..]) != crc {
+            return Err(CodecError::Header("the record's checksum does not match".into()));
+        }
+        Self::of(whole)
+    }
+
+    /// The record at the front of `bytes` by its length alone, unchecked.
+    pub(crate) fn glance(bytes: &'a [u8]) -> Result<Self, CodecError> {
+        Self::of(Self::peek(bytes)?.1)
+    }
+
+    /// Its checksum and all of it.
+    fn peek(bytes: &'a [u8]) -> Result<(u32, &'a [u8]), CodecError> {
         let mut r = Reader::new(bytes, "record");
         let crc = r.u32()?;
         let len = r.u32()?;
         let Some(whole) = bytes.get(..len as usize).filter(|w| w.len() >= RECORD_HEADER_BYTES) else {
             return Err(CodecError::Short { what: "record", found: bytes.len(), needed: len as usize });
         };
-        if salt.crc(offset, &whole[4..]) != crc {
-            return Err(CodecError::Header("the record's checksum does not match".into()));
-        }
-        Ok(Self { kind: whole[8], layout: whole[9], body: &whole[RECORD_HEADER_BYTES..], bytes: len })
+        Ok((crc, whole))
     }
 }
 

@@ -91,6 +91,16 @@ impl Segment {
         self.map().map(|map| &**map)
     }
 
+    /// Has bytes of a mapped segment read from the disk, before they are looked at.
+    ///
+    /// # Errors
+    /// `Unavailable` where the disk fails or the file was cut.
+    pub(crate) fn populate(&self, from: u64, len: usize) -> Result<()> {
+        let Some(map) = self.map() else { return Ok(()) };
+        let from = usize::try_from(from).unwrap_or(usize::MAX).min(map.len());
+        map.populate(from, len).map_err(|e| crate::io::IoError::new("map", &self.path, e).into())
+    }
+
     /// Reads the bytes from `start` to `end` of a segment, into `out`, whose old content goes.
     ///
     /// # Errors

@@ -60,10 +60,9 @@ fn heads_that_never_end_take_little() {
 
 #[test]
 fn bodies_that_never_end_share_what_all_of_them_may_take() {
-    // Twenty of 40 MiB are more than all bodies may have together: some of them are refused. What is kept of a body doubles as it grows, and the allocator
-    // may keep what it had.
+    // Twenty of 40 MiB are more than all bodies may have together: some of them are refused. What is kept of a body doubles as it grows.
     let body = vec![b'x'; 40 << 20];
-    besieged(&OPEN, 2 * (512 << 10), (512 + 64) << 10, |_, daemon| {
+    besieged(&OPEN, 2 * (512 << 10), 0, |_, daemon| {
         let head = "PUT /v1/databases/1/keys/k HTTP/1.1\r\nhost: HOST\r\ncontent-length: 50000000\r\n\r\n";
         (0..20).map(|_| sent(daemon, head, &body)).collect::<Vec<_>>()
     });
@@ -83,7 +82,7 @@ fn a_length_that_is_announced_takes_nothing_and_one_too_great_is_refused_at_once
 
 #[test]
 fn answers_that_nobody_reads_take_no_more_than_what_they_answer() {
-    besieged(&OPEN, 20 * (8 << 10), 64 << 10, |bench, daemon| {
+    besieged(&OPEN, 20 * (8 << 10), 0, |bench, daemon| {
         let mut setup = bench.connect();
         let long = vec![b'x'; 4 << 20];
         setup.write_all(format!("*3\r\n$3\r\nset\r\n$4\r\nlong\r\n${}\r\n", long.len()).as_bytes()).unwrap();

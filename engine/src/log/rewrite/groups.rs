@@ -7,7 +7,7 @@ use crate::blob::{GROUP_BYTES_MAX, GroupDecoder, GroupId, RestEncoder};
 use crate::codec::CodecError;
 use crate::error::{Error, Result};
 use crate::ids::Place;
-use crate::log::cursor::for_each_record;
+use crate::log::cursor::glance_at_records;
 use crate::log::erased::{Erased, ErasedBatches};
 use crate::log::layout::RawRecord;
 use crate::log::ledger::Node;
@@ -32,13 +32,62 @@ pub(super) enum Plan {
 /// A group of the source at hand.
 #[derive(Debug)]
 struct Group {
+    held: Held,
+    plan: Option<Plan>,
+    /// Offset and length of its last part as written.
+    written: (u32, u32),
+}
+
+/// What a source holds of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Held {
     /// Offset of its last record.
     last: u32,
     /// The raw bytes that it has.
     has: Vec<Range<u32>>,
-    plan: Option<Plan>,
-    /// Offset and length of its last part as written.
-    written: (u32, u32),
+}
+
+/// What records say of groups and of the ledger.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Seen {
+    groups: HashMap<GroupId, Held>,
+    leaves: u64,
+    /// The batch at hand has a leaf.
+    has_leaf: bool,
+}
+
+impl Seen {
+    fn record(&mut self, at: u64, record: &RawRecord<'_>) -> std::result::Result<(), CodecError> {
+        match Kind::parse(record.kind, record.layout)? {
+            None => {}
+            Some(Kind::GroupPart) => {
+                let part = GroupPart::parse(record.body)?;
+                let end = part.raw_start.saturating_add(part.raw_len);
+                self.note(part.group, at, std::iter::once(0..end).collect());
+            }
+            Some(Kind::GroupRest) => {
+                let rest = GroupRest::parse(record.body)?;
+                self.note(rest.group, at, rest.ranges);
+            }
+            Some(Kind::Erased) => self.has_leaf |= !Erased::parse(record.body)?.nodes.is_empty(),
+            Some(Kind::ErasedBatches) => {
+                let node = ErasedBatches::parse(record.body)?.node;
+                let leaves = node.as_ref().map_or(Ok(0), Node::leaves)?;
+                self.leaves = self.leaves.saturating_add(leaves);
+            }
+            Some(_) => self.has_leaf = true,
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, id: u64, at: u64, has: Vec<Range<u32>>) {
+        // What stands in a segment is named by 32 bits.
+        self.groups.insert(GroupId(id), Held { last: at as u32, has });
+    }
+
+    fn batch_ends(&mut self) {
+        self.leaves = self.leaves.saturating_add(u64::from(std::mem::take(&mut self.has_leaf)));
+    }
 }
 
 /// See the module.
@@ -46,54 +95,68 @@ pub(super) struct Groups<'a> {
     keep: &'a dyn Keep,
     recompress: Option<i32>,
     known: HashMap<GroupId, Group>,
+    /// Leaves of the source by the first look at it.
+    leaves: u64,
+    /// What the records said that were checked since.
+    checked: Seen,
     decoder: GroupDecoder,
     encoder: Option<RestEncoder>,
 }
 
 impl<'a> Groups<'a> {
     pub(super) fn new(keep: &'a dyn Keep, recompress: Option<i32>) -> Self {
-        Self { keep, recompress, known: HashMap::new(), decoder: GroupDecoder::default(), encoder: None }
+        let (known, checked) = (HashMap::new(), Seen::default());
+        Self { keep, recompress, known, leaves: 0, checked, decoder: GroupDecoder::default(), encoder: None }
     }
 
-    /// Looks a source through for its groups, whose records all stand in it; gives the number of its first leaf.
+    /// Looks a source through for its groups, whose records all stand in it; gives the number of its first leaf. Nothing is checked here: that what
+    /// was seen is what the checked records say is found by [`Groups::settle`].
     pub(super) fn survey(&mut self, source: &Source) -> Result<u64> {
-        self.known.clear();
-        let mut leaves = 0u64;
-        source.each_batch(&mut |batch, _| {
-            let mut has_leaf = false;
-            for_each_record(batch.whole, batch.offset, source.segment.salt, |at, _, record| {
-                match Kind::parse(record.kind, record.layout)? {
-                    None => {}
-                    Some(Kind::GroupPart) => {
-                        let part = GroupPart::parse(record.body)?;
-                        let end = part.raw_start.saturating_add(part.raw_len);
-                        self.note(part.group, at as u32, std::iter::once(0..end).collect());
-                    }
-                    Some(Kind::GroupRest) => {
-                        let rest = GroupRest::parse(record.body)?;
-                        self.note(rest.group, at as u32, rest.ranges);
-                    }
-                    Some(Kind::Erased) => has_leaf |= !Erased::parse(record.body)?.nodes.is_empty(),
-                    Some(Kind::ErasedBatches) => {
-                        let node = ErasedBatches::parse(record.body)?.node;
-                        leaves = leaves.saturating_add(node.as_ref().map_or(Ok(0), Node::leaves)?);
-                    }
-                    Some(_) => has_leaf = true,
-                }
-                Ok(())
+        let mut seen = Seen::default();
+        source.glance(&mut |batch| {
+            glance_at_records(batch.whole, batch.offset, source.segment.salt, |at, _, record| {
+                seen.record(at, &record)
             })
             .map_err(|e| Error::damaged(&source.segment.path, batch.offset, e))?;
-            leaves = leaves.saturating_add(u64::from(has_leaf));
+            seen.batch_ends();
             Ok(())
         })?;
-        source.footer.state.ledger.leaves.checked_sub(leaves).ok_or_else(|| {
+        let group = |(id, held)| (id, Group { held, plan: None, written: (0, 0) });
+        self.known = seen.groups.into_iter().map(group).collect();
+        (self.leaves, self.checked) = (seen.leaves, Seen::default());
+        source.footer.state.ledger.leaves.checked_sub(seen.leaves).ok_or_else(|| {
             let what = "it has more leaves than the ledger after it";
             Error::damaged(&source.segment.path, source.footer.tail, what)
         })
     }
 
-    fn note(&mut self, id: u64, last: u32, has: Vec<Range<u32>>) {
-        self.known.insert(GroupId(id), Group { last, has, plan: None, written: (0, 0) });
+    /// Takes in a checked record of the source.
+    pub(super) fn checked(&mut self, at: u64, record: &RawRecord<'_>) -> std::result::Result<(), CodecError> {
+        self.checked.record(at, record)
+    }
+
+    /// A batch of the source is at its end.
+    pub(super) fn batch_ends(&mut self) {
+        self.checked.batch_ends();
+    }
+
+    /// The source is at its end: what was planned by the first look must hold by what was checked.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub(super) fn settle(&self, source: &Source) -> Result<()> {
+        let checked = &self.checked;
+        let same =
+            |(id, held): (&GroupId, &Held)| self.known.get(id).is_some_and(|known| known.held == *held);
+        let all = checked.groups.len() == self.known.len() && checked.groups.iter().all(same);
+        match all && checked.leaves == self.leaves {
+            true => Ok(()),
+            false => Err(Error::damaged(
+                &source.segment.path,
+                source.footer.tail,
+                "it reads differently each time",
+            )),
+        }
     }
 
     fn group(&mut self, id: GroupId) -> std::result::Result<&mut Group, CodecError> {
@@ -110,7 +173,7 @@ impl<'a> Groups<'a> {
                 let named = joined(keep.group(id));
                 let held = |range: &Range<u32>| {
                     range.start < range.end
-                        && group.has.iter().any(|has| has.start <= range.start && range.end <= has.end)
+                        && group.held.has.iter().any(|has| has.start <= range.start && range.end <= has.end)
                 };
                 if !named.iter().all(held) {
                     let what = format!("bytes of group {} that are still named are not in it", id.0);
@@ -118,7 +181,7 @@ impl<'a> Groups<'a> {
                 }
                 match named {
                     none if none.is_empty() => Plan::Drop,
-                    all if all == group.has && !anew => Plan::Copy,
+                    all if all == group.held.has && !anew => Plan::Copy,
                     some => Plan::Encode(some),
                 }
             }
@@ -128,7 +191,7 @@ impl<'a> Groups<'a> {
 
     /// Whether a record stands in the place of the record of a group at this offset.
     pub(super) fn stands(&mut self, id: GroupId, offset: u32) -> std::result::Result<bool, CodecError> {
-        let last = self.group(id)?.last;
+        let last = self.group(id)?.held.last;
         Ok(match self.plan(id)? {
             Plan::Drop => false,
             Plan::Copy => true,
@@ -137,7 +200,7 @@ impl<'a> Groups<'a> {
     }
 
     pub(super) fn is_last(&self, id: GroupId, offset: u32) -> bool {
-        self.known.get(&id).is_some_and(|group| group.last == offset)
+        self.known.get(&id).is_some_and(|group| group.held.last == offset)
     }
 
     /// Copies a record of a group that stays whole.

@@ -5,7 +5,8 @@
 //! that lives whole is copied part by part; of another the living ranges are decoded and encoded anew, in one record.
 //!
 //! Invariants: the sources are only read, and every batch of them is checked; nothing lists the new segment before the
-//! caller does; what was written is read again before it is given back, and has the sources' leaves. Memory holds a
+//! caller does; what was written is read again before it is given back, and has the sources' leaves. Each source is looked at
+//! twice: for its groups, unchecked, and then batch by batch, checked, which must come to the same. Memory holds a
 //! window of the file that is read, one of that which is written, a batch, and where each living record went.
 
 use std::ops::Range;
@@ -173,7 +174,8 @@ impl Work<'_> {
         let first_leaf = self.groups.survey(source)?;
         self.collapse.begins(first_leaf);
         self.tally.get_or_insert_with(|| Tally::new(first_leaf));
-        source.each_batch(&mut |batch, header| self.batch(&source.segment, batch, header))
+        source.each_batch(&mut |batch, header| self.batch(&source.segment, batch, header))?;
+        self.groups.settle(source)
     }
 
     fn batch(&mut self, segment: &Segment, batch: &Batch<'_>, header: &BatchHeader) -> Result<()> {
@@ -183,6 +185,7 @@ impl Work<'_> {
         let (lives, groups) = (&mut self.lives, &mut self.groups);
         for_each_record(batch.whole, batch.offset, segment.salt, |at, seqno, record| {
             sums.record(seqno, &record)?;
+            groups.checked(at, &record)?;
             lives.push(match Kind::parse(record.kind, record.layout)? {
                 // What nobody knows cannot be told from what was forgotten.
                 None | Some(Kind::Erased | Kind::ErasedBatches) => false,
@@ -194,6 +197,7 @@ impl Work<'_> {
             Ok(())
         })
         .map_err(damaged)?;
+        self.groups.batch_ends();
         let node = sums.node().map_err(damaged)?;
         self.tally.as_mut().map_or(Ok(()), |tally| tally.add(&sums)).map_err(damaged)?;
         if self.lives.contains(&true) {

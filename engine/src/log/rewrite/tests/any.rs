@@ -132,8 +132,8 @@ fn compare(before: &All, raw: &BTreeMap<u64, Vec<u8>>, sim: &SimIo, keep: &Chanc
     }
     // What stands in the files, as bytes and decoded; and of what went, all that stays nowhere.
     let files: Vec<Vec<u8>> = sim.files().iter().map(|path| sim.read(path).unwrap()).collect();
-    let there = files.iter().chain(raw_after.values()).map(Vec::as_slice);
-    let there = rows(there);
+    let decoded = rows(raw_after.values().map(Vec::as_slice));
+    let there = rows(files.iter().map(Vec::as_slice));
     // A row that begins in a living record may end in the checksum after it: the recipes of two runs are often alike, and once the next byte was, too.
     let records = living.iter().map(|told| {
         let name = format!("{:08}.seg", told.place.segment.0);
@@ -155,7 +155,11 @@ fn compare(before: &All, raw: &BTreeMap<u64, Vec<u8>>, sim: &SimIo, keep: &Chanc
                 .find_map(|(path, bytes)| Some((path, bytes.windows(16).position(|window| window == row)?)));
             format!("{row:?} of {of:?} is still there, in {file:?}")
         };
-        assert!(zeros > 6 || !there.contains(row), "{}", stands());
+        assert!(zeros > 6 || !decoded.contains(row), "{}", stands());
+        // Letters that no match covers stand next to each other in a compressed text: thirteen of a living one and the next three once spelled a row of
+        // a dead one, which had begun alike. So text is looked for where it is decoded, noise in the files as well.
+        let text = row.iter().all(|byte| (b'a'..=b'h').contains(byte));
+        assert!(zeros > 6 || text || !there.contains(row), "{}", stands());
     }
 }
 
