@@ -6,11 +6,12 @@
 //! Layout: `proxy` (listening, exchanges, recording, replaying), `program` (the child process: its
 //! environment, its output, its end), `nondet` (what it reads of clocks and randomness), `session` (both together, as a run), `share` (several recorders of one store), `daemon` (a store
 //! served to Redis clients), `otlp` (traces of others as runs), `resp` (what both speak), `look`
-//! (recorded exchanges as a person wants to see them), `align` (two runs side by side), `rules` (a file of the user's own), [`mod@inspect`] (a program before it is recorded). With the feature `middleware` a program of one's own records and replays itself ([`middleware`]). Without a socket, functions of bytes alone:
+//! (recorded exchanges as a person wants to see them), `align` (two runs side by side), `rules` (a file of the user's own), `embeddings` (vectors of texts, from others), [`mod@inspect`] (a program before it is recorded). With the feature `middleware` a program of one's own records and replays itself ([`middleware`]). Without a socket, functions of bytes alone:
 //! [`providers`] (what is known of model providers), [`redact`] (what must not reach the disk) and [`profiles`] (what a reader is shown of what did).
 
 mod align;
 mod daemon;
+mod embeddings;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -37,6 +38,7 @@ pub use daemon::{
     Began, ConfiguredToken, Log, Rights, Serving, ServingError, Token, make_token, revoke_token, serve,
     tokens,
 };
+pub use embeddings::{EMBEDDINGS_VARIABLES, Embeddings, EmbeddingsOptions};
 pub use look::{Failing, failing, new_part, new_tool_results, plain_answer};
 pub use nondet::{Captured, NondetError};
 pub use otlp::is_ingested;

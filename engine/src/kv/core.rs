@@ -117,6 +117,8 @@ pub(crate) struct Core {
     pub(crate) compacting: Mutex<()>,
     /// Serialises what must look before it writes: names of spaces.
     pub(crate) spaces: Mutex<()>,
+    /// The same for what agents remember.
+    pub(crate) remembering: Mutex<()>,
     /// The last opening for writing followed a crash.
     pub(crate) recovered: bool,
     closed: AtomicBool,
@@ -189,6 +191,7 @@ impl Core {
             fence: Arc::default(),
             compacting: Mutex::new(()),
             spaces: Mutex::new(()),
+            remembering: Mutex::new(()),
             recovered,
             closed: AtomicBool::new(false),
             newest_ns: AtomicU64::new(state.newest_ns),
@@ -228,6 +231,7 @@ impl Core {
             fence: Arc::default(),
             compacting: Mutex::new(()),
             spaces: Mutex::new(()),
+            remembering: Mutex::new(()),
             recovered: false,
             closed: AtomicBool::new(false),
             newest_ns: AtomicU64::new(0),

@@ -29,6 +29,15 @@ impl Identity {
         format!("{}/", encoded(self.tenant.as_deref()))
     }
 
+    /// Its parts, by the names that entries have for them.
+    pub(super) fn parts(&self) -> [(&'static str, Option<&str>); 3] {
+        [
+            ("tenant", self.tenant.as_deref()),
+            ("principal", self.principal.as_deref()),
+            ("conversationId", self.conversation.as_deref()),
+        ]
+    }
+
     /// # Errors
     /// `Invalid` for one whose name is too long.
     pub(super) fn check(&self) -> Result<String> {

@@ -67,6 +67,25 @@ impl Js {
         }
     }
 
+    /// Gives the texts in it, in their order: those of keys and numbers, too.
+    pub(super) fn each_text(&self, each: &mut dyn FnMut(&str)) {
+        let mut waiting: Vec<(Option<&Vec<u16>>, &Self)> = vec![(None, self)];
+        while let Some((key, value)) = waiting.pop() {
+            if let Some(key) = key {
+                each(&String::from_utf16_lossy(key));
+            }
+            match value {
+                Self::Text(units) => each(&String::from_utf16_lossy(units)),
+                Self::Number(number) => each(&number_text(*number)),
+                Self::Array(items) => waiting.extend(items.iter().rev().map(|item| (None, item))),
+                Self::Object(members) => {
+                    waiting.extend(members.iter().rev().map(|(key, value)| (Some(key), value)));
+                }
+                Self::Null | Self::Bool(_) => {}
+            }
+        }
+    }
+
     /// Whether it counts as true in a condition.
     pub(super) fn is_truthy(&self) -> bool {
         match self {
@@ -99,12 +118,28 @@ impl Js {
                     }
                 }
             }
-            other => other.put_json(None, out),
+            other => other.put_json(out),
         }
     }
 
-    /// Appends what JSON.stringify gives, with so many spaces for each level of indentation.
-    pub(super) fn put_json(&self, indent: Option<usize>, out: &mut Vec<u16>) {
+    /// Appends what JSON.stringify gives.
+    pub(super) fn put_json(&self, out: &mut Vec<u16>) {
+        self.put_json_within(None, usize::MAX, out);
+    }
+
+    /// Appends what JSON.stringify gives, with so many spaces for each level of indentation, unless that makes more than so many units: indentation
+    /// grows with the square of the depth, which whoever wrote the text decides. Says whether it was appended.
+    pub(super) fn put_indented(&self, width: usize, units_max: usize, out: &mut Vec<u16>) -> bool {
+        let before = out.len();
+        let fits = self.put_json_within(Some(width), before.saturating_add(units_max), out);
+        if !fits {
+            out.truncate(before);
+        }
+        fits
+    }
+
+    /// Stops, and says so, where what is written gets longer than `most`.
+    fn put_json_within(&self, indent: Option<usize>, most: usize, out: &mut Vec<u16>) -> bool {
         enum Step<'a> {
             Value(&'a Js),
             Items(&'a [Js], bool),
@@ -119,6 +154,9 @@ impl Js {
             }
         };
         while let Some(step) = steps.pop() {
+            if out.len() > most {
+                return false;
+            }
             match step {
                 Step::Value(Self::Null) => push(out, "null"),
                 Step::Value(Self::Bool(value)) => push(out, if *value { "true" } else { "false" }),
@@ -172,6 +210,7 @@ impl Js {
                 },
             }
         }
+        out.len() <= most
     }
 }
 
@@ -452,7 +491,7 @@ mod tests {
 
     fn again(text: &str) -> String {
         let mut out = Vec::new();
-        Js::parse(text).unwrap().put_json(None, &mut out);
+        Js::parse(text).unwrap().put_json(&mut out);
         String::from_utf16(&out).unwrap()
     }
 

@@ -2,29 +2,38 @@
 //!
 //! An entry belongs to an [`Identity`] and has an id there; shapes and rules are those of agentfootprint 9.62.0's `MemoryStore`, read from its sources.
 //! Entries stand in the keyspace `annals.memory` under the identity's name, a zero byte and the id; how often and when each was looked at, what was
-//! said of it, and signatures that were seen stand in keyspaces beside it, so that a look never writes the entry again.
+//! said of it, signatures that were seen, and cards of words stand in keyspaces beside it, so that a look never writes the entry again.
 //!
 //! Invariant: nothing of one tenant is ever given to another; of one identity nothing to another of its tenant, unless a search asks for all its
 //! conversations.
 
 mod decay;
+mod embed;
 mod entry;
 mod identity;
 mod js;
 mod ops;
 mod projection;
+mod rank;
+mod recall;
+mod told;
+mod words;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
 pub use decay::Decay;
+pub use embed::Embedder;
 pub use entry::Entry;
 pub use identity::Identity;
 pub use projection::{Projection, render};
+pub use recall::Keep;
+pub use told::told;
+pub use words::Words;
 
 use crate::error::{Error, Result};
-use crate::kv::{History, Keyspace, ScanRange};
+use crate::kv::{History, Keyspace, KvBatch, ScanRange};
 use crate::store::Namespace;
 
 /// Entries of a page, unless told, and at most.
@@ -39,11 +48,13 @@ pub const THRESHOLD: f32 = 0.7;
 pub struct Memory {
     space: Namespace,
     entries: Keyspace,
+    /// Cards of the entries that are of the embedder that is built in.
+    words: Keyspace,
     looks: Keyspace,
     feedback: Keyspace,
     signatures: Keyspace,
-    /// Held while something is looked at and then written.
-    changing: std::sync::Arc<crate::sync::Mutex<()>>,
+    /// What each identity was told since its last snapshot.
+    recalled: Keyspace,
 }
 
 /// How often an entry was looked at since it was put, and when last.
@@ -94,6 +105,12 @@ pub struct Wanted<'a> {
     pub across: bool,
 }
 
+impl Wanted<'_> {
+    fn count(&self) -> usize {
+        if self.k == 0 { 10 } else { self.k }
+    }
+}
+
 /// An entry that was found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hit {
@@ -101,7 +118,7 @@ pub struct Hit {
     pub entry: Entry,
     /// The name of the identity that it belongs to.
     pub identity: String,
-    /// Cosine of the angle between its vector and the one asked for.
+    /// Cosine of the angle between its vector and the one asked for; of the embedder that is built in, the share of the question that it holds.
     pub score: f32,
 }
 
@@ -115,10 +132,11 @@ impl Namespace {
         Ok(Memory {
             space: self.clone(),
             entries: keyspace("annals.memory")?,
+            words: keyspace("annals.memory.words")?,
             looks: keyspace("annals.memory.looks")?,
             feedback: keyspace("annals.memory.feedback")?,
             signatures: keyspace("annals.memory.signatures")?,
-            changing: std::sync::Arc::default(),
+            recalled: keyspace("annals.memory.recalled")?,
         })
     }
 }

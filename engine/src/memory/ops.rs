@@ -1,5 +1,7 @@
 //! What can be done with entries: kept, looked at, listed, searched, rated, forgotten. One rule of agentfootprint's store each.
 
+use super::rank::rank;
+use super::words::Card;
 use super::*;
 use crate::log::segments::lock;
 use crate::vector::kernel::dot;
@@ -8,7 +10,7 @@ use crate::vector::kernel::dot;
 const KEYS_AT_ONCE: usize = 256;
 
 impl Memory {
-    fn now_ms(&self) -> i64 {
+    pub(super) fn now_ms(&self) -> i64 {
         (self.entries.core.io.now_ns() / 1_000_000) as i64
     }
 
@@ -18,7 +20,7 @@ impl Memory {
     /// `Invalid`, `Damaged`, `Unavailable`, `Poisoned`.
     pub fn get(&self, identity: &Identity, id: &str) -> Result<Option<Entry>> {
         let key = key(&identity.check()?, id);
-        let _changing = lock(&self.changing);
+        let _changing = self.changing();
         let Some(mut entry) = self.living(&key)? else { return Ok(None) };
         let mut looks = self.looks_at(&key, &entry)?;
         looks.count += 1;
@@ -47,15 +49,35 @@ impl Memory {
         if parsed.is_empty() {
             return Ok(());
         }
-        parsed.iter().try_for_each(check_vector)?;
-        let _changing = lock(&self.changing);
+        let cards: Vec<Option<Card>> = parsed.iter().map(checked).collect::<Result<_>>()?;
+        let _changing = self.changing();
         let mut batch = self.space.batch();
-        for (entry, text) in parsed.iter().zip(entries) {
-            let key = key(&name, &entry.id);
-            batch.put(&self.entries, &key, text.as_bytes().to_vec());
-            batch.delete(&self.looks, &key);
+        for ((entry, card), text) in parsed.iter().zip(cards).zip(entries) {
+            self.add(&mut batch, &key(&name, &entry.id), text, card)?;
         }
         batch.commit().map(drop)
+    }
+
+    /// Adds an entry to a batch, with all that is kept beside it.
+    pub(super) fn add(&self, batch: &mut KvBatch, key: &[u8], text: &str, card: Option<Card>) -> Result<()> {
+        batch.put(&self.entries, key, text.as_bytes().to_vec());
+        batch.delete(&self.looks, key);
+        match card {
+            Some(card) => {
+                batch.put(&self.words, key, card.bytes());
+            }
+            // What was there may have been of the embedder that is built in.
+            None if self.words.get(key)?.is_some() => {
+                batch.delete(&self.words, key);
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Held while something is looked at and then written: by all who do so in this store.
+    pub(super) fn changing(&self) -> crate::sync::MutexGuard<'_, ()> {
+        lock(&self.entries.core.remembering)
     }
 
     /// Keeps an entry if the one that is there has this version; 0: if there is none.
@@ -64,16 +86,15 @@ impl Memory {
     /// As [`Memory::put`].
     pub fn put_if_version(&self, identity: &Identity, text: &str, expected: u64) -> Result<Applied> {
         let entry = Entry::parse(text)?;
-        check_vector(&entry)?;
+        let card = checked(&entry)?;
         let key = key(&identity.check()?, &entry.id);
-        let _changing = lock(&self.changing);
+        let _changing = self.changing();
         let current = self.living(&key)?.map(|entry| entry.version);
         if current.unwrap_or(0) != expected {
             return Ok(Applied { applied: false, current });
         }
         let mut batch = self.space.batch();
-        batch.put(&self.entries, &key, text.as_bytes().to_vec());
-        batch.delete(&self.looks, &key);
+        self.add(&mut batch, &key, text, card)?;
         batch.commit()?;
         Ok(Applied { applied: true, current: None })
     }
@@ -114,9 +135,9 @@ impl Memory {
     /// `Invalid`, `Unavailable`, `Poisoned`.
     pub fn delete(&self, identity: &Identity, id: &str) -> Result<()> {
         let key = key(&identity.check()?, id);
-        let _changing = lock(&self.changing);
+        let _changing = self.changing();
         let mut batch = self.space.batch();
-        for keyspace in [&self.entries, &self.looks, &self.feedback] {
+        for keyspace in [&self.entries, &self.words, &self.looks, &self.feedback] {
             batch.delete(keyspace, &key);
         }
         batch.commit().map(drop)
@@ -128,9 +149,11 @@ impl Memory {
     /// `Invalid`, `Damaged`, `Unavailable`, `Poisoned`.
     pub fn forget(&self, identity: &Identity) -> Result<u64> {
         let prefix = format!("{}\0", identity.check()?);
-        let _changing = lock(&self.changing);
+        let _changing = self.changing();
         let mut ended = 0;
-        for keyspace in [&self.entries, &self.looks, &self.feedback, &self.signatures] {
+        for keyspace in
+            [&self.entries, &self.words, &self.looks, &self.feedback, &self.signatures, &self.recalled]
+        {
             loop {
                 let keys: Vec<Vec<u8>> = keyspace
                     .scan(ScanRange::prefix(prefix.as_bytes()))
@@ -178,7 +201,7 @@ impl Memory {
             return Ok(());
         }
         let key = key(&identity.check()?, id);
-        let _changing = lock(&self.changing);
+        let _changing = self.changing();
         let mut said = self.said(&key)?.unwrap_or_default();
         said.sum += usefulness.clamp(-1.0, 1.0);
         said.count += 1;
@@ -199,49 +222,57 @@ impl Memory {
     /// # Errors
     /// `Invalid` for a vector that is none, and where entries that could be found were made by another embedder, which it names; `Damaged`, `Unavailable`.
     pub fn search(&self, identity: &Identity, vector: &[f32], wanted: &Wanted<'_>) -> Result<Vec<Hit>> {
-        let own = format!("{}\0", identity.check()?);
-        let prefix = if wanted.across { identity.tenant_prefix() } else { own };
+        let prefix = scope(identity, wanted)?;
         let length = squared(vector)?;
         let least = wanted.min_score.unwrap_or(THRESHOLD);
         let mut hits = Vec::new();
-        let mut others: BTreeMap<String, u64> = BTreeMap::new();
+        let mut others: BTreeSet<String> = BTreeSet::new();
+        let mut lengths: BTreeSet<usize> = BTreeSet::new();
         let mut asked = 0u64;
         self.each(&prefix, &mut |key, entry| {
-            let Some(own) = entry.embedding.as_deref().filter(|own| own.len() == vector.len()) else {
+            let Some(own) = entry.embedding.as_deref().filter(|_| has_tier(&entry, wanted.tiers)) else {
                 return Ok(());
             };
-            if !has_tier(&entry, wanted.tiers) {
-                return Ok(());
-            }
             if let (Some(asked), Some(of)) = (wanted.embedder, &entry.embedder)
                 && asked != of
             {
-                *others.entry(of.clone()).or_default() += 1;
+                others.insert(of.clone());
+                return Ok(());
+            }
+            if own.len() != vector.len() {
+                lengths.insert(own.len());
                 return Ok(());
             }
             asked += 1;
             let score = cosine(vector, own, length);
             if score >= least {
-                let identity =
-                    String::from_utf8_lossy(key.split(|byte| *byte == 0).next().unwrap_or_default())
-                        .into_owned();
-                hits.push(Hit { entry, identity, score });
+                hits.push(Hit { entry, identity: identity_of(&key), score });
             }
             Ok(())
         })?;
-        if let (Some(embedder), Some((other, _)), 0) = (wanted.embedder, others.first_key_value(), asked) {
-            let what = format!(
-                "the question's vector is of the embedder {embedder:?}, what is remembered of {other:?}: ask with the embedder that it was written with"
-            );
-            return Err(Error::invalid(what));
+        if let (Some(embedder), 0) = (wanted.embedder, asked) {
+            if let Some(length) = lengths.first() {
+                let what = format!(
+                    "the question's vector has {} numbers, those of {embedder:?} that are remembered {length}",
+                    vector.len()
+                );
+                return Err(Error::invalid(what));
+            }
+            if let Some(other) = others.first() {
+                return Err(mismatch(embedder, other));
+            }
         }
-        rank(&mut hits);
-        hits.truncate(if wanted.k == 0 { 10 } else { wanted.k });
+        let mut hits = rank(hits);
+        hits.truncate(wanted.count());
         Ok(hits)
     }
 
     /// Calls `each` with every entry under a prefix that is there, by key.
-    fn each(&self, prefix: &str, each: &mut dyn FnMut(Vec<u8>, Entry) -> Result<()>) -> Result<()> {
+    pub(super) fn each(
+        &self,
+        prefix: &str,
+        each: &mut dyn FnMut(Vec<u8>, Entry) -> Result<()>,
+    ) -> Result<()> {
         let now = self.now_ms();
         for found in self.entries.scan(ScanRange::prefix(prefix.as_bytes())) {
             let (key, value) = found?;
@@ -253,7 +284,7 @@ impl Memory {
         Ok(())
     }
 
-    fn living(&self, key: &[u8]) -> Result<Option<Entry>> {
+    pub(super) fn living(&self, key: &[u8]) -> Result<Option<Entry>> {
         let Some(value) = self.entries.get(key)? else { return Ok(None) };
         let now = self.now_ms();
         Ok(Some(parsed(&value)?).filter(|entry| !entry.is_expired(now)))
@@ -273,35 +304,11 @@ impl Memory {
     }
 }
 
-/// By score, ties by id as JavaScript compares texts; one that answers from another that was found, too, right behind it and all that rank with it.
-fn rank(hits: &mut [Hit]) {
-    let roots: Vec<(f32, bool)> = hits
-        .iter()
-        .map(|hit| {
-            let sources = hits.iter().filter(|other| {
-                hit.entry.derived_from.iter().any(|id| {
-                    *id == other.entry.id || *id == format!("{}/{}", other.identity, other.entry.id)
-                })
-            });
-            let root = sources.map(|source| source.score).reduce(f32::max);
-            root.map_or((hit.score, false), |root| (root, true))
-        })
-        .collect();
-    let mut keyed: Vec<((f32, bool), Hit)> = roots.into_iter().zip(hits.iter().cloned()).collect();
-    keyed.sort_by(|((a, a_derived), one), ((b, b_derived), other)| {
-        let ids = || one.entry.id.encode_utf16().cmp(other.entry.id.encode_utf16());
-        b.total_cmp(a).then(a_derived.cmp(b_derived)).then(other.score.total_cmp(&one.score)).then_with(ids)
-    });
-    for (place, (_, hit)) in hits.iter_mut().zip(keyed) {
-        *place = hit;
-    }
-}
-
-fn key(identity: &str, id: &str) -> Vec<u8> {
+pub(super) fn key(identity: &str, id: &str) -> Vec<u8> {
     [identity.as_bytes(), b"\0", id.as_bytes()].concat()
 }
 
-fn has_tier(entry: &Entry, tiers: &[String]) -> bool {
+pub(super) fn has_tier(entry: &Entry, tiers: &[String]) -> bool {
     tiers.is_empty() || entry.tier.as_ref().is_some_and(|tier| tiers.contains(tier))
 }
 
@@ -310,15 +317,34 @@ fn parsed(text: &[u8]) -> Result<Entry> {
     Entry::parse(text)
 }
 
-fn json(value: &impl Serialize) -> Result<Vec<u8>> {
+pub(super) fn json(value: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|e| Error::bug(e.to_string()))
 }
 
-fn check_vector(entry: &Entry) -> Result<()> {
-    match &entry.embedding {
-        None => Ok(()),
-        Some(vector) => squared(vector).map(drop),
+/// Refuses an entry whose vector is none; gives the card of one of the embedder that is built in.
+pub(super) fn checked(entry: &Entry) -> Result<Option<Card>> {
+    if let Some(vector) = &entry.embedding {
+        squared(vector)?;
     }
+    (entry.embedder.as_deref() == Some(Words::ID)).then(|| Card::of(entry)).transpose()
+}
+
+/// What is said where a question and what could answer it are of different embedders.
+pub(super) fn mismatch(asked: &str, kept: &str) -> Error {
+    Error::invalid(format!(
+        "the question's vector is of the embedder {asked:?}, what is remembered of {kept:?}: ask with the embedder that it was written with"
+    ))
+}
+
+/// What the keys begin with among which a search looks.
+pub(super) fn scope(identity: &Identity, wanted: &Wanted<'_>) -> Result<String> {
+    let own = format!("{}\0", identity.check()?);
+    Ok(if wanted.across { identity.tenant_prefix() } else { own })
+}
+
+/// The name of the identity whose key this is.
+pub(super) fn identity_of(key: &[u8]) -> String {
+    String::from_utf8_lossy(key.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
 }
 
 /// The square of a vector's length.

@@ -6,6 +6,9 @@ use super::js::{Js, push};
 /// UTF-16 units of a query in a header; of a longer one, one less and an ellipsis.
 const QUERY_UNITS_MAX: usize = 80;
 
+/// UTF-16 units of a whole snapshot with indentation; a longer one is given without.
+const FULL_UNITS_MAX: usize = 16 << 20;
+
 /// Which part of a snapshot is handed over.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -96,7 +99,11 @@ pub fn render(snapshot: &str, projection: Projection, score: f32) -> Option<Stri
             }
             Some(narrative) => narrative.put_text(&mut out),
         },
-        Projection::Full => snapshot.put_json(Some(2), &mut out),
+        Projection::Full => {
+            if !snapshot.put_indented(2, FULL_UNITS_MAX, &mut out) {
+                snapshot.put_json(&mut out);
+            }
+        }
     }
     Some(String::from_utf16_lossy(&out))
 }
@@ -128,7 +135,7 @@ fn decision(decision: &Js, out: &mut Vec<u16>) {
     }
     if let Some(evidence) = decision.get("evidence").filter(|evidence| evidence.is_truthy()) {
         push(out, "; evidence: ");
-        evidence.put_json(None, out);
+        evidence.put_json(out);
     }
 }
 
@@ -137,7 +144,7 @@ fn tool(call: &Js, out: &mut Vec<u16>) {
     put(call.get("name"), out);
     push(out, "(");
     match call.get("args") {
-        Some(args) => args.put_json(None, out),
+        Some(args) => args.put_json(out),
         None => push(out, "undefined"),
     }
     push(out, ") \u{2192} ");

@@ -27,6 +27,7 @@ mod poison;
 mod read_modes;
 mod readers;
 mod reading;
+mod recall;
 mod recording;
 mod refusals;
 mod repair;

@@ -5,22 +5,22 @@ use annals::io::sim::SimIo;
 use annals::memory::{Identity, Memory, Projection, Wanted, render};
 use annals::{Options, Store};
 
-const MONDAY: &str = r#"{"query":"Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.","finalContent":"Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.","iterations":1,"decisions":[{"stageId":"classify-risk","chosen":"rejected","rule":"Marginal credit","evidence":{"creditScore":580,"threshold":600}},{"stageId":"pick-reason","chosen":"credit-too-low","rule":"Credit below floor","evidence":{"creditScore":580,"incomeAboveFloor":true}}],"toolCalls":[{"name":"lookupCreditBureau","args":{"applicationId":"42"},"resultPreview":"{ \"score\": 580, \"bureau\": \"experian\" }","errored":false}],"durationMs":1840,"tokenUsage":{"input":1200,"output":180}}"#;
+pub(crate) const MONDAY: &str = r#"{"query":"Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.","finalContent":"Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.","iterations":1,"decisions":[{"stageId":"classify-risk","chosen":"rejected","rule":"Marginal credit","evidence":{"creditScore":580,"threshold":600}},{"stageId":"pick-reason","chosen":"credit-too-low","rule":"Credit below floor","evidence":{"creditScore":580,"incomeAboveFloor":true}}],"toolCalls":[{"name":"lookupCreditBureau","args":{"applicationId":"42"},"resultPreview":"{ \"score\": 580, \"bureau\": \"experian\" }","errored":false}],"durationMs":1840,"tokenUsage":{"input":1200,"output":180}}"#;
 
 /// A store whose clock is the simulator's.
-fn opened(sim: &SimIo) -> Store {
+pub(crate) fn opened(sim: &SimIo) -> Store {
     Store::open_with("s", Options { io: std::sync::Arc::new(sim.clone()), ..Options::default() }).unwrap()
 }
 
-fn memory(sim: &SimIo) -> Memory {
+pub(crate) fn memory(sim: &SimIo) -> Memory {
     opened(sim).namespace("n").unwrap().memory().unwrap()
 }
 
-fn identity(tenant: &str, conversation: &str) -> Identity {
+pub(crate) fn identity(tenant: &str, conversation: &str) -> Identity {
     Identity { tenant: Some(tenant.into()), principal: None, conversation: Some(conversation.into()) }
 }
 
-fn entry(id: &str, more: &str) -> String {
+pub(crate) fn entry(id: &str, more: &str) -> String {
     format!("{{\"id\":\"{id}\",\"value\":{MONDAY},\"version\":1{more}}}")
 }
 
@@ -134,16 +134,27 @@ fn what_only_answers_from_another_stands_behind_it() {
             &entry("snap-1", ",\"embedding\":[0,1],\"metadata\":{\"derivedFrom\":\"t/_/app-42/snap-1\"}"),
         )
         .unwrap();
+    // One more follow-up, which was told the first.
+    memory
+        .put(&friday, &entry("snap-2", ",\"embedding\":[0.01,1],\"metadata\":{\"derivedFrom\":[\"snap-1\"]}"))
+        .unwrap();
+    for (id, of) in [("ring-1", "ring-2"), ("ring-2", "ring-1"), ("ring-3", "ring-3")] {
+        let more = format!(",\"embedding\":[1,0.55],\"metadata\":{{\"derivedFrom\":\"{of}\"}}");
+        memory.put(&friday, &entry(id, &more)).unwrap();
+    }
     memory.put(&friday, &entry("other", ",\"embedding\":[0.1,1]")).unwrap();
     let found = |min| -> Vec<String> {
         let wanted = Wanted { across: true, min_score: Some(min), ..Wanted::default() };
         let hits = memory.search(&friday, &[0.0, 1.0], &wanted).unwrap();
         hits.into_iter().map(|hit| format!("{}:{}", hit.identity, hit.entry.id)).collect()
     };
-    assert_eq!(found(0.5), ["t/_/followup:other", "t/_/app-42:snap-1", "t/_/followup:snap-1"]);
+    let followup = |id: &str| format!("t/_/followup:{id}");
+    let last = ["ring-1", "ring-2", "ring-3"].map(followup);
+    let first = [followup("other"), "t/_/app-42:snap-1".to_owned(), followup("snap-1"), followup("snap-2")];
+    assert_eq!(found(0.45), [&first[..], &last].concat());
     assert_eq!(
         found(0.9),
-        ["t/_/followup:snap-1", "t/_/followup:other"],
+        [followup("snap-1"), followup("snap-2"), followup("other")],
         "what it answers from is not among what passes"
     );
 }
@@ -208,14 +219,16 @@ fn a_change_is_made_only_over_the_version_it_was_made_from() {
 
 #[test]
 fn of_many_who_change_one_version_one_does() {
-    let memory = memory(&SimIo::new(7));
+    let store = opened(&SimIo::new(7));
     let who = identity("t", "c");
-    memory.put(&who, &entry("a", "")).unwrap();
+    // Each has a door of its own: the lock once belonged to the door.
+    let door = || store.namespace("n").unwrap().memory().unwrap();
+    door().put(&who, &entry("a", "")).unwrap();
     let applied: usize = std::thread::scope(|scope| {
         let tries: Vec<_> = (0..8)
             .map(|_| {
                 scope.spawn(|| {
-                    memory
+                    door()
                         .put_if_version(&who, "{\"id\":\"a\",\"value\":1,\"version\":2}", 1)
                         .unwrap()
                         .applied

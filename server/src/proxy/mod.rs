@@ -44,5 +44,4 @@ pub(crate) use replay::{Replayer, unhex};
 pub(crate) use room::Room;
 pub(crate) use taping::WHY_SEVERE;
 pub use upstream::Guard;
-#[cfg(feature = "middleware")]
-pub(crate) use upstream::chain;
+pub(crate) use upstream::{Upstream, chain};

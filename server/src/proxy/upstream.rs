@@ -96,7 +96,7 @@ pub(crate) struct Upstream {
 
 impl Upstream {
     /// The client for this address.
-    fn client(&self, url: &Url) -> Result<&Client, String> {
+    pub(crate) fn client(&self, url: &Url) -> Result<&Client, String> {
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
         let near =
             host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.to_canonical().is_loopback());
