@@ -1,6 +1,7 @@
-//! Vectors: recall, searches a second, opening, memory, building, searches beside inserts, filters. One table, a line a figure.
+//! Vectors: recall, searches a second, opening, memory, building, searches beside inserts, filters; with the feature `usearch`
+//! that beside it, on one thread, the queries of both by turns. One table, a line a figure.
 //!
-//! `cargo run --release -p annals-benches --features graphs --example vectors -- [COUNT] [DIMENSIONS]`, 100,000 and 384 unless
+//! `cargo run --release -p annals-benches --features usearch --example vectors -- [COUNT] [DIMENSIONS]`, 100,000 and 384 unless
 //! said otherwise.
 //! The vectors are clustered, as embeddings are: a centre for each hundred, and noise around it, from a seed.
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
@@ -121,6 +122,88 @@ fn line(what: &str, took: &[Duration], recall: f64) {
     );
 }
 
+/// How many of the ten nearest are asked for, so that more and more of the graph is looked at.
+const WIDER: [usize; 6] = [10, 50, 100, 200, 400, 800];
+/// Queries that one of two asks before it is the other's turn.
+const TURN: usize = 50;
+
+/// Latencies of a part of the queries, and the ten that were found of each.
+type Asked = (Vec<Duration>, Vec<Vec<u64>>);
+
+/// Has two answer all queries by turns.
+fn by_turns<'a>(
+    queries: &[Vec<f32>],
+    ours: &mut dyn FnMut(&[f32]) -> Vec<u64>,
+    theirs: Option<&'a mut dyn FnMut(&[f32]) -> Vec<u64>>,
+) -> (Asked, Asked) {
+    let (mut our, mut their) = (Asked::default(), Asked::default());
+    let mut theirs = theirs;
+    let ask = |one: &mut dyn FnMut(&[f32]) -> Vec<u64>, turn: &[Vec<f32>], into: &mut Asked| {
+        for query in turn {
+            let began = Instant::now();
+            let mut found = one(query);
+            into.0.push(began.elapsed());
+            found.truncate(10);
+            into.1.push(found);
+        }
+    };
+    for turn in queries.chunks(TURN) {
+        ask(ours, turn, &mut our);
+        if let Some(theirs) = &mut theirs {
+            ask(*theirs, turn, &mut their);
+        }
+    }
+    our.0.sort_unstable();
+    their.0.sort_unstable();
+    (our, their)
+}
+
+/// usearch at its defaults: 16 neighbours, 128 candidates when adding, f32.
+#[cfg(feature = "usearch")]
+mod peer {
+    use std::path::Path;
+    use std::time::Instant;
+
+    use usearch::{Index, IndexOptions, MetricKind, ScalarKind, new_index};
+
+    use super::processor;
+
+    fn options(dimensions: usize) -> IndexOptions {
+        IndexOptions {
+            dimensions,
+            metric: MetricKind::Cos,
+            quantization: ScalarKind::F32,
+            connectivity: 16,
+            expansion_add: 128,
+            expansion_search: 64,
+            multi: false,
+        }
+    }
+
+    /// Builds one, writes it, and gives it as a view of its file.
+    pub(super) fn built(path: &Path, vectors: &[Vec<f32>]) -> Index {
+        let (began, before) = (Instant::now(), processor());
+        let index = new_index(&options(vectors[0].len())).unwrap();
+        index.reserve(vectors.len()).unwrap();
+        for (at, vector) in vectors.iter().enumerate() {
+            index.add(at as u64, vector).unwrap();
+        }
+        println!("usearch: built               {:?}, processor {:?}", began.elapsed(), processor() - before);
+        index.save(path.to_str().unwrap()).unwrap();
+        drop(index);
+        let began = Instant::now();
+        let view = new_index(&options(vectors[0].len())).unwrap();
+        view.view(path.to_str().unwrap()).unwrap();
+        println!("usearch: opened              {:?}", began.elapsed());
+        view
+    }
+
+    pub(super) fn ask(index: &Index, width: usize, query: &[f32]) -> Vec<u64> {
+        index.change_expansion_search(width);
+        index.search(query, 10).unwrap().keys
+    }
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|text| text.parse::<usize>().unwrap());
     let (count, dimensions) = (arguments.next().unwrap_or(100_000), arguments.next().unwrap_or(384));
@@ -157,8 +240,26 @@ fn main() {
     let exact = Search { exact: true, ..wanted };
     let (took, truth) = searches(&space, &queries, &exact);
     line("exact", &took, 1.0);
-    let (took, found) = searches(&space, &queries, &wanted);
-    line("nearest", &took, recall(&found, &truth));
+    #[cfg(feature = "usearch")]
+    let index = peer::built(&dir.path().join("usearch"), &vectors);
+    for (step, k) in WIDER.into_iter().enumerate() {
+        let wider = Search { k, ..wanted };
+        let mut ours =
+            |query: &[f32]| space.nearest(EMBEDDER, query, &wider).unwrap().iter().map(number).collect();
+        #[cfg(feature = "usearch")]
+        let mut theirs = |query: &[f32]| peer::ask(&index, 32 << step, query);
+        #[cfg(feature = "usearch")]
+        let theirs: Option<&mut dyn FnMut(&[f32]) -> Vec<u64>> = Some(&mut theirs);
+        #[cfg(not(feature = "usearch"))]
+        let theirs = None;
+        let (our, their) = by_turns(&queries, &mut ours, theirs);
+        line(&format!("nearest {k}"), &our.0, recall(&our.1, &truth));
+        if !their.0.is_empty() {
+            line(&format!("usearch, width {}", 32 << step), &their.0, recall(&their.1, &truth));
+        }
+    }
+    let (idle, _) = searches(&space, &queries, &wanted);
+    line("nearest, again", &idle, 1.0);
     for (name, part) in [("filtered at 10%", 10), ("filtered at 1%", 100)] {
         let some = |owner: &Owner| matches!(owner, Owner::Key { key, .. } if key.iter().map(|b| usize::from(*b)).fold(0, |n, b| (n * 256 + b) % part) == 0);
         let filtered = Search { filter: Some(&some), ..wanted };

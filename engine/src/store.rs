@@ -475,6 +475,14 @@ impl Namespace {
         nearest(&self.store.0.vectors, self.core(), self.id, embedder, query, wanted)
     }
 
+    /// The embedders that have made vectors of this namespace's snapshots and keys, in their order.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn embedders(&self) -> Result<Vec<String>> {
+        self.store.0.vectors.embedders_of(self.core(), self.id)
+    }
+
     /// A consistent read of the keyspaces as they are now.
     #[must_use]
     pub fn view(&self) -> View {

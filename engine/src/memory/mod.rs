@@ -3,6 +3,7 @@
 //! An entry belongs to an [`Identity`] and has an id there; shapes and rules are those of agentfootprint 9.62.0's `MemoryStore`, read from its sources.
 //! Entries stand in the keyspace `annals.memory` under the identity's name, a zero byte and the id; how often and when each was looked at, what was
 //! said of it, signatures that were seen, and cards of words stand in keyspaces beside it, so that a look never writes the entry again.
+//! Vectors stand in the vector floor ([`near`]).
 //!
 //! Invariant: nothing of one tenant is ever given to another; of one identity nothing to another of its tenant, unless a search asks for all its
 //! conversations.
@@ -12,6 +13,7 @@ mod embed;
 mod entry;
 mod identity;
 mod js;
+mod near;
 mod ops;
 mod projection;
 mod rank;
@@ -32,7 +34,7 @@ pub use recall::Keep;
 pub use told::told;
 pub use words::Words;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::kv::{History, Keyspace, KvBatch, ScanRange};
 use crate::store::Namespace;
 
@@ -42,6 +44,9 @@ pub const LIST_DEFAULT: usize = 100;
 pub const LIST_MAX: usize = 1000;
 /// The least score that counts for vectors that callers bring.
 pub const THRESHOLD: f32 = 0.7;
+
+/// The keyspace that entries stand in.
+const ENTRIES: &str = "annals.memory";
 
 /// The memory of a namespace.
 #[derive(Debug, Clone)]
@@ -131,7 +136,7 @@ impl Namespace {
         let keyspace = |name: &str| self.keyspace(name, History::Latest);
         Ok(Memory {
             space: self.clone(),
-            entries: keyspace("annals.memory")?,
+            entries: keyspace(ENTRIES)?,
             words: keyspace("annals.memory.words")?,
             looks: keyspace("annals.memory.looks")?,
             feedback: keyspace("annals.memory.feedback")?,

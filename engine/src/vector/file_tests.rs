@@ -238,7 +238,8 @@ fn a_walk_goes_by_the_bytes_of_the_file() {
     let namespace = crate::ids::NamespaceId(16);
     let meta = Meta { store, id: 3, namespace, upto: Seqno(500), dimensions: 2 };
     let path = Path::new("3.vec");
-    let bytes = writer::write(&io, path, meta, &vectors, &squares, &graph).unwrap();
+    let coded: Vec<_> = vectors.iter().map(|(_, vector)| code(vector)).collect();
+    let bytes = writer::write(&io, path, meta, &vectors, &coded, &squares, &graph).unwrap();
     let entry = VectorEntry {
         id: 3,
         bytes,

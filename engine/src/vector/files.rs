@@ -24,6 +24,7 @@ use crate::vector::graph;
 use crate::vector::item::{Item, OwnerId};
 use crate::vector::kernel::dot;
 use crate::vector::partition::{Levels, Partition, PartitionId};
+use crate::vector::quantise::{Coded, code};
 use crate::vector::segment::Segment;
 use crate::vector::source::lives;
 use crate::vector::writer::{self, Meta};
@@ -249,11 +250,13 @@ impl Floor {
         let stop = || {
             matches!(what, What::Without(_)) || self.is_stopped() || self.waiting.load(Ordering::Acquire) > 0
         };
-        let graph = graph::build(vectors, &squares, &stop).unwrap_or_default();
-        let bytes = writer::write(&*core.io, &path, meta, vectors, &squares, &graph).inspect_err(|_| {
-            // What is left of it takes room. Where it cannot go now, the next opening takes it.
-            let _ = core.io.remove(&path);
-        })?;
+        let coded: Vec<Coded> = vectors.iter().map(|(_, vector)| code(vector)).collect();
+        let graph = graph::build(&coded, &stop).unwrap_or_default();
+        let bytes =
+            writer::write(&*core.io, &path, meta, vectors, &coded, &squares, &graph).inspect_err(|_| {
+                // What is left of it takes room. Where it cannot go now, the next opening takes it.
+                let _ = core.io.remove(&path);
+            })?;
         let entry = VectorEntry {
             id: number,
             bytes,

@@ -203,6 +203,12 @@ impl Floor {
         ids.map(|id| id.embedder.clone()).collect()
     }
 
+    /// The same of all that is committed.
+    pub(crate) fn embedders_of(&self, core: &Core, namespace: NamespaceId) -> Result<Vec<String>> {
+        self.catch_up(core)?;
+        Ok(self.embedders(namespace).iter().map(|embedder| embedder.to_string()).collect())
+    }
+
     /// An owner by the names that callers know.
     pub(super) fn owner(&self, core: &Core, id: &OwnerId) -> Result<Owner> {
         let (space, key) = match id {

@@ -14,7 +14,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use crate::log::open::Damage;
-use crate::vector::item::Item;
+use crate::vector::kernel::soon;
 use crate::vector::quantise::{Coded, near};
 use crate::vector::segment::Segment;
 use crate::vector::writer::GraphBytes;
@@ -78,20 +78,25 @@ pub(super) fn walk(segment: &Segment, query: &Coded, width: usize) -> Result<Vec
         first
     };
     first_time(best.at);
+    let mut fresh = Vec::new();
     let mut open = BinaryHeap::from([best]);
     let mut found = BinaryHeap::from([Reverse(best)]);
     while let Some(next) = open.pop() {
         if found.len() >= width && found.peek().is_some_and(|Reverse(worst)| next.score < worst.score) {
             break;
         }
+        fresh.clear();
         for slot in segment.slots(next.at as usize)? {
             let at = u32::from_le_bytes(*slot);
             if at >= count {
                 break;
             }
-            if !first_time(at) {
-                continue;
+            if first_time(at) {
+                soon(segment.codes(at as usize..at as usize + 1)?);
+                fresh.push(at);
             }
+        }
+        for at in fresh.iter().copied() {
             let near = look(at)?;
             if found.len() < width || found.peek().is_some_and(|Reverse(worst)| near.score > worst.score) {
                 open.push(near);
@@ -137,19 +142,15 @@ impl<'a> Upper<'a> {
 
 /// The graph of these vectors; `None` where they are too few, where this program is built without hnsw_rs, or once
 /// `stop` says so.
-pub(super) fn build(
-    vectors: &[(Item, Vec<f32>)],
-    squares: &[f32],
-    stop: &dyn Fn() -> bool,
-) -> Option<GraphBytes> {
+pub(super) fn build(vectors: &[Coded], stop: &dyn Fn() -> bool) -> Option<GraphBytes> {
     if vectors.len() < GRAPH_ROWS_MIN {
         return None;
     }
-    of_any_size(vectors, squares, stop)
+    of_any_size(vectors, stop)
 }
 
 #[cfg(not(feature = "graphs"))]
-fn of_any_size(_: &[(Item, Vec<f32>)], _: &[f32], _: &dyn Fn() -> bool) -> Option<GraphBytes> {
+fn of_any_size(_: &[Coded], _: &dyn Fn() -> bool) -> Option<GraphBytes> {
     None
 }
 
@@ -162,8 +163,7 @@ mod built {
     use hnsw_rs::hnsw::Hnsw;
 
     use super::NONE;
-    use crate::vector::item::Item;
-    use crate::vector::kernel::dot;
+    use crate::vector::quantise::{Coded, near};
     use crate::vector::writer::GraphBytes;
 
     /// Neighbours of a vector in an upper level; in the lowest it has twice as many.
@@ -172,29 +172,36 @@ mod built {
     const BREADTH: usize = 100;
     /// Levels at most.
     const LEVELS_MAX: usize = 16;
+    /// Bytes of a scale, behind the codes.
+    const SCALE_BYTES: usize = 4;
 
-    /// How far directions are apart: of vectors of length 1.
+    /// How far directions are apart by their codes, as a walk sees them.
     struct Apart;
 
-    impl Distance<f32> for Apart {
-        fn eval(&self, a: &[f32], b: &[f32]) -> f32 {
-            (1.0 - dot(a, b)).max(0.0)
+    impl Distance<i8> for Apart {
+        fn eval(&self, a: &[i8], b: &[i8]) -> f32 {
+            (1.0 - near(split(a), split(b))).max(0.0)
         }
     }
 
-    pub(super) fn of_any_size(
-        vectors: &[(Item, Vec<f32>)],
-        squares: &[f32],
-        stop: &dyn Fn() -> bool,
-    ) -> Option<GraphBytes> {
-        let graph = Hnsw::<f32, Apart>::new(NEIGHBOURS, vectors.len(), LEVELS_MAX, BREADTH, Apart);
-        for (at, ((_, vector), square)) in vectors.iter().zip(squares).enumerate() {
+    fn split(row: &[i8]) -> (&[i8], f32) {
+        match row.split_last_chunk::<SCALE_BYTES>() {
+            Some((codes, scale)) => (codes, f32::from_le_bytes(scale.map(|byte| byte as u8))),
+            None => (row, 0.0),
+        }
+    }
+
+    pub(super) fn of_any_size(vectors: &[Coded], stop: &dyn Fn() -> bool) -> Option<GraphBytes> {
+        let graph = Hnsw::<i8, Apart>::new(NEIGHBOURS, vectors.len(), LEVELS_MAX, BREADTH, Apart);
+        let mut row = Vec::new();
+        for (at, coded) in vectors.iter().enumerate() {
             if stop() {
                 return None;
             }
-            let length = f64::from(*square).sqrt();
-            let unit: Vec<f32> = vector.iter().map(|x| (f64::from(*x) / length) as f32).collect();
-            graph.insert((&unit, at));
+            row.clear();
+            row.extend_from_slice(&coded.codes);
+            row.extend(coded.scale.to_le_bytes().map(|byte| byte as i8));
+            graph.insert((&row, at));
         }
         // By vector, its neighbours in each of its levels.
         let mut lists: Vec<Vec<Vec<u32>>> = vec![Vec::new(); vectors.len()];

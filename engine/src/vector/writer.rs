@@ -8,7 +8,7 @@ use crate::ids::{NamespaceId, Seqno, StoreId};
 use crate::io::{Io, Open};
 use crate::vector::item::{Item, OwnerId};
 use crate::vector::layout::{ALIGN, BLOCK_BYTES, HEADER_BYTES, Header, SECTIONS, block_crc};
-use crate::vector::quantise::code;
+use crate::vector::quantise::Coded;
 
 /// Bytes that are written together.
 const WRITE_BYTES: usize = 4 << 20;
@@ -33,13 +33,14 @@ pub(super) struct GraphBytes {
     pub(super) upper: Vec<u8>,
 }
 
-/// Writes a file of these vectors, whose dot products with themselves stand beside them, and syncs it, but not its name.
+/// Writes a file of these vectors, whose codes and dot products with themselves stand beside them, and syncs it, but not its name.
 /// Gives its bytes.
 pub(super) fn write(
     io: &dyn Io,
     path: &Path,
     meta: Meta,
     vectors: &[(Item, Vec<f32>)],
+    coded: &[Coded],
     squares: &[f32],
     graph: &GraphBytes,
 ) -> Result<u64> {
@@ -47,12 +48,11 @@ pub(super) fn write(
         io.remove(path)?;
     }
     let mut parts: [Vec<u8>; SECTIONS] = Default::default();
-    for ((item, vector), square) in vectors.iter().zip(squares) {
+    for (((item, vector), coded), square) in vectors.iter().zip(coded).zip(squares) {
         parts[0].extend_from_slice(&item.seqno.0.to_le_bytes());
         put_owner(&item.owner, &mut parts[2]);
         let end = parts[2].len() as u32;
         parts[1].extend_from_slice(&end.to_le_bytes());
-        let coded = code(vector);
         for number in [*square, coded.scale, coded.error] {
             parts[3].extend_from_slice(&number.to_le_bytes());
         }
