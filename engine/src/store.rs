@@ -20,6 +20,7 @@ use crate::trace::model::{RunInfo, RunSpec, check_text};
 use crate::trace::reader::RunReader;
 use crate::trace::recorder::{Recording, Run, abandon};
 use crate::upkeep::SAMPLING;
+use crate::vector::{Floor, Found, Search, What, nearest};
 
 /// Greatest length of a namespace's or keyspace's name, in bytes.
 const SPACE_NAME_BYTES_MAX: usize = 512;
@@ -34,6 +35,7 @@ pub struct Store(Arc<Inner>);
 struct Inner {
     core: Arc<Core>,
     recording: Arc<Recording>,
+    vectors: Arc<Floor>,
 }
 
 impl Drop for Inner {
@@ -48,6 +50,9 @@ impl Inner {
     fn close(&self) -> Result<()> {
         if !self.core.is_writer() || self.core.is_closed() {
             return Ok(());
+        }
+        if let Some(finder) = self.core.finder.get() {
+            finder.stop(&self.core);
         }
         let abandoned = self.core.log().and_then(|log| {
             // What a run holds is known only once nobody adds to it and all that was queued can be read.
@@ -143,7 +148,10 @@ impl Store {
 
     pub(crate) fn over(core: Arc<Core>) -> Self {
         let recording = Arc::new(Recording::new(core.options.previous_bytes_max));
-        Self(Arc::new(Inner { core, recording }))
+        let vectors = Floor::open(&core);
+        // Nobody has set another: a core is given one store.
+        let _ = core.finder.set(vectors.clone());
+        Self(Arc::new(Inner { core, recording, vectors }))
     }
 
     /// Opens a store for reading, beside a writer or not. Sees what was in the log when it was opened and when
@@ -319,6 +327,20 @@ impl Store {
         &self.0.core
     }
 
+    /// Writes all vectors that are committed into files, one for each embedder of a namespace, and builds their graphs; waits
+    /// until that is done. Left alone, a thread does so as vectors come, and merges files that are not much larger than what
+    /// comes: this is for whoever has brought in many and wants the searches after it to be as fast as they get.
+    ///
+    /// # Errors
+    /// `Invalid` in a store open for reading; `Unavailable`, `Poisoned`.
+    pub fn settle_vectors(&self) -> Result<()> {
+        self.0.vectors.flush(&self.0.core, What::All)
+    }
+
+    pub(crate) fn vectors(&self) -> &Arc<Floor> {
+        &self.0.vectors
+    }
+
     pub(crate) fn recording(&self) -> &Arc<Recording> {
         &self.0.recording
     }
@@ -327,7 +349,9 @@ impl Store {
 /// Bytes of every file of a store.
 fn disk_bytes(core: &Core) -> Result<u64> {
     let mut total = 0;
-    for dir in [core.paths.root().to_path_buf(), core.paths.segments(), core.paths.tables()] {
+    for dir in
+        [core.paths.root().to_path_buf(), core.paths.segments(), core.paths.tables(), core.paths.vectors()]
+    {
         if core.io.stat(&dir)?.is_none() {
             continue;
         }
@@ -431,6 +455,41 @@ impl Namespace {
     /// Changes to several keys that happen together.
     pub fn batch(&self) -> KvBatch {
         KvBatch::new(self.core(), self.id)
+    }
+
+    /// The embeddings nearest to a vector, of those that `embedder` made of this namespace's snapshots and keys: what was
+    /// committed before this call, of owners that still have them. The nearest come first, equally near ones by
+    /// [`Owner`](crate::Owner); nothing under `wanted.min_score` is given, so the list may be empty.
+    ///
+    /// ```
+    /// # use annals::{History, Owner, Search, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::open(dir.path().join("store"))?;
+    /// let lending = store.namespace("lending")?;
+    /// let notes = lending.keyspace("notes", History::Latest)?;
+    /// let mut batch = lending.batch();
+    /// batch.put_embedded(&notes, b"42", "rejected: credit below floor", &[("words-v1", &[0.6, 0.8])]);
+    /// batch.put_embedded(&notes, b"43", "approved", &[("words-v1", &[0.8, -0.6])]);
+    /// batch.commit()?;
+    /// let near = lending.nearest("words-v1", &[0.5, 0.9], &Search { min_score: 0.7, ..Search::default() })?;
+    /// assert_eq!(near[0].owner, Owner::Key { keyspace: "notes".into(), key: b"42".to_vec() });
+    /// assert_eq!(near.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound` naming the embedders there are where no vector is of this one; `Invalid` for a vector of other
+    /// dimensions, with NaN or infinity, or without a direction; `Damaged`, `Unavailable`.
+    pub fn nearest(&self, embedder: &str, query: &[f32], wanted: &Search<'_>) -> Result<Vec<Found>> {
+        nearest(&self.store.0.vectors, self.core(), self.id, embedder, query, wanted)
+    }
+
+    /// The embedders that have made vectors of this namespace's snapshots and keys, in their order.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn embedders(&self) -> Result<Vec<String>> {
+        self.store.0.vectors.embedders_of(self.core(), self.id)
     }
 
     /// A consistent read of the keyspaces as they are now.

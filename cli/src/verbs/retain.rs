@@ -205,6 +205,7 @@ pub(super) fn forget(global: &Global, args: &ForgetArgs, out: &mut Out) -> Resul
             "why": dropped.why,
             "shared_by_forks": held.shared,
             "segments": held.segments,
+            "vectors": held.vectors,
             "compacted": compacted,
             "backups": held.backups,
         }));
@@ -216,12 +217,16 @@ pub(super) fn forget(global: &Global, args: &ForgetArgs, out: &mut Out) -> Resul
         let frames = many(u64::from(held.shared), "frame");
         out.line(format_args!("{frames} of it stay, since forks that live share them: forget those, too"))?;
     }
-    if !held.segments.is_empty() || !held.backups.is_empty() || pending > 0 {
+    let files = held.segments.len() + held.vectors.len();
+    if files > 0 || !held.backups.is_empty() || pending > 0 {
         out.line("what still holds its bytes:")?;
     }
     if !held.segments.is_empty() {
         let files = held.segments.join(", ");
         out.line(format_args!("  - log files, of which forks need some of it: {files}"))?;
+    }
+    if !held.vectors.is_empty() {
+        out.line(format_args!("  - vector files: {}", held.vectors.join(", ")))?;
     }
     if pending > 0 {
         let pending = bytes(pending);

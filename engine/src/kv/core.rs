@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Place, RunUid, SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, ReadMode};
 use crate::kv::bodies::AnchorRebuild;
+use crate::kv::embeddings::Finder;
 use crate::kv::fence::Fence;
 use crate::kv::frame_cache::FrameCache;
 use crate::kv::groups::GroupCache;
@@ -16,6 +17,7 @@ use crate::kv::keys;
 use crate::kv::table::Entry;
 use crate::log::cursor::for_each_record;
 use crate::log::layout::{LogState, RawRecord};
+use crate::log::manifest::VectorList;
 use crate::log::open::{
     End, Found, OpenLog, Sizes, find, remove_unlisted, scan, scan_between, scan_states, stamp, start,
 };
@@ -25,8 +27,8 @@ use crate::log::record::{Kind, Logical, SpaceHead};
 use crate::log::segments::{Pin, Segments, lock};
 use crate::log::totals::Totals;
 use crate::log::writer::Sink as _;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Mutex, OnceLock};
 
 /// How a store is opened.
 #[derive(Debug, Clone)]
@@ -122,6 +124,10 @@ pub(crate) struct Core {
     closed: AtomicBool,
     /// See [`Core::newest_ns`].
     newest_ns: AtomicU64,
+    /// Whoever finds vectors again, once the floor above has said so.
+    pub(crate) finder: OnceLock<Arc<dyn Finder>>,
+    /// The vector files that the manifest listed at the opening.
+    pub(crate) vectors: VectorList,
 }
 
 impl Core {
@@ -140,6 +146,7 @@ impl Core {
         let (end, covered) = read_log(&index, &found, whole, for_writing)?;
         let index = Arc::new(index);
         let segments = found.segments.clone();
+        let vectors = found.state.vectors.clone();
         let recovered = end.torn || found.state.clean.is_none();
         // What stands behind the damage may be newer than what stands before it: a reader that went on would be told old
         // values as if they were the newest.
@@ -188,6 +195,8 @@ impl Core {
             recovered,
             closed: AtomicBool::new(false),
             newest_ns: AtomicU64::new(state.newest_ns),
+            finder: OnceLock::new(),
+            vectors,
         });
         if let Some(log) = &core.log {
             core.index.start_upkeep(&log.queue, &log.manifest)?;
@@ -226,6 +235,8 @@ impl Core {
             recovered: false,
             closed: AtomicBool::new(false),
             newest_ns: AtomicU64::new(0),
+            finder: OnceLock::new(),
+            vectors: VectorList::default(),
         })
     }
 

@@ -8,7 +8,8 @@ use crate::ids::{NamespaceId, Place, RunUid, SegmentId, Seqno};
 use crate::kv::table::{Entry, Value};
 use crate::log::layout::RawRecord;
 use crate::log::record::{
-    FrameHead, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead, TombstoneHead, group_of,
+    EmbeddingHead, FrameHead, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead,
+    TombstoneHead, group_of,
 };
 
 const SPACES: u32 = 1;
@@ -19,6 +20,8 @@ const PARTS: u32 = 5;
 const SNAPSHOTS: u32 = 6;
 const GROUPS: u32 = 7;
 const ANCHORS: u32 = 8;
+/// Records that have vectors, by their numbers: what came after one of them is a range.
+const VECTORS: u32 = 9;
 
 /// Greatest length of a user's key, in bytes.
 pub const KEY_BYTES_MAX: usize = 64 << 10;
@@ -185,7 +188,7 @@ pub(crate) fn kept_in_tables(key: &[u8]) -> bool {
 
 /// Whether only the newest version of such a key means anything.
 pub(crate) fn newest_only(space: u32) -> bool {
-    matches!(space, GROUPS | ANCHORS | SPACES | RUNS | RUN_NAMES | FRAMES | PARTS | SNAPSHOTS)
+    matches!(space, GROUPS | ANCHORS | SPACES | RUNS | RUN_NAMES | FRAMES | PARTS | SNAPSHOTS | VECTORS)
 }
 
 /// What an entry is of, for who looks at all of them.
@@ -198,6 +201,8 @@ pub(crate) enum Of {
     Frame(RunUid, u32),
     Group,
     Anchor,
+    /// A record that has vectors.
+    Vectors,
     /// A user's key of this keyspace.
     User(u32),
 }
@@ -213,6 +218,7 @@ pub(crate) fn of(key: &[u8]) -> Option<Of> {
         FRAMES | PARTS | SNAPSHOTS => Of::Frame(RunUid(long(4)?), number(12)?),
         GROUPS => Of::Group,
         ANCHORS => Of::Anchor,
+        VECTORS => Of::Vectors,
         space if space >= crate::log::record::FIRST_FREE_SPACE => Of::User(space),
         _ => return None,
     })
@@ -244,8 +250,26 @@ pub(crate) fn derive(
     let Some(kind) = Kind::parse(record.kind, record.layout)? else { return Ok(()) };
     let of = if kind.is_logical() { Logical::parse(record.body)?.head } else { record.body };
     lead(kind, of, &mut |key, kind| {
-        entries.push(Entry { key: key.to_vec(), seqno: seqno.0, value: at(kind, place) });
+        let key = if is_numbered(key) { vectors(seqno) } else { key.to_vec() };
+        entries.push(Entry { key, seqno: seqno.0, value: at(kind, place) });
     })
+}
+
+/// A record that has vectors.
+pub(crate) fn vectors(seqno: Seqno) -> Vec<u8> {
+    let mut key = key(VECTORS, 8);
+    key.extend_from_slice(&seqno.0.to_be_bytes());
+    key
+}
+
+/// The record's number at the end of a key from [`vectors`].
+pub(crate) fn vectors_seqno(key: &[u8]) -> Option<Seqno> {
+    Some(Seqno(u64::from_be_bytes(key.get(4..12)?.try_into().ok()?)))
+}
+
+/// Whether a key ends with its record's number, which only the writer knows: until then it has none.
+pub(crate) fn is_numbered(key: &[u8]) -> bool {
+    key == VECTORS.to_be_bytes()
 }
 
 /// Calls `add` with the keys that lead to a record: `of` is its head, or the body of one that is not logical.
@@ -282,6 +306,13 @@ pub(crate) fn lead(kind: Kind, of: &[u8], add: &mut dyn FnMut(&[u8], u8)) -> Res
         Kind::Snapshot => {
             let head = SnapshotHead::parse(of)?;
             add(&snapshot(head.run, head.seq), AT);
+            if !head.embeddings.is_empty() {
+                add(&VECTORS.to_be_bytes(), AT);
+            }
+        }
+        Kind::Embedding => {
+            EmbeddingHead::parse(of)?;
+            add(&VECTORS.to_be_bytes(), AT);
         }
         Kind::Tombstone => {
             let head = TombstoneHead::parse(of)?;
@@ -298,7 +329,7 @@ mod tests {
     #[test]
     fn of_the_engines_own_keyspaces_only_the_newest_version_counts() {
         let own: Vec<u32> = (0..100).filter(|space| newest_only(*space)).collect();
-        assert_eq!(own, [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(own, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::ids::{BlobId, NamespaceId, Seqno};
 use crate::kv::blob_reader::BlobReader;
 use crate::kv::bodies::{self, Hashing};
 use crate::kv::core::Core;
+use crate::kv::embeddings;
 use crate::kv::index::{Hit, as_slice, prefix_end};
 use crate::kv::keys::{self, KEY_BYTES_MAX};
 use crate::kv::stored::Content;
@@ -17,7 +18,7 @@ use crate::kv::table::Value;
 use crate::kv::view::View;
 use crate::kv::write::BatchWriter;
 use crate::log::queue::Durability;
-use crate::log::record::{BodyRef, HistoryCode, Kind, KvHead, RecipeRef};
+use crate::log::record::{BodyRef, EmbeddingHead, HistoryCode, Kind, KvHead, RecipeRef};
 use crate::log::ticket::Ticket;
 
 /// How much of a key's past a keyspace keeps. What is past it reads as `Gone`, and compaction may drop it.
@@ -310,6 +311,8 @@ pub struct KvBatch {
     keys: Vec<u8>,
     /// Keyspace, where its key ends, and the new value.
     operations: Vec<(u32, usize, Option<Content>)>,
+    /// Of which operation, embedder ids and vectors.
+    embeddings: Vec<(usize, Vec<(String, Vec<f32>)>)>,
     /// When it happened, where that was not now.
     time_ns: Option<u64>,
     wrong: Option<Error>,
@@ -322,6 +325,7 @@ impl KvBatch {
             namespace,
             keys: Vec::new(),
             operations: Vec::new(),
+            embeddings: Vec::new(),
             time_ns: None,
             wrong: None,
         }
@@ -336,6 +340,28 @@ impl KvBatch {
     /// Sets a key.
     pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: impl Into<Content>) -> &mut Self {
         self.add(keyspace, key, Some(value.into()))
+    }
+
+    /// Sets a key, and lets its value be found by vectors: each an embedder's id and what it made of the value. They are
+    /// found by [`Namespace::nearest`](crate::Namespace::nearest) once this is committed, until the key is set again or
+    /// deleted. At most 16, of one embedder one, with as many dimensions as that embedder's first vector in the namespace.
+    ///
+    /// A vector that could never be found again (NaN, infinity, zero, another number of dimensions) is refused when the
+    /// batch is committed.
+    pub fn put_embedded(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        value: impl Into<Content>,
+        embeddings: &[(&str, &[f32])],
+    ) -> &mut Self {
+        if let Err(error) = embeddings::check_all(embeddings) {
+            self.wrong.get_or_insert(error);
+        } else if !embeddings.is_empty() {
+            let owned = embeddings.iter().map(|(id, vector)| ((*id).to_owned(), vector.to_vec())).collect();
+            self.embeddings.push((self.operations.len(), owned));
+        }
+        self.put(keyspace, key, value)
     }
 
     /// Ends a key.
@@ -383,8 +409,14 @@ impl KvBatch {
         }
         let mut writer = BatchWriter::new(&self.core, self.namespace)?;
         let time_ns = self.time_ns.unwrap_or_else(|| self.core.io.now_ns());
+        for (embedder, vector) in self.embeddings.iter().flat_map(|(_, all)| all) {
+            if let Some(finder) = self.core.finder.get() {
+                finder.check(&self.core, self.namespace, embedder, vector.len())?;
+            }
+        }
+        let mut embedded = self.embeddings.iter().peekable();
         let (mut head, mut tail, mut start) = (Vec::new(), Vec::new(), 0);
-        for (space, end, value) in self.operations {
+        for (index, (space, end, value)) in self.operations.into_iter().enumerate() {
             head.clear();
             tail.clear();
             let key = self.keys.get(start..end).unwrap_or_default();
@@ -398,8 +430,23 @@ impl KvBatch {
                 }
             };
             writer.record(kind, &head, &tail)?;
+            if let Some((_, embeddings)) = embedded.next_if(|(of, _)| *of == index) {
+                tail.clear();
+                let mut stored = Vec::with_capacity(embeddings.len());
+                for (embedder, vector) in embeddings {
+                    stored.push((embedder.clone(), embeddings::pack(&mut writer, vector, &mut tail)?));
+                }
+                let (namespace, key) = (self.namespace, key.to_vec());
+                let head = EmbeddingHead { namespace, space, key, embeddings: stored };
+                writer.record(Kind::Embedding, &head.encode(), &tail)?;
+            }
         }
         let submitted = writer.submit(durability)?;
+        if !self.embeddings.is_empty()
+            && let Some(finder) = self.core.finder.get()
+        {
+            finder.queued(&self.core);
+        }
         submitted
             .map(|(_, ticket)| ticket)
             .ok_or_else(|| Error::invalid("an empty batch cannot be committed"))

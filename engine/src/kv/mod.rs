@@ -4,6 +4,7 @@ pub(crate) mod blob_reader;
 pub(crate) mod bodies;
 pub(crate) mod cache;
 pub(crate) mod core;
+pub(crate) mod embeddings;
 pub(crate) mod fence;
 pub(crate) mod frame_cache;
 pub(crate) mod groups;

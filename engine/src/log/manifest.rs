@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::{self, CodecError, Reader};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{SegmentId, Seqno, StoreId};
+use crate::ids::{NamespaceId, SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, Open};
 use crate::log::layout::{COUNT_MAX, LogState};
 use crate::log::paths::{Paths, manifest_name, parse_manifest};
@@ -26,9 +26,11 @@ use crate::log::totals::Totals;
 use crate::sync::Mutex;
 
 const MAGIC: [u8; 8] = *b"annalman";
-/// Version of an edit as it is written. Format 1, which is read too, knows nothing of compaction.
-pub(crate) const FORMAT: u16 = 2;
-const FORMAT_BEFORE: u16 = 1;
+/// Version of an edit as it is written. Two older ones are read, too: format 2 knows nothing of vector files, format 1
+/// nothing of compaction either.
+pub(crate) const FORMAT: u16 = 3;
+const FORMAT_SECOND: u16 = 2;
+const FORMAT_FIRST: u16 = 1;
 pub(super) const HEADER_BYTES: u64 = 28;
 const EDIT_HEADER_BYTES: u64 = 8;
 /// A manifest that has grown past this goes on as a new generation.
@@ -50,6 +52,30 @@ pub(crate) struct SegmentEntry {
 pub(crate) struct TableEntry {
     pub(crate) id: u64,
     pub(crate) bytes: u64,
+}
+
+/// One vector file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VectorEntry {
+    pub(crate) id: u64,
+    pub(crate) bytes: u64,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) embedder: String,
+    pub(crate) dimensions: u32,
+    pub(crate) count: u64,
+    /// All vectors of its partition up to here stand in it and in those listed before it.
+    pub(crate) upto: Seqno,
+}
+
+/// The vector files.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct VectorList {
+    /// Of one partition in order of age.
+    pub(crate) files: Vec<VectorEntry>,
+    /// Together they hold all vectors up to here.
+    pub(crate) upto: Seqno,
+    /// The number of the next file.
+    pub(crate) next: u64,
 }
 
 /// The log's end as a clean close left it.
@@ -82,11 +108,12 @@ pub(crate) struct State {
     pub(crate) next_rewritten: u32,
     /// What compaction took out of the log so far: what is there is the totals without it.
     pub(crate) erased: Totals,
+    pub(crate) vectors: VectorList,
 }
 
 /// The same as format 1 has it.
 #[derive(Deserialize)]
-struct StateBefore {
+struct First {
     format: u16,
     store: StoreId,
     created_ns: u64,
@@ -99,11 +126,24 @@ struct StateBefore {
     next_table: u64,
 }
 
-impl From<StateBefore> for State {
-    fn from(before: StateBefore) -> Self {
-        let StateBefore { format, store, created_ns, segments, tables, covers, .. } = before;
-        let StateBefore { covers_state, synced, clean, next_table, .. } = before;
-        let (next_rewritten, erased) = (SegmentId::REWRITTEN_MIN, Totals::default());
+/// The same as format 2 has it: that of format 1, and more.
+#[derive(Deserialize)]
+struct Second {
+    first: First,
+    next_rewritten: u32,
+    erased: Totals,
+}
+
+impl From<First> for Second {
+    fn from(first: First) -> Self {
+        Self { first, next_rewritten: SegmentId::REWRITTEN_MIN, erased: Totals::default() }
+    }
+}
+
+impl From<Second> for State {
+    fn from(Second { first, next_rewritten, erased }: Second) -> Self {
+        let First { format, store, created_ns, segments, tables, covers, .. } = first;
+        let First { covers_state, synced, clean, next_table, .. } = first;
         Self {
             format,
             store,
@@ -117,15 +157,17 @@ impl From<StateBefore> for State {
             next_table,
             next_rewritten,
             erased,
+            vectors: VectorList::default(),
         }
     }
 }
 
 impl State {
-    /// Reads an edit of either format.
+    /// Reads an edit of any format that is known.
     pub(crate) fn decode(body: &[u8]) -> std::result::Result<Self, CodecError> {
         match format_of(body) {
-            FORMAT_BEFORE => codec::decode::<StateBefore>(body).map(Self::from),
+            FORMAT_FIRST => codec::decode::<First>(body).map(|first| Second::from(first).into()),
+            FORMAT_SECOND => codec::decode::<Second>(body).map(Self::from),
             _ => codec::decode(body),
         }
     }
@@ -155,6 +197,10 @@ impl State {
         let places = clean.clone().map(|clean| clean.tail).chain([self.covers.1, self.synced]).chain(sealed);
         let counts = self.tables.iter().flat_map(|table| [table.id, table.bytes]).chain([self.next_table]);
         let counts = counts.chain(self.erased.all());
+        let files = &self.vectors;
+        let counts =
+            counts.chain(files.files.iter().flat_map(|file| [file.id, file.bytes, file.count, file.upto.0]));
+        let counts = counts.chain([files.upto.0, files.next]);
         let mut states = clean.map(|clean| &clean.state).chain([&self.covers_state]);
         places.into_iter().all(|at| at <= 2 * u64::from(u32::MAX))
             && counts.into_iter().all(|count| count <= COUNT_MAX)
@@ -441,7 +487,7 @@ fn parse(bytes: &[u8], path: &Path) -> Result<State> {
 /// The format stands first in every edit, so that also an edit of another shape says which it has.
 fn check_format(body: &[u8], path: &Path) -> Result<()> {
     let format = format_of(body);
-    if [FORMAT_BEFORE, FORMAT].contains(&format) {
+    if (FORMAT_FIRST..=FORMAT).contains(&format) {
         return Ok(());
     }
     Err(Error::invalid(format!(

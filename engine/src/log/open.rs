@@ -260,6 +260,7 @@ fn create_store(io: &dyn Io, paths: &Paths) -> Result<()> {
         next_table: 1,
         next_rewritten: SegmentId::REWRITTEN_MIN,
         erased: Totals::default(),
+        vectors: manifest::VectorList::default(),
     };
     Manifest::create(io, paths, 1, state)?;
     Ok(())

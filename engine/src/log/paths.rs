@@ -62,6 +62,14 @@ impl Paths {
     pub(crate) fn table(&self, id: u64) -> PathBuf {
         self.tables().join(format!("{id:08}.tbl"))
     }
+
+    pub(crate) fn vectors(&self) -> PathBuf {
+        self.root.join("vectors")
+    }
+
+    pub(crate) fn vector_file(&self, id: u64) -> PathBuf {
+        self.vectors().join(vector_file_name(id))
+    }
 }
 
 /// `MANIFEST-0007`.
@@ -85,4 +93,14 @@ pub(crate) fn parse_segment(name: &str) -> Option<SegmentId> {
 pub(crate) fn parse_table(name: &str) -> Option<u64> {
     let id: u64 = name.strip_suffix(".tbl")?.parse().ok()?;
     (format!("{id:08}.tbl") == name).then_some(id)
+}
+
+pub(crate) fn vector_file_name(id: u64) -> String {
+    format!("{id:08}.vec")
+}
+
+/// The id in `00000001.vec`.
+pub(crate) fn parse_vector_file(name: &str) -> Option<u64> {
+    let id: u64 = name.strip_suffix(".vec")?.parse().ok()?;
+    (vector_file_name(id) == name).then_some(id)
 }

@@ -35,6 +35,8 @@ pub(crate) enum Kind {
     Snapshot = 7,
     /// A run was dropped.
     Tombstone = 8,
+    /// Embeddings of a key's value.
+    Embedding = 9,
     /// Compressed new bytes of a group.
     GroupPart = 16,
     /// In the place of records that compaction took out of a batch.
@@ -68,6 +70,7 @@ impl Kind {
             6 => Self::FramePart,
             7 => Self::Snapshot,
             8 => Self::Tombstone,
+            9 => Self::Embedding,
             16 => Self::GroupPart,
             17 => Self::Erased,
             18 => Self::ErasedBatches,
@@ -531,11 +534,7 @@ impl SnapshotHead {
         put_varint(&mut out, self.run.0);
         put_varint(&mut out, u64::from(self.seq));
         self.state.put(&mut out);
-        put_varint(&mut out, self.embeddings.len() as u64);
-        for (embedder, vector) in &self.embeddings {
-            put_bytes(&mut out, embedder.as_bytes());
-            vector.put(&mut out);
-        }
+        put_embeddings(&self.embeddings, &mut out);
         out
     }
 
@@ -544,18 +543,61 @@ impl SnapshotHead {
         let run = RunUid(r.varint()?);
         let seq = r.varint32()?;
         let state = BodyRef::take(&mut r)?;
-        let count = r.varint()?;
-        if count > EMBEDDINGS_MAX as u64 {
-            return Err(CodecError::Limit { what: "embeddings", found: count, limit: EMBEDDINGS_MAX as u64 });
-        }
-        let mut embeddings = Vec::new();
-        for _ in 0..count {
-            let embedder = r.text(EMBEDDER_BYTES_MAX)?.to_owned();
-            embeddings.push((embedder, BodyRef::take(&mut r)?));
-        }
+        let embeddings = take_embeddings(&mut r)?;
         r.finish()?;
         Ok(Self { run, seq, state, embeddings })
     }
+}
+
+/// The embeddings of what the put before it in its batch wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EmbeddingHead {
+    pub(crate) namespace: NamespaceId,
+    pub(crate) space: u32,
+    pub(crate) key: Vec<u8>,
+    /// Embedder id and the vector's little-endian f32 bytes.
+    pub(crate) embeddings: Vec<(String, BodyRef)>,
+}
+
+impl EmbeddingHead {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.key.len() + 64);
+        put_varint(&mut out, u64::from(self.namespace.0));
+        put_varint(&mut out, u64::from(self.space));
+        put_bytes(&mut out, &self.key);
+        put_embeddings(&self.embeddings, &mut out);
+        out
+    }
+
+    pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
+        let mut r = Reader::new(head, "embedding head");
+        let (namespace, space) = (NamespaceId(r.varint32()?), r.varint32()?);
+        let key = r.bytes(head.len())?.to_vec();
+        let embeddings = take_embeddings(&mut r)?;
+        r.finish()?;
+        Ok(Self { namespace, space, key, embeddings })
+    }
+}
+
+fn put_embeddings(embeddings: &[(String, BodyRef)], out: &mut Vec<u8>) {
+    put_varint(out, embeddings.len() as u64);
+    for (embedder, vector) in embeddings {
+        put_bytes(out, embedder.as_bytes());
+        vector.put(out);
+    }
+}
+
+fn take_embeddings(r: &mut Reader<'_>) -> Result<Vec<(String, BodyRef)>, CodecError> {
+    let count = r.varint()?;
+    if count > EMBEDDINGS_MAX as u64 {
+        return Err(CodecError::Limit { what: "embeddings", found: count, limit: EMBEDDINGS_MAX as u64 });
+    }
+    let mut embeddings = Vec::new();
+    for _ in 0..count {
+        let embedder = r.text(EMBEDDER_BYTES_MAX)?.to_owned();
+        embeddings.push((embedder, BodyRef::take(r)?));
+    }
+    Ok(embeddings)
 }
 
 /// A namespace or keyspace comes to be. Bincode is the whole head.

@@ -7,8 +7,8 @@ use crate::log::erased::{Erased, ErasedBatches};
 use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, COUNT_MAX, ChainDigest, LogState, RawRecord};
 use crate::log::ledger::{Frontier, Node, leaf_hash, record_hash};
 use crate::log::record::{
-    BodyRef, FrameHead, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead, TombstoneHead,
-    group_of,
+    BodyRef, EmbeddingHead, FrameHead, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead,
+    TombstoneHead, group_of,
 };
 use crate::log::totals::Totals;
 
@@ -126,6 +126,12 @@ impl Sums {
                 recipes +=
                     head.embeddings.iter().map(|(_, vector)| BodyRef::recipe_bytes(vector)).sum::<u64>();
                 &mut totals.run_bytes
+            }
+            Kind::Embedding => {
+                let head = EmbeddingHead::parse(logical.head)?;
+                recipes +=
+                    head.embeddings.iter().map(|(_, vector)| BodyRef::recipe_bytes(vector)).sum::<u64>();
+                &mut totals.kv_bytes
             }
             Kind::Put | Kind::Delete => {
                 recipes += KvHead::peek(kind, logical.head)?.2;

@@ -1,10 +1,9 @@
 //! What can be done with entries: kept, looked at, listed, searched, rated, forgotten. One rule of agentfootprint's store each.
 
-use super::rank::rank;
+use super::near::{name, squared};
 use super::words::Card;
 use super::*;
 use crate::log::segments::lock;
-use crate::vector::kernel::dot;
 
 /// Pages of entries that a search or a listing reads at a time.
 const KEYS_AT_ONCE: usize = 256;
@@ -53,14 +52,29 @@ impl Memory {
         let _changing = self.changing();
         let mut batch = self.space.batch();
         for ((entry, card), text) in parsed.iter().zip(cards).zip(entries) {
-            self.add(&mut batch, &key(&name, &entry.id), text, card)?;
+            self.add(&mut batch, &key(&name, &entry.id), (entry, text), card)?;
         }
         self.commit(batch)
     }
 
     /// Adds an entry to a batch, with all that is kept beside it.
-    pub(super) fn add(&self, batch: &mut KvBatch, key: &[u8], text: &str, card: Option<Card>) -> Result<()> {
-        batch.put(&self.entries, key, text.as_bytes().to_vec());
+    pub(super) fn add(
+        &self,
+        batch: &mut KvBatch,
+        key: &[u8],
+        (entry, text): (&Entry, &str),
+        card: Option<Card>,
+    ) -> Result<()> {
+        let text = text.as_bytes().to_vec();
+        match &entry.embedding {
+            Some(vector) => {
+                let name = name(vector.len(), entry.embedder.as_deref());
+                batch.put_embedded(&self.entries, key, text, &[(&name, vector)]);
+            }
+            None => {
+                batch.put(&self.entries, key, text);
+            }
+        }
         batch.delete(&self.looks, key);
         match card {
             Some(card) => {
@@ -94,7 +108,7 @@ impl Memory {
             return Ok(Applied { applied: false, current });
         }
         let mut batch = self.space.batch();
-        self.add(&mut batch, &key, text, card)?;
+        self.add(&mut batch, &key, (&entry, text), card)?;
         self.commit(batch)?;
         Ok(Applied { applied: true, current: None })
     }
@@ -223,57 +237,6 @@ impl Memory {
         self.said(&key(&identity.check()?, id))
     }
 
-    /// Entries whose vectors are nearest to this one, the nearest first, ties by id; only those that reach the least score. One that answers
-    /// from another stands behind it, where both are found.
-    ///
-    /// # Errors
-    /// `Invalid` for a vector that is none, and where entries that could be found were made by another embedder, which it names; `Damaged`, `Unavailable`.
-    pub fn search(&self, identity: &Identity, vector: &[f32], wanted: &Wanted<'_>) -> Result<Vec<Hit>> {
-        let prefix = scope(identity, wanted)?;
-        let length = squared(vector)?;
-        let least = wanted.min_score.unwrap_or(THRESHOLD);
-        let mut hits = Vec::new();
-        let mut others: BTreeSet<String> = BTreeSet::new();
-        let mut lengths: BTreeSet<usize> = BTreeSet::new();
-        let mut asked = 0u64;
-        self.each(&prefix, &mut |key, entry| {
-            let Some(own) = entry.embedding.as_deref().filter(|_| has_tier(&entry, wanted.tiers)) else {
-                return Ok(());
-            };
-            if let (Some(asked), Some(of)) = (wanted.embedder, &entry.embedder)
-                && asked != of
-            {
-                others.insert(of.clone());
-                return Ok(());
-            }
-            if own.len() != vector.len() {
-                lengths.insert(own.len());
-                return Ok(());
-            }
-            asked += 1;
-            let score = cosine(vector, own, length);
-            if score >= least {
-                hits.push(Hit { entry, identity: identity_of(&key), score });
-            }
-            Ok(())
-        })?;
-        if let (Some(embedder), 0) = (wanted.embedder, asked) {
-            if let Some(length) = lengths.first() {
-                let what = format!(
-                    "the question's vector has {} numbers, those of {embedder:?} that are remembered {length}",
-                    vector.len()
-                );
-                return Err(Error::invalid(what));
-            }
-            if let Some(other) = others.first() {
-                return Err(mismatch(embedder, other));
-            }
-        }
-        let mut hits = rank(hits);
-        hits.truncate(wanted.count());
-        Ok(hits)
-    }
-
     /// Writes one value, as durable as all that this writes.
     fn set(&self, keyspace: &Keyspace, key: &[u8], value: Vec<u8>) -> Result<()> {
         let mut batch = self.space.batch();
@@ -366,28 +329,4 @@ pub(super) fn scope(identity: &Identity, wanted: &Wanted<'_>) -> Result<String> 
 /// The name of the identity whose key this is.
 pub(super) fn identity_of(key: &[u8]) -> String {
     String::from_utf8_lossy(key.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
-}
-
-/// The square of a vector's length.
-///
-/// # Errors
-/// `Invalid` for a vector that has none.
-fn squared(vector: &[f32]) -> Result<f64> {
-    if let Some(place) = vector.iter().position(|number| !number.is_finite()) {
-        return Err(Error::invalid(format!("number {} of the vector is not finite", place + 1)));
-    }
-    let squared = f64::from(dot(vector, vector));
-    match squared > 0.0 && squared.is_finite() {
-        true => Ok(squared),
-        false => Err(Error::invalid("a vector is not all zeros, and its length is a number")),
-    }
-}
-
-/// The cosine of the angle between two vectors: 1 just where they are equal.
-fn cosine(a: &[f32], b: &[f32], squared_a: f64) -> f32 {
-    let squared_b = f64::from(dot(b, b));
-    if squared_b <= 0.0 {
-        return 0.0;
-    }
-    (f64::from(dot(a, b)) / (squared_a * squared_b).sqrt()) as f32
 }

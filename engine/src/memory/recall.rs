@@ -15,8 +15,8 @@ const RECALLED_MS: i64 = 3_600_000;
 /// How many of those are kept in mind.
 const RECALLED_MAX: usize = 16;
 /// Entries that are read to be ranked, for each that is wanted, and at least.
-const RANKED_EACH: usize = 4;
-const RANKED_MIN: usize = 64;
+pub(super) const RANKED_EACH: usize = 4;
+pub(super) const RANKED_MIN: usize = 64;
 
 /// What an identity was told.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -239,7 +239,7 @@ impl Memory {
         let entry = Entry::parse(&text)?;
         let card = checked(&entry)?;
         let mut batch = self.space.batch();
-        self.add(&mut batch, &key(&name, &entry.id), &text, card)?;
+        self.add(&mut batch, &key(&name, &entry.id), (&entry, &text), card)?;
         batch.delete(&self.recalled, &key(&name, ""));
         self.commit(batch)?;
         Ok(entry)

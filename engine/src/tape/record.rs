@@ -67,7 +67,7 @@ fn put(batch: &mut RunBatch<'_>, from: TapeFrame) -> Result<()> {
     if let Some(snapshot) = from.snapshot {
         let embeddings: Vec<(&str, &[f32])> =
             snapshot.embeddings.iter().map(|(id, vector)| (id.as_str(), vector.as_slice())).collect();
-        batch.snapshot(snapshot.state, &embeddings)?;
+        batch.snapshot_as_recorded(snapshot.state.into(), &embeddings)?;
     }
     Ok(())
 }

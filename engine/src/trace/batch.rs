@@ -7,18 +7,18 @@ use crate::blob::{Body, Compared, Extent};
 use crate::error::{Error, Result};
 use crate::ids::{BlobId, Link, Seqno};
 use crate::kv::Content;
+use crate::kv::embeddings;
 use crate::kv::write::{BatchWriter, Packed};
 use crate::log::queue::Durability;
 use crate::log::record::{
-    BodyRef, EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX, FrameHead, INLINE_BYTES_MAX, Kind, PartHead, RunFields,
-    RunHead, SnapshotHead,
+    BodyRef, EMBEDDINGS_MAX, FrameHead, INLINE_BYTES_MAX, Kind, PartHead, RunFields, RunHead, SnapshotHead,
 };
 use crate::log::ticket::Ticket;
 use crate::sync::MutexGuard;
 use crate::trace::belongings::Belongings;
 use crate::trace::chain;
 use crate::trace::lanes::{Lane, LaneKey, Slot};
-use crate::trace::model::{Component, Frame, Severity, Status, check_text};
+use crate::trace::model::{Component, Frame, Severity, Status};
 use crate::trace::reader::{RunReader, run_record};
 use crate::trace::recorder::{Run, RunState, encode_run};
 use crate::trace::stream::Ending;
@@ -62,6 +62,8 @@ pub struct RunBatch<'a> {
     pub(super) durability: Durability,
     /// The run's record is to be written again, once, at the batch's end.
     pub(super) changed: bool,
+    /// It holds vectors.
+    embedded: bool,
 }
 
 impl<'a> RunBatch<'a> {
@@ -70,7 +72,8 @@ impl<'a> RunBatch<'a> {
         let writer = BatchWriter::new(&run.core, run.namespace)?;
         let staged = guard.clone();
         let durability = run.core.options.durability;
-        let mut batch = Self { run, guard, staged, writer, bodies: Vec::new(), durability, changed: false };
+        let (bodies, changed, embedded) = (Vec::new(), false, false);
+        let mut batch = Self { run, guard, staged, writer, bodies, durability, changed, embedded };
         if !batch.staged.begun {
             batch.begin()?;
         }
@@ -335,6 +338,22 @@ impl<'a> RunBatch<'a> {
     /// # Errors
     /// As [`Run::snapshot`].
     pub fn snapshot(&mut self, state: impl Into<Content>, embeddings: &[(&str, &[f32])]) -> Result<u32> {
+        embeddings::check_all(embeddings)?;
+        for (embedder, vector) in embeddings {
+            if let Some(finder) = self.run.core.finder.get() {
+                finder.check(&self.run.core, self.run.namespace, embedder, vector.len())?;
+            }
+        }
+        self.snapshot_as_recorded(state.into(), embeddings)
+    }
+
+    /// The same of one that was recorded before, whatever its vectors are: one that nothing can be compared with is kept, and
+    /// passed over by whoever looks.
+    pub(crate) fn snapshot_as_recorded(
+        &mut self,
+        state: Content,
+        embeddings: &[(&str, &[f32])],
+    ) -> Result<u32> {
         self.check_open()?;
         let seq = self.staged.last_seq;
         if seq == 0 {
@@ -350,18 +369,12 @@ impl<'a> RunBatch<'a> {
             return Err(Error::invalid(format!("a snapshot has at most {EMBEDDINGS_MAX} embeddings")));
         }
         let lane: LaneKey = (Component::Merge, Slot::State);
-        let (state, base) = self.body(&lane, seq, &state.into())?;
+        let (state, base) = self.body(&lane, seq, &state)?;
         let mut tail = Vec::new();
         state.put_recipe(base.as_ref().map(|(back, extents)| (*back, extents.as_slice())), &mut tail);
         let mut stored = Vec::with_capacity(embeddings.len());
         for (embedder, vector) in embeddings {
-            check_text("an embedder's id", embedder, 1, EMBEDDER_BYTES_MAX)?;
-            if vector.is_empty() || vector.iter().any(|x| !x.is_finite()) {
-                return Err(Error::invalid(format!(
-                    "the embedding of {embedder:?} is empty or holds NaN or infinity: it could never be found again"
-                )));
-            }
-            let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+            let bytes = embeddings::bytes_of(vector);
             let packed = self.writer.content(&bytes.into(), INLINE_BYTES_MAX)?;
             packed.put_recipe(None, &mut tail);
             stored.push(((*embedder).to_owned(), packed.reference));
@@ -369,6 +382,7 @@ impl<'a> RunBatch<'a> {
         let head = SnapshotHead { run: self.run.uid, seq, state: state.reference, embeddings: stored };
         self.writer.record(Kind::Snapshot, &head.encode(), &tail)?;
         Arc::make_mut(&mut self.staged.snapshots).insert(seq);
+        self.embedded |= !embeddings.is_empty();
         Ok(seq)
     }
 
@@ -454,6 +468,11 @@ impl<'a> RunBatch<'a> {
             self.put_run()?;
         }
         let submitted = self.writer.submit(self.durability)?;
+        if self.embedded
+            && let Some(finder) = run.core.finder.get()
+        {
+            finder.queued(&run.core);
+        }
         let (_, ticket) = submitted.ok_or_else(|| Error::invalid("an empty batch cannot be committed"))?;
         for (key, body) in self.bodies {
             if let Some(lane) = self.staged.lanes.get(&key) {

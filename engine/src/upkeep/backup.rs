@@ -15,7 +15,7 @@ use crate::ids::Seqno;
 use crate::io::{File, Io, Open};
 use crate::kv::core::{Core, Options};
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
-use crate::log::manifest::{Clean, FORMAT, Manifest, State};
+use crate::log::manifest::{Clean, FORMAT, Manifest, State, VectorList};
 use crate::log::open::{End, Found, find, scan};
 use crate::log::paths::Paths;
 use crate::store::Store;
@@ -42,7 +42,7 @@ pub struct BackupReport {
     pub seqno: Seqno,
     /// Log files.
     pub segments: u64,
-    /// Files, tables included, that share their bytes with the source: links and reflinks.
+    /// Files, tables and vectors included, that share their bytes with the source: links and reflinks.
     pub shared_files: u64,
     /// Files that were copied.
     pub copied_files: u64,
@@ -107,12 +107,13 @@ fn copied(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> {
     copy.report.seqno = end.state.last_seqno();
     copy.segments(&found, &end)?;
     let tables = copy.tables(&found.state)?;
-    Manifest::create(io, &copy.to, 1, state_of(found.state, &end, tables))?;
+    let vectors = copy.vectors(&found.state)?;
+    Manifest::create(io, &copy.to, 1, state_of(found.state, &end, tables, vectors))?;
     Ok(copy.report)
 }
 
 /// What the copy's manifest says.
-fn state_of(found: State, end: &End, tables: bool) -> State {
+fn state_of(found: State, end: &End, tables: bool, vectors: bool) -> State {
     let first = found.segments.first().map_or(end.segment, |entry| entry.id);
     let clean = found.clean.filter(|clean: &Clean| !end.torn && clean.tail == end.tail);
     let (covers, covers_state) = match tables {
@@ -120,7 +121,11 @@ fn state_of(found: State, end: &End, tables: bool) -> State {
         false => ((first, SEGMENT_HEADER_BYTES), LogState::empty()),
     };
     let tables = if tables { found.tables } else { Vec::new() };
-    State { format: FORMAT, tables, covers, covers_state, synced: end.tail, clean, ..found }
+    let vectors = match vectors {
+        true => found.vectors,
+        false => VectorList { next: found.vectors.next, ..VectorList::default() },
+    };
+    State { format: FORMAT, vectors, tables, covers, covers_state, synced: end.tail, clean, ..found }
 }
 
 struct Copy<'a> {
@@ -159,6 +164,25 @@ impl Copy<'_> {
             }
         }
         self.io.sync_dir(&self.to.tables())?;
+        Ok(true)
+    }
+
+    /// Copies the vector files; false where one of them is not to be had: then the copy's vectors are read from its log.
+    fn vectors(&mut self, state: &State) -> Result<bool> {
+        if state.vectors.files.is_empty() {
+            return Ok(true);
+        }
+        self.io.create_dir_all(&self.to.vectors())?;
+        for entry in &state.vectors.files {
+            let (from, to) = (self.from.vector_file(entry.id), self.to.vector_file(entry.id));
+            match self.share(&from, None, &to) {
+                Ok(()) => {}
+                // The writer has replaced it meanwhile, or it is lost.
+                Err(_) if self.io.stat(&from)?.is_none() => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        self.io.sync_dir(&self.to.vectors())?;
         Ok(true)
     }
 

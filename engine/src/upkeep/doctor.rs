@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use crate::error::{ErrorKind, Result};
 use crate::ids::{Seqno, StoreId};
 use crate::kv::core::Options;
+use crate::log::manifest::State;
 use crate::log::open::{Damage, find, scan};
-use crate::log::paths::{Paths, SOCKET, SOCKET_NEXT, parse_manifest, parse_segment, parse_table};
+use crate::log::paths::{
+    Paths, SOCKET, SOCKET_NEXT, parse_manifest, parse_segment, parse_table, parse_vector_file,
+};
 use crate::replay::VerifyReport;
 use crate::store::Store;
 use crate::upkeep::salvage::salvage;
@@ -179,24 +182,24 @@ fn files(
         if stale || name == "CURRENT.next" || name == SOCKET_NEXT {
             all.leftovers.push(root.join(&name));
         } else if parse_manifest(&name).is_none()
-            && !["LOCK", "CURRENT", "segments", "tables", SOCKET].contains(&name.as_str())
+            && !["LOCK", "CURRENT", "segments", "tables", "vectors", SOCKET].contains(&name.as_str())
         {
             all.foreign.push(root.join(&name));
         }
     }
-    for (dir, is_segment) in [(paths.segments(), true), (paths.tables(), false)] {
+    let state = loaded.map(|loaded| &loaded.state);
+    for dir in [paths.segments(), paths.tables(), paths.vectors()] {
         let names = if io.stat(&dir)?.is_some() { io.list(&dir)? } else { Vec::new() };
         for name in names {
-            let state = loaded.map(|loaded| &loaded.state);
-            let (ours, listed) = match is_segment {
-                true => {
-                    let id = parse_segment(&name);
-                    (id.is_some(), state.is_none_or(|s| s.segments.iter().any(|e| Some(e.id) == id)))
-                }
-                false => {
-                    let id = parse_table(&name);
-                    (id.is_some(), state.is_none_or(|s| s.tables.iter().any(|e| Some(e.id) == id)))
-                }
+            let (segment, table, vectors) =
+                (parse_segment(&name), parse_table(&name), parse_vector_file(&name));
+            let (ours, listed) = if dir == paths.segments() {
+                (segment.is_some(), state.is_none_or(|s| s.segments.iter().any(|e| Some(e.id) == segment)))
+            } else if dir == paths.tables() {
+                (table.is_some(), state.is_none_or(|s| s.tables.iter().any(|e| Some(e.id) == table)))
+            } else {
+                let listed = |s: &State| s.vectors.files.iter().any(|e| Some(e.id) == vectors);
+                (vectors.is_some(), state.is_none_or(listed))
             };
             match (ours, listed) {
                 (false, _) => all.foreign.push(dir.join(&name)),

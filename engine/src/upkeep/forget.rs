@@ -25,6 +25,8 @@ pub struct StillHeld {
     pub shared: u32,
     /// Log files with records of it, until compaction has rewritten them.
     pub segments: Vec<String>,
+    /// Files with vectors of its snapshots, until then.
+    pub vectors: Vec<String>,
     /// Where backups were made to that may hold it.
     pub backups: Vec<String>,
 }
@@ -113,6 +115,7 @@ impl Namespace {
         };
         let held = StillHeld {
             shared: self.shared_by_living(uid)?,
+            vectors: self.store.vectors().files_of(self.id, uid)?,
             segments: segments.iter().filter_map(file).collect(),
             backups: self.store.backups_made()?.into_iter().map(|made| made.place).collect(),
         };

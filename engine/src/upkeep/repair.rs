@@ -34,6 +34,7 @@ use crate::trace::recorder::{Run, end_with};
 use crate::upkeep::lost::{Lost, RepairReport};
 use crate::upkeep::salvage::{Kept, Salvage, salvage};
 use crate::upkeep::site::{Holder, Site, holder, look};
+use crate::vector::vectors_at;
 
 /// The tag of a run of which something is lost.
 const TAG: &str = "annals.repair";
@@ -210,6 +211,7 @@ impl Repair {
             let mut count = 0;
             while let Some(one) = next {
                 if let Some((namespace, time_ns, keyspace, key, value)) = self.version(one)? {
+                    let vectors = self.vectors(one)?;
                     let same = batch.as_ref().is_some_and(|(of, at, _)| (*of, *at) == (namespace, time_ns));
                     if !same && let Some((_, _, done)) = batch.take() {
                         drop(done.submit()?);
@@ -223,7 +225,11 @@ impl Repair {
                         }
                     };
                     match value {
-                        Some(value) => batch.put(&keyspace, &key, value),
+                        Some(value) => {
+                            let vectors: Vec<(&str, &[f32])> =
+                                vectors.iter().map(|(id, vector)| (id.as_str(), vector.as_slice())).collect();
+                            batch.put_embedded(&keyspace, &key, value, &vectors)
+                        }
                         None => batch.delete(&keyspace, &key),
                     };
                     self.report.versions += 1;
@@ -236,6 +242,17 @@ impl Repair {
             }
         }
         Ok(())
+    }
+
+    /// The vectors that a version came with.
+    fn vectors(&mut self, kept: &Kept) -> Result<Vec<(String, Vec<f32>)>> {
+        let Some(place) = kept.vectors else { return Ok(Vec::new()) };
+        let at = Seqno(kept.seqno.0 + 1);
+        vectors_at(&self.old, at, place).or_else(|error| {
+            let why = told(error)?;
+            self.report.lost.push(Lost::Records { from: at, to: Some(at), why });
+            Ok(Vec::new())
+        })
     }
 
     /// A version as it was: namespace (old), time, keyspace (new), key, value.
@@ -490,7 +507,9 @@ impl Repair {
             let copied = reader.read_snapshot(uid, seq).and_then(|snapshot| {
                 let embeddings: Vec<(&str, &[f32])> =
                     snapshot.embeddings.iter().map(|(id, vector)| (id.as_str(), vector.as_slice())).collect();
-                run.snapshot(snapshot.state.clone(), &embeddings)
+                let mut batch = run.batch()?;
+                let seq = batch.snapshot_as_recorded(snapshot.state.clone().into(), &embeddings)?;
+                batch.commit().map(|_| seq)
             });
             match copied {
                 Ok(_) => self.report.snapshots += 1,

@@ -38,6 +38,8 @@ pub(super) struct Kept {
     pub(super) seqno: Seqno,
     /// Records of one batch have one number.
     pub(super) batch: u64,
+    /// Where the record of its vectors stands, which follows it.
+    pub(super) vectors: Option<Place>,
 }
 
 /// See the module.
@@ -337,7 +339,14 @@ impl Pending {
         keys::derive(record, seqno, place, &mut entries)?;
         let head = Logical::parse(record.body)?.head;
         match kind {
-            Kind::Put | Kind::Delete | Kind::Space => self.kept.push(Kept { kind, place, seqno, batch }),
+            Kind::Put | Kind::Delete | Kind::Space => {
+                self.kept.push(Kept { kind, place, seqno, batch, vectors: None });
+            }
+            Kind::Embedding => {
+                if let Some(put) = self.kept.last_mut().filter(|kept| kept.seqno.0 + 1 == seqno.0) {
+                    put.vectors = Some(place);
+                }
+            }
             Kind::Frame => self.runs.push(FrameHead::peek(head)?.0.0),
             Kind::FramePart => self.runs.push(PartHead::parse(head)?.run.0),
             Kind::Snapshot => self.runs.push(SnapshotHead::parse(head)?.run.0),

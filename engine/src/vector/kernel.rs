@@ -9,7 +9,7 @@
     reason = "the processor's vector instructions are unsafe functions; this file holds nothing else"
 )]
 
-use std::sync::OnceLock;
+use std::borrow::Cow;
 
 /// Products that are summed beside each other.
 pub(crate) const LANES: usize = 16;
@@ -20,20 +20,18 @@ struct Kernels {
     dot_bytes: fn(&[i8], &[i8]) -> i32,
 }
 
-fn kernels() -> &'static Kernels {
-    static KERNELS: OnceLock<Kernels> = OnceLock::new();
-    KERNELS.get_or_init(|| {
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
-                return Kernels { dot: x86::dot_512, dot_bytes: x86::dot_bytes_512 };
-            }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                return Kernels { dot: x86::dot_256, dot_bytes: x86::dot_bytes_256 };
-            }
+/// What the processor can do is looked up once a process by the standard library.
+fn kernels() -> Kernels {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+            return Kernels { dot: x86::dot_512, dot_bytes: x86::dot_bytes_512 };
         }
-        Kernels { dot: dot_portable, dot_bytes: dot_bytes_portable }
-    })
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            return Kernels { dot: x86::dot_256, dot_bytes: x86::dot_bytes_256 };
+        }
+    }
+    Kernels { dot: dot_portable, dot_bytes: dot_bytes_portable }
 }
 
 /// The dot product of two vectors, in the order that the module describes.
@@ -77,6 +75,36 @@ fn finish(mut lanes: [f32; LANES], rest_a: &[f32], rest_b: &[f32]) -> f32 {
 
 fn dot_bytes_portable(a: &[i8], b: &[i8]) -> i32 {
     a.iter().zip(b).map(|(a, b)| i32::from(*a) * i32::from(*b)).sum()
+}
+
+/// The numbers that little-endian bytes hold, without a copy where the machine allows it.
+pub(crate) fn floats(bytes: &[u8]) -> Cow<'_, [f32]> {
+    // SAFETY: any four bytes are a number, and these are only read.
+    let (before, whole, after) = unsafe { bytes.align_to::<f32>() };
+    if cfg!(target_endian = "little") && before.is_empty() && after.is_empty() {
+        return Cow::Borrowed(whole);
+    }
+    let (whole, _) = bytes.as_chunks::<4>();
+    Cow::Owned(whole.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+}
+
+/// Bytes as codes.
+pub(crate) fn codes(bytes: &[u8]) -> &[i8] {
+    // SAFETY: both are one byte, and any byte is a code.
+    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
+}
+
+/// Says that these bytes are about to be looked at.
+pub(crate) fn soon(bytes: &[i8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(64) {
+        // SAFETY: a hint about a place that may be read; it reads nothing and changes nothing.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch(line.as_ptr(), std::arch::x86_64::_MM_HINT_T0);
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
 }
 
 #[cfg(target_arch = "x86_64")]

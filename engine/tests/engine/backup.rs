@@ -235,7 +235,7 @@ fn a_doctor_says_what_there_is_and_touches_nothing() {
     let found = diagnose("s", little(&sim)).unwrap();
     assert!(found.is_healthy() && found.clean && found.recovery().is_empty(), "{found:?}");
     assert!(found.leftovers.is_empty() && found.foreign.is_empty() && found.rebuild.is_empty(), "{found:?}");
-    assert_eq!(found.format, Some(2));
+    assert_eq!(found.format, Some(3));
     for (path, bytes) in &before {
         let kind = path.extension().map(|end| end.to_string_lossy().into_owned()).unwrap_or_default();
         for at in [bytes.len() / 3, bytes.len() * 2 / 3] {

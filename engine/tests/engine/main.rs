@@ -41,3 +41,4 @@ mod streaming;
 mod support;
 mod tapes;
 mod tickets;
+mod vectors;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use annals::io::sim::{Crash, SimIo};
 use annals::{
     CompactOptions, Component, Dropped, ErrorKind, Frame, GapKind, Keep, Namespace, Options, Policy, Rule,
-    RunSpec, Severity, Share, Status, Store,
+    RunSpec, Search, Severity, Share, Status, Store,
 };
 
 use crate::support::{
@@ -379,8 +379,8 @@ fn a_repaired_store_does_not_bring_dropped_runs_back() {
 /// Bytes of every file of a store.
 fn files(root: &std::path::Path) -> Vec<u8> {
     let mut all = Vec::new();
-    for dir in [root.to_path_buf(), root.join("segments"), root.join("tables")] {
-        // A store is whole without its tables.
+    for dir in [root.to_path_buf(), root.join("segments"), root.join("tables"), root.join("vectors")] {
+        // A store is whole without its tables and vector files.
         for entry in std::fs::read_dir(dir).into_iter().flatten() {
             let path = entry.unwrap().path();
             if path.is_file() {
@@ -401,7 +401,11 @@ fn of_a_forgotten_run_no_byte_is_left_after_compaction_and_all_else_is_as_it_was
     let mut rng = Rng(77);
     // They do not compress, so the files show them as they are.
     let [body, metadata, state]: [Vec<u8>; 3] = std::array::from_fn(|_| rng.bytes(3000));
-    let canaries: [&[u8]; 6] = [
+    // So short that it stands in the log as it is, and in a vector file anyway.
+    let vector: Vec<f32> = state.iter().take(8).map(|byte| f32::from(*byte) / 7.0 + 1.0).collect();
+    let vector_bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let canaries: [&[u8]; 7] = [
+        &vector_bytes,
         b"canary-name",
         b"canary-tag",
         b"canary-inline",
@@ -414,8 +418,11 @@ fn of_a_forgotten_run_no_byte_is_left_after_compaction_and_all_else_is_as_it_was
     let spec = RunSpec::new("canary-name").tag("t", "canary-tag").metadata(metadata.clone());
     let run = space.begin_run(spec).unwrap();
     run.record(Frame::new(Component::Llm, body.clone(), "canary-inline")).unwrap();
-    run.snapshot(state.clone(), &[]).unwrap();
+    run.snapshot(state.clone(), &[("e5", &vector)]).unwrap();
     run.end(Status::Ok).unwrap();
+    store.settle_vectors().unwrap();
+    let nearest = |space: &Namespace| space.nearest("e5", &vector, &Search::default()).unwrap();
+    assert_eq!(nearest(&space).len(), 1);
     space.pin("canary-name", "for a while").unwrap();
     let (parent, _) = recorded(&space, "parent", 6);
     parent.end(Status::Ok).unwrap();
@@ -428,6 +435,8 @@ fn of_a_forgotten_run_no_byte_is_left_after_compaction_and_all_else_is_as_it_was
     let told =
         [space.forget("canary-name", "asked for").unwrap(), space.drop_run("parent", "r", "").unwrap()];
     let root = dir.path().join("s");
+    assert_eq!(space.still_held(told[0].uid).unwrap().1.vectors, ["00000001.vec"]);
+    assert_eq!(nearest(&space), []);
     for canary in canaries {
         assert!(holds(&files(&root), canary), "it was never there: {}", String::from_utf8_lossy(canary));
     }
@@ -446,7 +455,7 @@ fn of_a_forgotten_run_no_byte_is_left_after_compaction_and_all_else_is_as_it_was
         // Nothing leads from its name to it any more.
         assert_eq!(space.run("canary-name").unwrap_err().kind(), ErrorKind::NotFound);
         let (_, held) = space.still_held(told[0].uid).unwrap();
-        assert_eq!((held.shared, held.segments.len()), (0, 0));
+        assert_eq!((held.shared, held.segments.len(), held.vectors.len()), (0, 0, 0));
         let (_, held) = space.still_held(told[1].uid).unwrap();
         assert_eq!((held.shared, held.segments.len()), (4, 1));
         assert!(store.verify_against(&old).unwrap().differences.is_empty());

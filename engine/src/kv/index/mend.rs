@@ -123,7 +123,7 @@ impl Index {
     }
 
     /// Remembers that something of the index was made again.
-    pub(super) fn note_rebuilt(&self, file: PathBuf, offset: u64, what: String) {
+    pub(crate) fn note_rebuilt(&self, file: PathBuf, offset: u64, what: String) {
         let mut notes = lock(&self.rebuilt);
         if notes.len() < NOTES_MAX {
             notes.push(Damage { file, offset, what });

@@ -54,7 +54,11 @@ impl Sink for Index {
                 for posting in batch.postings() {
                     let place = batch.place(posting.record, *segment, *offset);
                     let seqno = first_seqno.0 + posting.record as u64;
-                    add(posting.key, seqno, keys::at(posting.kind, place));
+                    let value = keys::at(posting.kind, place);
+                    match keys::is_numbered(posting.key) {
+                        true => add(&keys::vectors(Seqno(seqno)), seqno, value),
+                        false => add(posting.key, seqno, value),
+                    }
                 }
                 for anchor in &batch.anchors {
                     let key = keys::anchor(batch.namespace, anchor.key);

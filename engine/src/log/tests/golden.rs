@@ -5,11 +5,15 @@
 use super::samples::{self, OFFSET, SEGMENT, STORE, salt};
 use crate::blob::decode_recipe;
 use crate::codec;
+use crate::ids::SegmentId;
 use crate::log::cursor::{account, for_each_record};
 use crate::log::layout::{BatchHeader, Footer, LogState, RawRecord, SegmentHeader};
+use crate::log::manifest::{State, VectorList};
 use crate::log::record::{
-    FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead, TombstoneHead,
+    EmbeddingHead, FrameHead, GroupPart, Kind, KvHead, Logical, PartHead, RunHead, SnapshotHead, SpaceHead,
+    TombstoneHead,
 };
+use crate::log::totals::Totals;
 
 const GOLDEN: &str = include_str!("../../../tests/data/format/golden.hex");
 
@@ -86,11 +90,18 @@ fn what_is_written_down_reads_as_what_it_says() {
     assert_eq!(SnapshotHead::parse(&head("snapshot")).unwrap(), samples::snapshot());
     assert_eq!(TombstoneHead::parse(&head("tombstone")).unwrap(), samples::tombstone());
     assert_eq!(TombstoneHead::parse(&head("tombstone_of_fork")).unwrap(), samples::tombstone_of_fork());
+    assert_eq!(EmbeddingHead::parse(&head("embedding")).unwrap(), samples::embedding());
     for (name, first) in [("group_part_first", true), ("group_part_later", false)] {
         let bytes = bytes(name);
         let record = RawRecord::check(&bytes, salt(), OFFSET + 48).unwrap();
         assert_eq!(GroupPart::parse(record.body).unwrap(), samples::group_part(first));
     }
+    let state = samples::manifest_state();
+    let second = State { format: 2, vectors: VectorList::default(), ..state };
+    assert_eq!(State::decode(&bytes("manifest_2")).unwrap(), second);
+    let (next_rewritten, erased) = (SegmentId::REWRITTEN_MIN, Totals::default());
+    let first = State { format: 1, next_rewritten, erased, ..second };
+    assert_eq!(State::decode(&bytes("manifest_1")).unwrap(), first);
     let alone = decode_recipe(&bytes("recipe_alone"), None).unwrap();
     assert_eq!(decode_recipe(&bytes("recipe_against_base"), Some(&alone[..2])).unwrap(), alone);
 }
@@ -101,7 +112,7 @@ fn a_batch_counts_only_in_its_own_place() {
     let (header, whole) = BatchHeader::check(&batch, salt(), OFFSET).unwrap();
     assert_eq!((header.records, whole.len()), (1, batch.len()));
     assert!(BatchHeader::check(&batch, salt(), OFFSET + 1).is_err());
-    let other = crate::log::layout::Salt::new(STORE, crate::ids::SegmentId(4));
+    let other = crate::log::layout::Salt::new(STORE, SegmentId(4));
     assert!(BatchHeader::check(&batch, other, OFFSET).is_err());
     let mut records = 0;
     for_each_record(&batch, OFFSET, salt(), |at, seqno, record| {

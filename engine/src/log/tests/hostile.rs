@@ -21,9 +21,9 @@ use crate::log::layout::{
 use crate::log::manifest::{self, Manifest, State};
 use crate::log::paths::Paths;
 use crate::log::record::{
-    BodyRef, COMPONENT_BYTES_MAX, EMBEDDINGS_MAX, FrameHead, GroupPart, KV_INLINE_BYTES_MAX, Kind, KvHead,
-    LAYOUT, Logical, PartHead, RULE_BYTES_MAX, RecipeRef, RunHead, SKIPPABLE, SnapshotHead, SpaceHead,
-    TombstoneHead, WHY_BYTES_MAX,
+    BodyRef, COMPONENT_BYTES_MAX, EMBEDDINGS_MAX, EmbeddingHead, FrameHead, GroupPart, KV_INLINE_BYTES_MAX,
+    Kind, KvHead, LAYOUT, Logical, PartHead, RULE_BYTES_MAX, RecipeRef, RunHead, SKIPPABLE, SnapshotHead,
+    SpaceHead, TombstoneHead, WHY_BYTES_MAX,
 };
 
 /// Every parser of the log on the same bytes; whether it took them.
@@ -145,6 +145,7 @@ fn tombstones_that_no_writer_makes_are_refused() {
     let end = bytes.len() - 2;
     bytes[end] = 0xff;
     assert!(TombstoneHead::parse(&bytes).is_err(), "a rule that is no UTF-8");
+    exact("embedding", &head("embedding"), EmbeddingHead::parse);
 }
 
 #[test]
@@ -195,9 +196,9 @@ fn what_a_newer_program_wrote_is_refused_by_name() {
     assert_eq!(header_with(|h| h.cipher = 1), Err(CodecError::Unknown { what: "segment cipher", found: 1 }));
     assert!(matches!(header_with(|h| h.store.0[0] ^= 1), Err(CodecError::Header(_))));
     assert!(matches!(header_with(|h| h.segment.0 += 1), Err(CodecError::Header(_))));
-    assert_eq!(Kind::parse(9, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 9 }));
+    assert_eq!(Kind::parse(10, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 10 }));
     assert_eq!(Kind::parse(0, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 0 }));
-    for kind in [1, 2, 3, 4, 5, 6, 7, 8, 16, 17, 18, 19] {
+    for kind in [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 18, 19] {
         assert!(matches!(Kind::parse(kind, LAYOUT), Ok(Some(known)) if known as u8 == kind));
         for layout in [0, LAYOUT + 1, 255] {
             let expected = CodecError::Unknown { what: "record layout", found: u64::from(layout) };
@@ -224,7 +225,7 @@ fn skippable_records_take_a_seqno_and_no_leaf() {
     };
     let state = with(SKIPPABLE | 8).unwrap();
     assert_eq!((state.next_seqno.0, state.ledger.leaves, state.totals.records), (9, 1, 2));
-    assert_eq!(with(9), Err(CodecError::Unknown { what: "record kind", found: 9 }));
+    assert_eq!(with(10), Err(CodecError::Unknown { what: "record kind", found: 10 }));
 }
 
 #[test]
@@ -352,7 +353,7 @@ fn a_manifest_of_a_newer_format_is_refused_as_such() {
     let root = Path::new("store");
     sim.create_dir_all(root).unwrap();
     let paths = Paths::new(root);
-    Manifest::create(&sim, &paths, 1, State { format: 3, ..samples::manifest_state() }).unwrap();
+    Manifest::create(&sim, &paths, 1, State { format: 4, ..samples::manifest_state() }).unwrap();
     assert_eq!(manifest::load(&sim, &paths).unwrap_err().kind(), ErrorKind::Invalid);
     let file = sim.open(&paths.current(), Open::Write).unwrap();
     file.write_at(&[IoSlice::new(&[0xff; 300])], 0).unwrap();

@@ -14,11 +14,13 @@ use crate::log::layout::{
     Salt, SegmentHeader, chain_digest, seal_record, stamp_record, start_record,
 };
 use crate::log::ledger::{Frontier, Node, leaf_hash, record_hash};
-use crate::log::manifest::{Clean, FORMAT, Manifest, SegmentEntry, State, TableEntry};
+use crate::log::manifest::{
+    Clean, FORMAT, Manifest, SegmentEntry, State, TableEntry, VectorEntry, VectorList,
+};
 use crate::log::paths::Paths;
 use crate::log::record::{
-    BodyRef, FrameHead, GroupPart, GroupRest, HistoryCode, Kind, KvHead, PartHead, RecipeRef, RunFields,
-    RunHead, SnapshotHead, SpaceHead, TombstoneHead,
+    BodyRef, EmbeddingHead, FrameHead, GroupPart, GroupRest, HistoryCode, Kind, KvHead, PartHead, RecipeRef,
+    RunFields, RunHead, SnapshotHead, SpaceHead, TombstoneHead,
 };
 use crate::log::totals::Totals;
 use crate::trace::Component;
@@ -169,6 +171,11 @@ pub(crate) fn tombstone_of_fork() -> TombstoneHead {
     }
 }
 
+pub(crate) fn embedding() -> EmbeddingHead {
+    let embeddings = vec![("e5".into(), blob()), ("words".into(), inline(&[0, 0, 128, 63]))];
+    EmbeddingHead { namespace: NamespaceId(16), space: 17, key: b"loan/42".to_vec(), embeddings }
+}
+
 pub(crate) fn spaces() -> [SpaceHead; 3] {
     let keyspace =
         |history| SpaceHead::Keyspace { id: 17, namespace: NamespaceId(16), name: "kv".into(), history };
@@ -228,6 +235,11 @@ pub(crate) fn footer() -> Footer {
     Footer { tail: 4096, root: state.ledger.root(), state, rewritten_chain: None }
 }
 
+fn vector_entry() -> VectorEntry {
+    let (namespace, embedder) = (NamespaceId(16), "e5".to_owned());
+    VectorEntry { id: 3, bytes: 70_000, namespace, embedder, dimensions: 384, count: 40, upto: Seqno(900) }
+}
+
 pub(crate) fn manifest_state() -> State {
     State {
         format: FORMAT,
@@ -245,6 +257,7 @@ pub(crate) fn manifest_state() -> State {
         next_table: 5,
         next_rewritten: SegmentId::REWRITTEN_MIN + 6,
         erased: totals(),
+        vectors: VectorList { files: vec![vector_entry()], upto: Seqno(900), next: 4 },
     }
 }
 
@@ -305,11 +318,15 @@ fn manifest_files() -> (Vec<u8>, Vec<u8>) {
     (read(&paths.manifest(7)), read(&paths.current()))
 }
 
-/// The edit of [`manifest_state`] as format 1 has it.
-fn manifest_before() -> Vec<u8> {
+/// The edit of [`manifest_state`] as format 1 or 2 has it.
+pub(crate) fn manifest_before(format: u16) -> Vec<u8> {
     let state = manifest_state();
-    let first = (1u16, state.store, state.created_ns, &state.segments, &state.tables, state.covers);
-    codec::encode(&(first, &state.covers_state, state.synced, &state.clean, state.next_table)).unwrap()
+    let first = (format, state.store, state.created_ns, &state.segments, &state.tables, state.covers);
+    let first = (first, &state.covers_state, state.synced, &state.clean, state.next_table);
+    match format {
+        1 => codec::encode(&first).unwrap(),
+        _ => codec::encode(&(first, state.next_rewritten, state.erased)).unwrap(),
+    }
 }
 
 /// Where the samples of compaction stand.
@@ -424,11 +441,13 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("snapshot", record(Kind::Snapshot, &snapshot().encode(), 1)),
         ("tombstone", record(Kind::Tombstone, &tombstone().encode(), 0)),
         ("tombstone_of_fork", record(Kind::Tombstone, &tombstone_of_fork().encode(), 0)),
+        ("embedding", record(Kind::Embedding, &embedding().encode(), 1)),
         ("group_part_first", part_record(true)),
         ("group_part_later", part_record(false)),
         ("footer", footer().encode(salt()).unwrap()),
         ("manifest", manifest),
-        ("manifest_1", manifest_before()),
+        ("manifest_1", manifest_before(1)),
+        ("manifest_2", manifest_before(2)),
         ("current", current),
         ("segment_header_rewritten", rewritten_header().encode().unwrap()),
         ("erased_batches", erased_batches(true)),

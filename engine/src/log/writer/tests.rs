@@ -52,6 +52,7 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, Writer) {
         next_table: 1,
         next_rewritten: SegmentId::REWRITTEN_MIN,
         erased: crate::log::totals::Totals::default(),
+        vectors: crate::log::manifest::VectorList::default(),
     };
     let manifest = Manifest::create(&sim, &paths, 1, listed).unwrap();
     let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest));

@@ -109,8 +109,8 @@ impl Marker<'_> {
                 }
                 Ok(())
             }
-            // A name leads to a run's record; groups live by what names them.
-            Of::RunName | Of::Group | Of::Anchor => Ok(()),
+            // A name leads to a run's record; groups live by what names them, and vectors with what they were made of.
+            Of::RunName | Of::Group | Of::Anchor | Of::Vectors => Ok(()),
         }
     }
 

@@ -66,7 +66,14 @@ pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
     let mut work = Work { core, options, began_ns: core.io.monotonic_ns(), written: 0 };
     let mut looked = work.look()?;
     let mut report = work.report(&looked);
-    if options.dry_run || looked.plan.stretches.is_empty() {
+    if options.dry_run {
+        return Ok(report);
+    }
+    // Before the new generation, so that a lock on the old one tells of readers of old vector files, too.
+    if let Some(finder) = core.finder.get() {
+        finder.sweep(core, &options.must_go)?;
+    }
+    if looked.plan.stretches.is_empty() {
         return Ok(report);
     }
     work.refuse_full_disk(&report)?;

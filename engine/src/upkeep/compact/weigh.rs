@@ -16,7 +16,8 @@ use crate::kv::core::Core;
 use crate::kv::frame_cache::{FrameCache, FrameRecord};
 use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::log::record::{
-    BodyRef, FrameHead, GroupRest, Kind, KvHead, Logical, PartHead, RecipeRef, RunHead, SnapshotHead,
+    BodyRef, EmbeddingHead, FrameHead, GroupRest, Kind, KvHead, Logical, PartHead, RecipeRef, RunHead,
+    SnapshotHead,
 };
 use crate::log::segments::Segment;
 use crate::trace::reader::RunReader;
@@ -130,7 +131,7 @@ fn weighed(
         if end > tail || end < record_at {
             return Err(wrong("a batch ends past the segment's last one"));
         }
-        let mut living = 0;
+        let (mut living, mut put_lives) = (0, false);
         for _ in 0..header.records {
             let passed = window.record(record_at, end)?;
             let bytes = u64::from(passed.place.len);
@@ -156,6 +157,11 @@ fn weighed(
                 }
                 Some(Kind::Erased | Kind::ErasedBatches) => living += 1,
                 Some(kind) => {
+                    // The embeddings of a value stand behind the put that set it, and live with it.
+                    if kind == Kind::Embedding && put_lives {
+                        marked.live.keep(place);
+                    }
+                    put_lives = kind == Kind::Put && marked.live.record(segment.id, place.offset);
                     weighed.holds_wanted |= !wanted.is_empty() && is_of(segment, kind, place, wanted)?;
                     if marked.live.record(segment.id, place.offset) {
                         living += 1;
@@ -163,7 +169,7 @@ fn weighed(
                             weighed.ends += bytes;
                         }
                         names.named(marked, segment, kind, place)?;
-                    } else if kind as u8 > Kind::Snapshot as u8 {
+                    } else if kind == Kind::Tombstone {
                         // What says that a run was dropped is never dropped itself.
                         marked.live.keep(place);
                         living += 1;
@@ -326,6 +332,11 @@ impl Names<'_> {
                     let named = self.reader(marked, head.run)?.snapshot_extents_named(&head, logical.tail)?;
                     named.iter().for_each(|extents| marked.live.name(extents));
                     Ok(())
+                }
+                Kind::Embedding => {
+                    let head = EmbeddingHead::parse(logical.head).map_err(wrong)?;
+                    let mut vectors = head.embeddings.iter();
+                    vectors.try_for_each(|(_, vector)| alone(vector, &mut marked.live, &mut tail))
                 }
                 _ => Ok(()),
             }

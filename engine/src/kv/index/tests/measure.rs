@@ -47,6 +47,7 @@ fn index(dir: &std::path::Path, memory_bytes: usize) -> Index {
         next_table: 1,
         next_rewritten: SegmentId::REWRITTEN_MIN,
         erased: crate::log::totals::Totals::default(),
+        vectors: crate::log::manifest::VectorList::default(),
     };
     Index::open(&io, &paths, &state, Limits { memory_bytes, read_mode: crate::io::ReadMode::default() }).0
 }

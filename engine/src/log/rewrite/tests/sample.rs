@@ -68,7 +68,7 @@ pub(crate) fn grown(seed: u64) -> SimIo {
                 };
                 run.record(Frame::new(Component::Tool, said.clone(), output)).unwrap();
                 if own.is_multiple_of(4) {
-                    run.snapshot(words(own, 2000), &[("e5", &[1.0, own as f32])]).unwrap();
+                    run.snapshot(words(own, 2000), &[("e5", &[1.0, (own % 1000) as f32])]).unwrap();
                 }
             }
             let own = mix(seed, 1 << 40 | round << 8 | step);

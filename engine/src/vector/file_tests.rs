@@ -1,0 +1,316 @@
+//! Vectors in files: found as those in memory are, and made again where a file is not what was written.
+
+#![cfg(not(annals_shuttle))]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::{Numbers, cosine, expected, options, put};
+use crate::io::Io;
+use crate::io::sim::SimIo;
+use crate::log::manifest::VectorEntry;
+use crate::vector::files::What;
+use crate::vector::item::{Item, OwnerId};
+use crate::vector::quantise::code;
+use crate::vector::segment::Segment;
+use crate::vector::writer::{self, GraphBytes, Meta};
+use crate::vector::{graph, kernel};
+use crate::{Found, History, Options, Owner, ReadMode, ScanRange, Search, Seqno, Store};
+
+type Model = BTreeMap<Vec<u8>, (u64, Vec<f32>)>;
+
+const DIMENSIONS: usize = 40;
+
+/// A store whose vectors stand in two files, with a few that are dead and a few in memory; and what is found in it.
+fn filled(io: &SimIo) -> (Store, Model, Vec<f32>) {
+    let mut numbers = Numbers(77);
+    let store = Store::open_with("s", options(io)).unwrap();
+    let space = store.namespace("a").unwrap();
+    let keys = space.keyspace("k", History::Latest).unwrap();
+    let mut model = Model::new();
+    for step in 0..700 {
+        let key = numbers.below(600).to_string().into_bytes();
+        let vector = numbers.vector(DIMENSIONS);
+        let seqno = put(&space, &keys, &key, "e", &vector);
+        model.insert(key, (seqno.0, vector));
+        if step == 500 || step == 660 {
+            store.vectors().flush(store.core(), What::Due).unwrap();
+        }
+    }
+    (store, model, numbers.vector(DIMENSIONS))
+}
+
+fn files(io: &SimIo) -> Vec<PathBuf> {
+    io.files().into_iter().filter(|path| path.extension().is_some_and(|end| end == "vec")).collect()
+}
+
+fn all() -> Search<'static> {
+    Search { k: 10_000, ..Search::default() }
+}
+
+fn found(store: &Store, query: &[f32]) -> Vec<Found> {
+    store.namespace("a").unwrap().nearest("e", query, &all()).unwrap()
+}
+
+#[test]
+fn files_hold_what_was_in_memory_and_merge_without_what_is_dead() {
+    let io = SimIo::new(1);
+    let (store, model, query) = filled(&io);
+    assert_eq!(files(&io).len(), 2);
+    assert_eq!(found(&store, &query), expected(&model, &query, &all()));
+    store.close().unwrap();
+    let store = Store::open_with("s", options(&io)).unwrap();
+    assert_eq!(found(&store, &query), expected(&model, &query, &all()));
+    let nearest = Search { k: 3, min_score: 0.2, ..Search::default() };
+    let space = store.namespace("a").unwrap();
+    assert_eq!(space.nearest("e", &query, &nearest).unwrap(), expected(&model, &query, &nearest));
+    store.vectors().flush(store.core(), What::All).unwrap();
+    assert_eq!(files(&io).len(), 1);
+    let partition = store.vectors().partition(space.id, "e").unwrap();
+    assert_eq!(partition.levels().segments[0].len(), model.len());
+    assert_eq!(found(&store, &query), expected(&model, &query, &all()));
+    assert_eq!(store.rebuilt(), []);
+    // A reader beside it goes through the same file, and so does one that takes no maps.
+    let by_position = Options { read_mode: ReadMode::Positional, ..options(&io) };
+    let reader = Store::open_read_only_with("s", by_position).unwrap();
+    assert_eq!(found(&reader, &query), expected(&model, &query, &all()));
+}
+
+/// More than the index gives at once, so that catching up has to go on where a page ended.
+#[test]
+fn all_that_came_while_nobody_looked_is_found() {
+    let io = SimIo::new(1);
+    let store = Store::open_with("s", options(&io)).unwrap();
+    let space = store.namespace("a").unwrap();
+    let keys = space.keyspace("k", History::Latest).unwrap();
+    for start in (0..3000u32).step_by(300) {
+        let mut batch = space.batch();
+        for at in start..start + 300 {
+            batch.put_embedded(&keys, &at.to_be_bytes(), "", &[("e", &[1.0, at as f32])]);
+        }
+        batch.commit().unwrap();
+    }
+    store.close().unwrap();
+    let reader = Store::open_read_only_with("s", options(&io)).unwrap();
+    assert_eq!(found(&reader, &[1.0, 1.0]).len(), 3000);
+    // What the close wrote down is gone: the log alone has them.
+    files(&io).iter().for_each(|path| io.remove(path).unwrap());
+    let store = Store::open_with("s", options(&io)).unwrap();
+    assert_eq!(found(&store, &[1.0, 1.0]).len(), 3000);
+}
+
+#[test]
+fn whatever_becomes_of_a_file_its_vectors_are_read_again_from_the_log() {
+    let io = SimIo::new(1);
+    let (store, model, query) = filled(&io);
+    store.close().unwrap();
+    let wanted = expected(&model, &query, &all());
+    let check = |io: &SimIo, what: &str| {
+        let store = Store::open_with("s", options(io)).unwrap();
+        assert_eq!(found(&store, &query), wanted, "{what}");
+        assert!(!store.rebuilt().is_empty(), "{what} was not noticed");
+        // What was made again is written anew, and then all is well.
+        store.vectors().flush(store.core(), What::Due).unwrap();
+        store.close().unwrap();
+        let store = Store::open_with("s", options(io)).unwrap();
+        assert_eq!((found(&store, &query), store.rebuilt()), (wanted.clone(), vec![]), "{what}");
+    };
+    let snapshot = || -> SimIo {
+        let (_, disk) = io.history().crashes(0).last().unwrap();
+        disk
+    };
+    for path in files(&io) {
+        let len = io.read(&path).unwrap().len();
+        // Primes, so that each kind of byte comes: heads, ids, owners, codes, vectors, checksums, room between.
+        for at in (0..len).step_by(len / 97).chain([8, 255, len - 1, len - 5]) {
+            let io = snapshot();
+            io.edit(&path, |bytes| bytes[at] ^= 0x10).unwrap();
+            check(&io, &format!("a flip at {at} of {len} in {}", path.display()));
+        }
+        for keep in [0, 100, 256, len / 2, len - 1] {
+            let io = snapshot();
+            io.edit(&path, |bytes| bytes.truncate(keep)).unwrap();
+            check(&io, &format!("a cut at {keep}"));
+        }
+        let io = snapshot();
+        io.remove(&path).unwrap();
+        check(&io, "a file that is gone");
+    }
+    // A file of another number in its place.
+    let all = files(&io);
+    let other = io.read(&all[1]).unwrap();
+    let io = snapshot();
+    io.edit(&all[0], |bytes| *bytes = other).unwrap();
+    check(&io, "another file");
+}
+
+/// Each key's value says which vector it came with, so that the store itself says what has to be found.
+#[test]
+fn after_any_crash_just_those_vectors_are_found_whose_keys_are_there() {
+    let io = SimIo::new(3);
+    let mut numbers = Numbers(5);
+    let store = Store::open_with("s", options(&io)).unwrap();
+    let space = store.namespace("a").unwrap();
+    let keys = space.keyspace("k", History::Latest).unwrap();
+    let vector = |seed: u64| Numbers(seed + 1).vector(3);
+    for step in 0..40u64 {
+        let mut batch = space.batch();
+        let key = numbers.below(12).to_string();
+        if step % 7 == 3 {
+            batch.delete(&keys, key.as_bytes());
+        } else {
+            batch.put_embedded(&keys, key.as_bytes(), step.to_string(), &[("e", &vector(step))]);
+        }
+        // Some are only in the system's memory when they are written into a file.
+        let durability = if step % 3 == 0 { crate::Durability::Disk } else { crate::Durability::Process };
+        batch.submit_with(durability).unwrap().wait().unwrap();
+        if step % 9 == 8 {
+            store.vectors().flush(store.core(), if step % 2 == 0 { What::All } else { What::Due }).unwrap();
+        }
+    }
+    store.close().unwrap();
+    let (mut with_files, mut states) = (0, 0);
+    for (point, disk) in io.history().crashes(2) {
+        let Ok(store) = Store::open_with("s", options(&disk)) else { continue };
+        let space = store.namespace("a").unwrap();
+        let keys = space.keyspace("k", History::Latest).unwrap();
+        let query = [0.3, 0.5, -0.7];
+        let mut wanted: Vec<(Vec<u8>, f32)> = keys
+            .scan(ScanRange::all())
+            .map(|pair| {
+                let (key, value) = pair.unwrap();
+                let seed = String::from_utf8(value).unwrap().parse().unwrap();
+                (key, cosine(&query, &vector(seed)))
+            })
+            .collect();
+        wanted.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let found = match space.nearest("e", &query, &all()) {
+            Ok(found) => found,
+            Err(error) => {
+                assert!(wanted.is_empty() && error.kind() == crate::ErrorKind::NotFound, "{point}: {error}");
+                continue;
+            }
+        };
+        let found: Vec<(Vec<u8>, f32)> = found
+            .into_iter()
+            .map(|found| match found.owner {
+                Owner::Key { key, .. } => (key, found.score),
+                Owner::Snapshot { .. } => unreachable!("no snapshot was taken"),
+            })
+            .collect();
+        assert_eq!(found, wanted, "{point}");
+        assert_eq!(store.rebuilt(), [], "{point}: a listed file is whole");
+        states += 1;
+        with_files += usize::from(!files(&disk).is_empty());
+    }
+    assert!(states > 200 && with_files > 100, "{states} {with_files}");
+}
+
+/// A graph by hand: a ring with chords, and one level above.
+#[test]
+fn a_walk_goes_by_the_bytes_of_the_file() {
+    let io = SimIo::new(1);
+    let mut numbers = Numbers(9);
+    let count = 200u32;
+    let vectors: Vec<(Item, Vec<f32>)> = (0..count)
+        .map(|at| {
+            let angle = at as f32 / count as f32 * std::f32::consts::TAU;
+            let owner = OwnerId::Key { space: 20, key: at.to_be_bytes().into() };
+            (Item { seqno: Seqno(u64::from(at) + 1), owner }, vec![angle.cos(), angle.sin()])
+        })
+        .collect();
+    let squares: Vec<f32> = vectors.iter().map(|(_, vector)| kernel::dot(vector, vector)).collect();
+    let mut graph = GraphBytes { slots: (3, 2), levels: 1, entry: 0, ..GraphBytes::default() };
+    for at in 0..count {
+        for to in [(at + 1) % count, (at + count - 1) % count, graph::NONE] {
+            graph.lowest.extend_from_slice(&to.to_le_bytes());
+        }
+    }
+    let upper: Vec<u32> = (0..count).step_by(20).collect();
+    graph.upper.extend_from_slice(&(upper.len() as u32).to_le_bytes());
+    upper.iter().for_each(|at| graph.upper.extend_from_slice(&at.to_le_bytes()));
+    for at in &upper {
+        for to in [(at + 20) % count, (at + count - 20) % count] {
+            graph.upper.extend_from_slice(&to.to_le_bytes());
+        }
+    }
+    let store = crate::StoreId([7; 16]);
+    let namespace = crate::ids::NamespaceId(16);
+    let meta = Meta { store, id: 3, namespace, upto: Seqno(500), dimensions: 2 };
+    let path = Path::new("3.vec");
+    let coded: Vec<_> = vectors.iter().map(|(_, vector)| code(vector)).collect();
+    let bytes = writer::write(&io, path, meta, &vectors, &coded, &squares, &graph).unwrap();
+    let entry = VectorEntry {
+        id: 3,
+        bytes,
+        namespace,
+        embedder: "e".into(),
+        dimensions: 2,
+        count: u64::from(count),
+        upto: Seqno(500),
+    };
+    let segment = Segment::open(&io, path, store, &entry, ReadMode::Mapped).unwrap();
+    for (at, (item, vector)) in vectors.iter().enumerate() {
+        assert_eq!(
+            (segment.item(at).unwrap(), &*segment.row(at).unwrap()),
+            (item.clone(), vector.as_slice())
+        );
+        assert_eq!(segment.scale(at).unwrap().square, squares[at]);
+    }
+    for _ in 0..50 {
+        let query = numbers.vector(2);
+        let coded = code(&query);
+        let walked = graph::walk(&segment, &coded, 8).unwrap();
+        assert_eq!(walked.len(), 8);
+        let best = walked.iter().max().unwrap().at as usize;
+        let scores: Vec<f32> = vectors.iter().map(|(_, vector)| cosine(&query, vector)).collect();
+        let most = scores.iter().copied().fold(f32::MIN, f32::max);
+        assert!(scores[best] > most - 0.01, "{best}: {} of {most}", scores[best]);
+    }
+}
+
+/// Clustered vectors, as embeddings are: a walk of the built graph against an exact scan.
+#[cfg(feature = "graphs")]
+#[test]
+fn a_built_graph_finds_nearly_all_that_a_scan_finds() {
+    let io = SimIo::new(1);
+    let mut numbers = Numbers(21);
+    let centres: Vec<Vec<f32>> = (0..50).map(|_| (0..24).map(|_| numbers.unit()).collect()).collect();
+    let mut near_one = |spread: f32| -> Vec<f32> {
+        let centre = &centres[numbers.below(50) as usize];
+        centre.iter().map(|x| x + spread * numbers.unit()).collect()
+    };
+    let store = Store::open_with("s", options(&io)).unwrap();
+    let space = store.namespace("a").unwrap();
+    let keys = space.keyspace("k", History::Latest).unwrap();
+    let count = graph::GRAPH_ROWS_MIN as u32 + 500;
+    for start in (0..count).step_by(500) {
+        let mut batch = space.batch();
+        for at in start..start + 500 {
+            batch.put_embedded(&keys, &at.to_be_bytes(), "", &[("e", &near_one(0.4))]);
+        }
+        batch.commit().unwrap();
+    }
+    store.vectors().flush(store.core(), What::All).unwrap();
+    let partition = store.vectors().partition(space.id, "e").unwrap();
+    assert!(partition.levels().segments.iter().any(|segment| segment.header.slots.0 > 0));
+    let tenth = |owner: &Owner| matches!(owner, Owner::Key { key, .. } if key[3] % 10 == 0);
+    let rare = |owner: &Owner| matches!(owner, Owner::Key { key, .. } if key[3] == 0);
+    for (filter, least) in [
+        (None, 0.97),
+        (Some(&tenth as &(dyn Fn(&Owner) -> bool + Sync)), 0.97),
+        (Some(&rare as &(dyn Fn(&Owner) -> bool + Sync)), 0.97),
+    ] {
+        let (mut hits, mut all) = (0, 0);
+        for _ in 0..100 {
+            let query = near_one(0.4);
+            let wanted = Search { k: 10, filter, ..Search::default() };
+            let walked = space.nearest("e", &query, &wanted).unwrap();
+            let exact = space.nearest("e", &query, &Search { exact: true, ..wanted }).unwrap();
+            assert_eq!(exact.len(), 10);
+            hits += exact.iter().filter(|found| walked.contains(found)).count();
+            all += exact.len();
+        }
+        assert!(hits as f64 >= least * all as f64, "{hits} of {all}");
+    }
+}

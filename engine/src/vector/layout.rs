@@ -1,0 +1,184 @@
+//! The bytes of a vector file, but for what stands in its sections; docs/format.md has them as a table.
+//!
+//! ```text
+//! header [256] | sections, each at a multiple of 64 | checksums: crc32 of each 64 KiB block before them | their crc32
+//! ```
+//! The header says where everything is, so nothing is looked for, and has a checksum of its own. Every other byte is under
+//! the checksum of its block, which covers store, file and block number, too: a block that came elsewhere is none.
+
+use crate::codec::{CodecError, Reader};
+use crate::ids::{NamespaceId, Seqno, StoreId};
+
+pub(super) const MAGIC: [u8; 8] = *b"annalvec";
+pub(super) const VERSION: u16 = 1;
+pub(super) const HEADER_BYTES: usize = 256;
+/// Bytes under one checksum.
+pub(super) const BLOCK_BYTES: usize = 64 << 10;
+/// Sections begin at multiples of this.
+pub(super) const ALIGN: u64 = 64;
+pub(super) const SECTIONS: usize = 8;
+/// Vectors of one file at most.
+pub(super) const COUNT_MAX: u32 = 1 << 28;
+
+/// Record numbers: u64 each.
+pub(super) const SEQNOS: usize = 0;
+/// Where each owner ends in the next section: u32 each.
+pub(super) const OWNER_ENDS: usize = 1;
+/// Owners: 1, run u64, frame u32; or 2, keyspace u32, key.
+pub(super) const OWNERS: usize = 2;
+/// The dot product of each vector with itself, then scale and error of its codes: three f32 each.
+pub(super) const SCALES: usize = 3;
+/// A byte a dimension.
+pub(super) const CODES: usize = 4;
+/// An f32 a dimension.
+pub(super) const ROWS: usize = 5;
+/// The graph's lowest level; empty where there is none.
+pub(super) const GRAPH: usize = 6;
+/// Its upper levels.
+pub(super) const GRAPH_UPPER: usize = 7;
+
+/// Bytes of one vector in [`SCALES`].
+pub(super) const SCALE_BYTES: usize = 12;
+
+/// What a file says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) store: StoreId,
+    pub(super) id: u64,
+    pub(super) namespace: NamespaceId,
+    pub(super) dimensions: u32,
+    pub(super) count: u32,
+    /// All vectors of its partition up to here stand in it and in those listed before it.
+    pub(super) upto: Seqno,
+    /// Slots of a node in the graph's lowest level, and in the upper ones.
+    pub(super) slots: (u32, u32),
+    /// Levels above the lowest, and the node in which a search begins.
+    pub(super) levels: u32,
+    pub(super) entry: u32,
+    /// Where each section begins, and how long it is, in bytes.
+    pub(super) sections: [(u64, u64); SECTIONS],
+}
+
+impl Header {
+    /// Where the checksums begin: after the last section.
+    pub(super) fn sums_at(&self) -> u64 {
+        self.sections.iter().map(|(at, len)| at + len).max().unwrap_or(0).max(HEADER_BYTES as u64)
+    }
+
+    pub(super) fn blocks(&self) -> usize {
+        (self.sums_at() as usize).div_ceil(BLOCK_BYTES)
+    }
+
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.sums_at() + 4 * self.blocks() as u64 + 4
+    }
+
+    pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&[0; 2]);
+        bytes.extend_from_slice(&self.namespace.0.to_le_bytes());
+        bytes.extend_from_slice(&self.store.0);
+        bytes.extend_from_slice(&self.id.to_le_bytes());
+        bytes.extend_from_slice(&self.upto.0.to_le_bytes());
+        for number in [self.dimensions, self.count, self.slots.0, self.slots.1, self.levels, self.entry] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        for (at, len) in self.sections {
+            bytes.extend_from_slice(&at.to_le_bytes());
+            bytes.extend_from_slice(&len.to_le_bytes());
+        }
+        let mut header = [0; HEADER_BYTES];
+        header[..bytes.len()].copy_from_slice(&bytes);
+        let crc = crc32fast::hash(&header[..HEADER_BYTES - 4]);
+        header[HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        header
+    }
+
+    /// Reads the header of a file of so many bytes, and checks that all it says fits together.
+    ///
+    /// # Errors
+    /// For bytes that nobody wrote.
+    pub(super) fn decode(bytes: &[u8], file_bytes: u64) -> Result<Self, CodecError> {
+        let mut r = Reader::new(bytes, "header of a vector file");
+        let whole = r.take(HEADER_BYTES)?;
+        let wrong = |what: &'static str, found: u64| CodecError::Unknown { what, found };
+        let mut r = Reader::new(whole, "header of a vector file");
+        if r.array::<8>()? != MAGIC {
+            return Err(CodecError::Header("it does not begin as a vector file does".into()));
+        }
+        let version = r.u16()?;
+        if version != VERSION {
+            return Err(wrong("version of a vector file", u64::from(version)));
+        }
+        let crc = crc32fast::hash(&whole[..HEADER_BYTES - 4]).to_le_bytes();
+        if whole[HEADER_BYTES - 4..] != crc {
+            return Err(CodecError::Header("the checksum of its header is another".into()));
+        }
+        r.u16()?;
+        let namespace = NamespaceId(r.u32()?);
+        let store = StoreId(r.array()?);
+        let (id, upto) = (r.u64()?, Seqno(r.u64()?));
+        let (dimensions, count) = (r.u32()?, r.u32()?);
+        let (slots, levels, entry) = ((r.u32()?, r.u32()?), r.u32()?, r.u32()?);
+        let mut sections = [(0, 0); SECTIONS];
+        for section in &mut sections {
+            *section = (r.u64()?, r.u64()?);
+        }
+        let header = Self { store, id, namespace, dimensions, count, upto, slots, levels, entry, sections };
+        header.check(file_bytes)?;
+        Ok(header)
+    }
+
+    fn check(&self, file_bytes: u64) -> Result<(), CodecError> {
+        let fault = |what: &str| Err(CodecError::Header(what.into()));
+        let (count, dimensions) = (u64::from(self.count), u64::from(self.dimensions));
+        if self.count > COUNT_MAX
+            || dimensions == 0
+            || dimensions > crate::kv::embeddings::DIMENSIONS_MAX as u64
+        {
+            return fault("it claims more vectors or dimensions than there can be");
+        }
+        let mut end = HEADER_BYTES as u64;
+        for (at, len) in self.sections {
+            if at < end || at % ALIGN != 0 || len > file_bytes || at > file_bytes {
+                return fault("its sections overlap or pass its end");
+            }
+            end = at + len;
+        }
+        let slots = count * u64::from(self.slots.0) * 4;
+        let fixed = [(SEQNOS, 8 * count), (OWNER_ENDS, 4 * count), (SCALES, SCALE_BYTES as u64 * count)];
+        let fixed = fixed.into_iter().chain([
+            (CODES, dimensions * count),
+            (ROWS, 4 * dimensions * count),
+            (GRAPH, slots),
+        ]);
+        for (section, len) in fixed {
+            if self.sections[section].1 != len {
+                return fault("a section has another length than its vectors need");
+            }
+        }
+        if self.slots.0 > 1024
+            || self.slots.1 > 1024
+            || self.levels > 64
+            || (slots > 0 && self.entry >= self.count)
+        {
+            return fault("its graph cannot be one");
+        }
+        if self.file_bytes() != file_bytes {
+            return fault("it has another length than it says");
+        }
+        Ok(())
+    }
+}
+
+/// The checksum of a block.
+pub(super) fn block_crc(store: StoreId, id: u64, block: usize, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&store.0);
+    hasher.update(&id.to_le_bytes());
+    hasher.update(&(block as u64).to_le_bytes());
+    hasher.update(bytes);
+    hasher.finalize()
+}

@@ -1,0 +1,367 @@
+//! Finding the nearest vectors of a partition.
+//!
+//! A search happens at one moment: at a record up to which all vectors are in the levels that it looks at. What is newer
+//! does not count, neither as a vector nor as the end of one.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::ids::{NamespaceId, Seqno};
+use crate::kv::core::Core;
+use crate::kv::embeddings::{check_id, check_vector};
+use crate::kv::view::View;
+use crate::log::open::Damage;
+use crate::vector::floor::Floor;
+use crate::vector::graph::{Near, walk};
+use crate::vector::item::{Found, Item, Search};
+use crate::vector::kernel::dot;
+use crate::vector::partition::{Levels, Partition};
+use crate::vector::quantise::{Coded, code, near, reach, slack};
+use crate::vector::segment::Segment;
+use crate::vector::source::lives;
+
+/// A query and what is looked at by it.
+pub(super) struct Query<'a> {
+    pub(super) vector: &'a [f32],
+    /// Its dot product with itself.
+    pub(super) square: f32,
+}
+
+impl<'a> Query<'a> {
+    pub(super) fn new(vector: &'a [f32]) -> Self {
+        Self { vector, square: dot(vector, vector) }
+    }
+
+    /// The cosine between it and a vector, whose dot product with itself is `square`. Of equal vectors just 1.
+    pub(super) fn score(&self, vector: &[f32], square: f32) -> f32 {
+        let dot = f64::from(dot(self.vector, vector));
+        let cosine = dot / (f64::from(self.square) * f64::from(square)).sqrt();
+        cosine.clamp(-1.0, 1.0) as f32
+    }
+}
+
+/// A vector with what is known of its score: at most this.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Candidate {
+    bound: f32,
+    /// A file, or a block after them.
+    part: u32,
+    at: u32,
+}
+
+impl Eq for Candidate {}
+
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Candidate {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.bound.total_cmp(&other.bound)
+    }
+}
+
+/// A vector that is given unless nearer ones come. The greatest is the worst.
+#[derive(Debug, Clone)]
+struct Kept {
+    score: f32,
+    item: Item,
+}
+
+impl PartialEq for Kept {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Kept {}
+
+impl PartialOrd for Kept {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Kept {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.score.total_cmp(&self.score).then_with(|| self.item.owner.cmp(&other.item.owner))
+    }
+}
+
+/// The nearest so far.
+#[derive(Debug, Clone)]
+struct Best {
+    all: BinaryHeap<Kept>,
+    k: usize,
+}
+
+impl Best {
+    fn push(&mut self, kept: Kept) {
+        self.all.push(kept);
+        if self.all.len() > self.k {
+            self.all.pop();
+        }
+    }
+
+    /// Nothing of a lesser score is among them any more; `None` while there is room.
+    fn worst(&self) -> Option<f32> {
+        match self.k {
+            0 => Some(f32::INFINITY),
+            k if self.all.len() < k => None,
+            _ => self.all.peek().map(|worst| worst.score),
+        }
+    }
+}
+
+/// Why a search came to nothing.
+enum Stopped {
+    Damaged(Damage),
+    Other(Error),
+}
+
+impl From<Damage> for Stopped {
+    fn from(damage: Damage) -> Self {
+        Self::Damaged(damage)
+    }
+}
+
+impl From<Error> for Stopped {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+/// Candidates of a walk at first.
+const WIDTH_MIN: usize = 64;
+/// A walk that gives more than this part of all vectors costs as much as a scan.
+const SCAN_PART: usize = 24;
+/// How often a search begins again because files were given up meanwhile.
+const TRIES_MAX: usize = 8;
+
+/// The nearest vectors of an embedder in a namespace.
+pub(crate) fn nearest(
+    floor: &Floor,
+    core: &Arc<Core>,
+    namespace: NamespaceId,
+    embedder: &str,
+    vector: &[f32],
+    wanted: &Search<'_>,
+) -> Result<Vec<Found>> {
+    check_id(embedder)?;
+    check_vector(embedder, vector)?;
+    if wanted.min_score.is_nan() {
+        return Err(Error::invalid("no score is at least NaN: give a number from -1 to 1"));
+    }
+    // Keeps what ends meanwhile: whether something lives is asked as of a record that is not before this one.
+    let _view = View::new(core);
+    let query = Query::new(vector);
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let losses = floor.losses();
+        let found = look(floor, core, namespace, (embedder, &query), wanted);
+        match found {
+            Err(Stopped::Damaged(damage)) if tries < TRIES_MAX => floor.lose(core, damage),
+            Err(Stopped::Damaged(damage)) => return Err(damage.error()),
+            // Files were given up while this looked at them or at what was left.
+            _ if floor.losses() != losses && tries < TRIES_MAX => {}
+            Ok(found) => return Ok(found),
+            Err(Stopped::Other(error)) => return Err(error),
+        }
+    }
+}
+
+fn look(
+    floor: &Floor,
+    core: &Arc<Core>,
+    namespace: NamespaceId,
+    (embedder, query): (&str, &Query<'_>),
+    wanted: &Search<'_>,
+) -> std::result::Result<Vec<Found>, Stopped> {
+    floor.catch_up(core)?;
+    let upto = floor.upto();
+    let Some(partition) = floor.partition(namespace, embedder) else {
+        return Err(unknown(floor, namespace, embedder).into());
+    };
+    if partition.dimensions != query.vector.len() {
+        let message = format!(
+            "the vectors of {embedder:?} have {} dimensions, the one that is looked for {}",
+            partition.dimensions,
+            query.vector.len()
+        );
+        return Err(Error::invalid(message).into());
+    }
+    Looking { floor, core, namespace, upto, wanted }.look(&partition, query)
+}
+
+fn unknown(floor: &Floor, namespace: NamespaceId, embedder: &str) -> Error {
+    let there = floor.embedders(namespace);
+    let there = match there.is_empty() {
+        true => "it has no vectors at all".to_owned(),
+        false => format!("it has those of {}", there.join(", ")),
+    };
+    Error::not_found(format!("no vector of this namespace is of embedder {embedder:?}: {there}"))
+}
+
+/// One search.
+struct Looking<'a> {
+    floor: &'a Floor,
+    core: &'a Core,
+    namespace: NamespaceId,
+    /// As of this record.
+    upto: Seqno,
+    wanted: &'a Search<'a>,
+}
+
+impl Looking<'_> {
+    fn look(&self, partition: &Partition, query: &Query<'_>) -> std::result::Result<Vec<Found>, Stopped> {
+        let levels = partition.levels();
+        let mut best = Best { all: BinaryHeap::new(), k: self.wanted.k };
+        let mut candidates = Vec::new();
+        for (index, block) in levels.tail.iter().enumerate() {
+            for (at, square) in block.squares.iter().enumerate() {
+                let bound = query.score(block.row(at, partition.dimensions), *square);
+                if bound >= self.wanted.min_score {
+                    let part = (levels.segments.len() + index) as u32;
+                    candidates.push(Candidate { bound, part, at: at as u32 });
+                }
+            }
+        }
+        self.take(&levels, query, candidates, &mut best)?;
+        let coded = if levels.segments.is_empty() { None } else { Some(code(query.vector)) };
+        for (part, segment) in levels.segments.iter().enumerate() {
+            let Some(coded) = &coded else { break };
+            let walked = !self.wanted.exact
+                && segment.header.slots.0 > 0
+                && self.walk(&levels, part, query, coded, &mut best)?;
+            if !walked {
+                let candidates = self.scan(segment, part, coded)?;
+                self.take(&levels, query, candidates, &mut best)?;
+            }
+        }
+        Ok(self.given(best)?)
+    }
+
+    /// The vectors of a file that may be near enough.
+    fn scan(
+        &self,
+        segment: &Segment,
+        part: usize,
+        query: &Coded,
+    ) -> std::result::Result<Vec<Candidate>, Damage> {
+        let scales = segment.scales()?;
+        let dimensions = segment.header.dimensions as usize;
+        let slack = slack(dimensions);
+        let rows = segment.codes(0..segment.len())?.chunks_exact(dimensions);
+        let mut candidates = Vec::new();
+        for (at, (row, scale)) in rows.zip(scales.chunks_exact(3)).enumerate() {
+            let near = near((&query.codes, query.scale), (row, scale[1]));
+            let bound = near + reach(query.error, scale[2], slack);
+            if bound >= self.wanted.min_score {
+                candidates.push(Candidate { bound, part: part as u32, at: at as u32 });
+            }
+        }
+        Ok(candidates)
+    }
+
+    /// Walks a file's graph, wider and wider while too few of what it gives count; false where a scan costs no more.
+    fn walk(
+        &self,
+        levels: &Levels,
+        part: usize,
+        query: &Query<'_>,
+        coded: &Coded,
+        best: &mut Best,
+    ) -> std::result::Result<bool, Stopped> {
+        let segment = &levels.segments[part];
+        let slack = slack(segment.header.dimensions as usize);
+        let mut width = (self.wanted.k * 2).max(WIDTH_MIN);
+        loop {
+            if width > segment.len() / SCAN_PART {
+                return Ok(false);
+            }
+            let found = walk(segment, coded, width)?;
+            let mut candidates = Vec::with_capacity(found.len());
+            let mut furthest = f32::INFINITY;
+            for Near { score, at } in found {
+                let bound = score + reach(coded.error, segment.scale(at as usize)?.error, slack);
+                furthest = furthest.min(bound);
+                if bound >= self.wanted.min_score {
+                    candidates.push(Candidate { bound, part: part as u32, at });
+                }
+            }
+            let mut tried = best.clone();
+            self.take(levels, query, candidates, &mut tried)?;
+            let enough = tried.all.len() >= self.wanted.k;
+            // Whatever is further away than these is not near enough.
+            if enough || furthest < self.wanted.min_score {
+                *best = tried;
+                return Ok(true);
+            }
+            width *= 4;
+        }
+    }
+
+    /// Takes in those of the candidates that count and are among the nearest, the most promising first.
+    fn take(
+        &self,
+        levels: &Levels,
+        query: &Query<'_>,
+        candidates: Vec<Candidate>,
+        best: &mut Best,
+    ) -> std::result::Result<(), Stopped> {
+        let mut candidates = BinaryHeap::from(candidates);
+        while let Some(Candidate { bound, part, at }) = candidates.pop() {
+            // One of the same score may have the lesser owner.
+            if best.worst().is_some_and(|worst| bound < worst) {
+                break;
+            }
+            let at = at as usize;
+            let (item, score) = match levels.segments.get(part as usize) {
+                Some(segment) => {
+                    if segment.is_dead(at, self.upto) {
+                        continue;
+                    }
+                    let score = query.score(&segment.row(at)?, segment.scale(at)?.square);
+                    if score < self.wanted.min_score || best.worst().is_some_and(|worst| score < worst) {
+                        continue;
+                    }
+                    (segment.item(at)?, score)
+                }
+                None => {
+                    let block = &levels.tail[part as usize - levels.segments.len()];
+                    (block.items[at].clone(), bound)
+                }
+            };
+            if item.seqno > self.upto || !self.is_wanted(&item)? {
+                continue;
+            }
+            if lives(self.core, self.namespace, &item, self.upto)? {
+                best.push(Kept { score, item });
+            } else if let Some(segment) = levels.segments.get(part as usize) {
+                segment.note_dead(at, self.upto);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_wanted(&self, item: &Item) -> Result<bool> {
+        match self.wanted.filter {
+            Some(filter) => Ok(filter(&self.floor.owner(self.core, &item.owner)?)),
+            None => Ok(true),
+        }
+    }
+
+    fn given(&self, best: Best) -> Result<Vec<Found>> {
+        let found = best.all.into_sorted_vec();
+        let found = found.into_iter().map(|kept| {
+            let owner = self.floor.owner(self.core, &kept.item.owner)?;
+            Ok(Found { owner, seqno: kept.item.seqno, score: kept.score })
+        });
+        found.collect()
+    }
+}

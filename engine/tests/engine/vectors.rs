@@ -1,0 +1,222 @@
+//! Vectors of keys and snapshots over compactions, backups and repairs.
+
+use std::collections::BTreeMap;
+
+use annals::{
+    CompactOptions, ErrorKind, Found, History, Keyspace, Namespace, Options, Owner, Search, Sharing, Store,
+    repair, restore,
+};
+
+use crate::support::{Rng, assert_whole, on, quick, seed};
+
+/// By keyspace and key: the record and its vector.
+type Model = BTreeMap<(&'static str, Vec<u8>), (u64, Vec<f32>)>;
+
+const SPACES: [(&str, History); 2] = [("all", History::All), ("latest", History::Latest)];
+
+/// Small segments, so that there are some.
+fn small() -> Options {
+    Options { segment_bytes_max: 32 << 10, ..quick() }
+}
+
+fn vector(rng: &mut Rng, dimensions: usize) -> Vec<f32> {
+    (0..dimensions).map(|_| (rng.next() >> 40) as f32 / 8_388_608.0 - 1.0).collect()
+}
+
+/// The owners of all vectors and the records that they came with, in their order.
+fn all_of(space: &Namespace, embedder: &str, query: &[f32]) -> Vec<(Owner, u64)> {
+    let found = space.nearest(embedder, query, &Search { k: 10_000, ..Search::default() }).unwrap();
+    let mut found: Vec<(Owner, u64)> =
+        found.into_iter().map(|Found { owner, seqno, .. }| (owner, seqno.0)).collect();
+    found.sort_by_key(|(_, seqno)| *seqno);
+    found
+}
+
+fn expected(model: &Model) -> Vec<(Owner, u64)> {
+    let mut all: Vec<(Owner, u64)> = model
+        .iter()
+        .map(|((keyspace, key), (seqno, _))| {
+            (Owner::Key { keyspace: (*keyspace).to_owned(), key: key.clone() }, *seqno)
+        })
+        .collect();
+    all.sort_by_key(|(_, seqno)| *seqno);
+    all
+}
+
+struct Use {
+    space: Namespace,
+    keys: Vec<(&'static str, Keyspace)>,
+    model: Model,
+    rng: Rng,
+    dimensions: usize,
+}
+
+impl Use {
+    fn new(store: &Store, seed: u64, dimensions: usize) -> Self {
+        let space = store.namespace("default").unwrap();
+        let keys = SPACES.map(|(name, history)| (name, space.keyspace(name, history).unwrap())).to_vec();
+        Self { space, keys, model: Model::new(), rng: Rng(seed), dimensions }
+    }
+
+    fn step(&mut self) {
+        let (name, keys) = self.keys[self.rng.below(2)].clone();
+        let key = self.rng.below(40).to_string().into_bytes();
+        let mut batch = self.space.batch();
+        match self.rng.below(6) {
+            0 => {
+                batch.delete(&keys, &key);
+                self.model.remove(&(name, key));
+                batch.commit().unwrap();
+            }
+            1 => {
+                batch.put(&keys, &key, "without");
+                self.model.remove(&(name, key));
+                batch.commit().unwrap();
+            }
+            _ => {
+                let vector = vector(&mut self.rng, self.dimensions);
+                batch.put_embedded(&keys, &key, self.rng.bytes(200), &[("e", &vector)]);
+                let last = batch.commit().unwrap();
+                // Behind it stands what holds the bytes of a vector that is too long for its record.
+                let seqno = if self.dimensions > 1000 { last.0 - 1 } else { last.0 };
+                self.model.insert((name, key), (seqno, vector));
+            }
+        }
+    }
+
+    fn check(&mut self, store: &Store, what: &str) {
+        let space = store.namespace("default").unwrap();
+        let query = vector(&mut self.rng, self.dimensions);
+        assert_eq!(all_of(&space, "e", &query), expected(&self.model), "{what}");
+    }
+}
+
+/// A vector is a record of its own, behind the put of its key: a compaction keeps it for just as long as that.
+#[test]
+fn over_compactions_a_vector_stays_as_long_as_the_value_that_it_came_with() {
+    // Vectors that stand in their records, and such that are bodies of their own.
+    for dimensions in [8, 1500] {
+        let seed = seed(0x7ec7, "over_compactions_a_vector_stays");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let mut store = Store::open_with(&path, small()).unwrap();
+        let mut used = Use::new(&store, seed, dimensions);
+        for round in 0..6 {
+            for _ in 0..150 {
+                used.step();
+            }
+            let before = store.checkpoint().unwrap();
+            let options =
+                CompactOptions { recompress: (round % 2 == 0).then_some(3), ..CompactOptions::default() };
+            let done = store.compact(&options).unwrap();
+            assert!(done.rewritten > 0, "round {round}: {done:?}");
+            used.check(&store, &format!("seed {seed:#x}, round {round}, {dimensions} dimensions"));
+            assert_whole(&store);
+            assert!(store.verify_against(&before).unwrap().differences.is_empty());
+            store.close().unwrap();
+            if round % 3 == 0 {
+                // The log alone, and an index that is made of it again.
+                let _ = std::fs::remove_dir_all(path.join("vectors"));
+                let _ = std::fs::remove_dir_all(path.join("tables"));
+            }
+            store = Store::open_with(&path, small()).unwrap();
+            used.check(&store, &format!("seed {seed:#x}, round {round} reopened, {dimensions} dimensions"));
+            used = Use { model: used.model, ..Use::new(&store, used.rng.next(), dimensions) };
+        }
+    }
+}
+
+/// What a keyspace no longer holds is in no file any more once that was compacted.
+#[test]
+fn a_vector_whose_value_was_replaced_goes_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let store = Store::open_with(&path, small()).unwrap();
+    let space = store.namespace("default").unwrap();
+    let keys = space.keyspace("latest", History::Latest).unwrap();
+    let mut rng = Rng(5);
+    let canary = vector(&mut rng, 12);
+    let bytes: Vec<u8> = canary.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let held = || -> Vec<String> {
+        let mut files = Vec::new();
+        for dir in ["segments", "vectors"] {
+            for entry in std::fs::read_dir(path.join(dir)).into_iter().flatten() {
+                let entry = entry.unwrap();
+                let all = std::fs::read(entry.path()).unwrap();
+                if all.windows(bytes.len()).any(|window| window == bytes) {
+                    files.push(format!("{dir}/{}", entry.file_name().to_string_lossy()));
+                }
+            }
+        }
+        files
+    };
+    let mut batch = space.batch();
+    batch.put_embedded(&keys, b"key", "old", &[("e", &canary)]);
+    batch.commit().unwrap();
+    store.settle_vectors().unwrap();
+    assert_eq!(held().len(), 2, "{:?}", held());
+    let mut batch = space.batch();
+    batch.put_embedded(&keys, b"key", "new", &[("e", &vector(&mut rng, 12))]);
+    batch.commit().unwrap();
+    store.compact(&CompactOptions::default()).unwrap();
+    assert_eq!(held(), Vec::<String>::new());
+    assert_eq!(all_of(&space, "e", &canary).len(), 1);
+}
+
+#[test]
+fn a_backup_and_what_is_restored_of_it_find_the_same_and_read_nothing_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open_with(dir.path().join("s"), small()).unwrap();
+    let mut used = Use::new(&store, 3, 20);
+    for step in 0..400 {
+        used.step();
+        if step == 300 {
+            store.settle_vectors().unwrap();
+        }
+    }
+    for (name, sharing) in [("linked", Sharing::Shared), ("copied", Sharing::Copied)] {
+        let to = dir.path().join(name);
+        store.backup(&to, sharing).unwrap();
+        assert!(to.join("vectors/00000001.vec").exists());
+        let copy = Store::open_with(&to, small()).unwrap();
+        used.check(&copy, name);
+        assert_eq!(copy.rebuilt(), []);
+        copy.close().unwrap();
+    }
+    restore(dir.path().join("copied"), dir.path().join("restored"), small()).unwrap();
+    let restored = Store::open_read_only_with(dir.path().join("restored"), small()).unwrap();
+    used.check(&restored, "restored");
+    assert_eq!(restored.rebuilt(), []);
+}
+
+/// A store that was mended has new numbers, and the same vectors at the same keys.
+#[test]
+fn what_a_repair_copies_brings_its_vectors() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, to) = (dir.path().join("s"), dir.path().join("mended"));
+    let store = Store::open_with(&path, small()).unwrap();
+    let mut used = Use::new(&store, 9, 20);
+    for _ in 0..200 {
+        used.step();
+    }
+    store.close().unwrap();
+    let report = repair(&path, &to, small()).unwrap();
+    assert!(report.lost.is_empty(), "{report:?}");
+    let mended = Store::open_with(&to, small()).unwrap();
+    let space = mended.namespace("default").unwrap();
+    for (name, _) in SPACES {
+        let newest = |(keyspace, _): &&(&'static str, Vec<u8>)| *keyspace == name;
+        for (_, key) in used.model.keys().filter(newest) {
+            let (_, vector) = &used.model[&(name, key.clone())];
+            let found = space.nearest("e", vector, &Search { k: 1, ..Search::default() }).unwrap();
+            let owner = Owner::Key { keyspace: name.to_owned(), key: key.clone() };
+            assert_eq!((&found[0].owner, found[0].score), (&owner, 1.0));
+        }
+    }
+    let all = all_of(&space, "e", &vector(&mut used.rng, 20));
+    assert_eq!(all.len(), used.model.len());
+    let sim = annals::io::sim::SimIo::new(1);
+    let empty = Store::open_with("s", on(&sim)).unwrap();
+    let unknown = empty.namespace("default").unwrap().nearest("e", &[1.0], &Search::default()).unwrap_err();
+    assert_eq!(unknown.kind(), ErrorKind::NotFound);
+}
