@@ -28,7 +28,7 @@ impl Memory {
         self.space.with_run(run, &keys, || {
             let _changing = self.changing();
             let mut batch = self.space.batch();
-            self.add(&mut batch, &key, &entry.text(), card)?;
+            self.add(&mut batch, &key, (&entry, &entry.text()), card)?;
             if !entry.derived_from.is_empty() {
                 batch.delete(&self.recalled, &self::key(&name, ""));
             }

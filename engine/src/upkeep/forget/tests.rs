@@ -45,7 +45,7 @@ fn record(space: &Namespace, name: &str, seed: u64, all: &mut Canaries) {
     let text = |all: &mut Canaries, what: &str, n: u64| {
         String::from_utf8(canary(all, what, word(seed * 1000 + n))).unwrap()
     };
-    let mut bytes =
+    let bytes =
         |all: &mut Canaries, what: &str, n: u64, len: usize| canary(all, what, noise(seed * 1000 + n, len));
     let run = RunSpec::new(name).agent(text(all, "agent", 1)).model(text(all, "model", 2));
     let run = run.tag(text(all, "tag", 3), text(all, "value of a tag", 4));
