@@ -144,6 +144,15 @@ fn measure(path: &Path, asked: &Asked) {
     std::thread::sleep(ALONE);
     let before = store.stats().unwrap().disk_bytes;
     println!("{runs} runs, {before} bytes on disk, {DEAD_OF_TEN} of ten dropped");
+    let mut done = None;
+    let with = beside(&store, runs, "beside", rest, || {
+        let recompress = recompress.then_some(CompactOptions::RECOMPRESS_LEVEL);
+        done = Some(store.compact(&CompactOptions { recompress, ..CompactOptions::default() }).unwrap());
+    });
+    told("beside a compaction", &with);
+    let done = done.unwrap();
+    let (after, lives) = (store.stats().unwrap().disk_bytes, live(&store));
+    // Only now, so that what the writer leaves is not part of what is compacted.
     let alone = beside(&store, runs, "alone", rest, || std::thread::sleep(ALONE));
     told("alone", &alone);
     // A virtual machine's cores that fall asleep are slow to wake: a writer may be quicker beside anything that keeps one awake.
@@ -154,14 +163,6 @@ fn measure(path: &Path, asked: &Asked) {
         }
     });
     told("beside an empty loop", &awake);
-    let mut done = None;
-    let with = beside(&store, runs, "beside", rest, || {
-        let recompress = recompress.then_some(CompactOptions::RECOMPRESS_LEVEL);
-        done = Some(store.compact(&CompactOptions { recompress, ..CompactOptions::default() }).unwrap());
-    });
-    told("beside a compaction", &with);
-    let done = done.unwrap();
-    let after = store.stats().unwrap().disk_bytes;
     println!("  {done:?}");
     println!(
         "  {:.1} MB of live bytes a second, in {:?}; the writer has {:.2} of its greater speed, readers' p99.9 is {:.1} times as long",
@@ -170,7 +171,7 @@ fn measure(path: &Path, asked: &Asked) {
         with.frames_a_second / alone.frames_a_second.max(awake.frames_a_second),
         quantile(&with.reads, 0.999).as_secs_f64() / quantile(&alone.reads, 0.999).as_secs_f64(),
     );
-    println!("  {after} bytes on disk after, {:.3} of what lives", after as f64 / live(&store) as f64);
+    println!("  {after} bytes on disk after, {:.3} of what lives", after as f64 / lives as f64);
     store.close().unwrap();
 }
 

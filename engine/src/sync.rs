@@ -21,6 +21,11 @@ mod door {
 
     /// Whether a test's scheduler runs all threads.
     pub(crate) const SCHEDULED: bool = false;
+
+    /// How many threads can run at once.
+    pub(crate) fn cores() -> usize {
+        thread::available_parallelism().map_or(1, usize::from)
+    }
 }
 
 #[cfg(annals_shuttle)]
@@ -34,6 +39,11 @@ mod door {
 
     /// Whether a test's scheduler runs all threads.
     pub(crate) const SCHEDULED: bool = true;
+
+    /// How many threads can run at once.
+    pub(crate) fn cores() -> usize {
+        1
+    }
 }
 
 #[cfg(annals_shuttle)]
@@ -41,5 +51,5 @@ mod scheduled;
 
 pub(crate) use door::{
     Condvar, JoinHandle, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, SCHEDULED,
-    atomic, channel, spin_loop, thread,
+    atomic, channel, cores, spin_loop, thread,
 };

@@ -42,7 +42,7 @@ fn a_healthy_store_is_said_to_be_healthy() {
     let [found] = bench.run("doctor --json").json().try_into().unwrap();
     assert_eq!(
         (&found["healthy"], &found["clean"], &found["format"]),
-        (&true.into(), &true.into(), &2.into())
+        (&true.into(), &true.into(), &3.into())
     );
     assert!(found["free_bytes"].as_u64().unwrap() > 0);
     assert_eq!(files(&bench.path(".annals")), before);

@@ -16,7 +16,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::seam::check_rename;
 use super::{Bytes, File, Io, IoError, Lock, Open, Result, Stat, map};
-use crate::sync::{JoinHandle, thread};
+use crate::sync::{JoinHandle, cores, thread};
 
 /// Mode of files the engine creates: what agents did is private to who ran them.
 const FILE_MODE: u32 = 0o600;
@@ -28,6 +28,13 @@ const DIR_MODE: u32 = 0o700;
 pub struct RealIo {
     start: Instant,
 }
+
+/// Threads of one long work: what records and reads beside it wants some of the machine, too.
+const THREADS_MAX: usize = 2;
+
+/// By how much a thread of long work is behind others.
+#[cfg(target_os = "linux")]
+const NICE: i32 = 5;
 
 /// One open file of the system.
 #[derive(Debug)]
@@ -147,6 +154,21 @@ impl Io for RealIo {
 
     fn random(&self, buf: &mut [u8]) -> Result<()> {
         getrandom::fill(buf).map_err(|e| IoError::new("get randomness", Path::new(""), e.into()))
+    }
+
+    fn step_back(&self) -> fn() {
+        // Elsewhere it would be the priority of all threads.
+        #[cfg(target_os = "linux")]
+        let step_back = || {
+            let _ = rustix::process::setpriority_process(None, NICE);
+        };
+        #[cfg(not(target_os = "linux"))]
+        let step_back = || {};
+        step_back
+    }
+
+    fn threads(&self) -> usize {
+        cores().min(THREADS_MAX)
     }
 
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> Result<JoinHandle<()>> {

@@ -119,6 +119,14 @@ pub trait Io: Send + Sync + Debug {
     /// # Errors
     /// Where the system has no randomness to give.
     fn random(&self, buf: &mut [u8]) -> Result<()>;
+    /// How many threads long work may be shared by, that of the caller counted.
+    fn threads(&self) -> usize {
+        1
+    }
+    /// What a thread of long work calls first, so that what somebody waits for goes before it.
+    fn step_back(&self) -> fn() {
+        || {}
+    }
     /// Starts a named thread. The name holds no NUL.
     ///
     /// # Errors

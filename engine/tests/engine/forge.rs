@@ -176,10 +176,16 @@ impl Log {
                 (id, State::read(&mut footer))
             }));
         }
-        // The last two fields are of a fixed length.
+        // The last fields are of a fixed length, since these stores have no vector files.
         let erased = (format > 1).then(|| {
-            let mut last = Take(&body[body.len() - 76..]);
-            (last.u32(), std::array::from_fn(|_| last.u64()))
+            let vectors = if format > 2 { 24 } else { 0 };
+            let mut last = Take(&body[body.len() - 76 - vectors..]);
+            let erased = (last.u32(), std::array::from_fn(|_| last.u64()));
+            assert!(
+                vectors == 0 || last.u64() == 0,
+                "there are vector files: a forger would have to list them"
+            );
+            erased
         });
         Self { store, segments, rewritten, erased }
     }
@@ -513,7 +519,7 @@ impl Log {
         out.extend_from_slice(&self.store);
         let check = crc(0, &[&out]);
         out.extend_from_slice(&check.to_le_bytes());
-        let mut body = if self.erased.is_some() { 2u16 } else { 1 }.to_le_bytes().to_vec();
+        let mut body = if self.erased.is_some() { 3u16 } else { 1 }.to_le_bytes().to_vec();
         body.extend_from_slice(&self.store);
         body.extend_from_slice(&7u64.to_le_bytes());
         body.extend_from_slice(&(listed.len() as u64).to_le_bytes());
@@ -540,6 +546,8 @@ impl Log {
         if let Some((next, erased)) = &self.erased {
             body.extend_from_slice(&next.to_le_bytes());
             erased.iter().for_each(|total| body.extend_from_slice(&total.to_le_bytes()));
+            // No vector files, which hold nothing, and the number of the first.
+            [0u64, 0, 1].iter().for_each(|number| body.extend_from_slice(&number.to_le_bytes()));
         }
         let len = (body.len() as u32).to_le_bytes();
         let check = crc(0, &[&self.store, &28u64.to_le_bytes(), &len, &body]);

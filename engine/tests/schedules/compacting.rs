@@ -40,6 +40,8 @@ fn compact(store: &Store) {
 
 fn beside(seed: u64, small: bool) {
     let io = SimIo::new(seed);
+    // The pieces of a compaction are shared.
+    io.set_threads(2);
     let options = |io: &SimIo| if small { tiny(io) } else { options(io) };
     let (store, space, _) = fresh(options(&io));
     let latest = space.keyspace("latest", History::Latest).unwrap();

@@ -37,6 +37,7 @@ pub(super) struct State {
     ops: Vec<Op>,
     pub(super) faults: Faults,
     pub(super) capacity: Option<u64>,
+    threads: usize,
     handles: BTreeMap<Ino, usize>,
     handle_next: u64,
     pub(super) locks: BTreeMap<Ino, Vec<(u64, Lock)>>,
@@ -64,6 +65,7 @@ impl SimIo {
             ops: Vec::new(),
             faults: Faults::default(),
             capacity: None,
+            threads: 1,
             misdirected: Vec::new(),
             handles: BTreeMap::new(),
             handle_next: 0,
@@ -126,6 +128,11 @@ impl SimIo {
     /// `StorageFull`. `None` for no bound, as at the start.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state().capacity = bytes;
+    }
+
+    /// How many threads long work may be shared by: 1 unless told.
+    pub fn set_threads(&self, threads: usize) {
+        self.state().threads = threads;
     }
 
     /// Sets the wall clock, forward or back.
@@ -454,6 +461,10 @@ impl Io for SimIo {
     fn random(&self, buf: &mut [u8]) -> Result<()> {
         self.state().rng.fill(buf);
         Ok(())
+    }
+
+    fn threads(&self) -> usize {
+        self.state().threads
     }
 
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> Result<JoinHandle<()>> {

@@ -7,6 +7,7 @@ use crate::log::cursor::{Batch, Cursor, next_seqno};
 use crate::log::layout::{BatchHeader, Footer, LogState, SEGMENT_HEADER_BYTES, SegmentHeader, chain_digest};
 use crate::log::open::sealed_footer;
 use crate::log::segments::Segment;
+use crate::sync::thread;
 
 /// See the module.
 #[derive(Debug)]
@@ -65,6 +66,8 @@ impl Source {
         while cursor.at < footer.tail {
             let at = cursor.at;
             let damaged = |e| Error::damaged(&segment.path, at, e);
+            // Who records and reads goes first.
+            thread::yield_now();
             let batch = cursor.next(&state)?.map_err(damaged)?;
             let (_, header) = BatchHeader::peek(batch.whole).map_err(damaged)?;
             visit(&batch, &header)?;

@@ -34,6 +34,7 @@ pub(super) fn choose(
     wanted: &HashSet<NamespaceId>,
     recompress: bool,
     segment_bytes_max: u64,
+    threads: u64,
 ) -> Plan {
     let is_chosen = |weighed: &Weighed, dead: u64| {
         let wanted_bytes = || {
@@ -58,9 +59,14 @@ pub(super) fn choose(
         live.drop_ends(segment.segment.id);
     }
     let mut plan = Plan::default();
+    let living = |segment: &Weighed| segment.bytes.saturating_sub(segment.dead);
+    let all: u64 =
+        weighed.iter().zip(&chosen).filter(|(_, chosen)| **chosen).map(|(one, _)| living(one)).sum();
+    // Where there are few to make, they are smaller, so that no thread ends long before another.
+    let most = (all / (2 * threads.max(1))).clamp(segment_bytes_max / 2, segment_bytes_max);
     let mut room = 0;
     for (at, segment) in weighed.iter().enumerate().filter(|(at, _)| chosen.get(*at) == Some(&true)) {
-        let live_bytes = segment.bytes.saturating_sub(segment.dead);
+        let live_bytes = living(segment);
         match plan.stretches.last_mut() {
             Some(last) if last.end == at && live_bytes + ROUND_BYTES <= room => {
                 last.end = at + 1;
@@ -68,7 +74,7 @@ pub(super) fn choose(
             }
             _ => {
                 plan.stretches.push(at..at + 1);
-                room = segment_bytes_max.saturating_sub(live_bytes);
+                room = most.saturating_sub(live_bytes);
             }
         }
         plan.bytes += segment.bytes;

@@ -3,6 +3,7 @@
 //! No two records begin in one cell of 16 bytes: a logical one has 27 at least. So a mark takes a 128th of the log.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 use crate::blob::{Extent, GroupId};
@@ -104,6 +105,27 @@ impl Live {
     pub(super) fn name(&mut self, extents: &[Extent]) {
         for extent in extents {
             self.groups.entry(extent.group).or_default().add(extent.offset..extent.end());
+        }
+    }
+
+    /// What is known of a segment's records, to be put back.
+    pub(super) fn take(&mut self, segment: SegmentId) -> Self {
+        let records = self.records.remove_entry(&segment).into_iter().collect();
+        let ends = self.ends.remove_entry(&segment).into_iter().collect();
+        Self { records, ends, groups: HashMap::new() }
+    }
+
+    /// Takes in what became of what was taken.
+    pub(super) fn put_back(&mut self, taken: Self) {
+        self.records.extend(taken.records);
+        self.ends.extend(taken.ends);
+        for (group, ranges) in taken.groups {
+            match self.groups.entry(group) {
+                Entry::Vacant(room) => drop(room.insert(ranges)),
+                Entry::Occupied(mut there) => {
+                    ranges.all.into_iter().for_each(|range| there.get_mut().add(range));
+                }
+            }
         }
     }
 

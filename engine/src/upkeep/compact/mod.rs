@@ -11,6 +11,7 @@
 //! Left out: anything by time. Whoever wants room calls [`Store::compact`].
 
 mod choose;
+mod crew;
 mod live;
 mod mark;
 mod run;
@@ -36,7 +37,7 @@ pub struct CompactOptions {
     /// Dropped runs whose bytes are to go now: every segment that holds some of them is rewritten, however little that
     /// frees.
     pub must_go: Vec<RunUid>,
-    /// Told what is being done, on the thread that compacts. May read and write the store, not close it.
+    /// Told what is being done, by one of the threads that compact at a time. May read and write the store, not close it.
     pub progress: Option<Arc<dyn Fn(CompactProgress) + Send + Sync>>,
     /// Asked now and then whether to end the compaction: then nothing has changed.
     pub cancel: Option<Arc<dyn Fn() -> bool + Send + Sync>>,

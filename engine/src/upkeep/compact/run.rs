@@ -16,9 +16,11 @@ use crate::kv::keys;
 use crate::log::manifest::SegmentEntry;
 use crate::log::open::sealed_tail;
 use crate::log::rewrite::{Keep, Made, rewrite};
-use crate::log::segments::{Segment, read};
+use crate::log::segments::{Segment, lock, read};
 use crate::log::ticket::Failure;
+use crate::sync::Mutex;
 use crate::upkeep::compact::choose::{Plan, choose};
+use crate::upkeep::compact::crew::each;
 use crate::upkeep::compact::live::Live;
 use crate::upkeep::compact::mark::{Marked, mark};
 use crate::upkeep::compact::weigh::{Weighed, weigh};
@@ -32,8 +34,18 @@ const ROUND_BYTES: u64 = 1 << 20;
 struct Work<'a> {
     core: &'a Arc<Core>,
     options: &'a CompactOptions,
+}
+
+/// How far a compaction has come, as its threads say: one at a time.
+#[derive(Clone)]
+pub(super) struct Pace {
+    core: Arc<Core>,
+    options: CompactOptions,
+    phase: CompactPhase,
+    /// About how many bytes there are to do.
+    of: u64,
     began_ns: u64,
-    written: u64,
+    done: Arc<Mutex<u64>>,
 }
 
 /// What was found.
@@ -63,7 +75,7 @@ pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
             return Err(Error::conflict("another compaction of this store is at work: wait for it"));
         }
     };
-    let mut work = Work { core, options, began_ns: core.io.monotonic_ns(), written: 0 };
+    let work = Work { core, options };
     let mut looked = work.look()?;
     let mut report = work.report(&looked);
     if options.dry_run {
@@ -84,10 +96,7 @@ pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
     });
     match made {
         Ok(old) => {
-            let taken = looked.plan.stretches.iter().cloned().flatten();
-            let taken = taken.filter_map(|at| looked.weighed.get(at)).map(|weighed| weighed.segment.id);
-            work.remove(&taken.collect::<Vec<_>>());
-            drop(looked);
+            work.remove(looked)?;
             core.index.remove_unlisted_tables();
             // A power cut must not bring back what is said to be gone.
             core.io.sync_dir(&core.paths.segments())?;
@@ -110,8 +119,17 @@ pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
     }
 }
 
-impl Work<'_> {
+impl Pace {
+    fn new(work: &Work<'_>, phase: CompactPhase, of: u64) -> Self {
+        let (core, options) = (work.core.clone(), work.options.clone());
+        let began_ns = core.io.monotonic_ns();
+        Self { core, options, phase, of, began_ns, done: Arc::default() }
+    }
+
     /// Whether to go on.
+    ///
+    /// # Errors
+    /// `Unavailable` where the store was closed or the compaction is cancelled; `Poisoned`.
     fn check(&self) -> Result<()> {
         if self.core.is_closed() {
             return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
@@ -125,14 +143,37 @@ impl Work<'_> {
         self.core.log()?.queue.check()
     }
 
-    fn tell(&self, phase: CompactPhase, done: u64, of: u64) {
+    /// Counts bytes that are done, or about to be written; waits where these are too many.
+    pub(super) fn on(&self, bytes: u64) -> Result<()> {
+        // Held while this waits: then the other threads are too fast, too.
+        let mut done = lock(&self.done);
+        self.check()?;
+        *done += bytes;
         if let Some(progress) = &self.options.progress {
-            progress(CompactProgress { phase, done, of });
+            progress(CompactProgress { phase: self.phase, done: *done, of: self.of });
         }
+        let limit = self.options.bytes_per_second_max.filter(|_| self.phase == CompactPhase::Writing);
+        let Some(limit) = limit else { return Ok(()) };
+        let due_ns = u128::from(*done) * 1_000_000_000 / u128::from(limit.max(1));
+        let past_ns = u128::from(self.core.io.monotonic_ns().saturating_sub(self.began_ns));
+        let mut left = due_ns.saturating_sub(past_ns);
+        while left > 0 {
+            let some = left.min(100_000_000);
+            crate::sync::thread::sleep(Duration::from_nanos(some as u64));
+            left -= some;
+            self.check()?;
+        }
+        Ok(())
+    }
+}
+
+impl Work<'_> {
+    fn check(&self) -> Result<()> {
+        Pace::new(self, CompactPhase::Looking, 0).check()
     }
 
     /// Finds what lives, and what is worth rewriting.
-    fn look(&mut self) -> Result<Looked> {
+    fn look(&self) -> Result<Looked> {
         let core = self.core;
         let log = core.log()?;
         let stop = || self.check();
@@ -160,16 +201,13 @@ impl Work<'_> {
         let wanted: HashSet<NamespaceId> = (self.options.must_go.iter())
             .filter_map(|uid| marked.runs.get(uid).map(|run| run.namespace))
             .collect();
-        let mut done = 0;
-        let mut weighed = weigh(core, &mut marked, &segments, &self.options.must_go, &mut |bytes| {
-            done += bytes;
-            self.tell(CompactPhase::Looking, done, of);
-            self.check()
-        })?;
+        let pace = Pace::new(self, CompactPhase::Looking, of);
+        let mut weighed = weigh(core, &mut marked, segments, &self.options.must_go, pace)?;
         // The last ones are looked at for what they name only.
         weighed.truncate(behind);
         let (recompress, most) = (self.options.recompress.is_some(), core.options.segment_bytes_max);
-        let plan = choose(&mut weighed, &mut marked.live, &wanted, recompress, most);
+        let threads = core.io.threads() as u64;
+        let plan = choose(&mut weighed, &mut marked.live, &wanted, recompress, most, threads);
         Ok(Looked { base, marked, weighed, plan, _fence: fence })
     }
 
@@ -208,49 +246,38 @@ impl Work<'_> {
         }
     }
 
-    /// Counts bytes that are about to be written, and waits where they are too many.
-    fn spend(&mut self, bytes: u64, of: u64) -> Result<()> {
-        self.check()?;
-        self.written += bytes;
-        self.tell(CompactPhase::Writing, self.written, of);
-        let Some(limit) = self.options.bytes_per_second_max else { return Ok(()) };
-        let due_ns = u128::from(self.written) * 1_000_000_000 / u128::from(limit.max(1));
-        let past_ns = u128::from(self.core.io.monotonic_ns().saturating_sub(self.began_ns));
-        let mut left = due_ns.saturating_sub(past_ns);
-        while left > 0 {
-            let some = left.min(100_000_000);
-            crate::sync::thread::sleep(Duration::from_nanos(some as u64));
-            left -= some;
-            self.check()?;
-        }
-        Ok(())
-    }
-
     /// Writes the new segments and the table that leads to them.
-    fn made(&mut self, looked: &mut Looked) -> Result<Rewritten> {
+    fn made(&self, looked: &mut Looked) -> Result<Rewritten> {
         let core = self.core;
-        let (io, paths) = (&*core.io, &core.paths);
         let mut next = core.log()?.manifest.state().next_rewritten;
-        let of = looked.plan.live_bytes;
-        (self.began_ns, self.written) = (io.monotonic_ns(), 0);
-        let mut remap = Remap::default();
-        let mut segments = Vec::with_capacity(looked.plan.stretches.len());
+        let mut jobs = Vec::with_capacity(looked.plan.stretches.len());
         for stretch in &looked.plan.stretches {
             let sources: Vec<Arc<Segment>> = (looked.weighed.get(stretch.clone()).unwrap_or_default().iter())
                 .map(|weighed| weighed.segment.clone())
                 .collect();
             let id = SegmentId(next);
             next = next.checked_add(1).ok_or_else(|| Error::bug("there are no more numbers for segments"))?;
-            let keep = &looked.marked.live;
-            let recompress = self.options.recompress;
-            let mut made = rewrite(io, paths, core.store, &sources, id, keep, recompress, &mut |bytes| {
-                self.spend(bytes, of)
-            })?;
-            sources.iter().for_each(|source| remap.retire(source.id));
-            std::mem::take(&mut made.moved).into_iter().for_each(|moved| remap.moved(moved.from, moved.to));
-            segments.push((stretch.clone(), made));
+            jobs.push((sources, id));
         }
-        io.sync_dir(&paths.segments())?;
+        let sources: Vec<SegmentId> =
+            jobs.iter().flat_map(|(sources, _)| sources.iter().map(|source| source.id)).collect();
+        let live = std::mem::take(&mut looked.marked.live);
+        let pace = Pace::new(self, CompactPhase::Writing, looked.plan.live_bytes);
+        let (recompress, of) = (self.options.recompress, core.clone());
+        let mut made = each(&*core.io, jobs.len(), move |at| {
+            let Some((sources, id)) = jobs.get(at) else {
+                return Err(Error::bug("there is no such stretch"));
+            };
+            let (io, paths) = (&*of.io, &of.paths);
+            rewrite(io, paths, of.store, sources, *id, &live, recompress, &mut |bytes| pace.on(bytes))
+        })?;
+        let mut remap = Remap::default();
+        sources.into_iter().for_each(|source| remap.retire(source));
+        for made in &mut made {
+            std::mem::take(&mut made.moved).into_iter().for_each(|moved| remap.moved(moved.from, moved.to));
+        }
+        let segments = looked.plan.stretches.iter().cloned().zip(made).collect();
+        core.io.sync_dir(&core.paths.segments())?;
         remap.settle();
         let thinned = &looked.plan.thinned;
         let mut seen = 0u64;
@@ -329,10 +356,23 @@ impl Work<'_> {
     }
 
     /// Removes the files of segments that are no longer listed. One that cannot go now goes another time.
-    fn remove(&self, ids: &[SegmentId]) {
-        for id in ids {
-            let _ = self.core.io.remove(&self.core.paths.segment(*id));
+    fn remove(&self, looked: Looked) -> Result<()> {
+        let Looked { weighed, plan, .. } = looked;
+        let mut taken: Vec<Mutex<Option<Arc<Segment>>>> = Vec::new();
+        for (at, weighed) in weighed.into_iter().enumerate() {
+            if plan.stretches.iter().any(|stretch| stretch.contains(&at)) {
+                taken.push(Mutex::new(Some(weighed.segment)));
+            }
         }
+        let core = self.core.clone();
+        each(&*self.core.io, taken.len(), move |at| {
+            // The system takes a file's pages back when the last who has it open lets go of it: that is most of the work.
+            if let Some(segment) = taken.get(at).and_then(|place| lock(place).take()) {
+                let _ = core.io.remove(&core.paths.segment(segment.id));
+            }
+            Ok(())
+        })?;
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@
 //! Records are passed over by their lengths; only living ones are read and checked. What is dead is checked when its
 //! segment is rewritten.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::blob::{Extent, GroupId};
@@ -19,10 +19,13 @@ use crate::log::record::{
     BodyRef, EmbeddingHead, FrameHead, GroupRest, Kind, KvHead, Logical, PartHead, RecipeRef, RunHead,
     SnapshotHead,
 };
-use crate::log::segments::Segment;
+use crate::log::segments::{Segment, lock};
+use crate::sync::Mutex;
 use crate::trace::reader::RunReader;
+use crate::upkeep::compact::crew::each;
 use crate::upkeep::compact::live::Live;
-use crate::upkeep::compact::mark::Marked;
+use crate::upkeep::compact::mark::{Marked, MarkedRun};
+use crate::upkeep::compact::run::Pace;
 
 /// Bytes read at once of a segment that is not mapped.
 const WINDOW_BYTES: usize = 64 << 10;
@@ -66,20 +69,46 @@ struct Passed<'a> {
     front: &'a [u8],
 }
 
+/// A segment that is weighed: with the bytes of its file, up to where its batches are looked at, and what lives of it.
+type Unweighed = (Arc<Segment>, u64, u64, Mutex<Live>);
+
 /// See the module. Segments with the bytes of their files, and up to where their batches are looked at. `wanted`: runs whose
 /// bytes are to go.
 pub(super) fn weigh(
     core: &Arc<Core>,
     marked: &mut Marked,
-    segments: &[(Arc<Segment>, u64, u64)],
+    segments: Vec<(Arc<Segment>, u64, u64)>,
     wanted: &[RunUid],
-    note: &mut dyn FnMut(u64) -> Result<()>,
+    pace: Pace,
 ) -> Result<Vec<Weighed>> {
-    let mut names = Names { core, known: Arc::new(FrameCache::new()), readers: HashMap::new() };
-    let mut all = Vec::with_capacity(segments.len());
-    for (segment, bytes, tail) in segments {
-        all.push(weighed(&mut names, marked, (segment, *bytes, *tail), wanted, note)?);
+    let runs = Arc::new(std::mem::take(&mut marked.runs));
+    let segments: Vec<Unweighed> = segments
+        .into_iter()
+        .map(|(segment, bytes, tail)| {
+            let live = marked.live.take(segment.id);
+            (segment, bytes, tail, Mutex::new(live))
+        })
+        .collect();
+    let (of, wanted) = (core.clone(), wanted.to_vec());
+    let runs_of = runs.clone();
+    let weighed = each(&*core.io, segments.len(), move |at| {
+        let Some((segment, bytes, tail, live)) = segments.get(at) else {
+            return Err(Error::bug("there is no such segment"));
+        };
+        let mut live = std::mem::take(&mut *lock(live));
+        // Of its own: shared ones are waited for at every frame.
+        let known = Arc::new(FrameCache::new());
+        let mut names = Names { core: &of, runs: &runs_of, known, readers: HashMap::new() };
+        let weighed = weighed(&mut names, &mut live, (segment, *bytes, *tail), &wanted, &pace)?;
+        Ok((weighed, live))
+    });
+    let mut all = Vec::new();
+    for (weighed, live) in weighed? {
+        marked.live.put_back(live);
+        all.push(weighed);
     }
+    marked.runs =
+        Arc::into_inner(runs).ok_or_else(|| Error::bug("somebody still looks at what runs there are"))?;
     marked.live.name(&core.fence.held_extents());
     marked.live.settle();
     for weighed in &mut all {
@@ -104,10 +133,10 @@ impl GroupWeight {
 
 fn weighed(
     names: &mut Names<'_>,
-    marked: &mut Marked,
+    live: &mut Live,
     (segment, bytes, tail): (&Arc<Segment>, u64, u64),
     wanted: &[RunUid],
-    note: &mut dyn FnMut(u64) -> Result<()>,
+    pace: &Pace,
 ) -> Result<Weighed> {
     let mut weighed = Weighed {
         segment: segment.clone(),
@@ -159,19 +188,19 @@ fn weighed(
                 Some(kind) => {
                     // The embeddings of a value stand behind the put that set it, and live with it.
                     if kind == Kind::Embedding && put_lives {
-                        marked.live.keep(place);
+                        live.keep(place);
                     }
-                    put_lives = kind == Kind::Put && marked.live.record(segment.id, place.offset);
+                    put_lives = kind == Kind::Put && live.record(segment.id, place.offset);
                     weighed.holds_wanted |= !wanted.is_empty() && is_of(segment, kind, place, wanted)?;
-                    if marked.live.record(segment.id, place.offset) {
+                    if live.record(segment.id, place.offset) {
                         living += 1;
-                        if marked.live.is_end(segment.id, place.offset) {
+                        if live.is_end(segment.id, place.offset) {
                             weighed.ends += bytes;
                         }
-                        names.named(marked, segment, kind, place)?;
+                        names.named(live, segment, kind, place)?;
                     } else if kind == Kind::Tombstone {
                         // What says that a run was dropped is never dropped itself.
-                        marked.live.keep(place);
+                        live.keep(place);
                         living += 1;
                     } else {
                         weighed.dead += bytes;
@@ -187,11 +216,11 @@ fn weighed(
         }
         at = end;
         if at - told >= 1 << 20 {
-            note(at - told)?;
+            pace.on(at - told)?;
             told = at;
         }
     }
-    note(at.saturating_sub(told))?;
+    pace.on(at.saturating_sub(told))?;
     Ok(weighed)
 }
 
@@ -289,13 +318,14 @@ impl Window<'_> {
 /// Finds what living records name.
 struct Names<'a> {
     core: &'a Arc<Core>,
+    runs: &'a BTreeMap<RunUid, MarkedRun>,
     known: Arc<FrameCache>,
     readers: HashMap<RunUid, RunReader>,
 }
 
 impl Names<'_> {
     /// Notes the extents of the bodies that a living record names.
-    fn named(&mut self, marked: &mut Marked, segment: &Segment, kind: Kind, place: Place) -> Result<()> {
+    fn named(&mut self, live: &mut Live, segment: &Segment, kind: Kind, place: Place) -> Result<()> {
         let wrong = |e: CodecError| Error::damaged(&segment.path, u64::from(place.offset), e);
         segment.record(place, |record| {
             let logical = Logical::parse(record.body).map_err(wrong)?;
@@ -311,46 +341,46 @@ impl Names<'_> {
             match kind {
                 Kind::Put => {
                     let head = KvHead::parse(Kind::Put, logical.head).map_err(wrong)?;
-                    head.value.iter().try_for_each(|value| alone(value, &mut marked.live, &mut tail))
+                    head.value.iter().try_for_each(|value| alone(value, live, &mut tail))
                 }
                 Kind::Run => {
                     let head = RunHead::parse(logical.head).map_err(wrong)?;
-                    alone(&head.metadata, &mut marked.live, &mut tail)
+                    alone(&head.metadata, live, &mut tail)
                 }
                 Kind::FramePart => {
                     let head = PartHead::parse(logical.head).map_err(wrong)?;
-                    alone(&head.body, &mut marked.live, &mut tail)
+                    alone(&head.body, live, &mut tail)
                 }
                 Kind::Frame => {
                     let frame = Arc::new(FrameRecord::parse(logical).map_err(wrong)?);
-                    let named = self.reader(marked, frame.head.run)?.extents_named(&frame)?;
-                    named.iter().for_each(|extents: &Arc<Vec<Extent>>| marked.live.name(extents));
+                    let named = self.reader(frame.head.run)?.extents_named(&frame)?;
+                    named.iter().for_each(|extents: &Arc<Vec<Extent>>| live.name(extents));
                     Ok(())
                 }
                 Kind::Snapshot => {
                     let head = SnapshotHead::parse(logical.head).map_err(wrong)?;
-                    let named = self.reader(marked, head.run)?.snapshot_extents_named(&head, logical.tail)?;
-                    named.iter().for_each(|extents| marked.live.name(extents));
+                    let named = self.reader(head.run)?.snapshot_extents_named(&head, logical.tail)?;
+                    named.iter().for_each(|extents| live.name(extents));
                     Ok(())
                 }
                 Kind::Embedding => {
                     let head = EmbeddingHead::parse(logical.head).map_err(wrong)?;
                     let mut vectors = head.embeddings.iter();
-                    vectors.try_for_each(|(_, vector)| alone(vector, &mut marked.live, &mut tail))
+                    vectors.try_for_each(|(_, vector)| alone(vector, live, &mut tail))
                 }
                 _ => Ok(()),
             }
         })
     }
 
-    fn reader(&mut self, marked: &Marked, uid: RunUid) -> Result<&RunReader> {
+    fn reader(&mut self, uid: RunUid) -> Result<&RunReader> {
         if self.readers.len() >= READERS_MAX && !self.readers.contains_key(&uid) {
             self.readers.clear();
         }
         match self.readers.entry(uid) {
             std::collections::hash_map::Entry::Occupied(known) => Ok(known.into_mut()),
             std::collections::hash_map::Entry::Vacant(room) => {
-                let run = marked.runs.get(&uid).ok_or_else(|| {
+                let run = self.runs.get(&uid).ok_or_else(|| {
                     Error::new(ErrorKind::Damaged, format!("the record of run {} is missing", uid.0))
                 })?;
                 Ok(room.insert(RunReader::marking(self.core, run.namespace, uid, self.known.clone())?))
