@@ -155,6 +155,15 @@ fn a_store_that_lives_whole_is_recompressed_once() {
     assert_whole(&store);
 }
 
+/// Every file of a store with its bytes.
+fn bytes_of(path: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let dirs = [path.to_path_buf(), path.join("segments"), path.join("tables")];
+    let listed = dirs.iter().flat_map(|dir| std::fs::read_dir(dir).unwrap());
+    let mut files: Vec<_> = listed.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect();
+    files.sort();
+    files.into_iter().map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
+}
+
 fn segment_files(path: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(path.join("segments"))
         .unwrap()
@@ -231,6 +240,34 @@ fn what_was_begun_before_a_compaction_reads_on_after_it() {
 }
 
 /// A reader's end of the log is in a segment that a compaction takes away, and a view keeps it from taking new tables.
+/// Only readers of the last generation were told of, and none that had been there before the store was opened for writing.
+#[test]
+fn old_files_are_told_of_for_as_long_as_anybody_reads_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let (store, space) = used(&path, small());
+    drop(space);
+    store.close().unwrap();
+    let reader = crate::support::reader(&path).unwrap();
+    let store = Store::open_with(&path, small()).unwrap();
+    let space = store.namespace("default").unwrap();
+    let first = compact(&store);
+    assert!(first.rewritten > 0 && first.pending_bytes == first.rewritten_bytes, "{first:?}");
+    // One that comes between the two reads what the second takes away only.
+    let between = crate::support::reader(&path).unwrap();
+    let run = space.begin_run(RunSpec::new("more")).unwrap();
+    record(&run, &mut Talk::new("more"), 20);
+    run.end(Status::Ok).unwrap();
+    space.drop_run("more", "rule", "").unwrap();
+    let second = compact(&store);
+    assert!(second.rewritten > 0, "{second:?}");
+    assert_eq!(second.pending_bytes, first.rewritten_bytes + second.rewritten_bytes);
+    drop(reader);
+    assert_eq!(compact(&store).pending_bytes, second.rewritten_bytes);
+    drop(between);
+    assert_eq!(compact(&store).pending_bytes, 0);
+}
+
 #[test]
 fn a_reader_finds_what_came_after_its_end_though_that_was_rewritten() {
     let dir = tempfile::tempdir().unwrap();
@@ -505,7 +542,14 @@ fn a_dry_run_a_cancelled_one_and_one_beside_another_change_nothing() {
     let before = answers(&store);
     let told = store.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
     assert!(told.dry_run && told.rewritten > 0 && told.freed_bytes() > 0);
-    let files = segment_files(&path);
+    // It sealed the active segment: a look changed the store, and a reader could have none.
+    let seen = Store::open_read_only_with(&path, small()).unwrap();
+    assert_eq!(seen.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap(), told);
+    assert_eq!(seen.compact(&CompactOptions::default()).unwrap_err().kind(), ErrorKind::Invalid);
+    drop(seen);
+    let (files, written) = (segment_files(&path), bytes_of(&path));
+    let again = store.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
+    assert!(again == told && bytes_of(&path) == written, "a dry run changed something");
     for phase in [CompactPhase::Looking, CompactPhase::Writing] {
         let cancel = Arc::new(AtomicBool::new(false));
         let (set, again) = (cancel.clone(), store.clone());
