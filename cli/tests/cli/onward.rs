@@ -161,7 +161,7 @@ fn answers_of_earlier_runs_are_taken_only_where_that_is_asked_for() {
 fn a_noted_answer_ends_with_its_run_and_at_its_deadline() {
     let (bench, upstream) = (Bench::new(), Upstream::start());
     let note = |run: &str, keep: &[&str], text: &str| {
-        let options = [&["--run", run, "--cache", "both"], keep].concat();
+        let options = [&["--run", run, "--cache", "both"][..], keep].concat();
         bench.record_with(&options, &upstream.url, &["noted", "1", text])
     };
     let noted = |bench: &Bench| bench.run("scan --keyspace annals.answers --json").json().len() - 1;
