@@ -161,7 +161,7 @@ impl Store {
 
     /// Drops those of the runs that ended since this was last called that a policy's sampling leaves out; gives how many. Each is judged
     /// as of its end, and what a rule does with it is for the next sweep. From the first call on the store keeps in mind which runs
-    /// end, up to [`ENDED_RUNS_MAX`] of them; what ended before that, or past that, is for the next sweep, too. Dropped runs are on disk as such when this returns.
+    /// end, up to [`ENDED_RUNS_MAX`](crate::ENDED_RUNS_MAX) of them; what ended before that, or past that, is for the next sweep, too. Dropped runs are on disk as such when this returns.
     ///
     /// # Errors
     /// `Invalid` for a policy that cannot be followed, or in a store open for reading; `Damaged`, `Unavailable`, `Poisoned`.
