@@ -176,9 +176,10 @@ impl Log {
                 (id, State::read(&mut footer))
             }));
         }
-        // The last two fields are of a fixed length.
+        // These two fields are of a fixed length, and what format 3 has behind them, too, where there are no vectors.
+        let vectors = if format > 2 { 24 } else { 0 };
         let erased = (format > 1).then(|| {
-            let mut last = Take(&body[body.len() - 76..]);
+            let mut last = Take(&body[body.len() - vectors - 76..]);
             (last.u32(), std::array::from_fn(|_| last.u64()))
         });
         Self { store, segments, rewritten, erased }
