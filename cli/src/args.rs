@@ -262,6 +262,10 @@ pub(crate) struct NewRunArgs {
     /// Remember nothing of the run, once it has ended, for `annals recall`
     #[arg(long)]
     pub(crate) no_memory: bool,
+    /// Drop the run when it has ended, if the [[sampling]] of this policy leaves it out: a file in TOML, or the word default. Where a daemon
+    /// holds the store, its policy counts
+    #[arg(long, value_name = "POLICY", env = "ANNALS_RETAIN")]
+    pub(crate) retain: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) live: LiveArgs,
     /// Another variable that the program reads a base address from, with the path that belongs after the address:
@@ -283,6 +287,9 @@ pub(crate) struct LiveArgs {
     /// Answers of earlier runs to the same request: take them, note this run's, or both
     #[arg(long, value_enum, default_value_t)]
     pub(crate) cache: CacheArg,
+    /// Note this run's answers for so long only, as 7d [default: as long as the run stays]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) cache_for: Option<String>,
     /// Call the upstream for the request that becomes frame N, whatever the cache has; may be given again
     #[arg(long, value_name = "N")]
     pub(crate) reroll: Vec<u32>,
@@ -357,6 +364,8 @@ pub(crate) struct OpenArgs {
     /// The last run that failed or was abandoned
     #[arg(long, group = "which")]
     pub(crate) last_failed: bool,
+    #[command(flatten)]
+    pub(crate) reader: AsArgs,
 }
 
 #[derive(Debug, Args)]
@@ -373,7 +382,7 @@ pub(crate) struct ShowArgs {
     #[arg(long, group = "part")]
     pub(crate) metadata: bool,
     /// Only what the frame's request adds to the one before, drops from it or changes in it, by message
-    #[arg(long, group = "part", conflicts_with = "raw", conflicts_with = "json", conflicts_with = "profile")]
+    #[arg(long, group = "part", conflicts_with = "raw", conflicts_with = "json")]
     pub(crate) new: bool,
     /// Write the exact bytes and nothing else
     #[arg(long, requires = "part", conflicts_with = "json")]
@@ -643,6 +652,8 @@ pub(crate) struct ForkArgs {
 pub(crate) struct TailArgs {
     /// The run [default: the last one]
     pub(crate) run: Option<String>,
+    #[command(flatten)]
+    pub(crate) reader: AsArgs,
 }
 
 #[derive(Debug, Args)]
@@ -651,6 +662,8 @@ pub(crate) struct DiffArgs {
     pub(crate) a: String,
     /// The second run
     pub(crate) b: String,
+    #[command(flatten)]
+    pub(crate) reader: AsArgs,
 }
 
 #[derive(Debug, Args)]
@@ -660,6 +673,8 @@ pub(crate) struct StateArgs {
     /// Write the exact bytes and nothing else
     #[arg(long, conflicts_with = "json")]
     pub(crate) raw: bool,
+    #[command(flatten)]
+    pub(crate) reader: AsArgs,
 }
 
 /// Options of the verbs on keys.

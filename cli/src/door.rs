@@ -123,9 +123,14 @@ pub(crate) struct Recorder(Shared);
 impl Recorder {
     /// Opens a store, or joins whoever records into it. A frame counts as recorded once the system has it, so that no program
     /// waits for the disk; the run's end waits for it.
-    pub(crate) fn open(root: &Path, namespace: &str) -> Result<Self> {
+    /// Runs are sampled by `policy` once they have ended.
+    pub(crate) fn open(root: &Path, namespace: &str, policy: Option<Policy>) -> Result<Self> {
         let options = Options { durability: Durability::Process, ..Options::default() };
-        Shared::open(root, namespace, &options).map(Self).map_err(engine)
+        let shared = Shared::open(root, namespace, &options).map_err(engine)?;
+        match policy {
+            Some(policy) => shared.sampled_by(policy).map(Self).map_err(engine),
+            None => Ok(Self(shared)),
+        }
     }
 
     /// Records into a run of this name, or where that is only a wish into one of a name like it.
@@ -148,8 +153,9 @@ impl Recorder {
         }
     }
 
-    /// Closes it, once nobody records into it through this process any more; `waiting` is told how many do.
-    pub(crate) fn close(self, waiting: impl FnOnce(usize)) -> Result<()> {
+    /// Closes it, once nobody records into it through this process any more; `waiting` is told how many do. Gives how many runs
+    /// were sampled out.
+    pub(crate) fn close(self, waiting: impl FnOnce(usize)) -> Result<u64> {
         self.0.close(waiting).map_err(engine)
     }
 }
@@ -278,6 +284,11 @@ impl Door {
         Ok(pins.into_iter().map(|pin| (pin.uid, pin.why)).collect())
     }
 
+    /// What time it is, nanoseconds since 1970-01-01 UTC, by a clock that a sweep believes.
+    pub(crate) fn now_ns(&self) -> Result<u64> {
+        self.store.believed_now_ns().map_err(engine)
+    }
+
     /// What a policy drops.
     pub(crate) fn plan_retention(&self, policy: &Policy, at_ns: Option<u64>) -> Result<Plan> {
         self.store.plan_retention(policy, at_ns).map_err(engine)
@@ -331,9 +342,9 @@ impl Door {
         Ok(pinned_row(reader.info(), &self.pins(&self.namespace()?)?))
     }
 
-    /// What the request of a frame adds to the one before, and that one's number.
-    pub(crate) fn new_part(&self, id: &str, seq: u32) -> Result<(u32, NewPart)> {
-        let found = annals_server::new_part(&self.reader(id)?, seq).map_err(engine)?;
+    /// What the request of a frame adds to the one before, and that one's number, as `by` shows it.
+    pub(crate) fn new_part(&self, id: &str, seq: u32, by: Option<&Redactor>) -> Result<(u32, NewPart)> {
+        let found = annals_server::new_part(&self.reader(id)?, seq, by).map_err(engine)?;
         found.ok_or_else(|| {
             let message = format!("frame {seq} of run `{id}` is no model call");
             Failure::new(Code::Failed, message, format!("`annals show {id}@{seq} --input` prints its input"))
@@ -341,13 +352,13 @@ impl Door {
     }
 
     /// Two runs side by side.
-    pub(crate) fn align(&self, a: &RunReader, b: &RunReader) -> Result<Alignment> {
-        annals_server::align(a, b).map_err(engine)
+    pub(crate) fn align(&self, a: &RunReader, b: &RunReader, by: Option<&Redactor>) -> Result<Alignment> {
+        annals_server::align(a, b, by).map_err(engine)
     }
 
     /// The frame of a run to look at first.
-    pub(crate) fn failing(&self, id: &str) -> Result<Option<Failing>> {
-        annals_server::failing(&self.reader(id)?).map_err(engine)
+    pub(crate) fn failing(&self, id: &str, by: Option<&Redactor>) -> Result<Option<Failing>> {
+        annals_server::failing(&self.reader(id)?, by).map_err(engine)
     }
 
     pub(crate) fn metadata(&self, id: &str) -> Result<Vec<u8>> {
@@ -715,7 +726,10 @@ impl Door {
 
 /// What state a store is in.
 pub(crate) fn diagnose(root: &Path) -> Result<Diagnosis> {
-    annals::diagnose(root, Options::default()).map_err(|error| opening(root, error))
+    let mut found = annals::diagnose(root, Options::default()).map_err(|error| opening(root, error))?;
+    // The engine does not know it, and it is ours.
+    found.foreign.retain(|file| Some(file) != crate::profiles::own(root).as_ref());
+    Ok(found)
 }
 
 /// Saves what is whole of a store into a new one.
@@ -840,7 +854,10 @@ pub(crate) fn engine(error: Error) -> Failure {
     let (code, hint) = match error.kind() {
         ErrorKind::Invalid => (Code::Failed, "change what is named there"),
         ErrorKind::NotFound => (Code::NoSuchThing, "`annals runs` and `annals scan` list what there is"),
-        ErrorKind::Conflict => (Code::Failed, "choose another name; an import takes --replace"),
+        ErrorKind::Conflict => (
+            Code::Failed,
+            "do first what it names, or wait for it; for a name that is taken an import has --replace",
+        ),
         ErrorKind::Locked => (Code::Failed, "wait until that process is done; reading verbs work beside it"),
         ErrorKind::Damaged => (Code::Damage, "`annals doctor` says what is damaged and what to do about it"),
         ErrorKind::Diverged => (Code::Damage, "compare the two with `annals show`"),

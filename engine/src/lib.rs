@@ -63,8 +63,8 @@ pub use replay::{
 pub use store::{BytesByKind, Namespace, Stats, Store};
 pub use tape::{REDACTED_TAG, ShownTape, TAPE_BYTES_MAX, Tape, TapeInfo};
 pub use trace::{
-    Component, Dropped, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame, Pin,
-    RUN_NAME_BYTES_MAX, RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot,
+    Component, Dropped, ENDED_RUNS_MAX, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame,
+    Pin, RUN_NAME_BYTES_MAX, RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot,
     Status, ToolFrame, Verified,
 };
 pub use upkeep::{

@@ -6,7 +6,8 @@
 use annals::{RecordedFrame, RunReader};
 use blake3::Hash;
 
-use crate::look::api;
+use crate::look::api_shown;
+use crate::profiles::Redactor;
 use crate::providers::{self, NewPart};
 
 /// Frames between the common ends that are aligned by content; more are paired by their place.
@@ -61,11 +62,11 @@ fn sums(reader: &RunReader) -> annals::Result<Vec<Sums>> {
     reader.frames().map(|frame| frame.map(of)).collect()
 }
 
-/// Aligns two runs.
+/// Aligns two runs. What is the same is so as it was recorded; what the first changed request has is as `by` shows it.
 ///
 /// # Errors
 /// As [`RunReader::frame`].
-pub fn align(a: &RunReader, b: &RunReader) -> annals::Result<Alignment> {
+pub fn align(a: &RunReader, b: &RunReader, by: Option<&Redactor>) -> annals::Result<Alignment> {
     let pairs = pairs(&sums(a)?, &sums(b)?);
     let changed = pairs.iter().find_map(|pair| match pair {
         Pair::Changed { a, b, input: true, .. } => Some((*a, *b)),
@@ -73,7 +74,8 @@ pub fn align(a: &RunReader, b: &RunReader) -> annals::Result<Alignment> {
     });
     let mut first = None;
     if let Some((of_a, of_b)) = changed
-        && let (Some((speaks, before)), Some((_, after))) = (api(&a.frame(of_a)?), api(&b.frame(of_b)?))
+        && let (Some((speaks, before)), Some((_, after))) =
+            (api_shown(&a.frame(of_a)?, by), api_shown(&b.frame(of_b)?, by))
     {
         first = Some((of_a, of_b, providers::new_part(&speaks, &before, &after)));
     }

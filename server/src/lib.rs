@@ -45,7 +45,7 @@ pub use look::{Failing, failing, new_part, new_tool_results, plain_answer};
 pub use nondet::{Captured, NondetError};
 pub use otlp::is_ingested;
 pub use place::Place;
-pub use program::{Program, ProgramError, interrupted};
+pub use program::{Program, ProgramError, interrupted, when_interrupted};
 pub use proxy::{
     CacheUse, Diverged, Edits, Exchange, Guard, Headers, Http, Mount, MountError, Mounts, ProxyError,
     Recorded, ReplayOptions, Replayed, Timing, Upstreams, Variable, Volatile, forget_answers,

@@ -3,6 +3,7 @@
 
 use annals::{Component, RecordedFrame, RunReader};
 
+use crate::profiles::Redactor;
 use crate::providers::{self, Api, DECODED_BYTES_MAX, NewPart};
 use crate::proxy::{Exchange, WHY_SEVERE};
 
@@ -46,18 +47,33 @@ pub(crate) fn api(frame: &RecordedFrame) -> Option<(Api, Vec<u8>)> {
     })
 }
 
+/// The same as it is shown.
+pub(crate) fn api_shown(frame: &RecordedFrame, by: Option<&Redactor>) -> Option<(Api, Vec<u8>)> {
+    let (api, body) = api(frame)?;
+    let body = match by {
+        Some(by) => by.body(&body, None).bytes.into_owned(),
+        None => body,
+    };
+    Some((api, body))
+}
+
 /// What the request of a frame adds to the last one before it that is written in the same way, and that one's number; 0 where it is
-/// the first. `None` for a frame that is no model call.
+/// the first. `None` for a frame that is no model call. Both are looked at as `by` shows them.
 ///
 /// # Errors
 /// As [`RunReader::frame`].
-pub fn new_part(reader: &RunReader, seq: u32) -> annals::Result<Option<(u32, NewPart)>> {
-    let Some((speaks, after)) = api(&reader.frame(seq)?) else { return Ok(None) };
+pub fn new_part(
+    reader: &RunReader,
+    seq: u32,
+    by: Option<&Redactor>,
+) -> annals::Result<Option<(u32, NewPart)>> {
+    let Some((speaks, after)) = api_shown(&reader.frame(seq)?, by) else { return Ok(None) };
     for earlier in (1..seq).rev() {
         if reader.frame_info(earlier)?.component != Component::Llm {
             continue;
         }
-        if let Some((_, before)) = api(&reader.frame(earlier)?).filter(|(api, _)| api.shape == speaks.shape) {
+        let before = api_shown(&reader.frame(earlier)?, by);
+        if let Some((_, before)) = before.filter(|(api, _)| api.shape == speaks.shape) {
             return Ok(Some((earlier, providers::new_part(&speaks, &before, &after))));
         }
     }
@@ -98,12 +114,19 @@ pub fn plain_answer(reader: &RunReader, seq: u32) -> annals::Result<Vec<u8>> {
     Ok(providers::decode(coding, &frame.output, DECODED_BYTES_MAX).bytes.into_owned())
 }
 
-/// What the request of a frame adds to look at first: the last of the most severe ones that are no program's own; else its last exchange.
-/// `None` for a run without frames.
+/// A frame as it is shown.
+fn shown(frame: RecordedFrame, by: Option<&Redactor>) -> RecordedFrame {
+    let Some(by) = by else { return frame };
+    let shown = by.frame(&frame.input, &frame.output, &frame.metadata);
+    RecordedFrame { input: shown.input, output: shown.output, metadata: shown.metadata, ..frame }
+}
+
+/// The frame of a run to look at first: the last of the most severe ones that are no program's own; else its last exchange.
+/// `None` for a run without frames. All of it is as `by` shows it.
 ///
 /// # Errors
 /// As [`RunReader::frame`].
-pub fn failing(reader: &RunReader) -> annals::Result<Option<Failing>> {
+pub fn failing(reader: &RunReader, by: Option<&Redactor>) -> annals::Result<Option<Failing>> {
     let (mut found, mut stderr, mut exit) = (None, None, None);
     let own = |component: &Component| matches!(component.name(), "program" | "stderr");
     for seq in 1..=reader.info().frames {
@@ -113,7 +136,8 @@ pub fn failing(reader: &RunReader) -> annals::Result<Option<Failing>> {
             found = Some((weight, seq));
         }
         if frame.component.name() == "stderr" {
-            let bytes = reader.frame(seq)?.output;
+            let frame = shown(reader.frame(seq)?, by);
+            let bytes = frame.output;
             let end = &bytes[bytes.len().saturating_sub(STDERR_BYTES)..];
             stderr = Some(String::from_utf8_lossy(end).into_owned());
         }
@@ -125,10 +149,12 @@ pub fn failing(reader: &RunReader) -> annals::Result<Option<Failing>> {
     }
     let Some((_, seq)) = found else { return Ok(None) };
     let frame = reader.frame(seq)?;
+    let new = new_part(reader, seq, by)?;
+    let frame = shown(frame, by);
     let exchange = serde_json::from_slice::<Exchange>(&frame.metadata).ok();
     let why = exchange.and_then(|exchange| {
         let why = exchange.summary.get(WHY_SEVERE).or_else(|| exchange.volatile.other.get(WHY_SEVERE));
         Some(why?.as_str()?.to_owned())
     });
-    Ok(Some(Failing { new: new_part(reader, seq)?, frame, why, stderr, exit }))
+    Ok(Some(Failing { new, frame, why, stderr, exit }))
 }

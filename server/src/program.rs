@@ -167,13 +167,31 @@ impl<W: Write> Read for Passing<W> {
     }
 }
 
-/// The signals that ask a program to end.
 /// What this process is sent from now on ends nothing by itself; the future is over once anything was.
 pub fn interrupted() -> impl Future<Output = ()> {
     let mut signals = Signals::new();
     async move { signals.any().await }
 }
 
+/// Has `then` done once this process is asked to end; by itself that ends nothing any more. Where signals cannot be waited for, they end it
+/// as ever.
+pub fn when_interrupted(then: impl FnOnce() + Send + 'static) {
+    let (listens, listening) = std::sync::mpsc::channel();
+    let wait = move || {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return };
+        runtime.block_on(async {
+            let interrupted = interrupted();
+            drop(listens);
+            interrupted.await;
+        });
+        then();
+    };
+    let _ = std::thread::Builder::new().name("annals-signals".to_owned()).spawn(wait);
+    // Over once it listens, and where it never will.
+    let _: Result<(), _> = listening.recv();
+}
+
+/// The signals that ask a program to end.
 struct Signals(Option<[(Signal, rustix::process::Signal); 3]>);
 
 impl Signals {

@@ -4,24 +4,27 @@ use std::io::Write;
 
 use annals_server::{Attaching, Destination, interrupted};
 
-use super::record::{cache, guard, mounts, secrets, spec, tags, tell, wait_for};
+use super::record::{cache, guard, mounts, secrets, spec, tags, tell, tell_sampled, wait_for};
 use crate::args::{AttachArgs, Global};
 use crate::door::Recorder;
 use crate::failure::{Result, before};
 use crate::locate;
 use crate::out::Out;
 use crate::rules;
+use crate::verbs::retain;
 
 pub(super) fn run(global: &Global, args: &AttachArgs, out: &mut Out) -> Result<()> {
     let (run, tags) = (&args.run, tags(&args.run)?);
     let attaching = Attaching {
         mounts: mounts(run)?,
         guard: guard(&run.live),
-        cache: cache(&run.live),
+        cache: cache(&run.live)?,
         secrets: secrets(run)?,
         rules: rules::read(run.rules.as_deref()).map_err(before)?,
     };
-    let door = Recorder::open(&locate::store(global.store.as_deref()), &global.namespace).map_err(before)?;
+    let policy = retain::sampling(args.run.retain.as_deref()).map_err(before)?;
+    let store = locate::store(global.store.as_deref());
+    let door = Recorder::open(&store, &global.namespace, policy).map_err(before)?;
     let default = format!("attach-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S"));
     let wish = run.run.is_none();
     let name = run.run.clone().unwrap_or(default);
@@ -47,5 +50,7 @@ pub(super) fn run(global: &Global, args: &AttachArgs, out: &mut Out) -> Result<(
         tell(name, &attached.recorded, None, attached.seconds, &format!("annals replay {name} -- CMD"));
     }
     let closed = door.close(wait_for);
-    recorded.and(closed)
+    recorded?;
+    tell_sampled(closed?);
+    Ok(())
 }

@@ -6,14 +6,17 @@ use serde_json::json;
 use crate::args::{DiffArgs, Global};
 use crate::failure::{Code, Failure, Result};
 use crate::out::{Out, count, many, preview, printable};
+use crate::profiles;
 
 /// Rows of frames that are not the same.
 const ROWS_MAX: usize = 200;
 
 pub(super) fn run(global: &Global, args: &DiffArgs, out: &mut Out) -> Result<()> {
+    let redactor = profiles::of(global, &args.reader)?;
+    let redactor = redactor.as_ref();
     let door = super::reading(global)?;
     let (a, b) = (door.reader(&args.a)?, door.reader(&args.b)?);
-    let alignment = door.align(&a, &b)?;
+    let alignment = door.align(&a, &b, redactor)?;
     let (name_a, name_b) = (a.info().name.clone(), b.info().name.clone());
     let same = alignment.pairs.iter().filter(|pair| matches!(pair, Pair::Same(..))).count();
     let other: Vec<_> = alignment.pairs.iter().filter(|pair| !matches!(pair, Pair::Same(..))).collect();
@@ -30,6 +33,7 @@ pub(super) fn run(global: &Global, args: &DiffArgs, out: &mut Out) -> Result<()>
             out.object(&object)?;
         }
     } else {
+        profiles::note(redactor);
         let mut rows = Vec::new();
         for pair in other.iter().take(ROWS_MAX) {
             let (mark, of_a, of_b, what) = match pair {
@@ -44,7 +48,9 @@ pub(super) fn run(global: &Global, args: &DiffArgs, out: &mut Out) -> Result<()>
                 Pair::Added(b) => ("+", None, Some(*b), "in the second only"),
             };
             let shown = |run: &str, seq: Option<u32>| match seq {
-                Some(seq) => door.frame(run, seq).map(|frame| preview(&frame.output, 36)),
+                Some(seq) => {
+                    door.frame(run, seq).map(|frame| preview(&profiles::shown(redactor, frame).output, 36))
+                }
                 None => Ok(String::new()),
             };
             let number = |seq: Option<u32>| seq.map(|seq| seq.to_string()).unwrap_or_default();

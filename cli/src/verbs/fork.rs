@@ -85,7 +85,7 @@ fn forking(args: &ForkArgs, reader: &RunReader, at: u32, origin: &Origin) -> Res
         edits.set.push((place(&path)?, value));
     }
     let program = program(&reader.info().name, origin, &args.command)?;
-    let (upstreams, guard, cache) = (upstreams(&args.live.upstream), guard(&args.live), cache(&args.live));
+    let (upstreams, guard, cache) = (upstreams(&args.live.upstream), guard(&args.live), cache(&args.live)?);
     let rules = rules::of(args.rules.as_deref(), &reader.info().name, origin).map_err(before)?;
     Ok(Forking { at, edits, program, upstreams, cache, guard, rules })
 }

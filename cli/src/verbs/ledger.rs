@@ -12,7 +12,7 @@ use crate::args::{CheckArgs, CheckpointArgs, Global, LedgerVerb, ProveArgs};
 use crate::door;
 use crate::failure::{Code, Failure, Result, output};
 use crate::input;
-use crate::out::{Out, count, printable, time};
+use crate::out::{Out, count, many, printable, time};
 use crate::whole_file;
 
 /// The greatest checkpoint or key that is read: both are small.
@@ -114,10 +114,10 @@ fn gaps(global: &Global, out: &mut Out) -> Result<()> {
                 "time_ns": gap.time_ns,
             }));
         }
-        let frames = count(u64::from(gap.frames));
+        let frames = many(u64::from(gap.frames), "frame");
         let when = time(gap.time_ns);
         out.line(format_args!(
-            "{what} {when}: run{}{} (number {}, {frames} frames), by record {}: {}{}",
+            "{what} {when}: run{}{} (number {}, {frames}), by record {}: {}{}",
             gap.name.as_deref().map_or(String::new(), |name| format!(" {}", printable(name))),
             gap.namespace.map_or(String::new(), |name| format!(" of namespace {}", printable(&name))),
             gap.run.0,

@@ -3,11 +3,14 @@
 use crate::args::{Global, OpenArgs};
 use crate::failure::{Code, Failure, Result};
 use crate::out::{Out, bytes, printable, time};
+use crate::profiles;
 
 /// Bytes of an answer that are shown.
 const SHOWN_MAX: usize = 2000;
 
 pub(super) fn run(global: &Global, args: &OpenArgs, out: &mut Out) -> Result<()> {
+    let redactor = profiles::of(global, &args.reader)?;
+    let by = redactor.as_ref().map(|redactor| redactor.profile().name());
     let door = super::reading(global)?;
     let run = match &args.run {
         Some(run) => door.run(run)?,
@@ -28,17 +31,23 @@ pub(super) fn run(global: &Global, args: &OpenArgs, out: &mut Out) -> Result<()>
             })?
         }
     };
-    let failing = door.failing(&run.id)?;
+    let failing = door.failing(&run.id, redactor.as_ref())?;
     if out.json {
-        let object = serde_json::json!({
+        let mut object = serde_json::json!({
             "run": run.id, "status": run.status, "severity": run.severity, "frames": run.frames,
             "seq": failing.as_ref().map(|failing| failing.frame.seq),
             "why": failing.as_ref().and_then(|failing| failing.why.clone()),
             "exit_code": failing.as_ref().and_then(|failing| failing.exit.map(|(code, _)| code)),
         });
+        if let Some(by) = by {
+            object["redacted"] = by.into();
+        }
         return out.object(&object);
     }
     out.line(format_args!("{}: {}, {}, began {}", run.id, run.status, run.severity, time(run.started_ns)))?;
+    if let Some(by) = by {
+        out.line(format_args!("redacted by profile {by}: not what was recorded"))?;
+    }
     let Some(failing) = failing else { return out.line("it has no frames") };
     let frame = &failing.frame;
     if let Some((code, signal)) = failing.exit {
@@ -62,5 +71,6 @@ pub(super) fn run(global: &Global, args: &OpenArgs, out: &mut Out) -> Result<()>
         out.line("\nstandard error, its end:")?;
         out.line(printable(stderr.trim_end()))?;
     }
-    out.line(format_args!("\nnext: annals show {name} --input | annals replay {}", run.id))
+    let with = by.map(|by| format!(" --as {by}")).unwrap_or_default();
+    out.line(format_args!("\nnext: annals show {name} --input{with} | annals replay {}{with}", run.id))
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use annals::RunSpec;
+use annals::{RunSpec, lasting_ns};
 use annals_server::{
     CONVERSATION, CacheUse, Captured, Destination, Guard, MEMORY, Mounts, OFF, PRINCIPAL, Program, Recorded,
     Recording, TENANT, Variable,
@@ -15,6 +15,7 @@ use crate::failure::{Code, Failure, Result, before};
 use crate::locate;
 use crate::out::{count, dollars, many, printable};
 use crate::rules;
+use crate::verbs::retain;
 
 pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
     let tags = tags(&args.run)?;
@@ -22,14 +23,15 @@ pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
         program: Program { argv: args.command.clone(), directory: None, environment: Vec::new() },
         mounts: mounts(&args.run)?,
         guard: guard(&args.run.live),
-        cache: cache(&args.run.live),
+        cache: cache(&args.run.live)?,
         keep: args.keep_env.clone(),
         capture_nondet: args.capture_nondet,
         secrets: secrets(&args.run)?,
         rules: rules::read(args.run.rules.as_deref()).map_err(before)?,
     };
     let store = locate::store(global.store.as_deref());
-    let door = Recorder::open(&store, &global.namespace).map_err(before)?;
+    let policy = retain::sampling(args.run.retain.as_deref()).map_err(before)?;
+    let door = Recorder::open(&store, &global.namespace, policy).map_err(before)?;
     let name = args.run.run.clone().unwrap_or_else(|| default_name(args));
     let spec = |name: &str| spec(name, &tags);
     let record = |into: &Destination, name: &str| annals_server::record(into, spec(name), &recording);
@@ -39,10 +41,22 @@ pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
     }
     let closed = door.close(wait_for);
     let (_, report) = recorded?;
-    closed?;
+    tell_sampled(closed?);
     match report.code {
         0 => Ok(()),
         code => Err(Failure::Exit(code)),
+    }
+}
+
+/// Says that runs were left out by sampling.
+pub(super) fn tell_sampled(runs: u64) {
+    if runs > 0 {
+        let (runs, were) = (many(runs, "run"), if runs == 1 { "was" } else { "were" });
+        // Nothing is left to do where even this cannot be written.
+        let _ = writeln!(
+            anstream::stderr().lock(),
+            "annals: {runs} {were} left out by the policy's sampling: dropped, and counted by `annals stats`"
+        );
     }
 }
 
@@ -130,14 +144,28 @@ pub(super) fn guard(live: &LiveArgs) -> Guard {
     Guard { allowed: live.allow_host.clone() }
 }
 
-pub(super) fn cache(live: &LiveArgs) -> CacheUse {
+pub(super) fn cache(live: &LiveArgs) -> Result<CacheUse> {
     let (read, write) = match live.cache {
         CacheArg::Off => (false, false),
         CacheArg::Read => (true, false),
         CacheArg::Write => (false, true),
         CacheArg::Both => (true, true),
     };
-    CacheUse { read, write, reroll: live.reroll.clone() }
+    let lasting = |text: &String| {
+        let refused = |message: String| {
+            let hint = "--cache-for 7d notes this run's answers for seven days, with --cache write or both";
+            Failure::new(Code::Usage, message, hint)
+        };
+        match lasting_ns(text) {
+            Some(ns) if write => Ok(ns),
+            Some(_) => {
+                Err(refused("--cache-for says how long answers are noted for, and none are".to_owned()))
+            }
+            None => Err(refused(format!("--cache-for is a time as 7d, and {text:?} is none"))),
+        }
+    };
+    let keep_ns = live.cache_for.as_ref().map(lasting).transpose()?;
+    Ok(CacheUse { read, write, reroll: live.reroll.clone(), keep_ns })
 }
 
 /// What was recorded costs and saved, as asides of a closing line.

@@ -144,7 +144,7 @@ fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &
             name: args.into.clone().unwrap_or_else(|| format!("{}-live", run.id)),
             upstreams: upstreams(&args.live.upstream),
             guard: guard(&args.live),
-            cache: cache(&args.live),
+            cache: cache(&args.live)?,
             rules: file,
         };
         let done = door.replay_onward(reader, origin, &program, options, &onward)?;

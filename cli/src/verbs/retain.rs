@@ -17,10 +17,18 @@ use crate::out::{Out, bytes, count, many, printable, time};
 pub(super) fn retain(global: &Global, args: &RetainArgs, out: &mut Out) -> Result<()> {
     let root = locate::store(global.store.as_deref());
     let (policy, text) = policy(args.policy.as_deref())?;
-    let at_ns = args.at.as_deref().map(|text| moment(text, jiff::Timestamp::now())).transpose()?;
+    let at = args.at.as_deref().map(|text| Moment::parse(text).ok_or_else(|| no_moment(text))).transpose()?;
+    let at_ns;
     {
         // Before anything is done, whoever does it.
-        let plan = Door::read(&root, &global.namespace)?.plan_retention(&policy, at_ns)?;
+        let door = Door::read(&root, &global.namespace)?;
+        at_ns = match (at, args.at.as_deref()) {
+            (Some(Moment::Absolute(ns)), _) => Some(ns),
+            // So many days from now are no days by a clock that is not believed.
+            (Some(moment), Some(text)) => Some(moment.from(door.now_ns()?).ok_or_else(|| no_moment(text))?),
+            _ => None,
+        };
+        let plan = door.plan_retention(&policy, at_ns)?;
         if args.dry_run {
             return tell(plan.report(), false, out);
         }
@@ -51,6 +59,15 @@ pub(super) fn retain(global: &Global, args: &RetainArgs, out: &mut Out) -> Resul
     if out.json { tell(&done, true, out) } else { summary(&done, true, out) }
 }
 
+/// The policy that runs are sampled by once they have ended, where one is named.
+pub(super) fn sampling(file: Option<&Path>) -> Result<Option<Policy>> {
+    match file {
+        Some(file) if file.as_os_str() == "default" => Ok(Some(Policy::default())),
+        Some(_) => policy(file).map(|(policy, _)| Some(policy)),
+        None => Ok(None),
+    }
+}
+
 /// The policy of a file and its text; the built-in one where none is named.
 fn policy(file: Option<&Path>) -> Result<(Policy, Option<String>)> {
     let Some(file) = file else { return Ok((Policy::default(), None)) };
@@ -70,21 +87,42 @@ fn policy(file: Option<&Path>) -> Result<(Policy, Option<String>)> {
     Ok((policy, Some(text)))
 }
 
-/// A time as RFC 3339 has it, or so long after or before now: `+8d`, `-2h`.
-fn moment(text: &str, now: jiff::Timestamp) -> Result<u64> {
-    let after = |sign: i128, rest: &str| {
-        let ns = lasting_ns(rest)?;
-        u64::try_from(now.as_nanosecond() + sign * i128::from(ns)).ok()
-    };
-    let found = match text.split_at_checked(1) {
-        Some(("+", rest)) => after(1, rest),
-        Some(("-", rest)) => after(-1, rest),
-        _ => text.parse::<jiff::Timestamp>().ok().and_then(|at| u64::try_from(at.as_nanosecond()).ok()),
-    };
-    found.ok_or_else(|| {
-        let message = format!("--at is a time, and {text:?} is none");
-        Failure::new(Code::Usage, message, "write 2026-01-31T12:00:00Z, or +8d for eight days from now")
-    })
+/// A time as somebody writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moment {
+    /// As RFC 3339 has it: nanoseconds since 1970-01-01 UTC.
+    Absolute(u64),
+    /// So many nanoseconds after now: `+8d`.
+    After(u64),
+    /// So many before: `-2h`.
+    Before(u64),
+}
+
+impl Moment {
+    fn parse(text: &str) -> Option<Self> {
+        match text.split_at_checked(1) {
+            Some(("+", rest)) => lasting_ns(rest).map(Self::After),
+            Some(("-", rest)) => lasting_ns(rest).map(Self::Before),
+            _ => {
+                let at = text.parse::<jiff::Timestamp>().ok()?;
+                u64::try_from(at.as_nanosecond()).ok().map(Self::Absolute)
+            }
+        }
+    }
+
+    /// None before 1970 and after 2554.
+    fn from(self, now_ns: u64) -> Option<u64> {
+        match self {
+            Self::Absolute(ns) => Some(ns),
+            Self::After(ns) => now_ns.checked_add(ns),
+            Self::Before(ns) => now_ns.checked_sub(ns),
+        }
+    }
+}
+
+fn no_moment(text: &str) -> Failure {
+    let message = format!("--at is a time from 1970 to 2554, and {text:?} is none");
+    Failure::new(Code::Usage, message, "write 2026-01-31T12:00:00Z, or +8d for eight days from now")
 }
 
 /// What a sweep does, or did.
@@ -128,7 +166,10 @@ fn summary(report: &Retention, done: bool, out: &mut Out) -> Result<()> {
         let held = many(report.held, "run");
         out.line(format_args!("{held} stayed, since somebody pinned or forked them meanwhile"))?;
     }
-    out.marked(true, "dropped", format_args!(": {what}; `annals compact` gives back their room"))
+    match dropped.runs > report.held {
+        true => out.marked(true, "dropped", format_args!(": {what}; `annals compact` gives back their room")),
+        false => out.line("nothing was dropped"),
+    }
 }
 
 pub(super) fn pin(global: &Global, args: &PinArgs, out: &mut Out) -> Result<()> {
@@ -253,23 +294,38 @@ mod tests {
 
     #[test]
     fn a_time_is_absolute_or_counted_from_now() {
-        let now: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let now_ns = u64::try_from(now.as_nanosecond()).unwrap();
-        let day = 86_400_000_000_000;
+        let (now_ns, day) = (1_767_225_600_000_000_000, 86_400_000_000_000);
         for (text, ns) in [
             ("+8d", Some(now_ns + 8 * day)),
             ("-1w", Some(now_ns - 7 * day)),
             ("+0s", Some(now_ns)),
             ("2026-01-09T00:00:00Z", Some(now_ns + 8 * day)),
+            ("2026-01-09 00:00:00Z", Some(now_ns + 8 * day)),
             ("2026-01-09T01:00:00+01:00", Some(now_ns + 8 * day)),
+            ("2554-07-21T23:34:33Z", Some(18_446_744_073_000_000_000)),
+            ("2554-07-21T23:34:34Z", None),
+            ("9999-12-31T23:59:59Z", None),
+            ("1970-01-01T00:00:00Z", Some(0)),
             ("1969-12-31T23:59:59Z", None),
+            ("2026-02-30T00:00:00Z", None),
+            ("2026-01-09", None),
+            ("1767225600", None),
+            ("+500y", Some(now_ns + 500 * 365 * day)),
+            ("+600y", None),
+            ("+99999999999999999999y", None),
+            ("-56y", Some(now_ns - 56 * 365 * day)),
             ("-100y", None),
+            ("+1.5d", None),
+            ("+ 8d", None),
+            ("+8D", None),
+            ("+8m", None),
             ("8d", None),
             ("+8", None),
+            ("+", None),
             ("tomorrow", None),
             ("", None),
         ] {
-            assert_eq!(moment(text, now).ok(), ns, "{text}");
+            assert_eq!(Moment::parse(text).and_then(|moment| moment.from(now_ns)), ns, "{text}");
         }
     }
 }

@@ -27,7 +27,8 @@ pub(super) fn run(global: &Global, args: &ShowArgs, out: &mut Out) -> Result<()>
         Some(seq) => {
             let run = door.run(&address.run)?.id;
             if args.new {
-                let (before, new) = door.new_part(&run, seq)?;
+                let (before, new) = door.new_part(&run, seq, redactor)?;
+                profiles::note(redactor);
                 return show_new(&run, before, &new, out);
             }
             let frame = profiles::shown(redactor, door.frame(&run, seq)?);
@@ -46,17 +47,26 @@ pub(super) fn run(global: &Global, args: &ShowArgs, out: &mut Out) -> Result<()>
 }
 
 pub(super) fn state(global: &Global, args: &StateArgs, out: &mut Out) -> Result<()> {
+    let redactor = profiles::of(global, &args.reader)?;
     let door = super::reading(global)?;
     let address = Address::parse(&args.target)?;
     let run = door.run(&address.run)?.id;
     let (seq, state) = door.state(&run, address.seq)?;
+    let state = match &redactor {
+        Some(redactor) => redactor.body(&state, None).bytes.into_owned(),
+        None => state,
+    };
     if out.json {
         let mut object = Map::new();
         object.insert("run".to_owned(), json!(run));
         object.insert("seq".to_owned(), json!(seq));
         put_bytes(&mut object, "state", &state);
+        if let Some(redactor) = &redactor {
+            object.insert("redacted".to_owned(), json!(redactor.profile().name()));
+        }
         return out.object(&object);
     }
+    profiles::note(redactor.as_ref());
     if args.raw { out.bytes(&state) } else { out.value(&state) }
 }
 

@@ -6,12 +6,15 @@ use crate::args::{Global, TailArgs};
 use crate::door::FrameRow;
 use crate::failure::Result;
 use crate::out::{Out, count, preview, printable};
+use crate::profiles;
 
 /// Between two looks at the store.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) fn run(global: &Global, args: &TailArgs, out: &mut Out) -> Result<()> {
+    let redactor = profiles::of(global, &args.reader)?;
     let door = super::reading(global)?;
+    profiles::note(redactor.as_ref().filter(|_| !out.json));
     let id = door.run(args.run.as_deref().unwrap_or("last"))?.id;
     let mut told = 0;
     loop {
@@ -24,7 +27,7 @@ pub(super) fn run(global: &Global, args: &TailArgs, out: &mut Out) -> Result<()>
                 break;
             }
             told += 1;
-            tell(&id, &frame, out)?;
+            tell(&id, &profiles::shown(redactor.as_ref(), frame), out)?;
         }
         out.flush()?;
         if over {

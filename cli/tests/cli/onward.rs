@@ -156,6 +156,31 @@ fn answers_of_earlier_runs_are_taken_only_where_that_is_asked_for() {
     assert_eq!(elsewhere.asked(), 1);
 }
 
+/// Notes stayed when their run was swept, and its name with them; none ever had an end of its own.
+#[test]
+fn a_noted_answer_ends_with_its_run_and_at_its_deadline() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let note = |run: &str, keep: &[&str], text: &str| {
+        let options = [&["--run", run, "--cache", "both"][..], keep].concat();
+        bench.record_with(&options, &upstream.url, &["noted", "1", text])
+    };
+    let noted = |bench: &Bench| bench.run("scan --keyspace annals.answers --json").json().len() - 1;
+    assert_eq!((note("a", &[], "x").code, upstream.asked(), noted(&bench)), (0, 1, 1));
+    assert_eq!((note("b", &[], "x").code, upstream.asked(), noted(&bench)), (0, 1, 1));
+    bench.write("all.toml", "[[rule]]\nname = \"all\"\nkeep = \"0d\"\n");
+    bench.run("retain --policy all.toml").ok();
+    assert_eq!(noted(&bench), 0, "it has outlived its run");
+    assert_eq!((note("c", &["--cache-for", "0s"], "x").code, upstream.asked(), noted(&bench)), (0, 2, 1));
+    // Its time was over when it was written: it is asked for again, and this one's is far off.
+    assert_eq!((note("d", &["--cache-for", "1y"], "x").code, upstream.asked(), noted(&bench)), (0, 3, 1));
+    assert_eq!((note("e", &[], "x").code, upstream.asked(), noted(&bench)), (0, 3, 1));
+    for options in [&["--cache", "read", "--cache-for", "1d"], &["--cache", "write", "--cache-for", "soon"]] {
+        let refused = bench.record_with(options, &upstream.url, &["noted", "1", "x"]);
+        assert!(refused.code != 0 && refused.stderr.contains("--cache-for"), "{}", refused.stderr);
+    }
+    assert_eq!(upstream.asked(), 3);
+}
+
 /// A run of the same name that took the place of another does not answer for it.
 #[test]
 fn an_answer_whose_run_is_another_by_now_is_none() {

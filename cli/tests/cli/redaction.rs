@@ -73,6 +73,79 @@ fn show_and_replay_are_redacted_and_say_so() {
     assert!(bench.run("--store t import shown --format frames").failed(1).contains("it is redacted"));
 }
 
+/// These took no profile, and printed what the others had replaced.
+#[test]
+fn every_verb_that_prints_what_a_run_holds_takes_a_profile() {
+    let bench = Bench::new();
+    let ask = |run: &str, text: &str, answer: &str| {
+        let input = serde_json::json!({ "model": "m", "messages": [{ "role": "user", "content": text }] })
+            .to_string();
+        let frame = serde_json::json!({ "run": run, "component": "llm", "error": true, "input": input, "output": answer });
+        let end = serde_json::json!({ "run": run, "status": "failed", "end": true });
+        format!("{{\"run\":\"{run}\",\"model\":\"m\"}}\n{frame}\n{end}\n")
+    };
+    let lines = [
+        ask("a", "write to anna@example.com", "no such host: example.com/anna@example.com"),
+        ask("b", "write to anna@example.com or bob@example.com", "no, bob@example.com"),
+    ];
+    bench.write("lines", lines.concat());
+    bench.run("--store s import lines --format frames").ok();
+    let store = annals::Store::open(bench.path("s")).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(annals::RunSpec::new("stated")).unwrap();
+    run.record(annals::Frame::new(annals::Component::User, "in", "out")).unwrap();
+    run.snapshot(r#"{"memory":"anna@example.com","turn":3}"#, &[]).unwrap();
+    run.end(annals::Status::Ok).unwrap();
+    store.close().unwrap();
+    for (line, code) in [
+        ("tail b", 0),
+        ("tail b --json", 0),
+        ("open b", 0),
+        ("open b --json", 0),
+        ("diff a b", 3),
+        ("show b@1 --new", 0),
+        ("state stated", 0),
+        ("state stated --raw", 0),
+        ("state stated --json", 0),
+    ] {
+        let plain = bench.run(&format!("--store s {line}"));
+        let shown = bench.run(&format!("--store s {line} --as safe"));
+        assert_eq!((plain.code, shown.code), (code, code), "{line}: {shown:?}");
+        let (text, said) =
+            (String::from_utf8(shown.stdout).unwrap(), String::from_utf8(plain.stdout).unwrap());
+        assert!(said.contains("@example.com") || line == "open b --json", "{line}: {said}");
+        assert!(!text.contains("@example.com"), "{line}: {text}");
+        assert!(text.contains("[email:") || line == "open b --json", "{line}: {text}");
+        let marked = if line.ends_with("--json") {
+            text.contains("\"redacted\":\"safe\"")
+        } else {
+            text.contains("redacted by profile safe") || shown.stderr.contains("redacted by profile safe")
+        };
+        assert!(marked, "{line}: {text} {}", shown.stderr);
+        bench.run(&format!("--store s {line} --as nobody")).failed(2);
+    }
+    // All else of a state is as it was, and the same value is the same everywhere.
+    let state = bench.run("--store s state stated --as safe --json").json()[0]["state"].to_string();
+    assert!(
+        state.contains("turn")
+            && placeholders(&state)
+                == placeholders(
+                    &bench.run("--store s show a@1 --input --as safe --json").json()[0]["input"].to_string()
+                ),
+        "{state}"
+    );
+    // The places of a profile of one's own count, too.
+    bench.write(
+        "mine.toml",
+        "[[profile]]\nname = \"mine\"\ndetect = []\npaths = [\"$..content\", \"$.memory\"]\n",
+    );
+    for line in ["state stated", "show b@1 --new", "diff a b"] {
+        let shown = bench.run(&format!("--store s {line} --as mine --profiles mine.toml"));
+        let text = String::from_utf8(shown.stdout).unwrap();
+        assert!(!text.contains("write to") && !text.contains("anna@example.com\""), "{line}: {text}");
+    }
+}
+
 #[test]
 fn profiles_of_ones_own() {
     let bench = bench();

@@ -1,6 +1,7 @@
 //! What stays and what goes, as a user meets it.
 
-use crate::{Bench, LINES};
+use crate::upkeep::files;
+use crate::{Bench, Done, LINES};
 
 /// A store with a run that ended well, `a`, and one that failed, `b`.
 fn recorded() -> Bench {
@@ -58,23 +59,101 @@ fn a_policy_of_ones_own_is_followed_and_a_wrong_one_drops_nothing() {
     bench.write("keep.toml", "[[rule]]\nname = \"one\"\nkeep_newest = 1\n");
     bench.run("retain --policy keep.toml").ok();
     assert_eq!(runs(&bench), ["b"]);
+    // Another time there is nothing to do.
+    let text = bench.run("retain --policy keep.toml").text();
+    assert!(text.ends_with("to be dropped: 0 runs with 0 frames and 0 B\nnothing was dropped\n"), "{text}");
+    let before = files(&bench.path(".annals"));
     for (text, place, what) in [
         ("[[rule]]\nstatus = \"open\"\nkeep = \"0d\"\n", ":1:1", "open runs"),
         ("[[rule]]\npinned = true\nkeep = \"0d\"\n", ":1:1", "pinned runs"),
         ("[[rule]]\nkeep = \"0d\"\nkept = 1\n", ":3:1", "no key of"),
         ("[[rule]]\nkeep = \"0d\"\nkeep_for_ever = true\n", ":1:1", "contradicts itself"),
+        ("[[rule]]\nkeep = \"0d\"\nkeep = \"1d\"\n", ":3:1", "duplicate key"),
+        ("[[rule]]\nkeep = \"0d\"\n[[rule]]\nkeep = \"1d\"\n", ":3:1", "never reached"),
+        ("keep = \n", ":1:", "no TOML"),
+        ("", ":1:1", "would drop nothing"),
     ] {
         bench.write("wrong.toml", text);
-        let error = bench.run("retain --policy wrong.toml").failed(2);
-        assert!(error.contains(&format!("wrong.toml{place}")) && error.contains(what), "{error}");
+        for line in ["retain --policy wrong.toml", "retain --dry-run --policy wrong.toml"] {
+            let error = bench.run(line).failed(2);
+            assert!(error.contains(&format!("wrong.toml{place}")) && error.contains(what), "{error}");
+        }
     }
-    for at in ["tomorrow", "8d", "+8x", "1950-01-01T00:00:00Z"] {
+    bench.write("wrong.toml", [0xff]);
+    assert!(bench.run("retain --policy wrong.toml").failed(2).contains("not UTF-8 after byte 0"));
+    bench.write("wrong.toml", " ".repeat(70_000));
+    assert!(bench.run("retain --policy wrong.toml").failed(1).contains("larger than 65536 bytes"));
+    for at in
+        ["tomorrow", "8d", "+8x", "", "2026-01-31", "1950-01-01T00:00:00Z", "9999-01-01T00:00:00Z", "+600y"]
+    {
         let error = bench.run_args(["retain", "--at", at]).failed(2);
         assert!(error.contains("is a time"), "{error}");
     }
     bench.run("retain --policy nowhere.toml").failed(4);
+    assert!(files(&bench.path(".annals")) == before, "what was refused changed a file");
     assert_eq!(runs(&bench), ["b"]);
     assert_eq!(Bench::new().run("retain").failed(4), format!("no store at {}", ".annals"));
+}
+
+/// Days from now were counted from whatever the clock said, so that `--at +0s` by a clock three years ahead dropped everything.
+#[test]
+#[cfg(target_os = "linux")]
+fn by_a_clock_that_is_wrong_nothing_is_dropped_unless_somebody_says_what_time_it_is() {
+    let bench = recorded();
+    // The engine reads its clock through the C library.
+    let source = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdlib.h>\n#include <time.h>\n\
+        int clock_gettime(clockid_t id, struct timespec *now) {\n\
+        static int (*real)(clockid_t, struct timespec *);\n\
+        if (!real) real = dlsym(RTLD_NEXT, \"clock_gettime\");\n\
+        int failed = real(id, now);\n\
+        if (!failed && id == CLOCK_REALTIME) now->tv_sec += atoll(getenv(\"AHEAD\"));\n\
+        return failed; }\n";
+    bench.write("clock.c", source);
+    let mut compiler = std::process::Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o", "clock.so", "clock.c", "-ldl"]).current_dir(bench.path("."));
+    assert!(compiler.status().unwrap().success());
+    let at = |ahead_days: i64, line: &str| {
+        let mut command = bench.command(line.split_whitespace());
+        command.env("LD_PRELOAD", bench.path("clock.so")).env("AHEAD", (ahead_days * 86_400).to_string());
+        Done::of(command.stdin(std::process::Stdio::null()).output().unwrap())
+    };
+    let before = files(&bench.path(".annals"));
+    for (ahead, what) in
+        [(-1, "before the newest record"), (1000, "more than 400 days after the newest record")]
+    {
+        for line in
+            ["retain", "retain --dry-run", "retain --at +0s", "retain --at -1s", "retain --dry-run --at +8d"]
+        {
+            let error = at(ahead, line).failed(1);
+            assert!(error.contains(what) && error.contains("nothing was dropped"), "{line}: {error}");
+        }
+    }
+    assert!(files(&bench.path(".annals")) == before);
+    // Who says the time is believed, and a clock within reason is.
+    let text = at(1000, "retain --dry-run --at 2020-01-01T00:00:00Z").text();
+    assert!(text.contains("to be dropped: 0 runs"), "{text}");
+    let text = at(100, "retain --dry-run").text();
+    assert!(text.contains("to be dropped: 2 runs"), "{text}");
+    assert!(files(&bench.path(".annals")) == before);
+}
+
+#[test]
+fn a_run_with_forks_is_forgotten_but_for_what_they_share() {
+    let bench = recorded();
+    bench.run("fork a@1 child --no-run").ok();
+    let shared = bench.run("show child@1 --json").json();
+    let text = bench.run_args(["forget", "a", "--why", "asked for"]).text();
+    assert!(text.contains("forgotten: a (number 1, "), "{text}");
+    assert!(text.contains("1 frame of it stay, since forks that live share them"), "{text}");
+    assert!(text.contains("log files, of which forks need some of it: "), "{text}");
+    bench.run("show a@1").failed(4);
+    assert_eq!(bench.run("show child@1 --json").json(), shared);
+    assert!(bench.run("show child").text().contains("forked from a run that is gone"));
+    bench.run("verify").ok();
+    // Once the fork is gone nothing of it is left.
+    let text = bench.run_args(["forget", "child", "--why", "asked for"]).text();
+    assert!(!text.contains("log files, of which"), "{text}");
+    assert_eq!(runs(&bench), ["b"]);
 }
 
 #[test]
@@ -87,8 +166,9 @@ fn a_pin_keeps_a_run_until_it_is_taken_away() {
     let text = bench.run("retain --at +1000d").text();
     assert!(text.contains("(pinned)"), "{text}");
     assert_eq!(runs(&bench), ["a"]);
-    let error = bench.run("forget a --why asked").failed(1);
-    assert!(error.contains("is pinned"), "{error}");
+    let done = bench.run("forget a --why asked");
+    assert!(done.stderr.contains("hint: do first what it names"), "{}", done.stderr);
+    assert!(done.failed(1).contains("is pinned: unpin it first"));
     bench.run("unpin a").ok();
     let error = bench.run("unpin a").failed(4);
     assert!(error.contains("not pinned"), "{error}");
@@ -156,6 +236,50 @@ fn a_daemon_has_it_done_for_the_command_line_and_keeps_that_it_was() {
         assert!(words.contains(done), "{words}");
     }
     assert_eq!(words.len(), 4);
+}
+
+#[test]
+fn a_daemon_drops_what_sampling_leaves_out_when_it_ends() {
+    let bench = recorded();
+    bench.write("sample.toml", "[[sampling]]\nkeep_share = \"0%\"\n");
+    let daemon = bench.serve(&["--retain", "sample.toml", "--sweep-every", "1000h"]);
+    // The first sweep is for those from before.
+    while runs(&bench) != ["b"] {
+        std::thread::yield_now();
+    }
+    let mut client = bench.connect();
+    let words = b"run.begin name ok\r\nrun.end ok\r\nrun.begin name wrong\r\nrun.end wrong failed\r\n";
+    std::io::Write::write_all(&mut client, words).unwrap();
+    while bench.run("stats --json").json()[0]["sampled_out_runs"] != 2 {
+        std::thread::yield_now();
+    }
+    assert_eq!(runs(&bench), ["b", "wrong"]);
+    daemon.signal("-TERM");
+    assert_eq!(daemon.ended().0, Some(0));
+    let gaps = bench.run("ledger gaps --json").json();
+    assert!(gaps.iter().all(|gap| gap["rule"] == "sampling") && gaps.len() == 2, "{gaps:?}");
+}
+
+#[test]
+fn a_recorder_drops_its_run_where_the_policy_samples_it_out() {
+    let bench = Bench::new();
+    bench.write("none.toml", "[[sampling]]\nkeep_share = \"0%\"\n");
+    bench.write("wrong.toml", "[[sampling]]\n");
+    let error = bench.run("record --retain wrong.toml --run r -- true").failed(125);
+    assert!(error.contains("wrong.toml:1:1"), "{error}");
+    let done = bench.run("record --retain none.toml --run gone -- true");
+    assert!(
+        done.code == 0 && done.stderr.contains("1 run was left out by the policy's sampling"),
+        "{}",
+        done.stderr
+    );
+    let done = bench.run("record --retain none.toml --run wrong -- false");
+    assert!(done.code == 1 && !done.stderr.contains("left out"), "{}", done.stderr);
+    let done = bench.run("record --retain default --run stays -- true");
+    assert!(done.code == 0 && !done.stderr.contains("left out"), "{}", done.stderr);
+    assert_eq!(runs(&bench), ["wrong", "stays"]);
+    assert_eq!(bench.run("stats --json").json()[0]["sampled_out_runs"], 1);
+    bench.run("show gone").failed(4);
 }
 
 #[test]

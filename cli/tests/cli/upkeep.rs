@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use annals::{Component, Frame, RunSpec, Status, Store};
 
-use crate::{Bench, LINES};
+use crate::{Bench, Done, LINES};
 
 #[expect(clippy::disallowed_methods, reason = "looks at the store from outside")]
-fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub(crate) fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for dir in [root.to_path_buf(), root.join("segments"), root.join("tables")] {
         for entry in std::fs::read_dir(dir).unwrap() {
@@ -36,6 +37,8 @@ fn imported() -> Bench {
 #[test]
 fn a_healthy_store_is_said_to_be_healthy() {
     let bench = imported();
+    // It is ours, if not the engine's.
+    bench.write(".annals/profiles.toml", "");
     let before = files(&bench.path(".annals"));
     let text = bench.run("doctor").text();
     assert!(text.contains("closed cleanly") && text.contains("healthy"), "{text}");
@@ -44,7 +47,10 @@ fn a_healthy_store_is_said_to_be_healthy() {
         (&found["healthy"], &found["clean"], &found["format"]),
         (&true.into(), &true.into(), &3.into())
     );
-    assert!(found["free_bytes"].as_u64().unwrap() > 0);
+    assert!(
+        found["free_bytes"].as_u64().unwrap() > 0 && found["foreign"] == serde_json::json!([]),
+        "{found}"
+    );
     assert_eq!(files(&bench.path(".annals")), before);
     bench.run("--store nowhere doctor").failed(4);
     let store = Store::open(bench.path(".annals")).unwrap();
@@ -131,6 +137,98 @@ fn a_store_in_use_is_backed_up_and_restored() {
     bench.run("restore copied again").failed(3);
 }
 
+/// It sealed the active log file and opened the store for writing, so that it could be had beside nobody.
+#[test]
+fn a_dry_run_of_a_compaction_changes_no_file_and_is_to_be_had_beside_whoever_writes() {
+    let bench = imported();
+    bench.pipe("import --format chat --replace -", LINES.as_bytes()).ok();
+    let before = files(&bench.path(".annals"));
+    let [told] = bench.run("compact --dry-run --json").json().try_into().unwrap();
+    assert!(told["dry_run"] == true && told["rewritten"].as_u64().unwrap() > 0, "{told}");
+    let text = bench.run("compact --dry-run --recompress").text();
+    assert!(text.contains("would compact: 1 log file would become 1 and free about"), "{text}");
+    assert!(files(&bench.path(".annals")) == before, "a dry run changed a file");
+    // A process that holds the store and serves nobody, then a daemon.
+    let store = Store::open(bench.path(".annals")).unwrap();
+    let held = files(&bench.path(".annals"));
+    assert_eq!(bench.run("compact --dry-run --json").json(), [told.clone()]);
+    assert!(files(&bench.path(".annals")) == held, "a dry run changed a file");
+    store.close().unwrap();
+    let daemon = bench.serve(&[]);
+    bench.run("compact --dry-run").ok();
+    daemon.signal("-TERM");
+    assert_eq!(daemon.ended().0, Some(0));
+    // What it says is what comes.
+    let [done] = bench.run("compact --json").json().try_into().unwrap();
+    for what in ["segments", "rewritten", "made"] {
+        assert_eq!(done[what], told[what], "{what}");
+    }
+}
+
+/// Whether there is a log file that a compaction made.
+#[expect(clippy::disallowed_methods, reason = "looks at the store from outside")]
+fn has_rewritten(bench: &Bench) -> bool {
+    let names = std::fs::read_dir(bench.path(".annals/segments")).unwrap();
+    let mut ids =
+        names.map(|entry| entry.unwrap().path().file_stem().unwrap().to_string_lossy().parse::<u32>());
+    ids.any(|id| id.is_ok_and(|id| id >= 1 << 31))
+}
+
+/// It died of the signal and left what it had written until somebody opened the store for writing.
+#[test]
+fn an_interrupted_compaction_says_that_nothing_has_changed_and_leaves_nothing() {
+    let bench = imported();
+    bench.pipe("import --format chat --replace -", LINES.as_bytes()).ok();
+    let before = (bench.run("replay --all --json").json(), bench.run("ledger gaps --json").json());
+    for signal in ["-INT", "-TERM"] {
+        let mut command = bench.command(["compact", "--max-bytes-per-second", "1"]);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = child.unwrap();
+        while !has_rewritten(&bench) {
+            assert!(child.try_wait().unwrap().is_none(), "it has ended before it wrote anything");
+            std::thread::yield_now();
+        }
+        // Beside it everything is read, and who would write is told to wait.
+        assert_eq!(bench.run("replay --all --json").json(), before.0);
+        bench.run("compact --dry-run").ok();
+        for line in ["compact", "retain", "forget a --why x", "pin a --why x"] {
+            let error = bench.run(line).failed(1);
+            assert!(error.contains(&format!("process {} is writing", child.id())), "{line}: {error}");
+        }
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        let error = Done::of(child.wait_with_output().unwrap()).failed(1);
+        assert_eq!(error, "the compaction was cancelled: nothing has changed");
+        assert!(!has_rewritten(&bench), "{signal}: it left files");
+        assert_eq!((bench.run("replay --all --json").json(), bench.run("ledger gaps --json").json()), before);
+        bench.run("verify").ok();
+    }
+    assert!(bench.run("compact").text().starts_with("compacted: "));
+    assert_eq!(bench.run("replay --all --json").json(), before.0);
+}
+
+#[test]
+fn beside_a_recorder_nothing_is_compacted_dropped_or_pinned() {
+    let bench = imported();
+    let mut recorder = bench.command(["record", "--run", "r", "--", "cat"]);
+    let recorder = recorder.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut recorder = recorder.unwrap();
+    // It reads on until its input ends.
+    while bench.run("show r").code != 0 {
+        assert!(recorder.try_wait().unwrap().is_none(), "the recorder has ended");
+    }
+    for line in ["compact", "retain --at +8d", "forget a --why x", "pin a --why x", "unpin a"] {
+        let error = bench.run(line).failed(1);
+        assert!(error.contains("a recorder holds the store and"), "{line}: {error}");
+    }
+    bench.run("retain --dry-run --at +8d").ok();
+    bench.run("compact --dry-run").ok();
+    drop(recorder.stdin.take());
+    assert!(recorder.wait().unwrap().success());
+    assert_eq!(bench.run("runs --json").json().len(), 3);
+    assert!(bench.run("ledger gaps --json").json().is_empty());
+}
+
 #[test]
 fn a_store_is_compacted_by_who_holds_it_and_else_here() {
     let bench = imported();
@@ -142,7 +240,7 @@ fn a_store_is_compacted_by_who_holds_it_and_else_here() {
     assert!(told["dry_run"] == true && told["rewritten"].as_u64().unwrap() > 0, "{told}");
     assert!(told["needed_bytes"].as_u64().unwrap() > told["made_bytes"].as_u64().unwrap());
     let text = bench.run("compact --max-bytes-per-second 100000000").text();
-    assert!(text.contains("log files became"), "{text}");
+    assert!(text.contains("compacted: ") && text.contains(" became 1 and freed "), "{text}");
     assert_eq!(bench.run("replay --all --json").json(), before);
     assert_eq!(bench.run("runs --json").json().len(), names.len());
     bench.run("verify").ok();

@@ -397,6 +397,11 @@ impl Core {
         self.load_policies()
     }
 
+    /// Up to where the log was read; none in a store open for writing.
+    pub(crate) fn read_to(&self) -> Option<(SegmentId, u64)> {
+        lock(&self.followed).as_ref().map(|followed| followed.end)
+    }
+
     /// The time of the newest batch, as far as its clock was believed since this was opened.
     pub(crate) fn newest_ns(&self) -> u64 {
         self.newest_ns.load(Ordering::Relaxed)

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::codec::{self, CodecError, Reader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, SegmentId, Seqno, StoreId};
-use crate::io::{File, Io, Open};
+use crate::io::{File, Io, Lock, Open};
 use crate::log::layout::{COUNT_MAX, LogState};
 use crate::log::paths::{Paths, manifest_name, parse_manifest};
 use crate::log::segments::lock;
@@ -235,6 +235,8 @@ pub(crate) struct SharedManifest {
 #[derive(Debug)]
 struct Inner {
     manifest: Manifest,
+    /// Generations before it that may still be read, the oldest first, and how many bytes of files ended with each.
+    earlier: Vec<(Arc<dyn File>, u64)>,
     /// Why nobody knows what the disk holds of the last edit.
     in_doubt: Option<String>,
 }
@@ -255,8 +257,15 @@ impl From<EditFailed> for Error {
 }
 
 impl SharedManifest {
-    pub(crate) fn new(io: Arc<dyn Io>, paths: Paths, manifest: Manifest) -> Self {
-        Self { io, paths, inner: Mutex::new(Inner { manifest, in_doubt: None }) }
+    /// `before`: the generation that it took the place of.
+    pub(crate) fn new(
+        io: Arc<dyn Io>,
+        paths: Paths,
+        manifest: Manifest,
+        before: Option<Arc<dyn File>>,
+    ) -> Self {
+        let earlier = before.into_iter().map(|file| (file, 0)).collect();
+        Self { io, paths, inner: Mutex::new(Inner { manifest, earlier, in_doubt: None }) }
     }
 
     /// Changes the state, writes and syncs it. After an error the state is what it was.
@@ -264,24 +273,40 @@ impl SharedManifest {
         let mut inner = lock(&self.inner);
         inner.check()?;
         let before = inner.manifest.state.clone();
+        let (old, generation) = (inner.manifest.file.clone(), inner.manifest.generation);
         change(&mut inner.manifest.state);
         let done = inner.manifest.append_or_renew(&*self.io, &self.paths);
-        inner.settle(before, done)
+        inner.settle(before, done)?;
+        if inner.manifest.generation != generation {
+            inner.earlier.push((old, 0));
+            inner.let_go();
+        }
+        Ok(())
     }
 
-    /// The same as a new generation, so that readers who still use files that are no longer listed are known by their
-    /// lock on the old one, whose file this gives.
+    /// The same as a new generation, so that readers who still use files that are no longer listed, so many bytes of them, are known by
+    /// their lock on the old one.
     pub(crate) fn renew(
         &self,
+        unlisted_bytes: u64,
         change: impl FnOnce(&mut State),
-    ) -> std::result::Result<Arc<dyn File>, EditFailed> {
+    ) -> std::result::Result<(), EditFailed> {
         let mut inner = lock(&self.inner);
         inner.check()?;
         let before = inner.manifest.state.clone();
         let old = inner.manifest.file.clone();
         change(&mut inner.manifest.state);
         let done = inner.manifest.renew(&*self.io, &self.paths);
-        inner.settle(before, done).map(|()| old)
+        inner.settle(before, done)?;
+        inner.earlier.push((old, unlisted_bytes));
+        Ok(())
+    }
+
+    /// Bytes of files that ended with a generation of this process that somebody still reads, or with one after such.
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        let mut inner = lock(&self.inner);
+        inner.let_go();
+        inner.earlier.iter().map(|(_, bytes)| bytes).sum()
     }
 
     /// What the manifest says now.
@@ -295,6 +320,21 @@ impl Inner {
         let Some(why) = &self.in_doubt else { return Ok(()) };
         let message = format!("the manifest cannot be trusted since this failed: {why}; reopen the store");
         Err(EditFailed { error: Error::new(ErrorKind::Poisoned, message), in_doubt: true })
+    }
+
+    /// Forgets generations that nobody reads any more; nobody comes to one of them again. What ended with one of them counts with the one
+    /// before it that is read: whoever reads that has those files open, too.
+    fn let_go(&mut self) {
+        let mut read: Vec<(Arc<dyn File>, u64)> = Vec::new();
+        for (file, bytes) in self.earlier.drain(..) {
+            // One that cannot be asked is taken for read.
+            if !matches!(file.try_lock(Lock::Exclusive), Ok(true)) {
+                read.push((file, bytes));
+            } else if let Some((_, sum)) = read.last_mut() {
+                *sum = sum.saturating_add(bytes);
+            }
+        }
+        self.earlier = read;
     }
 
     /// After an error the state is what it was.

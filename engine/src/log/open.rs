@@ -58,6 +58,7 @@ pub(crate) struct Found {
     /// Held shared by a reader.
     generation_lock: Option<Arc<dyn File>>,
     pub(crate) segments: Arc<Segments>,
+    manifest: Arc<dyn File>,
 }
 
 /// The end of the log as a scan found it.
@@ -138,7 +139,14 @@ fn find_once(io: &dyn Io, paths: &Paths, write: bool, create: bool, read_mode: R
         segments.insert(open_segment(io, paths, &loaded.state, entry, write, read_mode)?);
     }
     refuse_stray_segment(io, paths, &loaded.state)?;
-    Ok(Found { state: loaded.state, generation: loaded.generation, writer_lock, generation_lock, segments })
+    Ok(Found {
+        state: loaded.state,
+        generation: loaded.generation,
+        writer_lock,
+        generation_lock,
+        segments,
+        manifest: loaded.file,
+    })
 }
 
 fn no_store(root: &Path) -> Error {
@@ -474,7 +482,7 @@ pub(crate) fn start(
     let manifest = Manifest::create(&**io, paths, found.generation + 1, state)?;
     remove_old_manifests(&**io, paths, found.generation + 1)?;
     remove_unlisted(&**io, paths, &manifest.state)?;
-    let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest));
+    let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest, Some(found.manifest)));
     let (sender, jobs) = unbounded();
     let queue = Arc::new(Queue::new(
         sender,

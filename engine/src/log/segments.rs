@@ -75,7 +75,7 @@ impl Segment {
         self.sealed.get_or_init(|| read_mode);
     }
 
-    fn is_sealed(&self) -> bool {
+    pub(crate) fn is_sealed(&self) -> bool {
         self.sealed.get().is_some()
     }
 

@@ -483,6 +483,7 @@ impl<'a> RunBatch<'a> {
         run.let_go(&mut self.guard);
         if self.guard.ended {
             run.release(&mut self.guard);
+            run.recording.note_ended(run.namespace, run.uid);
         }
         Ok(ticket)
     }

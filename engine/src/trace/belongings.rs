@@ -54,6 +54,20 @@ impl Namespace {
         Ok(written)
     }
 
+    /// Sets a key of a keyspace that keeps the latest values, and has it end in the commit in which a run is dropped or replaced. While this
+    /// goes on no run is dropped.
+    ///
+    /// # Errors
+    /// `Gone` for a run that was dropped or replaced, `NotFound` where there is none; `Invalid`, `Unavailable`, `Poisoned`.
+    pub fn put_with_run(&self, uid: RunUid, keyspace: &str, key: &[u8], value: Vec<u8>) -> Result<()> {
+        let core = self.store.core();
+        // The run may have begun a moment ago.
+        core.log()?.queue.barrier(core.index.visible())?;
+        self.with_run(uid, &[(keyspace, key)], || {
+            self.keyspace(keyspace, History::Latest)?.put(key, value).map(drop)
+        })
+    }
+
     fn check_living(&self, uid: RunUid) -> Result<()> {
         let reader = self.run_numbered(uid)?;
         match run_record(self.store.core(), self.id, uid)? {

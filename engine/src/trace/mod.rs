@@ -20,7 +20,7 @@ pub use builders::{LlmFrame, ToolFrame};
 pub use dropping::{Dropped, Pin};
 pub use model::{Component, ForkPoint, Frame, RUN_NAME_BYTES_MAX, RunInfo, RunSpec, Severity, Status};
 pub use reader::{FrameInfo, Frames, RecordedFrame, RunReader};
-pub use recorder::Run;
+pub use recorder::{ENDED_RUNS_MAX, Run};
 pub use snapshots::Snapshot;
 pub use stream::{Ending, OpenFrame};
 pub use verify::Verified;

@@ -30,7 +30,12 @@ pub(crate) struct Recording {
     pub(crate) previous: Previous,
     /// Held by whoever pins or drops runs.
     pub(crate) forking: Mutex<Forking>,
+    /// Runs that ended since somebody asked last; none before anybody did.
+    ended: Mutex<Option<Vec<(NamespaceId, RunUid)>>>,
 }
+
+/// Runs that have ended which are kept in mind at most, until [`Store::sample_ended`](crate::Store::sample_ended) asks for them.
+pub const ENDED_RUNS_MAX: usize = 65_536;
 
 impl Recording {
     /// Remembers at most so many bytes of previous bodies.
@@ -39,7 +44,22 @@ impl Recording {
             names: Mutex::default(),
             previous: Previous::new(previous_bytes_max),
             forking: Mutex::default(),
+            ended: Mutex::default(),
         }
+    }
+
+    /// A run's end is queued.
+    pub(super) fn note_ended(&self, namespace: NamespaceId, uid: RunUid) {
+        if let Some(ended) = &mut *lock(&self.ended)
+            && ended.len() < ENDED_RUNS_MAX
+        {
+            ended.push((namespace, uid));
+        }
+    }
+
+    /// The runs that ended since this was last called. From now on they are noted.
+    pub(crate) fn take_ended(&self) -> Vec<(NamespaceId, RunUid)> {
+        lock(&self.ended).replace(Vec::new()).unwrap_or_default()
     }
 }
 

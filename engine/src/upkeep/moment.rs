@@ -28,7 +28,7 @@ pub fn is_due(deadline_ns: u64, now_ns: u64, newest_ns: u64) -> bool {
 /// # Errors
 /// `Unavailable` where the clock stands before the newest record, or more than 400 days after it.
 pub(crate) fn moment(at_ns: Option<u64>, now_ns: u64, newest_ns: u64) -> Result<u64> {
-    let told = "say what time it is with --at, or set the clock";
+    let told = "set the clock, or say what time it is, as `--at 2026-01-31T12:00:00Z` does";
     let refused = |what: String| Err(Error::new(ErrorKind::Unavailable, what));
     match at_ns {
         Some(at_ns) => Ok(at_ns),
@@ -52,6 +52,16 @@ impl Store {
     #[must_use]
     pub fn newest_ns(&self) -> u64 {
         self.core().newest_ns()
+    }
+}
+
+impl Store {
+    /// What time it is by the store's clock, nanoseconds since 1970-01-01 UTC, where a sweep would go by it.
+    ///
+    /// # Errors
+    /// `Unavailable` where it stands before the newest record or more than 400 days after it.
+    pub fn believed_now_ns(&self) -> Result<u64> {
+        moment(None, self.core().io.now_ns(), self.newest_ns())
     }
 }
 

@@ -358,7 +358,8 @@ impl Repair {
             }
         }
         let Some((_, namespace, head)) = best else { return Ok(()) };
-        let why = "none of its records is whole".to_owned();
+        let why = "none of its records is whole, so its name is lost: a run that it had replaced may be there again"
+            .to_owned();
         let (space, run) = (self.name_of(namespace), head.fields.name.clone());
         self.report.lost.push(Lost::Run { namespace: space, run, why });
         self.copy(namespace, head, &[], false)

@@ -4,15 +4,19 @@
 //! components. About 48 bytes a run are held. Between plan and drop a run may have been pinned or forked: each is looked at
 //! again when it is dropped, and left where it may not be.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::ids::{NamespaceId, RunUid, Seqno};
+use crate::kv::core::Core;
 use crate::kv::keys;
-use crate::log::record::{Kind, RunHead, SpaceHead};
+use crate::log::record::{Kind, RunFields, RunHead, SpaceHead};
 use crate::store::{Namespace, Store};
 use crate::trace::dropping::Held;
-use crate::trace::reader::RunReader;
+use crate::trace::reader::{RunReader, run_record};
 use crate::trace::{Severity, Status};
 use crate::upkeep::moment::moment;
 use crate::upkeep::retention::{Cause, Facts, Judged, Policy, SAMPLING};
@@ -154,6 +158,68 @@ impl Store {
         }
         Ok(report)
     }
+
+    /// Drops those of the runs that ended since this was last called that a policy's sampling leaves out; gives how many. Each is judged
+    /// as of its end, and what a rule does with it is for the next sweep. From the first call on the store keeps in mind which runs
+    /// end, up to [`ENDED_RUNS_MAX`](crate::ENDED_RUNS_MAX) of them; what ended before that, or past that, is for the next sweep, too. Dropped runs are on disk as such when this returns.
+    ///
+    /// # Errors
+    /// `Invalid` for a policy that cannot be followed, or in a store open for reading; `Damaged`, `Unavailable`, `Poisoned`.
+    pub fn sample_ended(&self, policy: &Policy) -> Result<u64> {
+        policy.check()?;
+        let core = self.core();
+        let mut ended: BTreeMap<NamespaceId, Vec<RunUid>> = BTreeMap::new();
+        for (id, uid) in self.recording().take_ended() {
+            ended.entry(id).or_default().push(uid);
+        }
+        // Their ends may still be on their way to the index.
+        core.log()?.queue.barrier(core.index.visible())?;
+        let mut dropped = 0;
+        for space in if ended.is_empty() { Vec::new() } else { core.spaces_known()? } {
+            let SpaceHead::Namespace { id, name } = space else { continue };
+            let mut out = Vec::new();
+            for uid in ended.remove(&id).unwrap_or_default() {
+                let Some((head, _)) = run_record(core, id, uid)? else { continue };
+                let fields = &head.fields;
+                if !fields.gone
+                    && fields.status != Status::Open.code()
+                    && fallen(core, policy, (id, &name), fields, fields.ended_ns)? == Cause::Sampling
+                {
+                    out.push(uid);
+                }
+            }
+            if !out.is_empty() {
+                let held = Namespace { store: self.clone(), id }.drop_runs(&out, SAMPLING, "")?;
+                dropped += (out.len() - held.len()) as u64;
+            }
+        }
+        Ok(dropped)
+    }
+}
+
+/// What a run that has ended falls to.
+fn fallen(
+    core: &Arc<Core>,
+    policy: &Policy,
+    (id, name): (NamespaceId, &str),
+    fields: &RunFields,
+    at_ns: u64,
+) -> Result<Cause> {
+    let facts = Facts {
+        namespace: name,
+        status: Status::from_code(fields.status)?,
+        severity: Severity::from_code(fields.severity)?,
+        tags: &fields.tags,
+        ended_ns: fields.ended_ns,
+    };
+    let mut reader = None;
+    policy.cause((core.store, fields.uid), &facts, at_ns, &mut |any| {
+        let reader: &mut RunReader = match &mut reader {
+            Some(reader) => reader,
+            None => reader.insert(RunReader::open(core, id, fields.uid)?),
+        };
+        reader.has_component(any)
+    })
 }
 
 impl Reading<'_> {
@@ -177,22 +243,7 @@ impl Reading<'_> {
                 self.report.pinned.add(u64::from(frames), fields.raw_bytes);
                 continue;
             }
-            let facts = Facts {
-                namespace: name,
-                status,
-                severity: Severity::from_code(fields.severity)?,
-                tags: &fields.tags,
-                ended_ns: fields.ended_ns,
-            };
-            let mut reader = None;
-            let cause =
-                self.policy.cause((core.store, fields.uid), &facts, self.report.at_ns, &mut |any| {
-                    let reader: &mut RunReader = match &mut reader {
-                        Some(reader) => reader,
-                        None => reader.insert(RunReader::open(core, id, fields.uid)?),
-                    };
-                    reader.has_component(any)
-                })?;
+            let cause = fallen(core, self.policy, (id, name), &fields, self.report.at_ns)?;
             let (uid, ended_ns) = (fields.uid, fields.ended_ns);
             self.judged.push(Judged { namespace: number, uid, ended_ns, cause, goes: false });
             self.amounts.push((frames, fields.raw_bytes));
@@ -202,8 +253,7 @@ impl Reading<'_> {
 
     /// Sums up what was decided.
     fn plan(mut self, spaces: &[NamespaceId]) -> Plan {
-        let mut doomed: std::collections::BTreeMap<(u32, usize), Vec<RunUid>> =
-            std::collections::BTreeMap::new();
+        let mut doomed: BTreeMap<(u32, usize), Vec<RunUid>> = BTreeMap::new();
         for (run, (frames, bytes)) in self.judged.iter().zip(&self.amounts) {
             let at = match run.cause {
                 Cause::Sampling => 0,

@@ -4,7 +4,7 @@ use annals::io::sim::SimIo;
 use annals::memory::{Entry, Identity, Memory, Wanted, Words};
 use annals::{
     CompactOptions, Component, ErrorKind, Frame, Keep, Namespace, Options, Policy, Rule, RunSpec, RunUid,
-    Share, Status, Store,
+    ScanRange, Share, Status, Store,
 };
 
 use crate::support::{fresh, quick, writer};
@@ -81,6 +81,32 @@ fn a_dropped_forgotten_swept_or_replaced_run_takes_along_what_was_remembered_of_
     space.unpin("stays").unwrap();
     sweep();
     assert!(ids(&memory).is_empty());
+}
+
+#[test]
+fn a_key_that_was_put_with_a_run_ends_with_it() {
+    let (_dir, store, space) = fresh();
+    let run = space.begin_run(RunSpec::new("a")).unwrap();
+    run.record(Frame::new(Component::Llm, "in", "out")).unwrap();
+    let put = |uid, key: &str| space.put_with_run(uid, "notes", key.as_bytes(), key.into());
+    put(run.uid(), "of an open run").unwrap();
+    run.end(Status::Ok).unwrap();
+    let other = ended(&space, "b");
+    put(run.uid(), "of one that has ended").unwrap();
+    put(other, "of another").unwrap();
+    let notes = space.find_keyspace("notes").unwrap().unwrap();
+    let there = || {
+        notes
+            .scan(ScanRange::all())
+            .map(|pair| String::from_utf8(pair.unwrap().0).unwrap())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(there(), ["of an open run", "of another", "of one that has ended"]);
+    space.drop_run("a", "rule", "").unwrap();
+    assert_eq!(there(), ["of another"]);
+    assert_eq!(put(run.uid(), "late").unwrap_err().kind(), ErrorKind::Gone);
+    assert_eq!(there(), ["of another"]);
+    drop(store);
 }
 
 fn files(root: &std::path::Path) -> Vec<u8> {

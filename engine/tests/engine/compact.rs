@@ -231,6 +231,34 @@ fn what_was_begun_before_a_compaction_reads_on_after_it() {
 }
 
 /// A reader's end of the log is in a segment that a compaction takes away, and a view keeps it from taking new tables.
+/// Only readers of the last generation were told of, and none that had been there before the store was opened for writing.
+#[test]
+fn old_files_are_told_of_for_as_long_as_anybody_reads_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let (store, space) = used(&path, small());
+    drop(space);
+    store.close().unwrap();
+    let reader = crate::support::reader(&path).unwrap();
+    let store = Store::open_with(&path, small()).unwrap();
+    let space = store.namespace("default").unwrap();
+    let first = compact(&store);
+    assert!(first.rewritten > 0 && first.pending_bytes == first.rewritten_bytes, "{first:?}");
+    // One that comes between the two reads what the second takes away only.
+    let between = crate::support::reader(&path).unwrap();
+    let run = space.begin_run(RunSpec::new("more")).unwrap();
+    record(&run, &mut Talk::new("more"), 20);
+    run.end(Status::Ok).unwrap();
+    space.drop_run("more", "rule", "").unwrap();
+    let second = compact(&store);
+    assert!(second.rewritten > 0, "{second:?}");
+    assert_eq!(second.pending_bytes, first.rewritten_bytes + second.rewritten_bytes);
+    drop(reader);
+    assert_eq!(compact(&store).pending_bytes, second.rewritten_bytes);
+    drop(between);
+    assert_eq!(compact(&store).pending_bytes, 0);
+}
+
 #[test]
 fn a_reader_finds_what_came_after_its_end_though_that_was_rewritten() {
     let dir = tempfile::tempdir().unwrap();
@@ -505,7 +533,18 @@ fn a_dry_run_a_cancelled_one_and_one_beside_another_change_nothing() {
     let before = answers(&store);
     let told = store.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
     assert!(told.dry_run && told.rewritten > 0 && told.freed_bytes() > 0);
+    // It sealed the active segment: a look changed the store, and a reader could have none.
+    let dry = CompactOptions { dry_run: true, ..CompactOptions::default() };
+    let seen = Store::open_read_only_with(&path, small()).unwrap();
+    let again = seen.compact(&dry).unwrap();
+    // Tables may have been written meanwhile.
+    assert_eq!(Compacted { needed_bytes: told.needed_bytes, ..again }, told);
+    assert_eq!(seen.compact(&CompactOptions::default()).unwrap_err().kind(), ErrorKind::Invalid);
+    drop(seen);
     let files = segment_files(&path);
+    let again = store.compact(&dry).unwrap();
+    assert_eq!(Compacted { needed_bytes: told.needed_bytes, ..again }, told);
+    assert_eq!(segment_files(&path), files, "a dry run sealed a segment");
     for phase in [CompactPhase::Looking, CompactPhase::Writing] {
         let cancel = Arc::new(AtomicBool::new(false));
         let (set, again) = (cancel.clone(), store.clone());

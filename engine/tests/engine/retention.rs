@@ -332,6 +332,64 @@ fn rules_of_components_look_at_frames_and_sampling_is_repeatable_and_counted() {
     assert_eq!(store.stats().unwrap().sampled_out_runs, out);
 }
 
+/// They stayed until the next sweep, however far away that was.
+#[test]
+fn a_run_that_sampling_leaves_out_goes_when_it_ends_and_counts_all_the_same() {
+    let (sim, store, space) = timed();
+    ended(&space, "before", 1, Status::Ok);
+    let none = Policy {
+        rules: vec![Rule { tags: vec![("hold".to_owned(), None)], ..Rule::new("held", Keep::Forever) }],
+        sample: Share::parse("0%").unwrap(),
+    };
+    // Who ended before anybody asked is for a sweep.
+    assert_eq!(store.sample_ended(&none).unwrap(), 0);
+    ended(&space, "ok", 2, Status::Ok);
+    ended(&space, "failed", 1, Status::Failed);
+    let flagged = space.begin_run(RunSpec::new("flagged")).unwrap();
+    flagged.set_severity(Severity::Flagged).unwrap();
+    flagged.end(Status::Ok).unwrap();
+    space.begin_run(RunSpec::new("held").tag("hold", "x")).unwrap().end(Status::Ok).unwrap();
+    let pinned = space.begin_run(RunSpec::new("pinned")).unwrap();
+    pinned.record(Frame::new(Component::Llm, "in", "out")).unwrap();
+    space.pin("pinned", "to be looked at").unwrap();
+    pinned.end(Status::Ok).unwrap();
+    let open = space.begin_run(RunSpec::new("open")).unwrap();
+    open.record(Frame::new(Component::Llm, "in", "out")).unwrap();
+    let other = store.namespace("other").unwrap();
+    ended(&other, "elsewhere", 1, Status::Ok);
+    // The clock has no say in it: it is as of the run's end.
+    sim.set_now_ns(1);
+    assert_eq!(store.sample_ended(&none).unwrap(), 2);
+    assert_eq!(names(&space), ["before", "failed", "flagged", "held", "pinned", "open"]);
+    assert!(names(&other).is_empty());
+    assert_eq!(
+        dropped(&space).iter().map(|run| (run.frames, run.rule.as_str())).collect::<Vec<_>>(),
+        [(2, "sampling")]
+    );
+    let stats = store.stats().unwrap();
+    assert_eq!((stats.dropped_runs, stats.sampled_out_runs), (2, 2));
+    // Each is judged once, and a policy that samples nothing leaves all.
+    assert_eq!(store.sample_ended(&none).unwrap(), 0);
+    open.end(Status::Ok).unwrap();
+    assert_eq!(store.sample_ended(&Policy::default()).unwrap(), 0);
+    assert_eq!(store.sample_ended(&none).unwrap(), 0, "it was asked for before");
+    // By the same hash as a sweep: what went here and there is the same.
+    let half = Policy { rules: Vec::new(), sample: Share::parse("50%").unwrap() };
+    for number in 0..40 {
+        ended(&space, &format!("run-{number}"), 1, Status::Ok);
+    }
+    let went = store.sample_ended(&half).unwrap();
+    assert!((8..=32).contains(&went), "{went}");
+    sim.set_now_ns(u64::MAX / 4);
+    let plan = store.plan_retention(&half, Some(u64::MAX / 4)).unwrap();
+    let left: Vec<_> = names(&space).into_iter().filter(|name| name.starts_with("run-")).collect();
+    assert_eq!(left.len() as u64, 40 - went);
+    store.retain(plan).unwrap();
+    assert_eq!(names(&space).into_iter().filter(|name| name.starts_with("run-")).collect::<Vec<_>>(), left);
+    let wrong = Policy { rules: vec![Rule::new("", Keep::Forever)], sample: Share::ALL };
+    assert_eq!(store.sample_ended(&wrong).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
 #[test]
 fn after_a_crash_a_drop_is_there_or_is_not_and_what_was_acknowledged_is() {
     let (sim, store, space) = timed();

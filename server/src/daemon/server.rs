@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use annals::{Durability, Options, Store};
+use annals::{Durability, Options, Share, Store};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -31,6 +31,8 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How often keys whose deadline is past are looked for, and how many deadlines are looked at at once.
 const SWEEP: Duration = Duration::from_secs(10);
 const SWEPT_MAX: usize = 256;
+/// How long after its end a run that sampling leaves out may still be there.
+const SAMPLE: Duration = Duration::from_secs(1);
 
 /// Where a daemon listens, once it does.
 #[derive(Debug, Clone)]
@@ -392,9 +394,28 @@ async fn sweep(daemon: Arc<Daemon>) {
 
 /// Drops what a policy does not keep, at the beginning and then on schedule.
 async fn retain(daemon: Arc<Daemon>, schedule: Schedule) {
+    let samples = schedule.policy.sample != Share::ALL;
+    if samples {
+        // From here on it is known who ends; the sweep is for those from before.
+        tokio::task::block_in_place(|| sample(&daemon, &schedule));
+    }
     loop {
         tokio::task::block_in_place(|| retain_once(&daemon, &schedule));
-        tokio::time::sleep(schedule.every).await;
+        let next = tokio::time::Instant::now() + schedule.every;
+        while samples && tokio::time::Instant::now() + SAMPLE < next {
+            tokio::time::sleep(SAMPLE).await;
+            tokio::task::block_in_place(|| sample(&daemon, &schedule));
+        }
+        tokio::time::sleep_until(next).await;
+    }
+}
+
+/// Drops the runs that have ended since and that sampling leaves out. Each stands in the ledger by that rule.
+fn sample(daemon: &Daemon, schedule: &Schedule) {
+    match daemon.store.sample_ended(&schedule.policy) {
+        Ok(0) => {}
+        Ok(runs) => tracing::info!(runs, "sampled out"),
+        Err(why) => tracing::warn!(%why, "runs that have ended are sampled at the next sweep"),
     }
 }
 

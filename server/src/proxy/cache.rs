@@ -3,9 +3,12 @@
 //! An entry says which frame has the answer; the answer itself stays in its run and nowhere else. What is asked is known by a keyed
 //! hash of its canonical form and of where it was going, and the request of the frame found is hashed
 //! again: an entry whose run was dropped, replaced or redacted answers nothing. The key is the namespace's own.
+//!
+//! An entry ends with its run, however that is dropped, and before that at its deadline, if it has one.
 
+use annals::io::{Io, RealIo};
 use annals::matching::CallHash;
-use annals::{ErrorKind, History, Keyspace, Namespace, ScanRange};
+use annals::{ErrorKind, History, Keyspace, Namespace, Run, ScanRange};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +32,8 @@ pub struct CacheUse {
     pub write: bool,
     /// Frames that go to their upstream all the same.
     pub reroll: Vec<u32>,
+    /// Noted answers are given for so many nanoseconds; `None`: as long as their run stays.
+    pub keep_ns: Option<u64>,
 }
 
 /// An answer of an earlier run.
@@ -43,6 +48,9 @@ pub(crate) struct Cached {
 pub(crate) struct Entry {
     pub(crate) run: String,
     pub(crate) seq: u32,
+    /// From this moment on it answers nothing, nanoseconds since 1970-01-01 UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) until_ns: Option<u64>,
 }
 
 /// The answers of a namespace.
@@ -101,10 +109,16 @@ impl Cache {
         // An answer that cannot be had is asked for again: nothing is lost by that.
         let entry = self.answers.get(&asked.0).ok()??;
         let from: Entry = serde_json::from_slice(&entry).ok()?;
+        if from.until_ns.is_some_and(|until| self.space.is_due(until, now_ns())) {
+            // Where it cannot be taken away it goes with its run.
+            let _ = self.answers.delete(&asked.0);
+            return None;
+        }
         let frame = self.space.run(&from.run).ok()?.frame(from.seq).ok()?;
         let exchange: Exchange = serde_json::from_slice(&frame.metadata).ok()?;
         let same = self.known_by(origin, &exchange.http, &frame.input) == Some(asked);
         let whole = !frame.incomplete && is_answer(&exchange.http);
+        let from = Entry { until_ns: None, ..from };
         (same && whole).then(|| Cached { exchange, body: Bytes::from(frame.output), from })
     }
 
@@ -112,12 +126,14 @@ impl Cache {
     ///
     /// # Errors
     /// As writing a key.
-    pub(crate) fn note(&self, asked: CallHash, http: &Http, run: &str, seq: u32) -> annals::Result<()> {
+    pub(crate) fn note(&self, asked: CallHash, http: &Http, run: &Run, seq: u32) -> annals::Result<()> {
         if !self.how.write || !is_answer(http) {
             return Ok(());
         }
-        let entry = serde_json::to_vec(&Entry { run: run.to_owned(), seq }).unwrap_or_default();
-        self.answers.put(&asked.0, entry).map(drop)
+        let until_ns = self.how.keep_ns.map(|keep_ns| now_ns().saturating_add(keep_ns));
+        let entry = Entry { run: run.name().to_owned(), seq, until_ns };
+        let entry = serde_json::to_vec(&entry).unwrap_or_default();
+        self.space.put_with_run(run.uid(), KEYSPACE, &asked.0, entry)
     }
 }
 
@@ -144,6 +160,10 @@ pub fn forget_answers(space: &Namespace, run: &str) -> annals::Result<u64> {
     Ok(found.len() as u64)
 }
 
+fn now_ns() -> u64 {
+    RealIo::default().now_ns()
+}
+
 /// Whether an exchange has a whole answer that says what was asked for.
 fn is_answer(http: &Http) -> bool {
     http.broken.is_none() && http.status.is_some_and(|status| (200..300).contains(&status))
@@ -161,10 +181,10 @@ mod tests {
         let store = Store::open(directory.path().join("s")).unwrap();
         let space = store.namespace("n").unwrap();
         assert_eq!(forget_answers(&space, "a").unwrap(), 0);
-        let how = CacheUse { read: true, write: true, reroll: Vec::new() };
+        let how = CacheUse { read: true, write: true, ..CacheUse::default() };
         let cache = Cache::open(&space, &how).unwrap().unwrap();
         for (key, run) in [(1u8, "a"), (2, "ab"), (3, "a")] {
-            let entry = serde_json::to_vec(&Entry { run: run.to_owned(), seq: 1 }).unwrap();
+            let entry = serde_json::to_vec(&Entry { run: run.to_owned(), seq: 1, until_ns: None }).unwrap();
             cache.answers.put(&[key; 32], entry).unwrap();
         }
         assert_eq!((forget_answers(&space, "a").unwrap(), forget_answers(&space, "a").unwrap()), (2, 0));

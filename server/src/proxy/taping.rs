@@ -288,7 +288,7 @@ impl Taping {
             let finished = frame.map(|frame| frame.finish_with(ending)).transpose();
             let noted = finished.and_then(|seq| match (seq, known_by, &recorder.cache) {
                 (Some(seq), Some(known_by), Some(cache)) => {
-                    cache.note(known_by, &http, recorder.run.name(), seq)
+                    recorder.run.here().map_or(Ok(()), |run| cache.note(known_by, &http, run, seq))
                 }
                 _ => Ok(()),
             });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use annals::{
-    Durability, Ending, ErrorKind, Frame, Namespace, OpenFrame, Options, Run, RunSpec, Status, Store,
+    Durability, Ending, ErrorKind, Frame, Namespace, OpenFrame, Options, Policy, Run, RunSpec, Status, Store,
     StoredBlob,
 };
 
@@ -86,6 +86,8 @@ pub struct Shared {
     into: Destination,
     /// Where this process holds it.
     held: Option<(Option<Host>, Store)>,
+    /// By which runs are sampled out.
+    policy: Option<Policy>,
 }
 
 impl Shared {
@@ -101,11 +103,15 @@ impl Shared {
                     let into = store.namespace(namespace)?.into();
                     // Where the file system holds no sockets, others wait as they would for anybody.
                     let host = Host::start(&store, root).ok();
-                    return Ok(Self { into, held: Some((host, store)) });
+                    return Ok(Self { into, held: Some((host, store)), policy: None });
                 }
                 Err(error) if error.kind() == ErrorKind::Locked => {
                     if let Joined::Yes(remote) = Remote::join(root, namespace)? {
-                        return Ok(Self { into: Destination(Place::There(remote)), held: None });
+                        return Ok(Self {
+                            into: Destination(Place::There(remote)),
+                            held: None,
+                            policy: None,
+                        });
                     }
                     tries += 1;
                     if tries == TRIES {
@@ -118,6 +124,19 @@ impl Shared {
         }
     }
 
+    /// From here on the runs that end are sampled by this policy when it is closed, those of others who joined, too. Where another
+    /// process holds the store its policy counts, and this one does not.
+    ///
+    /// # Errors
+    /// As [`Store::sample_ended`].
+    pub fn sampled_by(mut self, policy: Policy) -> annals::Result<Self> {
+        if let Some((_, store)) = &self.held {
+            store.sample_ended(&policy)?;
+            self.policy = Some(policy);
+        }
+        Ok(self)
+    }
+
     /// Where runs go.
     #[must_use]
     pub fn destination(&self) -> &Destination {
@@ -125,16 +144,18 @@ impl Shared {
     }
 
     /// Closes it. Waits for those who joined until they have ended, or until this process is sent to end (Ctrl-C): their runs are
-    /// abandoned then. `waiting` is told how many those are, if there are any.
+    /// abandoned then. `waiting` is told how many those are, if there are any. Gives how many runs were sampled out.
     ///
     /// # Errors
-    /// As [`Store::close`].
-    pub fn close(self, waiting: impl FnOnce(usize)) -> annals::Result<()> {
-        let Some((host, store)) = self.held else { return Ok(()) };
+    /// As [`Store::sample_ended`] and [`Store::close`].
+    pub fn close(self, waiting: impl FnOnce(usize)) -> annals::Result<u64> {
+        let Some((host, store)) = self.held else { return Ok(0) };
         if let Some(host) = host {
             host.finish(waiting);
         }
-        store.close()
+        let sampled = self.policy.as_ref().map_or(Ok(0), |policy| store.sample_ended(policy));
+        store.close()?;
+        sampled
     }
 }
 
@@ -152,6 +173,14 @@ impl From<Arc<Run>> for NewRun {
 }
 
 impl NewRun {
+    /// The run, where this process holds its store.
+    pub(crate) fn here(&self) -> Option<&Run> {
+        match self {
+            Self::Here(run) => Some(run),
+            Self::There(_) => None,
+        }
+    }
+
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Here(run) => run.name(),

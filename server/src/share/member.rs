@@ -91,6 +91,10 @@ impl Member {
                 ErrorKind::Locked,
                 "a recorder holds the store and compacts nothing: wait until it has ended",
             )),
+            "RUN.PIN" | "RUN.UNPIN" | "RUN.DROP" | "STORE.RETAIN" => Err(annals::Error::new(
+                ErrorKind::Locked,
+                "a recorder holds the store and neither pins nor drops runs: wait until it has ended",
+            )),
             _ => Err(wrong(format!("unknown command '{name}'"))),
         }
     }

@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Place, SegmentId, Seqno};
 use crate::kv::index::flush::Kept;
 use crate::kv::index::levels::{Index, Listed};
+use crate::kv::index::memtable::{MemoryScan, Memtable};
 use crate::kv::index::reads::table_error;
 use crate::kv::table::{All, Covers, Source, TableError, TableMeta, TableWriter, Value, merge};
 use crate::log::manifest::TableEntry;
@@ -20,11 +21,16 @@ use crate::log::segments::lock;
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 
+/// What an entry takes in a table, about.
+const TABLE_ENTRY_BYTES: u64 = 40;
+
 /// See the module. Dropped, its tables are merged again like others.
 #[derive(Debug)]
 pub(crate) struct Base {
     index: Arc<Index>,
     tables: Vec<Listed>,
+    /// Memory over them, the newest first: only where nothing is to be made of it.
+    memory: Vec<Arc<Memtable>>,
     /// The log that they were made of.
     segments: Vec<SegmentId>,
     covers: Covers,
@@ -53,9 +59,11 @@ impl Base {
         &self.segments
     }
 
-    /// Bytes of its tables.
+    /// Bytes of its tables; about so many where some of it is in memory.
     pub(crate) fn bytes(&self) -> u64 {
-        self.tables.iter().map(|listed| listed.table.file_len()).sum()
+        let entries: usize = self.memory.iter().map(|memory| memory.len()).sum();
+        let tables: u64 = self.tables.iter().map(|listed| listed.table.file_len()).sum();
+        tables + entries as u64 * TABLE_ENTRY_BYTES
     }
 
     /// Calls `each` with all entries in order: key ascending, of each key the newest first.
@@ -77,8 +85,11 @@ impl Base {
     }
 
     fn sources(&self) -> Vec<Box<dyn Source>> {
-        let newest_first = self.tables.iter().rev();
-        newest_first.map(|listed| Box::new(All::new(listed.table.clone())) as Box<dyn Source>).collect()
+        let memory =
+            self.memory.iter().map(|memory| Box::new(MemoryScan::new(memory.clone())) as Box<dyn Source>);
+        let tables = self.tables.iter().rev();
+        let tables = tables.map(|listed| Box::new(All::new(listed.table.clone())) as Box<dyn Source>);
+        memory.chain(tables).collect()
     }
 }
 
@@ -110,7 +121,25 @@ impl Index {
             seqno: state.covers_state.next_seqno.0,
         };
         let segments = state.segments.iter().map(|entry| entry.id).collect();
-        Ok(Base { index: self.clone(), tables, segments, covers, keep_all })
+        Ok(Base { index: self.clone(), tables, memory: Vec::new(), segments, covers, keep_all })
+    }
+
+    /// All that there is, memory too, for a look that nothing is made of. `end`: up to where `segments` were read. Nobody may add to this
+    /// index meanwhile.
+    ///
+    /// # Errors
+    /// `Damaged` where a table is, and cannot be made again.
+    pub(crate) fn whole(
+        self: &Arc<Self>,
+        end: (SegmentId, u64),
+        segments: Vec<SegmentId>,
+        keep_all: bool,
+    ) -> Result<Base> {
+        self.verify_tables()?;
+        let levels = self.levels();
+        let (tables, memory) = (levels.tables.clone(), levels.memory().cloned().collect());
+        let covers = Covers { segment: u64::from(end.0.0), offset: end.1, seqno: self.visible().0 };
+        Ok(Base { index: self.clone(), tables, memory, segments, covers, keep_all })
     }
 
     /// Writes and syncs one table of what `map` leaves of the base's entries; nothing lists it yet.

@@ -21,7 +21,7 @@ fn a_manifest_that_has_grown_long_goes_on_in_a_new_file_and_a_crash_leaves_the_o
     let paths = Paths::new(Path::new("store"));
     sim.create_dir_all(Path::new("store")).unwrap();
     let first = Manifest::create(&sim, &paths, 7, grown()).unwrap();
-    let shared = SharedManifest::new(Arc::new(sim.clone()), paths.clone(), first);
+    let shared = SharedManifest::new(Arc::new(sim.clone()), paths.clone(), first, None);
 
     let (mut synced, mut begun, mut longest) = (96, 0, 0);
     while manifest::load(&sim, &paths).unwrap().unwrap().generation == 7 {
@@ -57,7 +57,7 @@ fn a_manifest_goes_on_in_a_new_file_just_where_it_has_a_mebibyte() {
         let paths = Paths::new(Path::new("store"));
         sim.create_dir_all(Path::new("store")).unwrap();
         let first = Manifest::create(&sim, &paths, 7, samples::manifest_state()).unwrap();
-        let shared = SharedManifest::new(Arc::new(sim.clone()), paths.clone(), first.with_end(len));
+        let shared = SharedManifest::new(Arc::new(sim.clone()), paths.clone(), first.with_end(len), None);
         shared.edit(|state| state.synced = 99).unwrap();
         assert_eq!(sim.files(), [paths.current(), paths.manifest(generation)], "{len} bytes");
     }

@@ -55,7 +55,7 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, Writer) {
         vectors: crate::log::manifest::VectorList::default(),
     };
     let manifest = Manifest::create(&sim, &paths, 1, listed).unwrap();
-    let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest));
+    let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest, None));
     let (sender, jobs) = unbounded();
     let queue = Queue::new(sender, store, id, SEGMENT_HEADER_BYTES, Seqno(1), 64 << 20, 1 << 30);
     let writer = Writer {

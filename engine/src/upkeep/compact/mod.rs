@@ -28,7 +28,7 @@ use crate::store::Store;
 #[derive(Clone, Default)]
 #[must_use = "nothing happens before Store::compact"]
 pub struct CompactOptions {
-    /// Only says what would be done. The active segment is sealed all the same, so that it is looked at, too.
+    /// Only says what would be done; changes nothing, so a store open for reading can be asked, too.
     pub dry_run: bool,
     /// Groups of bodies are packed anew at this level of zstd; `None`: what lives whole is copied as it is.
     pub recompress: Option<i32>,
@@ -144,9 +144,12 @@ impl Store {
     ///
     /// # Errors
     /// `Conflict` while another compaction is at work; `Damaged`, naming the place, where what is to be kept is not what
-    /// was written: then nothing is dropped; `Invalid` in a store open for reading; `Poisoned`; `Unavailable` where the
+    /// was written: then nothing is dropped; `Invalid` in a store open for reading, but for a dry run; `Poisoned`; `Unavailable` where the
     /// disk has no room for what is to be written (with how much that is), where it was cancelled, or the store closed.
     pub fn compact(&self, options: &CompactOptions) -> Result<Compacted> {
-        run::compact(self.core(), options)
+        match options.dry_run {
+            true => run::rehearse(self.core(), options),
+            false => run::compact(self.core(), options),
+        }
     }
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use crate::blob::GroupId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, SegmentId};
-use crate::io::{File, Lock};
 use crate::kv::core::Core;
 use crate::kv::fence::Raised;
 use crate::kv::index::{Base, Remade, Remap};
 use crate::kv::keys;
+use crate::log::layout::SEGMENT_HEADER_BYTES;
 use crate::log::manifest::SegmentEntry;
 use crate::log::open::sealed_tail;
 use crate::log::rewrite::{Keep, Made, rewrite};
@@ -54,8 +54,8 @@ struct Looked {
     marked: Marked,
     weighed: Vec<Weighed>,
     plan: Plan,
-    /// Groups from before it are not to be named anew.
-    _fence: Raised,
+    /// Groups from before it are not to be named anew; none where nothing is going to be rewritten.
+    _fence: Option<Raised>,
 }
 
 /// What was made, none of it listed yet.
@@ -63,6 +63,19 @@ struct Rewritten {
     /// The sources of each by their places in the log, and what they became.
     segments: Vec<(Range<usize>, Made)>,
     table: Remade,
+}
+
+/// What a compaction would do. It is found by whoever reads the store, so nothing is sealed, written down or held up by it.
+pub(super) fn rehearse(core: &Arc<Core>, options: &CompactOptions) -> Result<Compacted> {
+    if core.is_closed() {
+        return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
+    }
+    let reader = Core::open(core.paths.root(), core.options.clone(), false)?;
+    // Readers of this process are not the new one's.
+    let keep_all = !lock(&core.index.views).is_empty();
+    let work = Work { core: &reader, options };
+    let looked = work.look_on(keep_all)?;
+    Ok(work.report(&looked))
 }
 
 pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Compacted> {
@@ -78,14 +91,12 @@ pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
     let work = Work { core, options };
     let mut looked = work.look()?;
     let mut report = work.report(&looked);
-    if options.dry_run {
-        return Ok(report);
-    }
     // Before the new generation, so that a lock on the old one tells of readers of old vector files, too.
     if let Some(finder) = core.finder.get() {
         finder.sweep(core, &options.must_go)?;
     }
     if looked.plan.stretches.is_empty() {
+        report.pending_bytes = core.log()?.manifest.pending_bytes();
         return Ok(report);
     }
     work.refuse_full_disk(&report)?;
@@ -95,16 +106,14 @@ pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
         work.swap(&looked, rewritten)
     });
     match made {
-        Ok(old) => {
+        Ok(()) => {
             work.remove(looked)?;
             core.index.remove_unlisted_tables();
             // A power cut must not bring back what is said to be gone.
             core.io.sync_dir(&core.paths.segments())?;
             core.io.sync_dir(&core.paths.tables())?;
             // Who reads the old generation in another process has its files open.
-            if !old.try_lock(Lock::Exclusive)? {
-                report.pending_bytes = report.rewritten_bytes;
-            }
+            report.pending_bytes = core.log()?.manifest.pending_bytes();
             Ok(report)
         }
         Err(error) => {
@@ -140,7 +149,10 @@ impl Pace {
                 "the compaction was cancelled: nothing has changed",
             ));
         }
-        self.core.log()?.queue.check()
+        match self.options.dry_run {
+            true => Ok(()),
+            false => self.core.log()?.queue.check(),
+        }
     }
 
     /// Counts bytes that are done, or about to be written; waits where these are too many.
@@ -185,14 +197,34 @@ impl Work<'_> {
         log.queue.write_down()?;
         core.index.wait_written()?;
         let base = core.index.base()?;
-        let (covered, covered_to) = base.covers();
         let listed = base.segments();
         let behind = listed.iter().position(|id| *id == first_left).unwrap_or(listed.len());
+        self.looked(base, behind, Some(fence))
+    }
+
+    /// The same in a store open for reading: the active segment is looked at as it stands, where a compaction would seal it first.
+    fn look_on(&self, keep_all: bool) -> Result<Looked> {
+        let core = self.core;
+        let end = core.read_to().ok_or_else(|| Error::bug("a reader has read up to nowhere"))?;
+        let listed: Vec<SegmentId> = read(&core.segments).all().iter().map(|segment| segment.id).collect();
+        let last = listed.iter().position(|id| *id == end.0).unwrap_or(listed.len());
+        let behind = if end.1 > SEGMENT_HEADER_BYTES { last + 1 } else { last };
+        let base = core.index.whole(end, listed, keep_all)?;
+        self.looked(base, behind, None)
+    }
+
+    /// What the log has up to where the base covers it; the first `behind` segments may be rewritten.
+    fn looked(&self, base: Base, behind: usize, fence: Option<Raised>) -> Result<Looked> {
+        let core = self.core;
+        let stop = || self.check();
+        let (covered, covered_to) = base.covers();
+        let listed = base.segments();
         let last = listed.iter().position(|id| *id == covered).unwrap_or(listed.len());
         let mut segments = Vec::with_capacity(last + 1);
         for (at, id) in listed.iter().enumerate().take_while(|(at, _)| *at <= last) {
             let segment = core.segment(*id)?;
-            let bytes = segment.file.len()?;
+            // Behind the end of an active one are zeros that were written ahead.
+            let bytes = if segment.is_sealed() { segment.file.len()? } else { covered_to };
             let tail = if at < last { sealed_tail(&segment, bytes)? } else { covered_to };
             segments.push((segment, bytes, tail));
         }
@@ -298,8 +330,8 @@ impl Work<'_> {
         Ok(Rewritten { segments, table })
     }
 
-    /// Puts what was made in the place of what it was made of. Gives the manifest's old generation.
-    fn swap(&self, looked: &Looked, rewritten: Rewritten) -> Result<Arc<dyn File>> {
+    /// Puts what was made in the place of what it was made of.
+    fn swap(&self, looked: &Looked, rewritten: Rewritten) -> Result<()> {
         let core = self.core;
         let log = core.log()?;
         let entries: Vec<(Vec<SegmentId>, SegmentEntry)> = (rewritten.segments.iter())
@@ -319,7 +351,7 @@ impl Work<'_> {
                 let what = "a run that was dropped is being forked: try again";
                 return Err(Error::conflict(what));
             }
-            let edited = log.manifest.renew(|state| {
+            let edited = log.manifest.renew(looked.plan.bytes, |state| {
                 for (sources, entry) in &entries {
                     let at = state.segments.iter().position(|listed| sources.first() == Some(&listed.id));
                     if let Some(at) = at {
@@ -333,7 +365,7 @@ impl Work<'_> {
                 state.tables = tables;
                 state.next_table = next_table;
             });
-            let old = edited.map_err(|failed| {
+            edited.map_err(|failed| {
                 if failed.in_doubt {
                     log.queue.poison(Failure::of(&failed.error));
                 }
@@ -351,7 +383,7 @@ impl Work<'_> {
             let sources: Vec<SegmentId> = entries.iter().flat_map(|(sources, _)| sources.clone()).collect();
             segments.retire(&sources);
             core.frames.clear();
-            Ok(old)
+            Ok(())
         })
     }
 

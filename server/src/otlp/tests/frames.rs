@@ -105,7 +105,7 @@ fn a_person_looks_at_an_ingested_run_as_at_any() {
     bench.ingest.traces(include_bytes!("data/openinference.json"), Form::Json, NOW).unwrap();
     let name = bench.names().remove(0);
     let run = bench.run(&name);
-    let (before, new) = crate::new_part(&run, 4).unwrap().unwrap();
+    let (before, new) = crate::new_part(&run, 4, None).unwrap().unwrap();
     assert_eq!(before, 2);
     let new = new.to_string();
     assert!(new.contains("high_water") && !new.contains("You plan departures"), "{new}");
@@ -115,7 +115,7 @@ fn a_person_looks_at_an_ingested_run_as_at_any() {
     let chat = [("gen_ai.operation.name", "chat"), ("gen_ai.input.messages", messages)];
     bench.take(&request(&[span(1, 0, &chat), span(2, 0, &chat)]));
     let run = bench.run(&format!("trace-{TRACE}"));
-    assert!(crate::new_part(&run, 2).unwrap().is_some());
+    assert!(crate::new_part(&run, 2, None).unwrap().is_some());
     run.verify().unwrap();
 }
 
