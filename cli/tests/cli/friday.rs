@@ -68,8 +68,9 @@ fn friday(door: &str, ask: Ask<'_>) -> Vec<String> {
             (Projection::Narrative, NARRATIVE),
         ] {
             let told = ask(kept_by, projection, true);
-            let rest = told.strip_prefix(HEADER).unwrap_or_else(|| panic!("{place}: {told}"));
-            let when = rest.strip_prefix(body).unwrap_or_else(|| panic!("{place}: {rest}"));
+            let text = format!("{HEADER}{body}");
+            assert!(told.starts_with(&text), "{place}: {told}");
+            let when = told.strip_prefix(&text).unwrap();
             assert!(when.starts_with("\ndecided at 20") && when.ends_with('Z'), "{place}: {when}");
             times.push(when.to_owned());
         }
@@ -114,7 +115,7 @@ fn by_socket(bench: &Bench) -> impl Fn(&str, Projection, bool) -> String {
     move |tenant, projection, across| {
         let mut words: Vec<&[u8]> = vec![b"MEM.SEARCH", b"QUESTION", QUESTION.as_bytes()];
         words.extend([&b"TENANT"[..], tenant.as_bytes(), b"CONVERSATION", b"app-42-followup"]);
-        words.extend([b"PROJECTION", projection.name().as_bytes()]);
+        words.extend([&b"PROJECTION"[..], projection.name().as_bytes()]);
         words.extend(across.then_some(&b"ACROSS"[..]));
         // The names of the reply's two members, and the text.
         let reply = ask_daemon(&root, &words).unwrap().unwrap();

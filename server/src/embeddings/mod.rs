@@ -28,7 +28,7 @@ pub enum EmbedderHere {
     /// The one that is built in.
     BuiltIn(Words),
     /// One over HTTP.
-    Http(Embeddings),
+    Http(Box<Embeddings>),
 }
 
 impl EmbedderHere {
@@ -39,7 +39,7 @@ impl EmbedderHere {
     /// As [`EmbeddingsOptions::from_variables`] and [`Embeddings::new`].
     pub fn of_environment(kept_in: Option<&Namespace>) -> Result<Self> {
         Ok(match EmbeddingsOptions::from_variables(&|name| std::env::var(name).ok())? {
-            Some(options) => Self::Http(Embeddings::new(options, kept_in)?),
+            Some(options) => Self::Http(Box::new(Embeddings::new(options, kept_in)?)),
             None => Self::BuiltIn(Words),
         })
     }
@@ -47,7 +47,7 @@ impl EmbedderHere {
     fn get(&self) -> &dyn Embedder {
         match self {
             Self::BuiltIn(words) => words,
-            Self::Http(embeddings) => embeddings,
+            Self::Http(embeddings) => &**embeddings,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use annals::memory::Memory;
 use annals::{Component, RecordedFrame};
+use memchr::memmem;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -140,7 +141,7 @@ impl Conversation {
     /// Keeps the texts of a request that tell of what is remembered, each once.
     fn told(&mut self, body: &[u8]) {
         // Nearly no request has any.
-        if !body.windows(TELLING.len()).any(|part| part == TELLING) {
+        if memmem::find(body, TELLING).is_none() {
             return;
         }
         let Ok(body) = serde_json::from_slice::<Value>(body) else { return };
