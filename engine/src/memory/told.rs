@@ -56,16 +56,14 @@ impl Memory {
     /// `Invalid`, `Damaged`, `Unavailable`.
     pub fn told_in(&self, identity: &Identity, text: &str) -> Result<Vec<String>> {
         identity.check()?;
-        let wanted = tellings(text);
+        let (queries, times) = tellings(text);
         let mut found = Vec::new();
-        if wanted.is_empty() {
+        if queries.is_empty() || times.is_empty() {
             return Ok(found);
         }
-        let times: BTreeSet<&str> = wanted.iter().map(|(_, time)| *time).collect();
         self.each(&identity.tenant_prefix(), &mut |key, entry| {
-            if let Some(time) = entry.created_at().filter(|time| times.contains(time.as_str()))
-                && let Some(query) = query_told(entry.value())
-                && wanted.contains(&(query.as_str(), time.as_str()))
+            if entry.created_at().is_some_and(|time| times.contains(time.as_str()))
+                && query_told(entry.value()).is_some_and(|query| queries.contains(query.as_str()))
             {
                 found.push(format!("{}/{}", identity_of(&key), entry.id));
             }
@@ -75,14 +73,14 @@ impl Memory {
     }
 }
 
-/// Query and time of each telling in a text.
-fn tellings(text: &str) -> BTreeSet<(&str, &str)> {
-    let each = |telling| {
-        let (query, rest): (&str, &str) = str::split_once(telling, HEADER_SCORE)?;
-        let (_, time) = rest.split_once(DECIDED)?;
-        Some((query, time.get(..TIME_BYTES)?))
-    };
-    text.split(HEADER).skip(1).take(TELLINGS_MAX).filter_map(each).collect()
+/// Queries and times of the tellings in a text. Which belongs to which is not said: what is told may quote a telling itself.
+fn tellings(text: &str) -> (BTreeSet<&str>, BTreeSet<&str>) {
+    let queries = text.split(HEADER).skip(1).take(TELLINGS_MAX);
+    let times = text.split(DECIDED).skip(1).take(TELLINGS_MAX);
+    (
+        queries.filter_map(|rest| Some(rest.split_once(HEADER_SCORE)?.0)).collect(),
+        times.filter_map(|rest| rest.get(..TIME_BYTES)).collect(),
+    )
 }
 
 /// UTF-16 units of a token.

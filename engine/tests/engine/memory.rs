@@ -212,7 +212,7 @@ fn an_entry_ends_in_the_millisecond_that_its_ttl_names() {
     // What is over is absent to everything: it is not looked at, rated by version, or counted by what forgets.
     let memory = memory(&SimIo::new(15));
     let who = identity("t", "c");
-    memory.put(&who, &entry("a", ",\"version\":6,\"ttl\":1")).unwrap();
+    memory.put(&who, "{\"id\":\"a\",\"value\":1,\"version\":6,\"ttl\":1}").unwrap();
     let over = memory.put_if_version(&who, &entry("a", ""), 6).unwrap();
     assert_eq!((over.applied, over.current), (false, None), "and no version of it is told");
 }

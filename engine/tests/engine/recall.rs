@@ -190,7 +190,7 @@ fn what_a_text_tells_of_is_known_by_its_query_and_its_time() {
         "",
         "[Past run \u{b7} query: \"",
         &text.replace("Should", "Could"),
-        &text.replace("decided at 2", "decided at 1"),
+        &text.replace("\ndecided at ", "\ndecided at 9"),
         &text.replace("\ndecided at", "decided on"),
         text.rsplit_once('T').unwrap().0,
     ] {
