@@ -29,8 +29,8 @@ fn what_an_embedder_over_http_keeps_is_found_by_it_and_by_no_other() {
         told.starts_with("[Past run \u{b7} query: \"Should we approve loan #42? Credit: 580.\""),
         "{told}"
     );
-    let entry = bench.run("scan --keyspace annals.memory").text();
-    assert!(entry.contains(r#""embeddingModel":"letters""#), "{entry}");
+    let entry = bench.run("scan --keyspace annals.memory --json").json().remove(0)["value"].to_string();
+    assert!(entry.contains(r#"\"embeddingModel\":\"letters\""#), "{entry}");
     // What is not near enough is not told: its threshold is 0.7.
     assert_eq!(bench.with_embedder(&far.url, "letters", &["recall", "ZZZZ", "--tenant", "far"]).text(), "");
     // The same text is paid for once.

@@ -1,6 +1,8 @@
 //! The source's own example, Monday and Friday, by the four ways to a store: the library, the command line, the daemon's socket, HTTP. What one of them kept each of
 //! them finds, in the same words, which stand here as they are.
 
+use std::io::{BufRead, BufReader, Read, Write};
+
 use annals::Store;
 use annals::memory::{Identity, Keep, Projection, Wanted, Words, told};
 use annals_server::ask_daemon;
@@ -111,15 +113,38 @@ fn by_command_line(bench: &Bench) -> impl Fn(&str, Projection, bool) -> String {
 }
 
 fn by_socket(bench: &Bench) -> impl Fn(&str, Projection, bool) -> String {
-    let root = bench.path(".annals");
     move |tenant, projection, across| {
         let mut words: Vec<&[u8]> = vec![b"MEM.SEARCH", b"QUESTION", QUESTION.as_bytes()];
         words.extend([&b"TENANT"[..], tenant.as_bytes(), b"CONVERSATION", b"app-42-followup"]);
         words.extend([&b"PROJECTION"[..], projection.name().as_bytes()]);
         words.extend(across.then_some(&b"ACROSS"[..]));
-        // The names of the reply's two members, and the text.
-        let reply = ask_daemon(&root, &words).unwrap().unwrap();
-        reply.strip_prefix("hits\ntext\n").unwrap().to_owned()
+        let mut stream = bench.connect();
+        stream.write_all(format!("*{}\r\n", words.len()).as_bytes()).unwrap();
+        for word in words {
+            stream.write_all(&[format!("${}\r\n", word.len()).as_bytes(), word, b"\r\n"].concat()).unwrap();
+        }
+        let found = reply(&mut BufReader::new(stream));
+        assert_eq!((&found[0], &found[2]), (&json!("hits"), &json!("text")), "{found}");
+        if let Some(entry) = found[1][0][11].as_str() {
+            assert!(entry.contains(&format!("\"value\":{MONDAY},")), "byte for byte: {entry}");
+        }
+        found[3].as_str().unwrap().to_owned()
+    }
+}
+
+/// A reply of the daemon's: lists of lists of texts.
+fn reply(from: &mut impl BufRead) -> Value {
+    let mut line = String::new();
+    from.read_line(&mut line).unwrap();
+    let (kind, rest) = line.trim_end().split_at(1);
+    match kind {
+        "*" => (0..rest.parse().unwrap()).map(|_| reply(from)).collect::<Vec<Value>>().into(),
+        "$" => {
+            let mut text = vec![0; rest.parse::<usize>().unwrap() + 2];
+            from.read_exact(&mut text).unwrap();
+            String::from_utf8(text).unwrap().trim_end_matches("\r\n").into()
+        }
+        _ => line.trim_end().into(),
     }
 }
 

@@ -186,9 +186,9 @@ fn however_often_it_is_asked_about_a_decision_stands_before_what_was_answered_fr
     assert_eq!(bench.why(&options).len(), 5);
     let best = bench.run_args(["recall", WHY, "--json"].iter().chain(&options)).json();
     assert_eq!(best[0]["id"], "run-monday");
-    let entry = bench.run("scan --keyspace annals.memory").text();
-    let derived = r#""derivedFrom":["lending/_/app-42/run-monday"]"#;
-    assert_eq!(entry.matches(derived).count(), 4, "{entry}");
+    let entries = bench.run("scan --keyspace annals.memory --json").text();
+    let derived = r#"\"derivedFrom\":[\"lending/_/app-42/run-monday\"]"#;
+    assert_eq!(entries.matches(derived).count(), 4, "{entries}");
     // Forgotten, it is told no more; what quoted it is left, and says what it is from.
     bench.run_args(["forget", "monday", "--why", "asked for"]).ok();
     assert_eq!(bench.why(&options).iter().filter(|(id, ..)| id == "run-monday").count(), 0);
