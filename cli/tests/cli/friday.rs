@@ -1,7 +1,7 @@
 //! The source's own example, Monday and Friday, by the four ways to a store: the library, the command line, the daemon's socket, HTTP. What one of them kept each of
 //! them finds, in the same words, which stand here as they are.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 
 use annals::Store;
 use annals::memory::{Identity, Keep, Projection, Wanted, Words, told};
