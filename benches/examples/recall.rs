@@ -1,10 +1,11 @@
 //! How well the built-in embedder finds what real runs are asked about: precision and recall at its threshold, and at others, for two halves of the questions,
 //! one that its constants were chosen on and one that was held out.
 //!
-//! `cargo run --release -p annals-benches --example recall -- FILE.json[.xz] [--misses] [--times N]`, FILE the runs of tau-bench's airline agent (`tau-airline.json.xz`, see
+//! `cargo run --release -p annals-benches --example recall -- FILE.json[.xz] [--misses] [--times N] [--costs N]`, FILE the runs of tau-bench's airline agent (`tau-airline.json.xz`, see
 //! docs/memory.md). Of each task's four runs three are remembered and the fourth is only asked about, so that no question is the text of an entry.
 //! The halves go by a hash of the task, since a task's runs are much alike. docs/memory.md says how questions are made. With `--times` the
-//! runs are remembered so many times, which is for the time that a question takes.
+//! runs are remembered so many times. With `--costs` nothing of this is done: so many entries of a tenant are remembered, each with ids of its own, and what
+//! a question takes among them is printed.
 
 #![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that measures and prints")]
 
@@ -97,9 +98,15 @@ fn main() -> Outcome<()> {
     let path = arguments.next().ok_or("name the file of runs")?;
     let more: Vec<String> = arguments.collect();
     let with_misses = more.iter().any(|argument| argument == "--misses");
-    let times = more.iter().position(|argument| argument == "--times").and_then(|at| more.get(at + 1));
-    let times: usize = times.map_or(Ok(1), |times| times.parse())?;
+    let number = |option: &str| {
+        let value = more.iter().position(|argument| argument == option).and_then(|at| more.get(at + 1));
+        value.map(|value| value.parse::<usize>()).transpose()
+    };
+    let times = number("--times")?.unwrap_or(1);
     let runs = read(&path)?;
+    if let Some(entries) = number("--costs")? {
+        return costs(&runs, entries);
+    }
     let dir = tempfile::tempdir()?;
     let options = Options { durability: Durability::Process, ..Options::default() };
     let store = Store::open_with(dir.path().join("store"), options)?;
@@ -159,6 +166,51 @@ fn remember(
         memory.write_snapshot(&identity, &snapshot(run).to_string(), &Words, &Keep::default())?;
         customers.insert(identity.name(), run.info.task.user_id.clone());
     }
+    Ok(())
+}
+
+/// Questions that are timed.
+const TIMED: usize = 200;
+
+/// Times questions among so many entries of a tenant: the runs that are remembered, over and over, each time with other ids.
+fn costs(runs: &[Run], entries: usize) -> Outcome<()> {
+    let dir = tempfile::tempdir()?;
+    let options = Options { durability: Durability::Process, ..Options::default() };
+    let store = Store::open_with(dir.path().join("store"), options)?;
+    let memory = store.namespace("default")?.memory()?;
+    let kept: Vec<(&Run, String)> = runs
+        .iter()
+        .filter(|run| run.trial != ASKED_TRIAL)
+        .map(|run| (run, snapshot(run).to_string()))
+        .collect();
+    let began = std::time::Instant::now();
+    for number in 0..entries {
+        let (run, snapshot) = &kept[number % kept.len()];
+        let copy = number / kept.len();
+        let identity = identity(&conversation(run, copy));
+        let mut text = snapshot.clone();
+        for id in ids(run).iter().filter(|_| copy > 0) {
+            text = text.replace(id.as_str(), &format!("{id}{copy}"));
+        }
+        let entry = format!("{{\"id\":\"snap-1\",\"value\":{text}}}");
+        memory.remember(&identity, &entry, &Words)?;
+    }
+    println!("{entries} entries remembered in {:.1} s", began.elapsed().as_secs_f64());
+    let questions: Vec<Question> = questions(runs).into_iter().take(TIMED).collect();
+    let ask = |question: &Question| memory.recall(&identity("asking"), &question.text, &Words, &wanted(None));
+    for question in questions.iter().take(5) {
+        ask(question)?;
+    }
+    let (mut took, mut answered) = (Vec::new(), 0);
+    for question in &questions {
+        let began = std::time::Instant::now();
+        answered += ask(question)?.len();
+        took.push(began.elapsed().as_secs_f64() * 1e3);
+    }
+    took.sort_by(f64::total_cmp);
+    let at = |share: f64| took[((took.len() - 1) as f64 * share).round() as usize];
+    println!("{} questions, {answered} answered: p50 {:.2} ms, p99 {:.2} ms", took.len(), at(0.5), at(0.99));
+    store.close()?;
     Ok(())
 }
 

@@ -87,6 +87,8 @@ pub(crate) enum Verb {
     Remember(RememberArgs),
     /// Find what was decided when something like QUESTION was asked, with the evidence as it was recorded
     Recall(RecallArgs),
+    /// Print what is remembered as lines of JSON to train a model by
+    ExportTraining(ExportTrainingArgs),
     /// Say what the store holds and what it costs
     Stats,
     /// Drop runs by a policy, and say by which rule: without one, ok runs go after 7 days, what went wrong after 90
@@ -747,7 +749,7 @@ pub(crate) struct WhoseArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "What has no vector gets one of its query by the embedder that is built in. Where a daemon serves the store, it keeps it."
+    after_help = "What has no vector gets one of its query, by the embedder that ANNALS_EMBEDDINGS_URL names or the one that is built in. Where a daemon serves the store, it keeps it. docs/memory.md has the forms."
 )]
 pub(crate) struct RememberArgs {
     #[command(flatten)]
@@ -794,6 +796,32 @@ pub(crate) enum ProjectionArg {
     Narrative,
     /// All of it, as JSON
     Full,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "How a run went say, in this order, what was said of its use (MEM.FEEDBACK), its evalScore, and its status. docs/memory.md has the forms."
+)]
+pub(crate) struct ExportTrainingArgs {
+    /// What each line is for
+    #[arg(long, value_enum)]
+    pub(crate) format: TrainingArg,
+    #[command(flatten)]
+    pub(crate) whose: WhoseArgs,
+    /// Also take the tenant's other principals and conversations
+    #[arg(long)]
+    pub(crate) across_conversations: bool,
+}
+
+/// A form of lines to train by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TrainingArg {
+    /// What was asked and answered, of all that did not go ill
+    Sft,
+    /// Of one question the answer that went best and one that went worse
+    Dpo,
+    /// Each decision with its evidence, and how it all went
+    ProcessRl,
 }
 
 /// A score, as an option gives it.

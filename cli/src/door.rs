@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use annals::import::ImportedRun;
-use annals::memory::{Hit, Identity, Keep, Wanted, Words};
+use annals::memory::{Hit, Identity, Keep, Training, Wanted};
 use annals::{
     BackupReport, Checkpoint, CompactOptions, Compacted, Comparison, Diagnosis, Dropped, Durability, Error,
     ErrorKind, Frame, Gap, History, Keyspace, Namespace, Options, Plan, Policy, Proof, REDACTED_TAG,
@@ -16,8 +16,8 @@ use annals::{
 use annals_server::profiles::{Redactor, make_placeholder_key, passing_key, placeholder_key};
 use annals_server::providers::NewPart;
 use annals_server::{
-    Alignment, Destination, Failing, ForkReport, Forking, Onward, OnwardReport, Origin, Program,
-    ReplayOptions, SessionError, Shared,
+    Alignment, Destination, EmbedderHere, Failing, ForkReport, Forking, Onward, OnwardReport, Origin,
+    Program, ReplayOptions, SessionError, Shared,
 };
 
 use crate::failure::{Code, Failure, Result, before};
@@ -648,8 +648,10 @@ impl Door {
 
     /// Keeps an entry, or a snapshot, as an agent's memory; gives its id.
     pub(crate) fn remember(&self, whose: &Identity, text: &str) -> Result<String> {
-        let memory = self.namespace()?.memory().map_err(engine)?;
-        let kept = annals_server::remember(&memory, whose, text, &Words, &Keep::default());
+        let space = self.namespace()?;
+        let memory = space.memory().map_err(engine)?;
+        let with = EmbedderHere::of_environment(Some(&space)).map_err(embedder)?;
+        let kept = annals_server::remember(&memory, whose, text, &with, &Keep::default());
         kept.map(|entry| entry.id).map_err(|error| match error.kind() {
             ErrorKind::Invalid => {
                 Failure::new(Code::Failed, error, "docs/memory.md has the form of an entry and of a snapshot")
@@ -660,12 +662,46 @@ impl Door {
 
     /// What is remembered that answers a question.
     pub(crate) fn recall(&self, whose: &Identity, question: &str, wanted: &Wanted<'_>) -> Result<Vec<Hit>> {
+        // A question is asked for each time: nothing is written here.
+        let with = EmbedderHere::of_environment(None).map_err(embedder)?;
         let memory = match self.namespace()?.memory() {
             // Nothing was ever kept here.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             found => found.map_err(engine)?,
         };
-        memory.recall(whose, question, &Words, wanted).map_err(engine)
+        memory.recall(whose, question, &with, wanted).map_err(|error| match error.kind() {
+            ErrorKind::Invalid => {
+                let hint = "docs/memory.md says what a question is held against, and how ANNALS_EMBEDDINGS_URL names an embedder";
+                Failure::new(Code::Failed, error, hint)
+            }
+            _ => engine(error),
+        })
+    }
+
+    /// Gives lines to train by to `each`, until that fails.
+    pub(crate) fn training(
+        &self,
+        whose: &Identity,
+        across: bool,
+        form: Training,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let memory = match self.namespace()?.memory() {
+            // Nothing was ever kept here.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            found => found.map_err(engine)?,
+        };
+        let mut failed = None;
+        let given = memory.training(whose, across, form, &mut |line| {
+            each(line).map_err(|failure| {
+                failed = Some(failure);
+                Error::new(ErrorKind::Unavailable, "the lines can go nowhere")
+            })
+        });
+        match failed {
+            Some(failure) => Err(failure),
+            None => given.map(drop).map_err(engine),
+        }
     }
 
     fn keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
@@ -847,6 +883,11 @@ pub(crate) fn tape(bytes: Vec<u8>) -> Result<Tape> {
 /// A checkpoint from its JSON.
 pub(crate) fn checkpoint(json: &[u8]) -> Result<Checkpoint> {
     Checkpoint::from_json(json).map_err(engine)
+}
+
+/// What is wrong with the embedder that the environment describes.
+pub(crate) fn embedder(error: Error) -> Failure {
+    Failure::new(Code::Failed, error, "docs/memory.md has the variables that name an embedder over HTTP")
 }
 
 /// What an engine error means for the exit code, and what to do about it.

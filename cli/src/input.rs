@@ -50,13 +50,18 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
 
 /// A whole small file, or standard input for `-`.
 pub(crate) fn small(path: &Path, bytes_max: usize) -> Result<Vec<u8>> {
+    at_most(path, bytes_max, "this is not the file that is meant here")
+}
+
+/// The same; `hint` says what to do about a larger one.
+pub(crate) fn at_most(path: &Path, bytes_max: usize, hint: &str) -> Result<Vec<u8>> {
     let mut input = open(path)?;
     let mut bytes = Vec::new();
     let limit = bytes_max as u64 + 1;
     input.reader.by_ref().take(limit).read_to_end(&mut bytes).map_err(|error| failed(path, &error))?;
     if bytes.len() > bytes_max {
         let message = format!("{} is larger than {bytes_max} bytes", path.display());
-        return Err(Failure::new(Code::Failed, message, "this is not the file that is meant here"));
+        return Err(Failure::new(Code::Failed, message, hint));
     }
     Ok(bytes)
 }

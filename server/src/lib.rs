@@ -40,7 +40,7 @@ pub use daemon::{
     Began, ConfiguredToken, Log, Rights, Serving, ServingError, Token, make_token, revoke_token, serve,
     tokens,
 };
-pub use embeddings::{EMBEDDINGS_VARIABLES, Embeddings, EmbeddingsOptions};
+pub use embeddings::{EMBEDDINGS_VARIABLES, EmbedderHere, Embeddings, EmbeddingsOptions};
 pub use look::{Failing, failing, new_part, new_tool_results, plain_answer};
 pub use nondet::{Captured, NondetError};
 pub use otlp::is_ingested;

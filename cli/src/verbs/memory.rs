@@ -1,11 +1,13 @@
-//! `annals remember` and `annals recall`: what was decided, kept, and found again by a question.
+//! `annals remember`, `annals recall` and `annals export-training`: what was decided, kept, found again by a question, and made lines to train by.
 
-use annals::memory::{Hit, Identity, Projection, Wanted, told};
-use annals_server::ask_daemon;
+use annals::memory::{Hit, Identity, Projection, Training, Wanted, told};
+use annals_server::{EmbeddingsOptions, ask_daemon};
 use serde_json::json;
 
-use crate::args::{Global, ProjectionArg, RecallArgs, RememberArgs, WhoseArgs};
-use crate::door::{Door, engine};
+use crate::args::{
+    ExportTrainingArgs, Global, ProjectionArg, RecallArgs, RememberArgs, TrainingArg, WhoseArgs,
+};
+use crate::door::{Door, embedder, engine};
 use crate::failure::{Code, Failure, Result};
 use crate::out::{Out, metadata};
 use crate::{input, locate};
@@ -14,7 +16,9 @@ use crate::{input, locate};
 const FILE_BYTES_MAX: usize = 65 << 20;
 
 pub(super) fn remember(global: &Global, args: &RememberArgs, out: &mut Out) -> Result<()> {
-    let bytes = input::small(&args.file, FILE_BYTES_MAX)?;
+    let hint =
+        "a memory has at most 64 MiB: keep what was decided and on what evidence, not all that was said";
+    let bytes = input::at_most(&args.file, FILE_BYTES_MAX, hint)?;
     let place = match args.file.as_os_str() == "-" {
         true => "standard input".to_owned(),
         false => args.file.display().to_string(),
@@ -26,7 +30,9 @@ pub(super) fn remember(global: &Global, args: &RememberArgs, out: &mut Out) -> R
     })?;
     let whose = identity(&args.whose);
     let root = locate::store(global.store.as_deref());
-    let id = match ask_daemon(&root, &words(&text, &args.whose, &global.namespace)) {
+    let far = EmbeddingsOptions::from_variables(&|name| std::env::var(name).ok()).map_err(embedder)?;
+    let far = far.map(|options| options.id());
+    let id = match ask_daemon(&root, &words(&text, far.as_deref(), &args.whose, &global.namespace)) {
         Ok(Some(id)) => id,
         Ok(None) => {
             let door = Door::write(&root, &global.namespace)?;
@@ -34,7 +40,17 @@ pub(super) fn remember(global: &Global, args: &RememberArgs, out: &mut Out) -> R
             door.close()?;
             id
         }
-        Err(error) => return Err(engine(error).at(&place)),
+        Err(error) => {
+            let refused = match error.to_string().strip_prefix("ERR ") {
+                Some(why) => Failure::new(
+                    Code::Failed,
+                    why,
+                    "docs/memory.md has the form of an entry and of a snapshot",
+                ),
+                None => engine(error),
+            };
+            return Err(refused.at(&place));
+        }
     };
     let name = whose.name();
     if out.json {
@@ -65,6 +81,18 @@ pub(super) fn recall(global: &Global, args: &RecallArgs, out: &mut Out) -> Resul
         };
     }
     hits.iter().try_for_each(|hit| out.object(&shown(hit, &told_of(hit, projection, args.budget))))
+}
+
+pub(super) fn export_training(global: &Global, args: &ExportTrainingArgs, out: &mut Out) -> Result<()> {
+    let form = match args.format {
+        TrainingArg::Sft => Training::Sft,
+        TrainingArg::Dpo => Training::Dpo,
+        TrainingArg::ProcessRl => Training::ProcessRl,
+    };
+    let door = super::reading(global)?;
+    door.training(&identity(&args.whose), args.across_conversations, form, &mut |line| {
+        out.line(String::from_utf8_lossy(line))
+    })
 }
 
 fn told_of(hit: &Hit, projection: Projection, budget: Option<usize>) -> String {
@@ -109,9 +137,15 @@ fn identity(whose: &WhoseArgs) -> Identity {
 }
 
 /// The same for a daemon.
-fn words<'a>(text: &'a str, whose: &'a WhoseArgs, namespace: &'a str) -> Vec<&'a [u8]> {
+fn words<'a>(
+    text: &'a str,
+    embedder: Option<&'a str>,
+    whose: &'a WhoseArgs,
+    namespace: &'a str,
+) -> Vec<&'a [u8]> {
     let mut words: Vec<&[u8]> =
         vec![b"MEM.PUT", text.as_bytes(), b"EMBED", b"NAMESPACE", namespace.as_bytes()];
+    words.extend(embedder.iter().flat_map(|id| [&b"EMBEDDER"[..], id.as_bytes()]));
     let parts =
         [("TENANT", &whose.tenant), ("PRINCIPAL", &whose.principal), ("CONVERSATION", &whose.conversation)];
     for (option, part) in parts {

@@ -3,6 +3,7 @@ import hashlib
 import http.client
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -195,6 +196,15 @@ def loan(stream=""):
     call = {"id": "call_1", "type": "function", "function": {"name": "lookupCreditBureau", "arguments": '{"applicationId":"42"}'}}
     messages += [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "call_1", "content": BUREAU}]
     print(ask("/chat/completions", body).read().decode())
+
+
+def followup(annals, *options):
+    """Has what was decided recalled, and asks a cheaper model with that in its prompt; prints what was recalled."""
+    question = "Why was application #42 rejected?"
+    recalled = subprocess.run([annals, "recall", question, *options], stdout=subprocess.PIPE, check=True).stdout.decode()
+    messages = [{"role": "system", "content": "Answer from the record.\n" + recalled}, {"role": "user", "content": question}]
+    ask("/chat/completions", {"model": "cheap-1", "messages": messages}).read()
+    print(recalled)
 
 
 def loan_claude():

@@ -4,7 +4,9 @@
 mod agent_doctor;
 mod damage;
 mod demo;
+mod embedders;
 mod errors;
+mod friday;
 mod import;
 mod keys;
 mod ledger;

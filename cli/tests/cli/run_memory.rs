@@ -125,6 +125,75 @@ fn whose_memory_it_is_or_that_it_is_nobodys_is_said_when_recording() {
     assert_eq!(bench.why(&[])[0].0, "run-failed");
 }
 
+/// A cheaper model's prompt holds what was decided and on what; what the recording of that says.
+#[test]
+fn fridays_prompt_holds_mondays_decisions_and_one_recording_serves_all_who_come_to_it() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    bench.write("monday.json", crate::friday::MONDAY);
+    bench.run("remember monday.json --tenant lending --conversation app-42").ok();
+    let annals = env!("CARGO_BIN_EXE_annals");
+    let options = ["--run", "friday", "--tenant", "lending", "--conversation", "app-42-followup"];
+    let doing = ["followup", annals, "--tenant", "lending", "--across-conversations"];
+    bench.recorded_with(&upstream, &options, &doing);
+    let store = annals::Store::open(bench.path(".annals")).unwrap();
+    let request = store.namespace("default").unwrap().run("friday").unwrap().frame(1).unwrap().input;
+    store.close().unwrap();
+    let request: Value = serde_json::from_slice(&request).unwrap();
+    let prompt = request["messages"][0]["content"].as_str().unwrap();
+    assert_eq!(request["model"], "cheap-1");
+    for part in [crate::friday::DECISIONS, "\ndecided at 20"] {
+        assert!(prompt.contains(part), "{prompt}");
+    }
+
+    // Another recording, replayed for an audit, told, and made a line to train by: by what was recorded and nothing else.
+    bench.recorded_with(&upstream, &["--run", "loan", "--tenant", "loans"], &["loan"]);
+    let asked = upstream.asked();
+    assert_eq!(bench.replay(&["loan"], &[]).code, 0);
+    assert!(bench.run_args(["recall", WHY, "--tenant", "loans"]).text().contains(REJECTED));
+    let [line] = bench.run("export-training --format sft --tenant loans").json().try_into().unwrap();
+    assert_eq!(line, serde_json::json!({ "prompt": snapshot()["query"], "completion": REJECTED }));
+    let steps =
+        bench.run("export-training --format process-rl --tenant lending --conversation app-42").json();
+    let steps: Vec<_> =
+        steps.iter().map(|step| (&step["stageId"], &step["evidence"]["creditScore"])).collect();
+    assert_eq!(steps, [(&"classify-risk".into(), &580.into()), (&"pick-reason".into(), &580.into())]);
+    assert_eq!(bench.run("export-training --format dpo --tenant lending --across-conversations").text(), "");
+    assert_eq!(bench.run("export-training --format sft --tenant other").text(), "");
+    assert_eq!(bench.run("export-training").code, 2);
+    assert_eq!(bench.run("export-training --format rlhf").code, 2);
+    assert_eq!(upstream.asked(), asked, "nobody was asked anew");
+}
+
+/// Each follow-up is remembered, too, and asks the same as the next: the third was told what the second had answered, not what was decided.
+#[test]
+fn however_often_it_is_asked_about_a_decision_stands_before_what_was_answered_from_it() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    bench.recorded_with(
+        &upstream,
+        &["--run", "monday", "--tenant", "lending", "--conversation", "app-42"],
+        &["loan"],
+    );
+    let annals = env!("CARGO_BIN_EXE_annals");
+    for number in 1..5 {
+        // Whoever recalls need not say which conversation it is in.
+        let doing = ["followup", annals, "--tenant", "lending", "--across-conversations"];
+        let (run, whose) = (format!("friday{number}"), ["--tenant", "lending", "--conversation", "friday"]);
+        let options = [&["--run", run.as_str()][..], &whose].concat();
+        let told = String::from_utf8(bench.recorded_with(&upstream, &options, &doing).stdout).unwrap();
+        assert!(told.starts_with("[Past run \u{b7} query: \"Should we approve loan #42?"), "{run}: {told}");
+    }
+    let options = ["--tenant", "lending", "--across-conversations"];
+    assert_eq!(bench.why(&options).len(), 5);
+    let best = bench.run_args(["recall", WHY, "--json"].iter().chain(&options)).json();
+    assert_eq!(best[0]["id"], "run-monday");
+    let entries = bench.run("scan --keyspace annals.memory --json").text();
+    let derived = r#"\"derivedFrom\":[\"lending/_/app-42/run-monday\"]"#;
+    assert_eq!(entries.matches(derived).count(), 4, "{entries}");
+    // Forgotten, it is told no more; what quoted it is left, and says what it is from.
+    bench.run_args(["forget", "monday", "--why", "asked for"]).ok();
+    assert_eq!(bench.why(&options).iter().filter(|(id, ..)| id == "run-monday").count(), 0);
+}
+
 #[test]
 fn a_run_that_is_recorded_through_a_daemon_is_remembered_by_it() {
     let (bench, upstream) = (Bench::new(), Upstream::start());

@@ -362,7 +362,7 @@ fn a_program_is_recorded_through_a_daemon() {
 }
 
 /// Asks over HTTP; gives the status and the body.
-fn http(daemon: &Daemon, request: &str, token: &str, body: &str) -> (u16, String) {
+pub(crate) fn http(daemon: &Daemon, request: &str, token: &str, body: &str) -> (u16, String) {
     let address = daemon.said("listening at http://");
     let address = address.split(',').next().unwrap();
     let mut stream = TcpStream::connect(address).unwrap();

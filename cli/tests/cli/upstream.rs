@@ -108,6 +108,24 @@ fn answer(to: &mut TcpStream, request: &Request, number: u64) -> std::io::Result
             });
             whole(to, "200 OK", json, answer.to_string().as_bytes())
         }
+        // Letters counted, of each text.
+        "/v1/embeddings" => {
+            let texts = body["input"].as_array().cloned().unwrap_or_default();
+            let vector = |text: &serde_json::Value| {
+                let mut vector = [0; 32];
+                text.as_str()
+                    .unwrap_or_default()
+                    .bytes()
+                    .for_each(|byte| vector[usize::from(byte % 32)] += 1);
+                vector
+            };
+            let data = texts
+                .iter()
+                .zip(0..)
+                .map(|(text, index)| serde_json::json!({ "index": index, "embedding": vector(text) }));
+            let answer = serde_json::json!({ "model": body["model"], "data": data.collect::<Vec<_>>() });
+            whole(to, "200 OK", json, answer.to_string().as_bytes())
+        }
         "/v1/limited" => {
             let headers = format!("{json}retry-after: 7\r\nx-ratelimit-remaining-tokens: 0\r\n");
             whole(to, "429 Too Many Requests", &headers, br#"{"error":{"message":"slow down"}}"#)

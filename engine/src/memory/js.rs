@@ -1,9 +1,15 @@
 //! JSON as a JavaScript engine reads and writes it (ECMA-262, JSON.parse and JSON.stringify): numbers are doubles, texts are UTF-16 and may hold
 //! lone surrogates, keys that are array indices come first and in order, of equal keys the last counts in the place of the first.
 //!
-//! Neither reading nor writing recurses: a value may be nested as deep as memory allows, which is bounded by the text's length.
+//! Neither reading nor writing recurses: a value may be nested as deep as it comes. What is read has [`VALUES_MAX`] values at most, since each takes many times the
+//! memory of its text.
 
 use std::collections::HashMap;
+
+/// Values of a text: its own, and all that stand in it.
+pub(super) const VALUES_MAX: usize = 1 << 20;
+/// Members of an object that are looked through one by one.
+const MEMBERS_FEW: usize = 16;
 
 /// A value.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,6 +57,20 @@ impl Js {
     /// Where it is no JSON (RFC 8259; lone surrogates in escapes are taken).
     pub(super) fn parse(text: &str) -> Result<Self, NoJson> {
         Parser { text: text.as_bytes(), at: 0 }.whole()
+    }
+
+    /// Whether a text that is JSON has more values than are read: what it has of `,`, `[` and `{` outside of texts.
+    pub(super) fn has_too_many_values(text: &str) -> bool {
+        let (mut values, mut in_text, mut bytes) = (1, false, text.bytes());
+        while let Some(byte) = bytes.next() {
+            match byte {
+                b'"' => in_text = !in_text,
+                b'\\' => drop(bytes.next()),
+                b',' | b'[' | b'{' if !in_text => values += 1,
+                _ => {}
+            }
+        }
+        values > VALUES_MAX
     }
 
     /// A member of an object.
@@ -267,14 +287,24 @@ struct Members {
 
 impl Members {
     fn put(&mut self, key: Vec<u16>, value: Js) {
-        match self.places.get(&key) {
-            Some(place) => {
-                if let Some(member) = self.all.get_mut(*place) {
-                    member.1 = value;
-                }
+        // Most objects have few members, and may be as many as there are bytes: those cost no table.
+        let place = match self.all.len() {
+            0..MEMBERS_FEW => self.all.iter().position(|(name, _)| *name == key),
+            MEMBERS_FEW => {
+                self.places = self.all.iter().map(|(name, _)| name.clone()).zip(0..).collect();
+                self.places.get(&key).copied()
             }
+            _ => self.places.get(&key).copied(),
+        };
+        match place.and_then(|place| self.all.get_mut(place)) {
+            Some(member) => member.1 = value,
             None => {
-                self.places.insert(key.clone(), self.all.len());
+                if self.all.len() >= MEMBERS_FEW {
+                    self.places.insert(key.clone(), self.all.len());
+                }
+                if self.all.is_empty() {
+                    self.all.reserve_exact(1);
+                }
                 self.all.push((key, value));
             }
         }
@@ -298,8 +328,13 @@ fn array_index(key: &[u16]) -> Option<u32> {
 impl Parser<'_> {
     fn whole(mut self) -> Result<Js, NoJson> {
         let mut open: Vec<Open> = Vec::new();
+        let mut values = 0;
         loop {
             self.space();
+            values += 1;
+            if values > VALUES_MAX {
+                return Err(self.wrong("it has more than 1,048,576 values"));
+            }
             let mut value = match self.peek() {
                 Some(b'[') => {
                     self.at += 1;

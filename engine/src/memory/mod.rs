@@ -20,6 +20,7 @@ mod rank;
 mod recall;
 mod run;
 mod told;
+mod training;
 mod words;
 
 use std::collections::BTreeSet;
@@ -33,6 +34,7 @@ pub use identity::Identity;
 pub use projection::{Projection, render};
 pub use recall::Keep;
 pub use told::told;
+pub use training::Training;
 pub use words::Words;
 
 use crate::error::{Error, ErrorKind, Result};

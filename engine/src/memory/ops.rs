@@ -1,5 +1,6 @@
 //! What can be done with entries: kept, looked at, listed, searched, rated, forgotten. One rule of agentfootprint's store each.
 
+use super::js::{Js, VALUES_MAX};
 use super::near::{name, squared};
 use super::words::Card;
 use super::*;
@@ -282,7 +283,7 @@ impl Memory {
         Ok(Looks { count: number("accessCount").unwrap_or(0.0) as u64, last_ms: 0 })
     }
 
-    fn said(&self, key: &[u8]) -> Result<Option<Feedback>> {
+    pub(super) fn said(&self, key: &[u8]) -> Result<Option<Feedback>> {
         let Some(kept) = self.feedback.get(key)? else { return Ok(None) };
         serde_json::from_slice(&kept).map(Some).map_err(|e| Error::bug(e.to_string()))
     }
@@ -307,6 +308,9 @@ pub(super) fn json(value: &impl Serialize) -> Result<Vec<u8>> {
 
 /// Refuses an entry whose vector is none; gives the card of one of the embedder that is built in.
 pub(super) fn checked(entry: &Entry) -> Result<Option<Card>> {
+    if Js::has_too_many_values(entry.value()) {
+        return Err(Error::invalid(format!("a memory's value has at most {VALUES_MAX} values in it")));
+    }
     if let Some(vector) = &entry.embedding {
         squared(vector)?;
     }

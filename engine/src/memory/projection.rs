@@ -6,6 +6,10 @@ use super::js::{Js, push};
 /// UTF-16 units of a query in a header; of a longer one, one less and an ellipsis.
 const QUERY_UNITS_MAX: usize = 80;
 
+/// What a text begins with, and what stands behind the query in its first line.
+pub(super) const HEADER: &str = "[Past run \u{b7} query: \"";
+pub(super) const HEADER_SCORE: &str = "\" \u{b7} score: ";
+
 /// UTF-16 units of a whole snapshot with indentation; a longer one is given without.
 const FULL_UNITS_MAX: usize = 16 << 20;
 
@@ -46,6 +50,22 @@ impl Projection {
     }
 }
 
+/// A snapshot's query as it stands in a header.
+fn query_of(snapshot: &Js) -> Vec<u16> {
+    let mut query = Vec::new();
+    put(snapshot.get("query"), &mut query);
+    if query.len() > QUERY_UNITS_MAX {
+        query.truncate(QUERY_UNITS_MAX - 1);
+        push(&mut query, "\u{2026}");
+    }
+    query
+}
+
+/// The same of a snapshot's JSON, as UTF-8 has it.
+pub(super) fn query_told(snapshot: &str) -> Option<String> {
+    Js::parse(snapshot).ok().map(|snapshot| String::from_utf16_lossy(&query_of(&snapshot)))
+}
+
 /// The text of a snapshot that was found with this score, header first. `None` where the snapshot is no JSON.
 ///
 /// A lone surrogate, which UTF-8 cannot say, becomes U+FFFD.
@@ -53,17 +73,9 @@ impl Projection {
 pub fn render(snapshot: &str, projection: Projection, score: f32) -> Option<String> {
     let snapshot = Js::parse(snapshot).ok()?;
     let mut out = Vec::new();
-    push(&mut out, "[Past run \u{b7} query: \"");
-    let mut query = Vec::new();
-    put(snapshot.get("query"), &mut query);
-    match query.get(..QUERY_UNITS_MAX - 1).filter(|_| query.len() > QUERY_UNITS_MAX) {
-        Some(front) => {
-            out.extend_from_slice(front);
-            push(&mut out, "\u{2026}");
-        }
-        None => out.extend_from_slice(&query),
-    }
-    push(&mut out, "\" \u{b7} score: ");
+    push(&mut out, HEADER);
+    out.extend(query_of(&snapshot));
+    push(&mut out, HEADER_SCORE);
     push(&mut out, &two_digits(f64::from(score)));
     push(&mut out, "]\n");
     let decisions = snapshot.get("decisions").map_or(&[][..], Js::items);

@@ -41,4 +41,5 @@ mod streaming;
 mod support;
 mod tapes;
 mod tickets;
+mod training;
 mod vectors;

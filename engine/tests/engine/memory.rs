@@ -2,7 +2,7 @@
 
 use annals::ErrorKind;
 use annals::io::sim::SimIo;
-use annals::memory::{Identity, Memory, Projection, Wanted, render};
+use annals::memory::{Entry, Identity, Memory, Projection, Wanted, render};
 use annals::{Options, Store};
 
 pub(crate) const MONDAY: &str = r#"{"query":"Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.","finalContent":"Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.","iterations":1,"decisions":[{"stageId":"classify-risk","chosen":"rejected","rule":"Marginal credit","evidence":{"creditScore":580,"threshold":600}},{"stageId":"pick-reason","chosen":"credit-too-low","rule":"Credit below floor","evidence":{"creditScore":580,"incomeAboveFloor":true}}],"toolCalls":[{"name":"lookupCreditBureau","args":{"applicationId":"42"},"resultPreview":"{ \"score\": 580, \"bureau\": \"experian\" }","errored":false}],"durationMs":1840,"tokenUsage":{"input":1200,"output":180}}"#;
@@ -164,13 +164,17 @@ fn a_look_counts_and_changes_nothing_else() {
     let sim = SimIo::new(4);
     let memory = memory(&sim);
     let who = identity("t", "c");
-    let text = entry("a", ",\"accessCount\":4,\"lastAccessedAt\":1,\"createdAt\":7");
+    let text = entry("a", ",\"accessCount\":4,\"lastAccessedAt\":1,\"createdAt\":7,\"embedding\":[1]");
     memory.put(&who, &text).unwrap();
     assert_eq!(memory.get(&who, "a").unwrap().unwrap().member("accessCount"), Some("5"));
     let second = memory.get(&who, "a").unwrap().unwrap();
     assert_eq!((second.member("accessCount"), second.member("createdAt")), (Some("6"), Some("7")));
     assert_ne!(second.member("lastAccessedAt"), Some("1"));
     assert_eq!(second.value(), MONDAY);
+    // Only a look by its id is one.
+    memory.list(&who, None, None, &[]).unwrap();
+    memory.search(&who, &[1.0], &Wanted::default()).unwrap();
+    assert_eq!(memory.get(&who, "a").unwrap().unwrap().member("accessCount"), Some("7"));
     memory.put(&who, &text).unwrap();
     assert_eq!(
         memory.get(&who, "a").unwrap().unwrap().member("accessCount"),
@@ -197,6 +201,117 @@ fn what_has_expired_is_not_there() {
         true,
         "it counts as absent"
     );
+}
+
+#[test]
+fn an_entry_ends_in_the_millisecond_that_its_ttl_names() {
+    let until = |ttl: &str| Entry::parse(&entry("a", &format!(",\"ttl\":{ttl}"))).unwrap();
+    assert_eq!([999, 1000, 1001].map(|now| until("1000").is_expired(now)), [false, true, true]);
+    assert!(until("0").is_expired(0) && until("0").is_expired(1), "0 is a time, and over");
+    assert!(!until("null").is_expired(i64::MAX), "without one it stays");
+    // What is over is absent to everything: it is not looked at, rated by version, or counted by what forgets.
+    let memory = memory(&SimIo::new(15));
+    let who = identity("t", "c");
+    memory.put(&who, "{\"id\":\"a\",\"value\":1,\"version\":6,\"ttl\":1}").unwrap();
+    let over = memory.put_if_version(&who, &entry("a", ""), 6).unwrap();
+    assert_eq!((over.applied, over.current), (false, None), "and no version of it is told");
+}
+
+#[test]
+fn tiers_choose_what_is_listed_and_found_and_an_entry_without_one_is_of_none() {
+    let memory = memory(&SimIo::new(16));
+    let who = identity("t", "c");
+    for (id, tier) in
+        [("h", ",\"tier\":\"hot\""), ("w", ",\"tier\":\"warm\""), ("c", ",\"tier\":\"cold\""), ("n", "")]
+    {
+        memory.put(&who, &entry(id, &format!("{tier},\"embedding\":[1]"))).unwrap();
+    }
+    let of = |tiers: &[&str]| -> [Vec<String>; 2] {
+        let tiers: Vec<String> = tiers.iter().map(|tier| (*tier).to_owned()).collect();
+        let found = memory.search(&who, &[1.0], &Wanted { tiers: &tiers, ..Wanted::default() }).unwrap();
+        let listed = memory.list(&who, None, None, &tiers).unwrap().0;
+        let sorted = |mut ids: Vec<String>| {
+            ids.sort();
+            ids
+        };
+        [
+            sorted(found.into_iter().map(|hit| hit.entry.id).collect()),
+            sorted(listed.into_iter().map(|entry| entry.id).collect()),
+        ]
+    };
+    for (tiers, ids) in [
+        (&[][..], &["c", "h", "n", "w"][..]),
+        (&["hot"], &["h"]),
+        (&["cold", "warm"], &["c", "w"]),
+        (&["lukewarm"], &[]),
+    ] {
+        assert_eq!(of(tiers), [ids, ids], "{tiers:?}");
+    }
+    let refused = memory.put(&who, &entry("x", ",\"tier\":\"lukewarm\"")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+}
+
+/// What an entry weighs is told; what a search gives goes by the vectors alone, as the causal memory that this follows refuses to rank by age.
+#[test]
+fn a_decay_policy_is_kept_with_its_entry_and_does_not_move_what_is_found() {
+    let memory = memory(&SimIo::new(17));
+    let who = identity("t", "c");
+    let policy = ",\"decayPolicy\":{\"halfLifeMs\":1000,\"accessBoost\":1.5},\"lastAccessedAt\":1";
+    memory.put(&who, &entry("old", &format!("{policy},\"embedding\":[1,0]"))).unwrap();
+    memory.put(&who, &entry("new", ",\"embedding\":[1,0.1]")).unwrap();
+    let hits = memory.search(&who, &[1.0, 0.0], &Wanted::default()).unwrap();
+    assert_eq!((hits[0].entry.id.as_str(), hits[0].score), ("old", 1.0));
+    let decay = hits[0].entry.decay.unwrap();
+    assert_eq!((decay.factor(1000.0, 0), decay.factor(0.0, 1), decay.factor(0.0, 9)), (0.5, 1.5, 10.0));
+    assert_eq!(hits[1].entry.decay, None);
+}
+
+#[test]
+fn of_entries_that_are_put_together_the_last_of_an_id_counts_and_one_that_is_none_refuses_all() {
+    let memory = memory(&SimIo::new(18));
+    let who = identity("t", "c");
+    let (one, two) = ("{\"id\":\"a\",\"value\":1}", "{\"id\":\"a\",\"value\":2}");
+    memory.put_many(&who, &[one, two]).unwrap();
+    assert_eq!(memory.get(&who, "a").unwrap().unwrap().value(), "2");
+    assert!(memory.put_many(&who, &[one, "{}"]).is_err());
+    assert_eq!(memory.get(&who, "a").unwrap().unwrap().value(), "2");
+}
+
+#[test]
+fn a_signature_is_an_identity_s_own_and_may_be_recorded_again() {
+    let memory = memory(&SimIo::new(19));
+    let (who, other) = (identity("t", "c"), identity("t", "d"));
+    for _ in 0..2 {
+        memory.record_signature(&who, "a b/\u{e9}").unwrap();
+    }
+    let seen = |who: &Identity, signature: &str| memory.seen(who, signature).unwrap();
+    assert!(seen(&who, "a b/\u{e9}") && !seen(&who, "a b/") && !seen(&other, "a b/\u{e9}"));
+    memory.forget(&other).unwrap();
+    assert!(seen(&who, "a b/\u{e9}"), "another conversation's forgetting is nothing to it");
+    memory.forget(&who).unwrap();
+    assert!(!seen(&who, "a b/\u{e9}"));
+}
+
+/// 10 MB of brackets took 1.8 GB to read, and six times as much was let in: each value takes many times the memory of its text.
+#[test]
+fn a_value_has_a_million_values_in_it_at_most() {
+    let memory = memory(&SimIo::new(20));
+    let who = identity("t", "c");
+    let most = 1 << 20;
+    let nested =
+        |depth: usize| format!("{{\"id\":\"a\",\"value\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
+    let flat = |count: usize| format!("{{\"id\":\"a\",\"value\":[{}\"[,{{\\\"[\"]}}", "0,".repeat(count));
+    for fits in [nested(most - 1), flat(most - 3)] {
+        memory.put(&who, &fits).unwrap();
+        memory.remember(&who, &fits, &annals::memory::Words).unwrap();
+    }
+    for over in [nested(most), flat(most)] {
+        let refused = memory.put(&who, &over).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid);
+        assert!(refused.to_string().contains("at most 1048576 values"), "{refused}");
+        assert!(memory.remember(&who, &over, &annals::memory::Words).is_err());
+        assert!(memory.put_if_version(&who, &over, 1).is_err());
+    }
 }
 
 #[test]

@@ -165,6 +165,39 @@ fn a_run_that_only_answers_from_what_it_was_told_stands_behind_it() {
     assert_eq!(memory.write_snapshot(&friday, MONDAY, &Words, &named).unwrap().derived_from, ["snap-1"]);
 }
 
+/// What a prompt tells of is known by what it says: whoever asked, through whatever, and in whatever projection.
+#[test]
+fn what_a_text_tells_of_is_known_by_its_query_and_its_time() {
+    let sim = SimIo::new(14);
+    let memory = memory(&sim);
+    memory.write_snapshot(&identity("t", "app-42"), MONDAY, &Words, &Keep::default()).unwrap();
+    let long =
+        snapshot(&format!("#7 \u{1f600}{}", "long ".repeat(30)), "Approved.\n[Past run \u{b7} query: \"");
+    memory.write_snapshot(&identity("t", "app-7"), &long, &Words, &Keep::default()).unwrap();
+    let recalled = |question: &str| memory.recall(&identity("t", "x"), question, &Words, &ACROSS).unwrap();
+    let (monday, other) = (recalled("#42"), recalled("#7"));
+    let told_in = |tenant: &str, text: &str| memory.told_in(&identity(tenant, "y"), text).unwrap();
+    for projection in Projection::ALL {
+        let text = format!("Be brief.\n{}\n\nUser: why?", told(&monday, projection, None));
+        assert!(Memory::may_tell(&text));
+        assert_eq!(told_in("t", &text), ["t/_/app-42/snap-1"], "{}", projection.name());
+        assert_eq!(told_in("u", &text), [""; 0], "never another tenant's");
+        let both = format!("{text}\n\n{}", told(&other, Projection::Commits, None));
+        assert_eq!(told_in("t", &both).len(), 2);
+    }
+    let text = told(&monday, Projection::Commits, None);
+    for nothing in [
+        "",
+        "[Past run \u{b7} query: \"",
+        &text.replace("Should", "Could"),
+        &text.replace("\ndecided at ", "\ndecided at 9"),
+        &text.replace("\ndecided at", "decided on"),
+        text.rsplit_once('T').unwrap().0,
+    ] {
+        assert_eq!(told_in("t", nothing), [""; 0], "{nothing}");
+    }
+}
+
 #[test]
 fn a_snapshot_is_written_as_agentfootprint_writes_it() {
     let memory = memory(&SimIo::new(5));
@@ -422,7 +455,7 @@ proptest! {
 /// A snapshot of the deepest kind, as one line: indentation would make the square of its depth of it.
 #[test]
 fn depth_makes_no_text_longer_than_it_has_to_be() {
-    let deep = 1 << 20;
+    let deep = (1 << 20) - 3;
     let snapshot = format!("{{\"query\":\"q\",\"finalContent\":{}1{}}}", "[".repeat(deep), "]".repeat(deep));
     let full = render(&snapshot, Projection::Full, 1.0).unwrap();
     assert!(full.ends_with(&snapshot), "as it came");

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use super::databases::Databases;
 use super::open_runs::OpenRun;
+use crate::embeddings::EmbedderHere;
 use crate::otlp::Ingest;
 use crate::run_memory::Behind;
 
@@ -36,6 +37,8 @@ pub(super) struct Tenant {
     pub(super) behind: Arc<Behind>,
     /// What agents remember, once somebody asks.
     memory: Mutex<Option<Memory>>,
+    /// What makes vectors of what is brought without, once there is something.
+    embedder: Mutex<Option<Arc<EmbedderHere>>>,
 }
 
 /// Runs that are added to, and when frames began. Locked after the databases, never before them, and never while anything is compressed.
@@ -57,8 +60,20 @@ impl Tenant {
     ) -> Self {
         let name = name.to_owned();
         let ingest = Ingest::new(space.clone());
-        let (streams, added, proxy_begins, memory) = Default::default();
-        Self { name, space, databases, streams, added, open_frames, proxy_begins, ingest, behind, memory }
+        let (streams, added, proxy_begins, memory, embedder) = Default::default();
+        Self {
+            name,
+            space,
+            databases,
+            streams,
+            added,
+            open_frames,
+            proxy_begins,
+            ingest,
+            behind,
+            memory,
+            embedder,
+        }
     }
 
     /// What agents remember: one for all, since of those that change an entry each waits for the other. What it has written is on disk.
@@ -70,6 +85,18 @@ impl Tenant {
         match &*memory {
             Some(memory) => Ok(memory.clone()),
             None => Ok(memory.insert(self.space.memory()?.on_disk()).clone()),
+        }
+    }
+
+    /// What makes vectors of what is brought without.
+    ///
+    /// # Errors
+    /// As [`EmbedderHere::of_environment`].
+    pub(super) fn embedder(&self) -> annals::Result<Arc<EmbedderHere>> {
+        let mut embedder = self.embedder.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*embedder {
+            Some(embedder) => Ok(embedder.clone()),
+            None => Ok(embedder.insert(Arc::new(EmbedderHere::of_environment(Some(&self.space))?)).clone()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What has to be known of an embedder over HTTP.
 
-use annals::memory::THRESHOLD;
+use annals::memory::{THRESHOLD, Words};
 use annals::{Error, ErrorKind, Result};
 use reqwest::Url;
 
@@ -139,6 +139,11 @@ impl EmbeddingsOptions {
         let id = self.id();
         if self.model.is_empty() || id.len() > ID_BYTES_MAX {
             return Err(invalid(format!("an embedder's name has 1 to {ID_BYTES_MAX} bytes")));
+        }
+        if id == Words::ID {
+            return Err(invalid(format!(
+                "{id:?} is the embedder that is built in, and not to be had over HTTP"
+            )));
         }
         if self.dimensions == Some(0) || self.batch_texts == 0 || self.attempts == 0 {
             return Err(invalid("an embedder's dimensions, texts of a request and attempts are at least 1"));

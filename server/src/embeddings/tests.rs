@@ -331,6 +331,7 @@ fn options_that_cannot_be_are_refused() {
         (EmbeddingsOptions { batch_texts: 0, ..options("http://localhost") }, "at least 1"),
         (EmbeddingsOptions { attempts: 0, ..options("http://localhost") }, "at least 1"),
         (EmbeddingsOptions { threshold: f32::NAN, ..options("http://localhost") }, "threshold"),
+        (EmbeddingsOptions { model: "annals-words-1".into(), ..options("http://localhost") }, "built in"),
         (EmbeddingsOptions { model: "m".repeat(300), ..options("http://localhost") }, "256 bytes"),
     ] {
         let refused = Embeddings::new(options, None).unwrap_err();

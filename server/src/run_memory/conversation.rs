@@ -1,7 +1,10 @@
 //! What the calls of a run said, one after the other.
 
+use annals::memory::Memory;
 use annals::{Component, RecordedFrame};
+use memchr::memmem;
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::snapshot::{Snapshot, ToolCall, arguments, preview};
@@ -15,8 +18,13 @@ const TOOL_CALLS_MAX: usize = 4096;
 const DECISIONS_MAX: usize = 4096;
 /// Bytes of all decisions together.
 const DECISIONS_BYTES_MAX: usize = 16 << 20;
+/// Bytes of texts that tell of what is remembered.
+const TELLINGS_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a result that are looked at.
 const RESULT_BYTES_MAX: usize = 4 << 10;
+
+/// What stands in every text that tells of what is remembered, however its JSON is escaped.
+const TELLING: &[u8] = b"[Past run ";
 
 /// A run as far as it was looked at.
 #[derive(Debug, Default)]
@@ -25,6 +33,8 @@ pub(super) struct Conversation {
     decisions_bytes: usize,
     /// Calls whose result has not come: where they stand, and their ids.
     waiting: Vec<(usize, String)>,
+    /// Texts in the requests that tell of what is remembered.
+    tellings: Vec<String>,
     /// When the run began: what a fork shares, or had answered from its parent, was asked before that.
     run_began_ns: u64,
     /// From the first request to the end of the last answer: of calls before the run began, and since.
@@ -99,10 +109,11 @@ impl Conversation {
 
     /// What a request brings: the question, and what tools gave.
     fn asked(&mut self, api: &Api, encoding: Option<&str>, body: &[u8]) {
+        let body = decode(encoding, body, DECODED_BYTES_MAX);
+        self.told(&body.bytes);
         if !self.snapshot.query.is_empty() && self.waiting.is_empty() {
             return;
         }
-        let body = decode(encoding, body, DECODED_BYTES_MAX);
         if self.snapshot.query.is_empty() {
             self.snapshot.query = question(api, &body.bytes, TEXT_BYTES_MAX).unwrap_or_default();
         }
@@ -123,6 +134,29 @@ impl Conversation {
                     call.result_preview = preview(&result.text);
                     call.errored = result.failed;
                 }
+            }
+        }
+    }
+
+    /// Keeps the texts of a request that tell of what is remembered, each once.
+    fn told(&mut self, body: &[u8]) {
+        // Nearly no request has any.
+        if memmem::find(body, TELLING).is_none() {
+            return;
+        }
+        let Ok(body) = serde_json::from_slice::<Value>(body) else { return };
+        let mut waiting = vec![&body];
+        while let Some(value) = waiting.pop() {
+            match value {
+                Value::Array(items) => waiting.extend(items),
+                Value::Object(members) => waiting.extend(members.values()),
+                Value::String(text) if Memory::may_tell(text) && !self.tellings.contains(text) => {
+                    let bytes: usize = self.tellings.iter().map(String::len).sum();
+                    if bytes + text.len() <= TELLINGS_BYTES_MAX {
+                        self.tellings.push(text.clone());
+                    }
+                }
+                _ => {}
             }
         }
     }
@@ -148,14 +182,14 @@ impl Conversation {
         }
     }
 
-    /// What it came to; `None` without a question or without an answer.
-    pub(super) fn finish(mut self) -> Option<Snapshot> {
+    /// What it came to, and the texts that told it of what is remembered; `None` without a question or without an answer.
+    pub(super) fn finish(mut self) -> Option<(Snapshot, Vec<String>)> {
         let snapshot = &mut self.snapshot;
         if snapshot.query.is_empty() || snapshot.final_content.is_empty() {
             return None;
         }
         let ns = self.spans.iter().flatten().map(|(first, last)| last.saturating_sub(*first)).sum::<u64>();
         snapshot.duration_ms = ns / 1_000_000;
-        Some(self.snapshot)
+        Some((self.snapshot, self.tellings))
     }
 }

@@ -1,12 +1,15 @@
 //! A run, remembered.
 
-use annals::memory::{Identity, Words};
+use std::collections::BTreeSet;
+
+use annals::memory::Identity;
 use annals::{ErrorKind, Namespace, RunReader, RunUid, Status};
 use serde_json::{Map, Value, json};
 
 use super::conversation::Conversation;
 use super::snapshot::Snapshot;
 use super::whose::{Whose, whose};
+use crate::embeddings::EmbedderHere;
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,30 +60,38 @@ fn entered(
             return Ok(Remembered::Nothing(why));
         }
     };
-    let Some(snapshot) = snapshot_of(reader)? else {
+    let Some((snapshot, tellings)) = snapshot_of(reader)? else {
         return Ok(Remembered::Nothing("it has no question, or no answer"));
     };
     let (memory, id) = (space.memory()?, format!("run-{}", info.name));
     let mut metadata = json!({ "run": info.name, "status": status.name() });
-    if is_new && snapshot.tool_calls.is_empty() {
+    if snapshot.tool_calls.is_empty() {
+        // What its requests tell of, whoever recalled that; and what it was told by a door of ours and did not pass on word for word.
+        let mut told = BTreeSet::new();
+        for text in &tellings {
+            told.extend(memory.told_in(&identity, text)?);
+        }
+        if is_new {
+            told.extend(memory.told_of_late(&identity)?);
+        }
         // Not from what it was remembered as before.
-        let own = format!("{}/{id}", identity.name());
-        let told: Vec<_> = memory.told_of_late(&identity)?.into_iter().filter(|id| *id != own).collect();
+        told.remove(&format!("{}/{id}", identity.name()));
         if !told.is_empty() {
+            let told: Vec<String> = told.into_iter().collect();
             metadata["derivedFrom"] = told.into();
         }
     }
     let span_ns = snapshot.duration_ms.saturating_mul(1_000_000);
     let ended_ms = info.ended_ns.unwrap_or_else(|| info.started_ns.saturating_add(span_ns)) / 1_000_000;
     let entry = entry(&id, &identity, &metadata, ended_ms, &json_of(&snapshot)?);
-    memory.remember_with(info.uid, &identity, &entry, &Words)?;
+    memory.remember_with(info.uid, &identity, &entry, &EmbedderHere::of_environment(Some(space))?)?;
     Ok(Remembered::As(identity, id))
 }
 
 /// What a run came to, as JSON.
 #[cfg(test)]
 pub(super) fn snapshot_json(reader: &RunReader) -> annals::Result<Option<String>> {
-    snapshot_of(reader)?.as_ref().map(json_of).transpose()
+    snapshot_of(reader)?.map(|(snapshot, _)| json_of(&snapshot)).transpose()
 }
 
 fn json_of(snapshot: &Snapshot) -> annals::Result<String> {
@@ -88,8 +99,8 @@ fn json_of(snapshot: &Snapshot) -> annals::Result<String> {
         .map_err(|error| annals::Error::new(ErrorKind::Bug, format!("a snapshot cannot be written: {error}")))
 }
 
-/// What a run came to.
-fn snapshot_of(reader: &RunReader) -> annals::Result<Option<Snapshot>> {
+/// What a run came to, and what it was told of earlier ones.
+fn snapshot_of(reader: &RunReader) -> annals::Result<Option<(Snapshot, Vec<String>)>> {
     // What is read was checked when it was stored, and is looked at, not served.
     let reader = reader.unverified();
     let mut conversation = Conversation::of_run(reader.info().started_ns);

@@ -337,6 +337,36 @@ fn a_run_that_only_answers_from_what_it_was_told_says_so() {
     assert_eq!(hits, [("run-monday".to_owned(), Vec::new()), ("run-friday".to_owned(), derived)]);
 }
 
+/// Whoever recalls by the command line, or for another identity, tells nobody here: the prompt does.
+#[test]
+fn a_run_whose_requests_tell_of_an_earlier_one_answers_from_it() {
+    let bench = bench();
+    let lending = |conversation: &'static str| [("tenant", "lending"), ("conversation", conversation)];
+    let spec = |name: &str, of: [(&str, &str); 2]| {
+        of.iter().fold(RunSpec::new(name), |spec, (key, value)| spec.tag(*key, *value))
+    };
+    bench.recorded(spec("monday", lending("app-42")), chat());
+    remember_run(&bench.space, "monday").unwrap();
+    let memory = bench.space.memory().unwrap();
+    let why = "Why was application #42 rejected?";
+    let asking = Identity { tenant: Some("lending".into()), ..Identity::default() };
+    let hits = memory.recall(&asking, why, &Words, &Wanted { across: true, ..Wanted::default() }).unwrap();
+    let text = annals::memory::told(&hits, annals::memory::Projection::Commits, None);
+    let request =
+        json!({ "messages": [{ "role": "system", "content": text }, { "role": "user", "content": why }] });
+    let answer = r#"{"choices":[{"message":{"role":"assistant","content":"The score was too low."}}]}"#;
+    // Python escapes what is not ASCII; others do not.
+    let escaped = request.to_string().replace('\u{b7}', "\\u00b7");
+    for (name, request) in [("plain", &request.to_string()), ("escaped", &escaped)] {
+        bench.recorded(spec(name, lending("friday")), vec![exchange(0, CHAT, JSON, request, answer)]);
+        // Also when it is remembered long afterwards.
+        remember_run(&bench.space, name).unwrap();
+        let friday = Identity { conversation: Some("friday".into()), ..asking.clone() };
+        let entry = memory.get(&friday, &format!("run-{name}")).unwrap().unwrap();
+        assert_eq!(entry.derived_from, ["lending/_/app-42/run-monday"], "{name}");
+    }
+}
+
 #[test]
 fn an_entry_says_which_run_it_is_of_and_when_that_ended_and_is_found_by_its_question() {
     let bench = bench();

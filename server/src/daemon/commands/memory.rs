@@ -3,7 +3,7 @@
 //! The engine's memory ([`annals::memory`]) with its words: whose it is stands in the options TENANT, PRINCIPAL and CONVERSATION of every command, of which what is
 //! not given is one of its own. All of it is of the connection's namespace. A redacted reader is refused: an entry is what was said, and a search would tell of it.
 
-use annals::memory::{Embedder, Hit, Identity, Keep, Projection, Wanted, Words, told};
+use annals::memory::{Embedder, Hit, Identity, Keep, Projection, Wanted, told};
 
 use super::parse::{field, integer_of, is, number, shown, syntax};
 use super::snapshots::numbers;
@@ -30,8 +30,8 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             -2,
             WRITE,
             "Keeps entries (JSON, with an id and a value), all of them or none, in the place of what has their ids, and returns the ids. With EMBED each by itself: an entry without a \
-             vector gets one of its query by the embedder that is built in, and a run's snapshot alone becomes the entry of its conversation's next turn. Another namespace than this connection's is for connections by a Unix socket.",
-            "entry [entry ...] [EMBED] [NAMESPACE namespace] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
+             vector gets one of its query by the embedder of this daemon, and a run's snapshot alone becomes the entry of its conversation's next turn; EMBEDDER says which embedder that has to be. Another namespace than this connection's is for connections by a Unix socket.",
+            "entry [entry ...] [EMBED] [EMBEDDER embedder] [NAMESPACE namespace] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
             put,
         ),
         about(
@@ -67,7 +67,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             -1,
             READ,
             "Returns the entries that are nearest, the nearest first, of those that reach the least score; none where none does. Asked by a vector (f32 in little-endian bytes, or a JSON array) \
-             they are 10 at most of 0.7 at least, and the embedder that made the vector, where it is named, has to be theirs; asked by a question, which the built-in embedder makes a vector of, 1 by that one's \
+             they are 10 at most of 0.7 at least, and the embedder that made the vector, where it is named, has to be theirs; asked by a question, which this daemon's embedder makes a vector of, 1 by that one's \
              threshold. With ACROSS also those of the tenant's other principals and conversations. With PROJECTION or BUDGET (tokens of four UTF-16 units) also the text that a model is given.",
             "FP32 vector|VECTOR array|QUESTION text [EMBEDDER embedder] [K count] [MINSCORE score] [TIERS tiers] [ACROSS] [PROJECTION decisions|commits|narrative|full] [BUDGET tokens] \
              [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
@@ -130,26 +130,32 @@ const fn about(
 fn put(call: &mut Call<'_, '_>) -> Outcome {
     let count = call.rest(1).iter().take_while(|word| !is_option(word)).count();
     let (entries, mut embeds, mut namespace) = (call.rest(1).get(..count).unwrap_or_default(), false, None);
+    let mut embedder = None;
     let identity = options(call, 1 + count, &mut |option, next| {
         if is(option, "EMBED") && !embeds {
             embeds = true;
         } else if is(option, "NAMESPACE") && namespace.is_none() {
             namespace = Some(text(next()?)?);
+        } else if is(option, "EMBEDDER") && embedder.is_none() {
+            embedder = Some(text(next()?)?);
         } else {
             return Ok(false);
         }
         Ok(true)
     })?;
     let entries: Vec<&str> = entries.iter().map(|entry| text(entry)).collect::<Result<_, _>>()?;
-    let memory = match namespace.filter(|name| *name != call.tenant.name) {
-        None => call.tenant.memory()?,
-        Some(name) if call.session.local => call.daemon.tenant(name)?.memory()?,
+    let tenant = match namespace.filter(|name| *name != call.tenant.name) {
+        None => call.tenant.clone(),
+        Some(name) if call.session.local => call.daemon.tenant(name)?,
         Some(_) => return Err("NOPERM another namespace is for connections by a Unix socket".into()),
     };
+    let memory = tenant.memory()?;
     let ids: Vec<String> = if embeds {
-        let each = entries.iter().map(|entry| {
-            remember(&memory, &identity, entry, embedder(), &Keep::default()).map(|entry| entry.id)
-        });
+        let with = tenant.embedder()?;
+        of_embedder(embedder, with.id(), "a memory")?;
+        let each = entries
+            .iter()
+            .map(|entry| remember(&memory, &identity, entry, &*with, &Keep::default()).map(|entry| entry.id));
         each.collect::<annals::Result<_>>()?
     } else {
         memory.put_many(&identity, &entries)?;
@@ -169,7 +175,9 @@ fn id_of(entry: &str) -> String {
 
 /// Whether an entry cannot be meant: those begin with a brace.
 fn is_option(word: &[u8]) -> bool {
-    ["EMBED", "NAMESPACE", "TENANT", "PRINCIPAL", "CONVERSATION"].iter().any(|option| is(word, option))
+    ["EMBED", "EMBEDDER", "NAMESPACE", "TENANT", "PRINCIPAL", "CONVERSATION"]
+        .iter()
+        .any(|option| is(word, option))
 }
 
 fn put_if(call: &mut Call<'_, '_>) -> Outcome {
@@ -258,14 +266,9 @@ fn search(call: &mut Call<'_, '_>) -> Outcome {
         None => return Err("ERR what is searched for is FP32 vector, VECTOR array or QUESTION text".into()),
         Some(Asked::Vector(vector)) => memory.search(&identity, &vector, &wanted)?,
         Some(Asked::Question(question)) => {
-            let with = embedder();
-            if let Some(id) = embedder_id.filter(|id| *id != with.id()) {
-                let own = with.id();
-                return Err(Refusal(format!(
-                    "ERR a question is made a vector of by {own:?} here, not by {id:?}: bring its vector"
-                )));
-            }
-            memory.recall(&identity, question, with, &Wanted { k: k.unwrap_or(1), ..wanted })?
+            let with = call.tenant.embedder()?;
+            of_embedder(embedder_id, with.id(), "a question")?;
+            memory.recall(&identity, question, &*with, &Wanted { k: k.unwrap_or(1), ..wanted })?
         }
     };
     let text = (projection.is_some() || budget.is_some())
@@ -333,9 +336,14 @@ fn seen(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::Boolean(call.tenant.memory()?.seen(&identity, signature)?))
 }
 
-/// What makes vectors of what is brought without.
-fn embedder() -> &'static dyn Embedder {
-    &Words
+/// Refuses what is to be made a vector of by another embedder than this daemon's.
+fn of_embedder(wanted: Option<&str>, own: &str, what: &str) -> Result<(), Refusal> {
+    match wanted.filter(|wanted| *wanted != own) {
+        None => Ok(()),
+        Some(other) => Err(Refusal(format!(
+            "ERR {what} is made a vector of by {own:?} here, not by {other:?}: bring its vector"
+        ))),
+    }
 }
 
 fn needs(call: &Call<'_, '_>, right: Rights, what: &str) -> Result<(), Refusal> {

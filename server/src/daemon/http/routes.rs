@@ -417,9 +417,16 @@ pub(super) const ROUTES: &[Route] = &[
         "/v1/memory/entries",
         "putMemories",
         "mem.put",
-        &[Field("entries", Jsons), Opt("embed", "EMBED", Flag), TENANT, PRINCIPAL, CONVERSATION],
+        &[
+            Field("entries", Jsons),
+            Opt("embed", "EMBED", Flag),
+            Opt("embedder", "EMBEDDER", Text),
+            TENANT,
+            PRINCIPAL,
+            CONVERSATION,
+        ],
         Gives::Named("ids", Schema::Texts),
-        "Keeps entries (an id and a value, as agentfootprint's `MemoryEntry`), all or none, in the place of what has their ids. With `embed` each by itself: one without a vector gets one of its query by the built-in embedder, and a run's snapshot alone becomes its conversation's next entry.",
+        "Keeps entries (an id and a value, as agentfootprint's `MemoryEntry`), all or none, in the place of what has their ids. With `embed` each by itself: one without a vector gets one of its query by this daemon's embedder, and a run's snapshot alone becomes its conversation's next entry; `embedder` says which embedder that has to be.",
     ),
     route(
         Get,

@@ -1,0 +1,95 @@
+//! `annals remember`, `annals recall` and recordings with an embedder over HTTP, which the environment names.
+
+use crate::upstream::Upstream;
+use crate::{Bench, Done};
+
+const LOAN: &str =
+    r##"{"query":"Should we approve loan #42? Credit: 580.","finalContent":"Application #42: REJECTED."}"##;
+const WHY: &str = "Should we approve loan #42?";
+
+impl Bench {
+    /// A command line with the embedder of this name, at this address.
+    fn with_embedder(&self, url: &str, model: &str, line: &[&str]) -> Done {
+        let mut command = self.command(line);
+        command.env("ANNALS_EMBEDDINGS_URL", format!("{url}/v1")).env("ANNALS_EMBEDDINGS_MODEL", model);
+        Done::of(command.stdin(std::process::Stdio::null()).output().unwrap())
+    }
+}
+
+#[test]
+fn what_an_embedder_over_http_keeps_is_found_by_it_and_by_no_other() {
+    let (bench, far) = (Bench::new(), Upstream::start());
+    bench.write("loan.json", LOAN);
+    let remember = ["remember", "loan.json", "--tenant", "far"];
+    let recall = ["recall", WHY, "--tenant", "far"];
+    assert_eq!(bench.with_embedder(&far.url, "letters", &remember).text(), "remembered snap-1 in far/_/_\n");
+    assert_eq!(far.asked(), 1);
+    let told = bench.with_embedder(&far.url, "letters", &recall).text();
+    assert!(
+        told.starts_with("[Past run \u{b7} query: \"Should we approve loan #42? Credit: 580.\""),
+        "{told}"
+    );
+    let entry = bench.run("scan --keyspace annals.memory --json").json().remove(0)["value"].to_string();
+    assert!(entry.contains(r#"\"embeddingModel\":\"letters\""#), "{entry}");
+    // What is not near enough is not told: its threshold is 0.7.
+    assert_eq!(bench.with_embedder(&far.url, "letters", &["recall", "ZZZZ", "--tenant", "far"]).text(), "");
+    // The same text is paid for once.
+    let before = far.asked();
+    bench.with_embedder(&far.url, "letters", &remember).ok();
+    assert_eq!(far.asked(), before);
+
+    // Whoever asks by another is told both.
+    let both = |refused: String, one: &str, other: &str| {
+        for name in [one, other] {
+            assert!(refused.contains(&format!("{name:?}")), "{refused}");
+        }
+    };
+    both(bench.run_args(recall).failed(1), "annals-words-1", "letters");
+    both(bench.with_embedder(&far.url, "other", &recall).failed(1), "other", "letters");
+    bench.run("remember loan.json --tenant near").ok();
+    let near = ["recall", WHY, "--tenant", "near"];
+    both(bench.with_embedder(&far.url, "letters", &near).failed(1), "letters", "annals-words-1");
+    assert_ne!(bench.run_args(near).text(), "");
+
+    // A daemon makes vectors by its own environment, and says so.
+    let daemon = bench.serve(&[]);
+    let refused = bench.with_embedder(&far.url, "letters", &remember).failed(1);
+    assert!(!refused.contains("ERR"), "{refused}");
+    both(refused, "annals-words-1", "letters");
+    daemon.signal("-TERM");
+    assert_eq!(daemon.ended().0, Some(0));
+}
+
+#[test]
+fn a_recording_is_remembered_by_the_embedder_that_the_environment_names() {
+    let (bench, far) = (Bench::new(), Upstream::start());
+    let agent = crate::record::agent();
+    let mut command =
+        bench.command(["record", "--upstream", &far.url, "--", "python3", "-B", &agent, "loan"]);
+    command.env("OPENAI_API_KEY", "sk-x").env_remove("OPENAI_BASE_URL");
+    command.env("ANNALS_EMBEDDINGS_URL", format!("{}/v1", far.url)).env("ANNALS_EMBEDDINGS_MODEL", "letters");
+    let done = Done::of(command.stdin(std::process::Stdio::null()).output().unwrap());
+    assert!(done.code == 0 && !done.stderr.contains("NOT REMEMBERED"), "{done:?}");
+    let told = bench.with_embedder(&far.url, "letters", &["recall", WHY]).text();
+    assert!(told.contains("Final answer: Application #42: REJECTED."), "{told}");
+    let refused = bench.run_args(["recall", WHY]).failed(1);
+    assert!(refused.contains("\"letters\"") && refused.contains("\"annals-words-1\""), "{refused}");
+}
+
+#[test]
+fn an_embedder_that_is_half_named_or_none_is_refused_and_nothing_is_kept() {
+    let bench = Bench::new();
+    bench.run("init").ok();
+    bench.write("loan.json", LOAN);
+    for (url, model, why) in [
+        ("http://127.0.0.1:1", "", "ANNALS_EMBEDDINGS_MODEL is not set"),
+        ("ftp://127.0.0.1", "m", "only http and https are"),
+        ("http://127.0.0.1:1", "annals-words-1", "built in"),
+    ] {
+        for line in [&["remember", "loan.json"][..], &["recall", WHY]] {
+            let refused = bench.with_embedder(url, model, line).failed(1);
+            assert!(refused.contains(why), "{line:?}: {refused}");
+        }
+    }
+    assert_eq!(bench.run("scan --keyspace annals.memory").text(), "");
+}
