@@ -8,15 +8,21 @@
 //! The walk compares codes; whoever walks looks again at what it gives. Positions out of bounds, which no file that was
 //! written has, are passed over.
 //!
+//! Building is `build`'s.
+//!
 //! Left out: a graph for few vectors, which are scanned as fast.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
+use roaring::RoaringBitmap;
+
 use crate::log::open::Damage;
 use crate::vector::kernel::soon;
+use crate::vector::merged::Merged;
 use crate::vector::quantise::{Coded, near};
 use crate::vector::segment::Segment;
+use crate::vector::stopped::Tried;
 use crate::vector::writer::GraphBytes;
 
 /// Vectors of a file that are worth a graph.
@@ -47,8 +53,14 @@ impl Ord for Near {
 }
 
 /// About the `width` vectors of a file that are nearest to a query by their codes, in any order; each with its score by
-/// codes. The file has a graph.
-pub(super) fn walk(segment: &Segment, query: &Coded, width: usize) -> Result<Vec<Near>, Damage> {
+/// codes. Where only some are asked for, it walks past the others until nothing further away could be among the nearest.
+/// The file has a graph.
+pub(super) fn walk(
+    segment: &Segment,
+    query: &Coded,
+    width: usize,
+    among: Option<&RoaringBitmap>,
+) -> Result<Vec<Near>, Damage> {
     let count = segment.header.count;
     let scales = segment.scales()?;
     let look = |at: u32| -> Result<Near, Damage> {
@@ -64,7 +76,8 @@ pub(super) fn walk(segment: &Segment, query: &Coded, width: usize) -> Result<Vec
             for at in level.neighbours(best.at).filter(|at| *at < count) {
                 nearer = nearer.max(look(at)?);
             }
-            if nearer.score <= best.score {
+            // Strictly nearer each time, whatever numbers a file claims: so it ends.
+            if nearer <= best {
                 break;
             }
             best = nearer;
@@ -80,7 +93,9 @@ pub(super) fn walk(segment: &Segment, query: &Coded, width: usize) -> Result<Vec
     first_time(best.at);
     let mut fresh = Vec::new();
     let mut open = BinaryHeap::from([best]);
-    let mut found = BinaryHeap::from([Reverse(best)]);
+    let counts = |at: u32| among.is_none_or(|among| among.contains(at));
+    let mut found: BinaryHeap<Reverse<Near>> =
+        Some(Reverse(best)).into_iter().filter(|best| counts(best.0.at)).collect();
     while let Some(next) = open.pop() {
         if found.len() >= width && found.peek().is_some_and(|Reverse(worst)| next.score < worst.score) {
             break;
@@ -100,6 +115,9 @@ pub(super) fn walk(segment: &Segment, query: &Coded, width: usize) -> Result<Vec
             let near = look(at)?;
             if found.len() < width || found.peek().is_some_and(|Reverse(worst)| near.score > worst.score) {
                 open.push(near);
+                if !counts(at) {
+                    continue;
+                }
                 found.push(Reverse(near));
                 if found.len() > width {
                     found.pop();
@@ -142,108 +160,17 @@ impl<'a> Upper<'a> {
 
 /// The graph of these vectors; `None` where they are too few, where this program is built without hnsw_rs, or once
 /// `stop` says so.
-pub(super) fn build(vectors: &[Coded], stop: &dyn Fn() -> bool) -> Option<GraphBytes> {
+pub(super) fn build(vectors: &Merged<'_>, stop: &dyn Fn() -> bool) -> Tried<Option<GraphBytes>> {
     if vectors.len() < GRAPH_ROWS_MIN {
-        return None;
+        return Ok(None);
     }
     of_any_size(vectors, stop)
 }
 
 #[cfg(not(feature = "graphs"))]
-fn of_any_size(_: &[Coded], _: &dyn Fn() -> bool) -> Option<GraphBytes> {
-    None
+fn of_any_size(_: &Merged<'_>, _: &dyn Fn() -> bool) -> Tried<Option<GraphBytes>> {
+    Ok(None)
 }
 
 #[cfg(feature = "graphs")]
-use built::of_any_size;
-
-#[cfg(feature = "graphs")]
-mod built {
-    use hnsw_rs::anndists::dist::distances::Distance;
-    use hnsw_rs::hnsw::Hnsw;
-
-    use super::NONE;
-    use crate::vector::quantise::{Coded, near};
-    use crate::vector::writer::GraphBytes;
-
-    /// Neighbours of a vector in an upper level; in the lowest it has twice as many.
-    const NEIGHBOURS: usize = 16;
-    /// Candidates that are looked at for each vector.
-    const BREADTH: usize = 100;
-    /// Levels at most.
-    const LEVELS_MAX: usize = 16;
-    /// Bytes of a scale, behind the codes.
-    const SCALE_BYTES: usize = 4;
-
-    /// How far directions are apart by their codes, as a walk sees them.
-    struct Apart;
-
-    impl Distance<i8> for Apart {
-        fn eval(&self, a: &[i8], b: &[i8]) -> f32 {
-            (1.0 - near(split(a), split(b))).max(0.0)
-        }
-    }
-
-    fn split(row: &[i8]) -> (&[i8], f32) {
-        match row.split_last_chunk::<SCALE_BYTES>() {
-            Some((codes, scale)) => (codes, f32::from_le_bytes(scale.map(|byte| byte as u8))),
-            None => (row, 0.0),
-        }
-    }
-
-    pub(super) fn of_any_size(vectors: &[Coded], stop: &dyn Fn() -> bool) -> Option<GraphBytes> {
-        let graph = Hnsw::<i8, Apart>::new(NEIGHBOURS, vectors.len(), LEVELS_MAX, BREADTH, Apart);
-        let mut row = Vec::new();
-        for (at, coded) in vectors.iter().enumerate() {
-            if stop() {
-                return None;
-            }
-            row.clear();
-            row.extend_from_slice(&coded.codes);
-            row.extend(coded.scale.to_le_bytes().map(|byte| byte as i8));
-            graph.insert((&row, at));
-        }
-        // By vector, its neighbours in each of its levels.
-        let mut lists: Vec<Vec<Vec<u32>>> = vec![Vec::new(); vectors.len()];
-        let points = graph.get_point_indexation();
-        let levels = usize::from(points.get_max_level_observed());
-        let mut entry = None;
-        for level in 0..=levels {
-            for point in points.get_layer_iterator(level) {
-                let at = point.get_origin_id();
-                if level == levels {
-                    entry.get_or_insert(at as u32);
-                }
-                let near = point.get_neighborhood_id();
-                let near = near
-                    .iter()
-                    .take(level + 1)
-                    .map(|level| level.iter().map(|near| near.d_id as u32).collect());
-                *lists.get_mut(at)? = near.collect();
-            }
-        }
-        let widest = |from: usize, to: usize| {
-            let all = lists.iter().flat_map(|levels| levels.iter().take(to).skip(from));
-            all.map(Vec::len).max().unwrap_or(0).max(1)
-        };
-        let slots = (widest(0, 1), widest(1, usize::MAX));
-        let mut lowest = Vec::with_capacity(vectors.len() * slots.0 * 4);
-        for levels in &lists {
-            put(levels.first().map_or(&[], Vec::as_slice), slots.0, &mut lowest);
-        }
-        let mut upper = Vec::new();
-        for level in 1..=levels {
-            let there = || lists.iter().enumerate().filter(|(_, levels)| levels.len() > level);
-            upper.extend_from_slice(&(there().count() as u32).to_le_bytes());
-            there().for_each(|(at, _)| upper.extend_from_slice(&(at as u32).to_le_bytes()));
-            there().for_each(|(_, levels)| put(&levels[level], slots.1, &mut upper));
-        }
-        let slots = (slots.0 as u32, slots.1 as u32);
-        Some(GraphBytes { slots, levels: levels as u32, entry: entry?, lowest, upper })
-    }
-
-    fn put(neighbours: &[u32], slots: usize, out: &mut Vec<u8>) {
-        let rest = std::iter::repeat_n(&NONE, slots - neighbours.len().min(slots));
-        neighbours.iter().take(slots).chain(rest).for_each(|at| out.extend_from_slice(&at.to_le_bytes()));
-    }
-}
+use crate::vector::build::of_any_size;
