@@ -12,6 +12,7 @@
 //!
 //! Left out: a graph for few vectors, which are scanned as fast.
 
+use std::borrow::Cow;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
@@ -27,6 +28,9 @@ use crate::vector::writer::GraphBytes;
 
 /// Vectors of a file that are worth a graph.
 pub(super) const GRAPH_ROWS_MIN: usize = 20_000;
+/// Nearest ones with which a walk goes on from one upper level to the next: with one alone it ends in the wrong cluster, where
+/// vectors are clustered and the clusters equally far from each other.
+const UPPER_WIDTH: usize = 32;
 /// No neighbour.
 #[cfg(any(test, feature = "graphs"))]
 pub(super) const NONE: u32 = u32::MAX;
@@ -61,71 +65,101 @@ pub(super) fn walk(
     width: usize,
     among: Option<&RoaringBitmap>,
 ) -> Result<Vec<Near>, Damage> {
-    let count = segment.header.count;
-    let scales = segment.scales()?;
-    let look = |at: u32| -> Result<Near, Damage> {
-        let row = segment.codes(at as usize..at as usize + 1)?;
-        let scale = scales.get(3 * at as usize + 1).copied().unwrap_or(0.0);
-        Ok(Near { score: near((&query.codes, query.scale), (row, scale)), at })
-    };
-    let mut best = look(segment.header.entry)?;
+    let mut walk = Walk::new(segment, query)?;
+    let mut found = vec![walk.look(segment.header.entry)?];
     let upper = Upper::parse(segment.upper()?, segment.header.levels, segment.header.slots.1);
     for level in upper.iter().rev() {
-        loop {
-            let mut nearer = best;
-            for at in level.neighbours(best.at).filter(|at| *at < count) {
-                nearer = nearer.max(look(at)?);
-            }
-            // Strictly nearer each time, whatever numbers a file claims: so it ends.
-            if nearer <= best {
-                break;
-            }
-            best = nearer;
-        }
+        let neighbours = |at| Ok(level.neighbours(at));
+        found = walk.level(&found, UPPER_WIDTH.min(width), &neighbours, &|_| true)?;
     }
-    let mut seen = vec![0u64; (count as usize).div_ceil(64)];
-    let mut first_time = |at: u32| {
-        let (word, bit) = (&mut seen[at as usize / 64], 1u64 << (at % 64));
+    let counts = |at: u32| among.is_none_or(|among| among.contains(at));
+    walk.level(&found, width, &|at| segment.slots(at as usize), &counts)
+}
+
+/// One walk, on one level after another.
+struct Walk<'a> {
+    segment: &'a Segment,
+    query: &'a Coded,
+    scales: Cow<'a, [f32]>,
+    /// A bit for each vector that was looked at on this level.
+    seen: Vec<u64>,
+    fresh: Vec<u32>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(segment: &'a Segment, query: &'a Coded) -> Result<Self, Damage> {
+        let seen = vec![0; segment.len().div_ceil(64)];
+        Ok(Self { segment, query, scales: segment.scales()?, seen, fresh: Vec::new() })
+    }
+
+    fn look(&self, at: u32) -> Result<Near, Damage> {
+        let row = self.segment.codes(at as usize..at as usize + 1)?;
+        let scale = self.scales.get(3 * at as usize + 1).copied().unwrap_or(0.0);
+        Ok(Near { score: near((&self.query.codes, self.query.scale), (row, scale)), at })
+    }
+
+    fn first_time(&mut self, at: u32) -> bool {
+        let (Some(word), bit) = (self.seen.get_mut(at as usize / 64), 1u64 << (at % 64)) else {
+            return false;
+        };
         let first = *word & bit == 0;
         *word |= bit;
         first
-    };
-    first_time(best.at);
-    let mut fresh = Vec::new();
-    let mut open = BinaryHeap::from([best]);
-    let counts = |at: u32| among.is_none_or(|among| among.contains(at));
-    let mut found: BinaryHeap<Reverse<Near>> =
-        Some(Reverse(best)).into_iter().filter(|best| counts(best.0.at)).collect();
-    while let Some(next) = open.pop() {
-        if found.len() >= width && found.peek().is_some_and(|Reverse(worst)| next.score < worst.score) {
-            break;
+    }
+
+    /// The `width` nearest of those that count, as far as edges lead to them from `start`.
+    fn level(
+        &mut self,
+        start: &[Near],
+        width: usize,
+        neighbours: &dyn Fn(u32) -> Result<&'a [[u8; 4]], Damage>,
+        counts: &dyn Fn(u32) -> bool,
+    ) -> Result<Vec<Near>, Damage> {
+        let count = self.segment.header.count;
+        self.seen.fill(0);
+        let mut open = BinaryHeap::with_capacity(2 * width.min(count as usize));
+        let mut found = BinaryHeap::with_capacity(1 + width.min(count as usize));
+        for near in start {
+            self.first_time(near.at);
+            open.push(*near);
+            if counts(near.at) {
+                found.push(Reverse(*near));
+            }
         }
-        fresh.clear();
-        for slot in segment.slots(next.at as usize)? {
-            let at = u32::from_le_bytes(*slot);
-            if at >= count {
+        while found.len() > width {
+            found.pop();
+        }
+        while let Some(next) = open.pop() {
+            if found.len() >= width && found.peek().is_some_and(|Reverse(worst)| next.score < worst.score) {
                 break;
             }
-            if first_time(at) {
-                soon(segment.codes(at as usize..at as usize + 1)?);
-                fresh.push(at);
-            }
-        }
-        for at in fresh.iter().copied() {
-            let near = look(at)?;
-            if found.len() < width || found.peek().is_some_and(|Reverse(worst)| near.score > worst.score) {
-                open.push(near);
-                if !counts(at) {
-                    continue;
+            self.fresh.clear();
+            for slot in neighbours(next.at)? {
+                let at = u32::from_le_bytes(*slot);
+                if at >= count {
+                    break;
                 }
-                found.push(Reverse(near));
-                if found.len() > width {
-                    found.pop();
+                if self.first_time(at) {
+                    soon(self.segment.codes(at as usize..at as usize + 1)?);
+                    self.fresh.push(at);
                 }
             }
+            for index in 0..self.fresh.len() {
+                let near = self.look(self.fresh[index])?;
+                if found.len() < width || found.peek().is_some_and(|Reverse(worst)| near.score > worst.score)
+                {
+                    open.push(near);
+                    if counts(near.at) {
+                        found.push(Reverse(near));
+                        if found.len() > width {
+                            found.pop();
+                        }
+                    }
+                }
+            }
         }
+        Ok(found.into_iter().map(|Reverse(near)| near).collect())
     }
-    Ok(found.into_iter().map(|Reverse(near)| near).collect())
 }
 
 /// A level above the lowest.
@@ -151,10 +185,11 @@ impl<'a> Upper<'a> {
         all
     }
 
-    fn neighbours(&self, at: u32) -> impl Iterator<Item = u32> + use<'_> {
+    /// The slots of a node; empty where it is not on this level.
+    fn neighbours(&self, at: u32) -> &'a [[u8; 4]] {
         let found = self.positions.binary_search_by_key(&at, |position| u32::from_le_bytes(*position));
         let slots = found.ok().and_then(|index| self.slots.get(index * self.width..(index + 1) * self.width));
-        slots.unwrap_or_default().iter().map(|slot| u32::from_le_bytes(*slot))
+        slots.unwrap_or_default()
     }
 }
 

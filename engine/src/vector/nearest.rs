@@ -5,6 +5,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use roaring::RoaringBitmap;
@@ -125,6 +126,8 @@ impl Best {
 const WIDTH_MIN: usize = 64;
 /// Vectors that a walk looks at for each that it gives.
 const SCAN_PART: u64 = 24;
+/// Rows of a scan after each of which only those count that may be nearer than the nearest so far.
+const SCAN_ROWS: usize = 4096;
 /// So many codes are on their way from memory while one is looked at.
 const AHEAD: usize = 8;
 /// How often a search begins again because files were given up meanwhile.
@@ -230,40 +233,51 @@ impl Looking<'_> {
             let walked = !self.wanted.exact
                 && segment.header.slots.0 > 0
                 && self.walk(&levels, part, (query, coded), among, &mut best)?;
-            if !walked {
-                let candidates = match among {
-                    Some(among) => self.scan_some(segment, part, coded, among)?,
-                    None => self.scan(segment, part, coded)?,
-                };
+            if walked {
+                continue;
+            }
+            if let Some(among) = among {
+                let candidates = self.scan_some(segment, part, coded, among)?;
+                self.take(&levels, query, candidates, &mut best)?;
+                continue;
+            }
+            for start in (0..segment.len()).step_by(SCAN_ROWS) {
+                let rows = start..segment.len().min(start + SCAN_ROWS);
+                let least =
+                    best.worst().map_or(self.wanted.min_score, |worst| worst.max(self.wanted.min_score));
+                let candidates = self.scan(segment, part, coded, rows, least)?;
                 self.take(&levels, query, candidates, &mut best)?;
             }
         }
         Ok(self.given(best)?)
     }
 
-    /// The vectors of a file that may be near enough.
+    /// Those of some vectors of a file whose score may be so much.
     fn scan(
         &self,
         segment: &Segment,
         part: usize,
         query: &Coded,
+        range: Range<usize>,
+        least: f32,
     ) -> std::result::Result<Vec<Candidate>, Damage> {
         let scales = segment.scales()?;
+        let scales = scales.get(3 * range.start..).unwrap_or_default().chunks_exact(3);
         let dimensions = segment.header.dimensions as usize;
         let slack = slack(dimensions);
-        let rows = segment.codes(0..segment.len())?.chunks_exact(dimensions);
+        let rows = segment.codes(range.clone())?.chunks_exact(dimensions);
         let mut candidates = Vec::new();
-        for (at, (row, scale)) in rows.zip(scales.chunks_exact(3)).enumerate() {
+        for (at, (row, scale)) in range.zip(rows.zip(scales)) {
             let near = near((&query.codes, query.scale), (row, scale[1]));
             let bound = near + reach(query.error, scale[2], slack);
-            if bound >= self.wanted.min_score {
+            if bound >= least {
                 candidates.push(Candidate { bound, part: part as u32, at: at as u32 });
             }
         }
         Ok(candidates)
     }
 
-    /// The same of those at some positions.
+    /// Those at some positions whose score may be enough.
     fn scan_some(
         &self,
         segment: &Segment,
