@@ -136,6 +136,8 @@ const WIDER: [usize; 5] = [10, 50, 100, 200, 400];
 const WIDTHS: [usize; 6] = [32, 64, 96, 128, 256, 512];
 /// Queries that each asks before it is the next one's turn.
 const TURN: usize = 50;
+/// Ten vectors are inserted so often beside searches: a thousand a second.
+const INSERT_EVERY: Duration = Duration::from_millis(10);
 /// Of which the median is said.
 const ROUNDS: usize = 5;
 
@@ -327,9 +329,12 @@ fn main() {
     let mut took = std::thread::scope(|scope| {
         let inserts = scope.spawn(|| {
             let mut from = count;
+            let began = Instant::now();
             while !stop.load(Ordering::Relaxed) {
                 put(&space, from, &vectors[from % (count - 10)..][..10]);
                 from += 10;
+                let due = began + INSERT_EVERY * ((from - count) / 10) as u32;
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
             }
             from - count
         });
