@@ -1,8 +1,8 @@
 //! Vectors: recall, searches a second, opening, memory, building, searches beside inserts, filters; with the feature `usearch`
-//! that beside it, on one thread, the queries of both by turns. One table, a line a figure.
+//! that beside it, on one thread, the queries of both by turns, medians of rounds. One table, a line a figure.
 //!
-//! `cargo run --release -p annals-benches --features usearch --example vectors -- [COUNT] [DIMENSIONS]`, 100,000 and 384 unless
-//! said otherwise.
+//! `cargo run --release -p annals-benches --features usearch --example vectors -- [COUNT] [DIMENSIONS] [FOLDER]`, 100,000 and 384 unless
+//! said otherwise. A folder that is given stays, with what was built in it: a second run measures that again.
 //! The vectors are clustered, as embeddings are: a centre for each hundred, and noise around it, from a seed.
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 #![expect(clippy::unwrap_used, reason = "a measurement fails by panicking")]
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use annals::{Durability, Found, History, Namespace, Options, Owner, Search, Store};
+use annals::{Among, Durability, Found, History, Namespace, Options, Owner, Search, Store};
 
 const EMBEDDER: &str = "bench";
 const QUERIES: usize = 1000;
@@ -70,18 +70,25 @@ fn processor() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
+/// The number of one of a hundred tenants, and its own.
+fn key(number: usize) -> [u8; 9] {
+    let mut key = [(number % 100) as u8; 9];
+    key[1..].copy_from_slice(&(number as u64).to_be_bytes());
+    key
+}
+
 fn put(space: &Namespace, from: usize, vectors: &[Vec<f32>]) {
     let keys = space.keyspace("k", History::Latest).unwrap();
     let mut batch = space.batch();
     for (at, vector) in vectors.iter().enumerate() {
-        batch.put_embedded(&keys, &((from + at) as u64).to_be_bytes(), "", &[(EMBEDDER, vector)]);
+        batch.put_embedded(&keys, &key(from + at), "", &[(EMBEDDER, vector)]);
     }
     batch.commit().unwrap();
 }
 
 fn number(found: &Found) -> u64 {
     match &found.owner {
-        Owner::Key { key, .. } => u64::from_be_bytes(key.as_slice().try_into().unwrap()),
+        Owner::Key { key, .. } => u64::from_be_bytes(key[1..].try_into().unwrap()),
         Owner::Snapshot { .. } => u64::MAX,
     }
 }
@@ -123,42 +130,56 @@ fn line(what: &str, took: &[Duration], recall: f64) {
 }
 
 /// How many of the ten nearest are asked for, so that more and more of the graph is looked at.
-const WIDER: [usize; 6] = [10, 50, 100, 200, 400, 800];
-/// Queries that one of two asks before it is the other's turn.
+const WIDER: [usize; 5] = [10, 50, 100, 200, 400];
+/// How wide usearch looks.
+#[cfg(feature = "usearch")]
+const WIDTHS: [usize; 6] = [32, 64, 96, 128, 256, 512];
+/// Queries that each asks before it is the next one's turn.
 const TURN: usize = 50;
+/// Ten vectors are inserted so often beside searches: a thousand a second.
+const INSERT_EVERY: Duration = Duration::from_millis(10);
+/// Of which the median is said.
+const ROUNDS: usize = 5;
 
-/// Latencies of a part of the queries, and the ten that were found of each.
-type Asked = (Vec<Duration>, Vec<Vec<u64>>);
+/// One that answers, by name.
+type Answers<'a> = (String, Box<dyn FnMut(&[f32]) -> Vec<u64> + 'a>);
 
-/// Has two answer all queries by turns.
-fn by_turns<'a>(
-    queries: &[Vec<f32>],
-    ours: &mut dyn FnMut(&[f32]) -> Vec<u64>,
-    theirs: Option<&'a mut dyn FnMut(&[f32]) -> Vec<u64>>,
-) -> (Asked, Asked) {
-    let (mut our, mut their) = (Asked::default(), Asked::default());
-    let mut theirs = theirs;
-    let ask = |one: &mut dyn FnMut(&[f32]) -> Vec<u64>, turn: &[Vec<f32>], into: &mut Asked| {
-        for query in turn {
-            let began = Instant::now();
-            let mut found = one(query);
-            into.0.push(began.elapsed());
-            found.truncate(10);
-            into.1.push(found);
+/// Has all of them answer all queries by turns, round after round.
+fn by_turns(queries: &[Vec<f32>], all: &mut [Answers<'_>], truth: &[Vec<u64>]) {
+    let mut rounds: Vec<Vec<f64>> = vec![Vec::new(); all.len()];
+    let mut found: Vec<Vec<Vec<u64>>> = vec![Vec::new(); all.len()];
+    for round in 0..ROUNDS {
+        let mut took = vec![Duration::ZERO; all.len()];
+        for turn in queries.chunks(TURN) {
+            for (at, (_, one)) in all.iter_mut().enumerate() {
+                for query in turn {
+                    let began = Instant::now();
+                    let mut near = one(query);
+                    took[at] += began.elapsed();
+                    if round == 0 {
+                        near.truncate(10);
+                        found[at].push(near);
+                    }
+                }
+            }
         }
-    };
-    for turn in queries.chunks(TURN) {
-        ask(ours, turn, &mut our);
-        if let Some(theirs) = &mut theirs {
-            ask(*theirs, turn, &mut their);
+        for (rounds, took) in rounds.iter_mut().zip(took) {
+            rounds.push(queries.len() as f64 / took.as_secs_f64());
         }
     }
-    our.0.sort_unstable();
-    their.0.sort_unstable();
-    (our, their)
+    for ((name, _), (mut rates, found)) in all.iter().zip(rounds.into_iter().zip(found)) {
+        rates.sort_by(f64::total_cmp);
+        println!(
+            "{name:28} recall@10 {:.4}  {:8.0}/s ({:.0} to {:.0})",
+            recall(&found, truth),
+            rates[ROUNDS / 2],
+            rates[0],
+            rates[ROUNDS - 1]
+        );
+    }
 }
 
-/// usearch at its defaults: 16 neighbours, 128 candidates when adding, f32.
+/// usearch at its defaults (16 neighbours, 128 candidates when adding), by the kinds of numbers that it can keep.
 #[cfg(feature = "usearch")]
 mod peer {
     use std::path::Path;
@@ -168,11 +189,14 @@ mod peer {
 
     use super::processor;
 
-    fn options(dimensions: usize) -> IndexOptions {
+    pub(super) const KINDS: [(&str, ScalarKind); 3] =
+        [("f32", ScalarKind::F32), ("bf16", ScalarKind::BF16), ("i8", ScalarKind::I8)];
+
+    fn options(dimensions: usize, kind: ScalarKind) -> IndexOptions {
         IndexOptions {
             dimensions,
             metric: MetricKind::Cos,
-            quantization: ScalarKind::F32,
+            quantization: kind,
             connectivity: 16,
             expansion_add: 128,
             expansion_search: 64,
@@ -180,21 +204,28 @@ mod peer {
         }
     }
 
-    /// Builds one, writes it, and gives it as a view of its file.
-    pub(super) fn built(path: &Path, vectors: &[Vec<f32>]) -> Index {
-        let (began, before) = (Instant::now(), processor());
-        let index = new_index(&options(vectors[0].len())).unwrap();
-        index.reserve(vectors.len()).unwrap();
-        for (at, vector) in vectors.iter().enumerate() {
-            index.add(at as u64, vector).unwrap();
+    /// Builds one unless its file is there, and gives it as a view of that.
+    pub(super) fn built(dir: &Path, (name, kind): (&str, ScalarKind), vectors: &[Vec<f32>]) -> Index {
+        let path = dir.join(format!("usearch-{name}"));
+        let dimensions = vectors[0].len();
+        if !path.exists() {
+            let (began, before) = (Instant::now(), processor());
+            let index = new_index(&options(dimensions, kind)).unwrap();
+            index.reserve(vectors.len()).unwrap();
+            for (at, vector) in vectors.iter().enumerate() {
+                index.add(at as u64, vector).unwrap();
+            }
+            println!(
+                "usearch {name}: built          {:?}, processor {:?}",
+                began.elapsed(),
+                processor() - before
+            );
+            index.save(path.to_str().unwrap()).unwrap();
         }
-        println!("usearch: built               {:?}, processor {:?}", began.elapsed(), processor() - before);
-        index.save(path.to_str().unwrap()).unwrap();
-        drop(index);
         let began = Instant::now();
-        let view = new_index(&options(vectors[0].len())).unwrap();
+        let view = new_index(&options(dimensions, kind)).unwrap();
         view.view(path.to_str().unwrap()).unwrap();
-        println!("usearch: opened              {:?}", began.elapsed());
+        println!("usearch {name}: opened         {:?}", began.elapsed());
         view
     }
 
@@ -205,79 +236,121 @@ mod peer {
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip(1).map(|text| text.parse::<usize>().unwrap());
-    let (count, dimensions) = (arguments.next().unwrap_or(100_000), arguments.next().unwrap_or(384));
+    let mut arguments = std::env::args().skip(1);
+    let mut number = |or: usize| arguments.next().map_or(or, |text| text.parse().unwrap());
+    let (count, dimensions) = (number(100_000), number(384));
+    let folder = arguments.next();
     let mut clusters = Clusters::new(count, dimensions);
     let vectors: Vec<Vec<f32>> = (0..count).map(|_| clusters.vector()).collect();
     let queries: Vec<Vec<f32>> = (0..QUERIES).map(|_| clusters.vector()).collect();
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("store");
-
-    let (began, before) = (Instant::now(), processor());
-    let store = open(&path);
-    let space = store.namespace("n").unwrap();
-    for (batch, some) in vectors.chunks(BATCH).enumerate() {
-        put(&space, batch * BATCH, some);
+    let own = tempfile::tempdir().unwrap();
+    let dir = folder.as_ref().map_or(own.path(), |folder| Path::new(folder));
+    std::fs::create_dir_all(dir).unwrap();
+    let path = dir.join("store");
+    if !path.exists() {
+        let (began, before) = (Instant::now(), processor());
+        let store = open(&path);
+        let space = store.namespace("n").unwrap();
+        for (batch, some) in vectors.chunks(BATCH).enumerate() {
+            put(&space, batch * BATCH, some);
+        }
+        println!("inserted                     {:?}, processor {:?}", began.elapsed(), processor() - before);
+        let resident = status("RssAnon");
+        store.settle_vectors().unwrap();
+        println!("inserted, files and graph    {:?}, processor {:?}", began.elapsed(), processor() - before);
+        println!(
+            "at most resident             {:.0} MB, {resident:.0} KB before that",
+            status("VmHWM") / 1e3
+        );
+        store.close().unwrap();
     }
-    println!("inserted                     {:?}", began.elapsed());
-    store.settle_vectors().unwrap();
-    println!("inserted, files and graph    {:?}, processor {:?}", began.elapsed(), processor() - before);
-    store.close().unwrap();
 
-    let before = status("RssAnon") + status("RssFile");
+    let resident = || status("RssAnon") + status("RssFile");
+    let before = resident();
     let began = Instant::now();
     let store = open(&path);
     let space = store.namespace("n").unwrap();
-    let opened = began.elapsed();
+    let (opened, grown) = (began.elapsed(), resident() - before);
     let _ = space.nearest(EMBEDDER, &queries[0], &Search::default()).unwrap();
-    let grown = status("RssAnon") + status("RssFile") - before;
     println!(
-        "opened                       {opened:?}, first search after {:?}, {grown:.0} KB more resident",
-        began.elapsed()
+        "opened                       {opened:?}, {grown:.0} KB more resident; after a search {:?}, {:.0} KB",
+        began.elapsed(),
+        resident() - before
     );
 
     let wanted = Search::default();
     let exact = Search { exact: true, ..wanted };
     let (took, truth) = searches(&space, &queries, &exact);
     line("exact", &took, 1.0);
-    #[cfg(feature = "usearch")]
-    let index = peer::built(&dir.path().join("usearch"), &vectors);
-    for (step, k) in WIDER.into_iter().enumerate() {
-        let wider = Search { k, ..wanted };
-        let mut ours =
-            |query: &[f32]| space.nearest(EMBEDDER, query, &wider).unwrap().iter().map(number).collect();
-        #[cfg(feature = "usearch")]
-        let mut theirs = |query: &[f32]| peer::ask(&index, 32 << step, query);
-        #[cfg(feature = "usearch")]
-        let theirs: Option<&mut dyn FnMut(&[f32]) -> Vec<u64>> = Some(&mut theirs);
-        #[cfg(not(feature = "usearch"))]
-        let theirs = None;
-        let (our, their) = by_turns(&queries, &mut ours, theirs);
-        line(&format!("nearest {k}"), &our.0, recall(&our.1, &truth));
-        if !their.0.is_empty() {
-            line(&format!("usearch, width {}", 32 << step), &their.0, recall(&their.1, &truth));
+    let ask = |wanted: Search<'static>| {
+        let space = &space;
+        move |query: &[f32]| -> Vec<u64> {
+            space.nearest(EMBEDDER, query, &wanted).unwrap().iter().map(self::number).collect()
         }
+    };
+    let ours =
+        WIDER.map(|k| -> Answers<'_> { (format!("nearest {k}"), Box::new(ask(Search { k, ..wanted }))) });
+    let mut all: Vec<Answers<'_>> = ours.into();
+    #[cfg(feature = "usearch")]
+    let indexes = peer::KINDS.map(|kind| (kind.0, peer::built(dir, kind, &vectors)));
+    #[cfg(feature = "usearch")]
+    for (name, index) in &indexes {
+        all.extend(WIDTHS.map(|width| -> Answers<'_> {
+            let asked = move |query: &[f32]| peer::ask(index, width, query);
+            (format!("usearch {name}, width {width}"), Box::new(asked))
+        }));
     }
-    let (idle, _) = searches(&space, &queries, &wanted);
-    line("nearest, again", &idle, 1.0);
-    for (name, part) in [("filtered at 10%", 10), ("filtered at 1%", 100)] {
-        let some = |owner: &Owner| matches!(owner, Owner::Key { key, .. } if key.iter().map(|b| usize::from(*b)).fold(0, |n, b| (n * 256 + b) % part) == 0);
-        let filtered = Search { filter: Some(&some), ..wanted };
-        let (_, truth) = searches(&space, &queries[..200], &Search { exact: true, ..filtered });
-        let (took, found) = searches(&space, &queries[..200], &filtered);
+    by_turns(&queries, &mut all, &truth);
+    drop(all);
+
+    // One tenant, by a closure, and as keys that begin so; and a tenth of all, by what is looked at once.
+    let own = |owner: &Owner| matches!(owner, Owner::Key { key, .. } if key[0] == 7);
+    let tenant = Among::keys("k", &[7]);
+    let tenth = Among::new(|owner| matches!(owner, Owner::Key { key, .. } if key[0] % 10 == 3));
+    for (name, filtered) in [
+        ("closure, 1% pass", Search { filter: Some(&own), ..wanted }),
+        ("keys of one tenant, 1%", Search { among: Some(&tenant), ..wanted }),
+        ("among 10%", Search { among: Some(&tenth), ..wanted }),
+    ] {
+        let began = Instant::now();
+        let _ = space.nearest(EMBEDDER, &queries[0], &filtered).unwrap();
+        let first = began.elapsed();
+        let queries = &queries[..QUERIES / if filtered.filter.is_some() { 10 } else { 1 }];
+        let (_, truth) = searches(&space, queries, &Search { exact: true, ..filtered });
+        let (took, found) = searches(&space, queries, &filtered);
         line(name, &took, recall(&found, &truth));
+        println!("{name}, for the first time {first:?}");
     }
+    let mut idle: Vec<Duration> = (0..ROUNDS).flat_map(|_| searches(&space, &queries, &wanted).0).collect();
+    idle.sort_unstable();
+    line("nearest, idle", &idle, 1.0);
     let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
+    let mut inserted = 0;
+    let mut took = std::thread::scope(|scope| {
+        let inserts = scope.spawn(|| {
             let mut from = count;
+            let began = Instant::now();
             while !stop.load(Ordering::Relaxed) {
-                put(&space, from, &vectors[..BATCH.min(10)]);
+                put(&space, from, &vectors[from % (count - 10)..][..10]);
                 from += 10;
+                let due = began + INSERT_EVERY * ((from - count) / 10) as u32;
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
             }
+            from - count
         });
-        let (took, _) = searches(&space, &queries, &wanted);
+        let took: Vec<Duration> = (0..ROUNDS).flat_map(|_| searches(&space, &queries, &wanted).0).collect();
         stop.store(true, Ordering::Relaxed);
-        line("nearest, beside inserts", &took, 1.0);
+        inserted = inserts.join().unwrap();
+        took
     });
+    took.sort_unstable();
+    line("nearest, beside inserts", &took, 1.0);
+    println!("inserted meanwhile           {inserted}");
+    // For another run over the same folder.
+    let keys = space.keyspace("k", History::Latest).unwrap();
+    let mut batch = space.batch();
+    (count..count + inserted).for_each(|number| {
+        batch.delete(&keys, &key(number));
+    });
+    batch.commit().unwrap();
 }

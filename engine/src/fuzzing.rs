@@ -18,12 +18,13 @@ pub use crate::kv::table::fuzz::table;
 pub use crate::log::fuzz::{manifest, record, rewritten, segment};
 pub use crate::replay::matching::fuzz::request;
 pub use crate::tape::fuzz::tape;
+pub use crate::vector::fuzz::vectors;
 
 /// A door: its name, and what it does with any bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All doors.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     ("chat", chat),
     ("frames", frames),
     ("group", group),
@@ -35,6 +36,7 @@ pub const TARGETS: [Target; 11] = [
     ("segment", segment),
     ("table", table),
     ("tape", tape),
+    ("vectors", vectors),
 ];
 
 /// Where the sample store stands.

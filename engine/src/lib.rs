@@ -72,4 +72,4 @@ pub use upkeep::{
     FORGET, Finding, Keep, Lost, Plan, Policy, RETENTION_RULES_MAX, RepairReport, Retention, Rule,
     RuleReport, SAMPLING, Share, Sharing, StillHeld, diagnose, is_due, lasting_ns, repair, restore,
 };
-pub use vector::{Found, Owner, Search};
+pub use vector::{Among, Found, Owner, Search};

@@ -13,7 +13,7 @@ use super::*;
 use crate::log::segments::lock;
 use crate::sync::Mutex;
 use crate::vector::kernel::dot;
-use crate::{Owner, Search};
+use crate::{Among, Owner, Search};
 
 /// The longest name of an embedder that stands as it is.
 const EMBEDDER_BYTES_MAX: usize = 200;
@@ -71,7 +71,8 @@ impl Passing<'_> {
     /// The nearest that pass, of the vectors under a name.
     fn nearest(&self, name: &str, vector: &[f32], k: usize, min_score: f32) -> Result<Vec<(f32, Vec<u8>)>> {
         let filter = |owner: &Owner| self.passes(owner);
-        let wanted = Search { k, min_score, exact: false, filter: Some(&filter) };
+        let among = Among::keys(ENTRIES, self.prefix.as_bytes());
+        let wanted = Search { k, min_score, exact: false, among: Some(&among), filter: Some(&filter) };
         let found = match self.memory.space.nearest(name, vector, &wanted) {
             Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
             found => found?,

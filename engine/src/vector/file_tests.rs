@@ -5,12 +5,16 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use roaring::RoaringBitmap;
+
 use super::{Numbers, cosine, expected, options, put};
 use crate::io::Io;
 use crate::io::sim::SimIo;
 use crate::log::manifest::VectorEntry;
 use crate::vector::files::What;
 use crate::vector::item::{Item, OwnerId};
+use crate::vector::merged::Merged;
+use crate::vector::partition::Partition;
 use crate::vector::quantise::code;
 use crate::vector::segment::Segment;
 use crate::vector::writer::{self, GraphBytes, Meta};
@@ -212,6 +216,7 @@ fn a_walk_goes_by_the_bytes_of_the_file() {
     let io = SimIo::new(1);
     let mut numbers = Numbers(9);
     let count = 200u32;
+    let partition = Partition::new(2);
     let vectors: Vec<(Item, Vec<f32>)> = (0..count)
         .map(|at| {
             let angle = at as f32 / count as f32 * std::f32::consts::TAU;
@@ -219,7 +224,7 @@ fn a_walk_goes_by_the_bytes_of_the_file() {
             (Item { seqno: Seqno(u64::from(at) + 1), owner }, vec![angle.cos(), angle.sin()])
         })
         .collect();
-    let squares: Vec<f32> = vectors.iter().map(|(_, vector)| kernel::dot(vector, vector)).collect();
+    partition.push(vectors.clone());
     let mut graph = GraphBytes { slots: (3, 2), levels: 1, entry: 0, ..GraphBytes::default() };
     for at in 0..count {
         for to in [(at + 1) % count, (at + count - 1) % count, graph::NONE] {
@@ -236,10 +241,9 @@ fn a_walk_goes_by_the_bytes_of_the_file() {
     }
     let store = crate::StoreId([7; 16]);
     let namespace = crate::ids::NamespaceId(16);
-    let meta = Meta { store, id: 3, namespace, upto: Seqno(500), dimensions: 2 };
+    let meta = Meta { store, id: 3, namespace, upto: Seqno(500) };
     let path = Path::new("3.vec");
-    let coded: Vec<_> = vectors.iter().map(|(_, vector)| code(vector)).collect();
-    let bytes = writer::write(&io, path, meta, &vectors, &coded, &squares, &graph).unwrap();
+    let bytes = writer::write(&io, path, meta, &Merged::tail(&partition.levels(), 2), &graph).unwrap();
     let entry = VectorEntry {
         id: 3,
         bytes,
@@ -255,16 +259,23 @@ fn a_walk_goes_by_the_bytes_of_the_file() {
             (segment.item(at).unwrap(), &*segment.row(at).unwrap()),
             (item.clone(), vector.as_slice())
         );
-        assert_eq!(segment.scale(at).unwrap().square, squares[at]);
+        assert_eq!(segment.scale(at).unwrap().square, kernel::dot(vector, vector));
     }
     for _ in 0..50 {
         let query = numbers.vector(2);
         let coded = code(&query);
-        let walked = graph::walk(&segment, &coded, 8).unwrap();
+        let walked = graph::walk(&segment, &coded, 8, None).unwrap();
         assert_eq!(walked.len(), 8);
         let best = walked.iter().max().unwrap().at as usize;
         let scores: Vec<f32> = vectors.iter().map(|(_, vector)| cosine(&query, vector)).collect();
         let most = scores.iter().copied().fold(f32::MIN, f32::max);
+        assert!(scores[best] > most - 0.01, "{best}: {} of {most}", scores[best]);
+        // Past those that do not count, to the nearest that do.
+        let some: RoaringBitmap = (0..count).filter(|at| at % 9 == 4).collect();
+        let walked = graph::walk(&segment, &coded, 3, Some(&some)).unwrap();
+        assert!(walked.len() == 3 && walked.iter().all(|near| some.contains(near.at)));
+        let best = walked.iter().max().unwrap().at as usize;
+        let most = some.iter().map(|at| scores[at as usize]).fold(f32::MIN, f32::max);
         assert!(scores[best] > most - 0.01, "{best}: {} of {most}", scores[best]);
     }
 }

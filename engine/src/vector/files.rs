@@ -4,7 +4,7 @@
 //! are; then the old ones go. Before that the log is synced up to the last vector, so that a listed file never holds what a
 //! power cut takes out of the log. Dead vectors are left out on the way.
 //!
-//! Left out: memory bounded by more than a partition's size while that is merged.
+//! In memory while one is written: eight bytes a vector, and for a graph one copy of the codes and the edges.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ use crate::log::ticket::Failure;
 use crate::sync::atomic::Ordering;
 use crate::vector::floor::{Floor, Partitions};
 use crate::vector::graph;
-use crate::vector::item::{Item, OwnerId};
-use crate::vector::kernel::dot;
+use crate::vector::item::OwnerId;
+use crate::vector::merged::Merged;
 use crate::vector::partition::{Levels, Partition, PartitionId};
-use crate::vector::quantise::{Coded, code};
 use crate::vector::segment::Segment;
 use crate::vector::source::lives;
+use crate::vector::stopped::{Stopped, Tried};
 use crate::vector::writer::{self, Meta};
 
 /// Vectors in memory, of all partitions, that are worth a file.
@@ -50,24 +50,6 @@ pub(crate) enum What<'a> {
     /// All of the files again in which these dropped runs have vectors, or of which a quarter is dead; nothing where there
     /// are none.
     Without(&'a [RunUid]),
-}
-
-/// Why no file was written.
-enum Stopped {
-    Damaged(Damage),
-    Other(Error),
-}
-
-impl From<Damage> for Stopped {
-    fn from(damage: Damage) -> Self {
-        Self::Damaged(damage)
-    }
-}
-
-impl From<Error> for Stopped {
-    fn from(error: Error) -> Self {
-        Self::Other(error)
-    }
 }
 
 /// What takes a partition's place.
@@ -116,12 +98,7 @@ impl Floor {
         }
     }
 
-    fn write_down(
-        &self,
-        core: &Arc<Core>,
-        listed: &mut VectorList,
-        what: What<'_>,
-    ) -> std::result::Result<(), Stopped> {
+    fn write_down(&self, core: &Arc<Core>, listed: &mut VectorList, what: What<'_>) -> Tried<()> {
         let log = core.log()?;
         // Keeps what ends meanwhile, as for a search.
         let _view = View::new(core);
@@ -148,8 +125,9 @@ impl Floor {
         for (id, partition, levels, keep) in kept {
             let mut segments = levels.segments[..keep].to_vec();
             if keep < levels.segments.len() || levels.tail_rows() > 0 {
-                let vectors = living(core, id, &levels, keep, upto, partition.dimensions)?;
-                if !vectors.is_empty() {
+                let vectors = (core.as_ref(), id.namespace);
+                let vectors = Merged::living(vectors, &levels, keep, upto, partition.dimensions)?;
+                if vectors.len() > 0 {
                     segments.push(Arc::new(self.write_file(core, id, &vectors, what, &mut list)?));
                 }
                 changes.push(Change { partition: partition.clone(), segments: segments.clone() });
@@ -186,7 +164,7 @@ impl Floor {
         levels: &Levels,
         upto: Seqno,
         what: What<'_>,
-    ) -> std::result::Result<usize, Stopped> {
+    ) -> Tried<usize> {
         let must_go = match what {
             What::All => return Ok(0),
             What::Tail => return Ok(levels.segments.len()),
@@ -235,34 +213,29 @@ impl Floor {
         &self,
         core: &Core,
         id: &PartitionId,
-        vectors: &[(Item, Vec<f32>)],
+        vectors: &Merged<'_>,
         what: What<'_>,
         list: &mut VectorList,
-    ) -> std::result::Result<Segment, Stopped> {
+    ) -> Tried<Segment> {
         let number = list.next;
         list.next += 1;
         let path = core.paths.vector_file(number);
-        let squares: Vec<f32> = vectors.iter().map(|(_, vector)| dot(vector, vector)).collect();
-        let dimensions = vectors.first().map_or(0, |(_, vector)| vector.len()) as u32;
-        let meta =
-            Meta { store: core.store, id: number, namespace: id.namespace, upto: list.upto, dimensions };
+        let meta = Meta { store: core.store, id: number, namespace: id.namespace, upto: list.upto };
         // Whoever forgets is not kept waiting for a graph: it is made afterwards.
         let stop = || {
             matches!(what, What::Without(_)) || self.is_stopped() || self.waiting.load(Ordering::Acquire) > 0
         };
-        let coded: Vec<Coded> = vectors.iter().map(|(_, vector)| code(vector)).collect();
-        let graph = graph::build(&coded, &stop).unwrap_or_default();
-        let bytes =
-            writer::write(&*core.io, &path, meta, vectors, &coded, &squares, &graph).inspect_err(|_| {
-                // What is left of it takes room. Where it cannot go now, the next opening takes it.
-                let _ = core.io.remove(&path);
-            })?;
+        let graph = graph::build(vectors, &stop)?.unwrap_or_default();
+        let bytes = writer::write(&*core.io, &path, meta, vectors, &graph).inspect_err(|_| {
+            // What is left of it takes room. Where it cannot go now, the next opening takes it.
+            let _ = core.io.remove(&path);
+        })?;
         let entry = VectorEntry {
             id: number,
             bytes,
             namespace: id.namespace,
             embedder: id.embedder.to_string(),
-            dimensions,
+            dimensions: vectors.dimensions as u32,
             count: vectors.len() as u64,
             upto: list.upto,
         };
@@ -362,7 +335,7 @@ fn is_to_sweep(
     segment: &Segment,
     upto: Seqno,
     must_go: &[RunUid],
-) -> std::result::Result<bool, Stopped> {
+) -> Tried<bool> {
     let mut dead = 0;
     for at in 0..segment.len() {
         let item = segment.item(at)?;
@@ -375,34 +348,6 @@ fn is_to_sweep(
         }
     }
     Ok(dead > 0 && dead * DEAD_SHARE >= segment.len())
-}
-
-/// The vectors of the newer files and of the tail up to a record whose owners still have them.
-fn living(
-    core: &Core,
-    id: &PartitionId,
-    levels: &Levels,
-    keep: usize,
-    upto: Seqno,
-    dimensions: usize,
-) -> std::result::Result<Vec<(Item, Vec<f32>)>, Stopped> {
-    let mut all = Vec::new();
-    for segment in &levels.segments[keep..] {
-        for at in 0..segment.len() {
-            let item = segment.item(at)?;
-            if lives(core, id.namespace, &item, upto)? {
-                all.push((item, segment.row(at)?.into_owned()));
-            }
-        }
-    }
-    for block in &levels.tail {
-        for (at, item) in block.items.iter().enumerate().filter(|(_, item)| item.seqno <= upto) {
-            if lives(core, id.namespace, item, upto)? {
-                all.push((item.clone(), block.row(at, dimensions).to_vec()));
-            }
-        }
-    }
-    Ok(all)
 }
 
 /// Makes the log durable up to what is visible. The segments before the last are.

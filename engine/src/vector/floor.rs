@@ -42,6 +42,9 @@ struct WorkerState {
 /// Records that are read together.
 const PAGE: usize = 1024;
 
+/// Keyspaces, by number.
+type Names = HashMap<u32, (NamespaceId, String)>;
+
 pub(super) type Partitions = BTreeMap<PartitionId, Arc<Partition>>;
 
 /// See the module.
@@ -65,8 +68,7 @@ pub(crate) struct Floor {
     worker: Worker,
     /// Dimensions of vectors on their way into the log, of embedders that have none there yet.
     expected: Mutex<HashMap<PartitionId, usize>>,
-    /// Names of keyspaces.
-    names: RwLock<HashMap<u32, String>>,
+    names: RwLock<Names>,
 }
 
 impl Floor {
@@ -215,25 +217,40 @@ impl Floor {
             OwnerId::Snapshot { run, seq } => return Ok(Owner::Snapshot { run: *run, seq: *seq }),
             OwnerId::Key { space, key } => (space, key),
         };
-        let known = read(&self.names).get(space).cloned();
-        let keyspace = match known {
-            Some(name) => name,
-            None => {
-                let mut names = write(&self.names);
-                for head in core.spaces_known()? {
-                    if let SpaceHead::Keyspace { id, name, .. } = head {
-                        names.insert(id, name);
-                    }
-                }
-                names.get(space).cloned().ok_or_else(|| {
-                    Error::new(
-                        ErrorKind::Damaged,
-                        format!("a vector is of keyspace {space}, and there is none"),
-                    )
-                })?
-            }
-        };
+        let known = |names: &Names| names.get(space).map(|(_, name)| name.clone());
+        let mut name = known(&read(&self.names));
+        if name.is_none() {
+            self.learn_names(core)?;
+            name = known(&read(&self.names));
+        }
+        let keyspace = name.ok_or_else(|| {
+            Error::new(ErrorKind::Damaged, format!("a vector is of keyspace {space}, and there is none"))
+        })?;
         Ok(Owner::Key { keyspace, key: key.to_vec() })
+    }
+
+    /// The number of a keyspace, if there is one of this name.
+    pub(super) fn keyspace(&self, core: &Core, namespace: NamespaceId, wanted: &str) -> Result<Option<u32>> {
+        let known = |names: &Names| {
+            let found = names.iter().find(|(_, (of, name))| *of == namespace && name == wanted);
+            found.map(|(id, _)| *id)
+        };
+        if let Some(known) = known(&read(&self.names)) {
+            return Ok(Some(known));
+        }
+        self.learn_names(core)?;
+        Ok(known(&read(&self.names)))
+    }
+
+    fn learn_names(&self, core: &Core) -> Result<()> {
+        let spaces = core.spaces_known()?;
+        let mut names = write(&self.names);
+        for head in spaces {
+            if let SpaceHead::Keyspace { id, namespace, name, .. } = head {
+                names.insert(id, (namespace, name));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is found, and by what.
 
 use crate::ids::{RunUid, Seqno};
+use crate::vector::among::Among;
 
 /// Whose embedding a vector is. Of equally near ones the lesser owner comes first: snapshots before keys, by run and
 /// number; then keys by keyspace, the older one first, and their bytes.
@@ -42,14 +43,17 @@ pub struct Search<'a> {
     pub min_score: f32,
     /// Every vector is looked at, whatever that costs: none that is nearer can be missed.
     pub exact: bool,
-    /// Only those of owners for which this is true. Called from the searching thread, mostly for the nearest ones only.
+    /// Only those of these owners. What each vector is, is looked at once; a search then goes by that.
+    pub among: Option<&'a Among>,
+    /// Of those, only the ones of owners for which this is true. Called from the searching thread, mostly for the nearest ones only:
+    /// for what is not the same from one search to the next, and true of most.
     pub filter: Option<&'a (dyn Fn(&Owner) -> bool + Sync)>,
 }
 
 impl Default for Search<'_> {
     /// The ten nearest, however far.
     fn default() -> Self {
-        Self { k: 10, min_score: -1.0, exact: false, filter: None }
+        Self { k: 10, min_score: -1.0, exact: false, among: None, filter: None }
     }
 }
 
@@ -59,6 +63,7 @@ impl std::fmt::Debug for Search<'_> {
             .field("k", &self.k)
             .field("min_score", &self.min_score)
             .field("exact", &self.exact)
+            .field("among", &self.among)
             .field("filter", &self.filter.is_some())
             .finish()
     }

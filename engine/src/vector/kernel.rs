@@ -24,6 +24,12 @@ struct Kernels {
 fn kernels() -> Kernels {
     #[cfg(target_arch = "x86_64")]
     {
+        if is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vnni")
+        {
+            return Kernels { dot: x86::dot_512, dot_bytes: x86::dot_bytes_vnni };
+        }
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
             return Kernels { dot: x86::dot_512, dot_bytes: x86::dot_bytes_512 };
         }
@@ -112,9 +118,10 @@ mod x86 {
     use std::arch::x86_64::{
         __m256, __m256i, __m512i, _mm_loadu_si128, _mm256_add_epi32, _mm256_cvtepi8_epi16, _mm256_fmadd_ps,
         _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_setzero_ps, _mm256_setzero_si256,
-        _mm256_storeu_ps, _mm256_storeu_si256, _mm512_add_epi32, _mm512_cvtepi8_epi16, _mm512_fmadd_ps,
-        _mm512_loadu_ps, _mm512_madd_epi16, _mm512_reduce_add_epi32, _mm512_setzero_ps, _mm512_setzero_si512,
-        _mm512_storeu_ps,
+        _mm256_storeu_ps, _mm256_storeu_si256, _mm512_add_epi32, _mm512_cvtepi8_epi16, _mm512_dpbusd_epi32,
+        _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_madd_epi16, _mm512_maskz_loadu_epi8,
+        _mm512_reduce_add_epi32, _mm512_set1_epi8, _mm512_setzero_ps, _mm512_setzero_si512,
+        _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_epi32, _mm512_xor_si512,
     };
 
     use super::{LANES, dot_bytes_portable, finish};
@@ -132,6 +139,11 @@ mod x86 {
     pub(super) fn dot_bytes_512(a: &[i8], b: &[i8]) -> i32 {
         // SAFETY: chosen only where the processor has AVX-512F and AVX-512BW.
         unsafe { dot_bytes_512_wide(a, b) }
+    }
+
+    pub(super) fn dot_bytes_vnni(a: &[i8], b: &[i8]) -> i32 {
+        // SAFETY: chosen only where the processor has AVX-512F, AVX-512BW and AVX-512VNNI.
+        unsafe { dot_bytes_vnni_wide(a, b) }
     }
 
     pub(super) fn dot_bytes_256(a: &[i8], b: &[i8]) -> i32 {
@@ -194,6 +206,36 @@ mod x86 {
         _mm512_reduce_add_epi32(sum) + dot_bytes_portable(rest_a, rest_b)
     }
 
+    /// The instruction takes bytes of one side as unsigned: 128 is added to each there, and 128 times the other side's sum taken off again.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    fn dot_bytes_vnni_wide(a: &[i8], b: &[i8]) -> i32 {
+        let len = a.len().min(b.len());
+        let (wide_a, rest_a) = a[..len].as_chunks::<64>();
+        let (wide_b, rest_b) = b[..len].as_chunks::<64>();
+        let (raise, one) = (_mm512_set1_epi8(i8::MIN), _mm512_set1_epi8(1));
+        let (mut raised, mut sum) = (_mm512_setzero_si512(), _mm512_setzero_si512());
+        for (a, b) in wide_a.iter().zip(wide_b) {
+            // SAFETY: each points at 64 bytes; the loads need no alignment.
+            let (a, b) =
+                unsafe { (_mm512_loadu_si512(a.as_ptr().cast()), _mm512_loadu_si512(b.as_ptr().cast())) };
+            raised = _mm512_dpbusd_epi32(raised, _mm512_xor_si512(a, raise), b);
+            sum = _mm512_dpbusd_epi32(sum, one, b);
+        }
+        if !rest_a.is_empty() {
+            let there = u64::MAX >> (64 - rest_a.len());
+            // SAFETY: only bytes that are there are read; the others count as 0.
+            let (a, b) = unsafe {
+                (
+                    _mm512_maskz_loadu_epi8(there, rest_a.as_ptr()),
+                    _mm512_maskz_loadu_epi8(there, rest_b.as_ptr()),
+                )
+            };
+            raised = _mm512_dpbusd_epi32(raised, _mm512_xor_si512(a, raise), b);
+            sum = _mm512_dpbusd_epi32(sum, one, b);
+        }
+        _mm512_reduce_add_epi32(_mm512_sub_epi32(raised, _mm512_slli_epi32::<7>(sum)))
+    }
+
     #[target_feature(enable = "avx2")]
     fn dot_bytes_256_wide(a: &[i8], b: &[i8]) -> i32 {
         let len = a.len().min(b.len());
@@ -251,8 +293,13 @@ mod tests {
             let expected: i64 = a.iter().zip(&b).map(|(a, b)| i64::from(*a) * i64::from(*b)).sum();
             assert_eq!(i64::from(dot_bytes(&a, &b)), expected, "{len}");
             #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("avx2") {
-                assert_eq!(i64::from(x86::dot_bytes_256(&a, &b)), expected, "{len}");
+            {
+                if is_x86_feature_detected!("avx2") {
+                    assert_eq!(i64::from(x86::dot_bytes_256(&a, &b)), expected, "{len}");
+                }
+                if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+                    assert_eq!(i64::from(x86::dot_bytes_512(&a, &b)), expected, "{len}");
+                }
             }
         }
         assert_eq!(dot_bytes(&[-128; 4096], &[-128; 4096]), 16384 * 4096);

@@ -37,6 +37,10 @@ pub(super) const GRAPH: usize = 6;
 /// Its upper levels.
 pub(super) const GRAPH_UPPER: usize = 7;
 
+/// The first byte of an owner.
+pub(super) const OWNER_SNAPSHOT: u8 = 1;
+pub(super) const OWNER_KEY: u8 = 2;
+
 /// Bytes of one vector in [`SCALES`].
 pub(super) const SCALE_BYTES: usize = 12;
 

@@ -10,22 +10,30 @@
 //!
 //! Whether a vector still lives is the index's to say: its owner's newest version must be the one that it came with.
 
+mod among;
 mod block;
+#[cfg(feature = "graphs")]
+mod build;
 mod files;
 mod floor;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod graph;
 mod item;
 pub(crate) mod kernel;
 mod layout;
+mod merged;
 mod nearest;
 mod partition;
 mod quantise;
 mod segment;
 mod source;
+mod stopped;
 #[cfg(test)]
 mod tests;
 mod writer;
 
+pub use among::Among;
 pub(crate) use files::What;
 pub(crate) use floor::Floor;
 pub use item::{Found, Owner, Search};

@@ -5,7 +5,10 @@
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 use std::sync::Arc;
+
+use roaring::RoaringBitmap;
 
 use crate::error::{Error, Result};
 use crate::ids::{NamespaceId, Seqno};
@@ -13,14 +16,16 @@ use crate::kv::core::Core;
 use crate::kv::embeddings::{check_id, check_vector};
 use crate::kv::view::View;
 use crate::log::open::Damage;
+use crate::vector::among::Asked;
 use crate::vector::floor::Floor;
 use crate::vector::graph::{Near, walk};
 use crate::vector::item::{Found, Item, Search};
-use crate::vector::kernel::dot;
+use crate::vector::kernel::{dot, soon};
 use crate::vector::partition::{Levels, Partition};
 use crate::vector::quantise::{Coded, code, near, reach, slack};
-use crate::vector::segment::Segment;
+use crate::vector::segment::{Scale, Segment};
 use crate::vector::source::lives;
+use crate::vector::stopped::{Stopped, Tried};
 
 /// A query and what is looked at by it.
 pub(super) struct Query<'a> {
@@ -117,28 +122,14 @@ impl Best {
     }
 }
 
-/// Why a search came to nothing.
-enum Stopped {
-    Damaged(Damage),
-    Other(Error),
-}
-
-impl From<Damage> for Stopped {
-    fn from(damage: Damage) -> Self {
-        Self::Damaged(damage)
-    }
-}
-
-impl From<Error> for Stopped {
-    fn from(error: Error) -> Self {
-        Self::Other(error)
-    }
-}
-
 /// Candidates of a walk at first.
 const WIDTH_MIN: usize = 64;
-/// A walk that gives more than this part of all vectors costs as much as a scan.
-const SCAN_PART: usize = 24;
+/// Vectors that a walk looks at for each that it gives.
+const SCAN_PART: u64 = 24;
+/// Rows of a scan after each of which only those count that may be nearer than the nearest so far.
+const SCAN_ROWS: usize = 4096;
+/// So many codes are on their way from memory while one is looked at.
+const AHEAD: usize = 8;
 /// How often a search begins again because files were given up meanwhile.
 const TRIES_MAX: usize = 8;
 
@@ -181,7 +172,7 @@ fn look(
     namespace: NamespaceId,
     (embedder, query): (&str, &Query<'_>),
     wanted: &Search<'_>,
-) -> std::result::Result<Vec<Found>, Stopped> {
+) -> Tried<Vec<Found>> {
     floor.catch_up(core)?;
     let upto = floor.upto();
     let Some(partition) = floor.partition(namespace, embedder) else {
@@ -195,7 +186,8 @@ fn look(
         );
         return Err(Error::invalid(message).into());
     }
-    Looking { floor, core, namespace, upto, wanted }.look(&partition, query)
+    let among = wanted.among.map(|among| Asked::new(among, (floor, core, namespace))).transpose()?;
+    Looking { floor, core, namespace, upto, wanted, among }.look(&partition, query)
 }
 
 fn unknown(floor: &Floor, namespace: NamespaceId, embedder: &str) -> Error {
@@ -215,10 +207,11 @@ struct Looking<'a> {
     /// As of this record.
     upto: Seqno,
     wanted: &'a Search<'a>,
+    among: Option<Asked<'a>>,
 }
 
 impl Looking<'_> {
-    fn look(&self, partition: &Partition, query: &Query<'_>) -> std::result::Result<Vec<Found>, Stopped> {
+    fn look(&self, partition: &Partition, query: &Query<'_>) -> Tried<Vec<Found>> {
         let levels = partition.levels();
         let mut best = Best { all: BinaryHeap::new(), k: self.wanted.k };
         let mut candidates = Vec::new();
@@ -235,34 +228,76 @@ impl Looking<'_> {
         let coded = if levels.segments.is_empty() { None } else { Some(code(query.vector)) };
         for (part, segment) in levels.segments.iter().enumerate() {
             let Some(coded) = &coded else { break };
+            let among = self.among.map(|among| among.positions(segment)).transpose()?;
+            let among = among.as_deref();
             let walked = !self.wanted.exact
                 && segment.header.slots.0 > 0
-                && self.walk(&levels, part, query, coded, &mut best)?;
-            if !walked {
-                let candidates = self.scan(segment, part, coded)?;
+                && self.walk(&levels, part, (query, coded), among, &mut best)?;
+            if walked {
+                continue;
+            }
+            if let Some(among) = among {
+                let candidates = self.scan_some(segment, part, coded, among)?;
+                self.take(&levels, query, candidates, &mut best)?;
+                continue;
+            }
+            for start in (0..segment.len()).step_by(SCAN_ROWS) {
+                let rows = start..segment.len().min(start + SCAN_ROWS);
+                let least =
+                    best.worst().map_or(self.wanted.min_score, |worst| worst.max(self.wanted.min_score));
+                let candidates = self.scan(segment, part, coded, rows, least)?;
                 self.take(&levels, query, candidates, &mut best)?;
             }
         }
         Ok(self.given(best)?)
     }
 
-    /// The vectors of a file that may be near enough.
+    /// Those of some vectors of a file whose score may be so much.
     fn scan(
         &self,
         segment: &Segment,
         part: usize,
         query: &Coded,
+        range: Range<usize>,
+        least: f32,
     ) -> std::result::Result<Vec<Candidate>, Damage> {
         let scales = segment.scales()?;
+        let scales = scales.get(3 * range.start..).unwrap_or_default().chunks_exact(3);
         let dimensions = segment.header.dimensions as usize;
         let slack = slack(dimensions);
-        let rows = segment.codes(0..segment.len())?.chunks_exact(dimensions);
+        let rows = segment.codes(range.clone())?.chunks_exact(dimensions);
         let mut candidates = Vec::new();
-        for (at, (row, scale)) in rows.zip(scales.chunks_exact(3)).enumerate() {
+        for (at, (row, scale)) in range.zip(rows.zip(scales)) {
             let near = near((&query.codes, query.scale), (row, scale[1]));
             let bound = near + reach(query.error, scale[2], slack);
-            if bound >= self.wanted.min_score {
+            if bound >= least {
                 candidates.push(Candidate { bound, part: part as u32, at: at as u32 });
+            }
+        }
+        Ok(candidates)
+    }
+
+    /// Those at some positions whose score may be enough.
+    fn scan_some(
+        &self,
+        segment: &Segment,
+        part: usize,
+        query: &Coded,
+        among: &RoaringBitmap,
+    ) -> std::result::Result<Vec<Candidate>, Damage> {
+        let slack = slack(segment.header.dimensions as usize);
+        let mut candidates = Vec::with_capacity(among.len() as usize);
+        let mut ahead = among.iter().skip(AHEAD);
+        for at in among {
+            if let Some(next) = ahead.next() {
+                soon(segment.codes(next as usize..next as usize + 1)?);
+            }
+            let row = segment.codes(at as usize..at as usize + 1)?;
+            let Scale { scale, error, .. } = segment.scale(at as usize)?;
+            let near = near((&query.codes, query.scale), (row, scale));
+            let bound = near + reach(query.error, error, slack);
+            if bound >= self.wanted.min_score {
+                candidates.push(Candidate { bound, part: part as u32, at });
             }
         }
         Ok(candidates)
@@ -273,18 +308,21 @@ impl Looking<'_> {
         &self,
         levels: &Levels,
         part: usize,
-        query: &Query<'_>,
-        coded: &Coded,
+        (query, coded): (&Query<'_>, &Coded),
+        among: Option<&RoaringBitmap>,
         best: &mut Best,
-    ) -> std::result::Result<bool, Stopped> {
+    ) -> Tried<bool> {
         let segment = &levels.segments[part];
         let slack = slack(segment.header.dimensions as usize);
-        let mut width = (self.wanted.k * 2).max(WIDTH_MIN);
+        let mut width = self.wanted.k.saturating_mul(2).max(WIDTH_MIN);
         loop {
-            if width > segment.len() / SCAN_PART {
+            // Of fewer that count, a walk goes past more that do not.
+            let counted = among.map_or(segment.len(), |among| among.len() as usize) as u64;
+            let walked = (width as u64).saturating_mul(SCAN_PART).saturating_mul(segment.len() as u64);
+            if counted.saturating_mul(counted) < walked {
                 return Ok(false);
             }
-            let found = walk(segment, coded, width)?;
+            let found = walk(segment, coded, width, among)?;
             let mut candidates = Vec::with_capacity(found.len());
             let mut furthest = f32::INFINITY;
             for Near { score, at } in found {
@@ -302,7 +340,7 @@ impl Looking<'_> {
                 *best = tried;
                 return Ok(true);
             }
-            width *= 4;
+            width = width.saturating_mul(4);
         }
     }
 
@@ -313,7 +351,7 @@ impl Looking<'_> {
         query: &Query<'_>,
         candidates: Vec<Candidate>,
         best: &mut Best,
-    ) -> std::result::Result<(), Stopped> {
+    ) -> Tried<()> {
         let mut candidates = BinaryHeap::from(candidates);
         while let Some(Candidate { bound, part, at }) = candidates.pop() {
             // One of the same score may have the lesser owner.
@@ -350,6 +388,11 @@ impl Looking<'_> {
     }
 
     fn is_wanted(&self, item: &Item) -> Result<bool> {
+        if let Some(among) = &self.among
+            && !among.passes(&item.owner)?
+        {
+            return Ok(false);
+        }
         match self.wanted.filter {
             Some(filter) => Ok(filter(&self.floor.owner(self.core, &item.owner)?)),
             None => Ok(true),

@@ -7,18 +7,21 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use roaring::RoaringBitmap;
+
 use crate::codec::Reader;
 use crate::ids::{RunUid, Seqno, StoreId};
 use crate::io::{Bytes, Io, Open, ReadMode};
 use crate::log::manifest::VectorEntry;
 use crate::log::open::Damage;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::vector::among::Known;
 use crate::vector::graph::GRAPH_ROWS_MIN;
 use crate::vector::item::{Item, OwnerId};
 use crate::vector::kernel::{codes, floats};
 use crate::vector::layout::{
-    BLOCK_BYTES, CODES, GRAPH, GRAPH_UPPER, Header, OWNER_ENDS, OWNERS, ROWS, SCALE_BYTES, SCALES, SEQNOS,
-    block_crc,
+    BLOCK_BYTES, CODES, GRAPH, GRAPH_UPPER, Header, OWNER_ENDS, OWNER_KEY, OWNER_SNAPSHOT, OWNERS, ROWS,
+    SCALE_BYTES, SCALES, SEQNOS, block_crc,
 };
 
 /// See the module.
@@ -35,12 +38,15 @@ pub(super) struct Segment {
     /// the last of which is this, and how many there are.
     dead_upto: AtomicU64,
     dead_count: AtomicUsize,
+    /// Which vectors filters let through.
+    pub(super) known: Known,
 }
 
-/// A vector's dot product with itself, and how far off its codes are.
+/// A vector's dot product with itself, the scale of its codes, and how far off they are.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
     pub(super) square: f32,
+    pub(super) scale: f32,
     pub(super) error: f32,
 }
 
@@ -84,7 +90,7 @@ impl Segment {
         let dead = (0..(header.count as usize).div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let (dead_upto, dead_count) = (AtomicU64::new(0), AtomicUsize::new(0));
         let (entry, path) = (entry.clone(), path.to_path_buf());
-        Ok(Self { entry, header, path, bytes, checked, dead, dead_upto, dead_count })
+        Ok(Self { entry, header, path, bytes, checked, dead, dead_upto, dead_count, known: Known::default() })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -155,21 +161,37 @@ impl Segment {
         Ok(Seqno(number(self.section(SEQNOS, 8 * at..8 * at + 8)?)))
     }
 
-    /// Whose the vector at a position is, and the record that it came with.
-    pub(super) fn item(&self, at: usize) -> Checked<Item> {
+    fn owner_bytes(&self, at: usize) -> Checked<&[u8]> {
         let start = match at.checked_sub(1) {
             Some(before) => number(self.section(OWNER_ENDS, 4 * before..4 * before + 4)?) as usize,
             None => 0,
         };
         let end = number(self.section(OWNER_ENDS, 4 * at..4 * at + 4)?) as usize;
-        let bytes = self.section(OWNERS, start..end)?;
+        self.section(OWNERS, start..end)
+    }
+
+    /// The positions of vectors whose owners are keys of a keyspace that begin so.
+    pub(super) fn keys_under(&self, space: u32, prefix: &[u8]) -> Checked<RoaringBitmap> {
+        let begins = [&[OWNER_KEY][..], &space.to_le_bytes(), prefix].concat();
+        let mut bitmap = RoaringBitmap::new();
+        for at in 0..self.len() {
+            if self.owner_bytes(at)?.starts_with(&begins) {
+                bitmap.insert(at as u32);
+            }
+        }
+        Ok(bitmap)
+    }
+
+    /// Whose the vector at a position is, and the record that it came with.
+    pub(super) fn item(&self, at: usize) -> Checked<Item> {
+        let bytes = self.owner_bytes(at)?;
         let mut r = Reader::new(bytes, "owner of a vector");
         let owner = match r.u8() {
-            Ok(1) => match (r.u64(), r.u32(), r.is_done()) {
+            Ok(OWNER_SNAPSHOT) => match (r.u64(), r.u32(), r.is_done()) {
                 (Ok(run), Ok(seq), true) => Some(OwnerId::Snapshot { run: RunUid(run), seq }),
                 _ => None,
             },
-            Ok(2) => r.u32().ok().map(|space| OwnerId::Key { space, key: r.rest().into() }),
+            Ok(OWNER_KEY) => r.u32().ok().map(|space| OwnerId::Key { space, key: r.rest().into() }),
             _ => None,
         };
         let owner = owner
@@ -180,7 +202,7 @@ impl Segment {
     pub(super) fn scale(&self, at: usize) -> Checked<Scale> {
         let bytes = self.section(SCALES, SCALE_BYTES * at..SCALE_BYTES * (at + 1))?;
         let part = |n: usize| f32::from_bits(number(&bytes[4 * n..4 * n + 4]) as u32);
-        Ok(Scale { square: part(0), error: part(2) })
+        Ok(Scale { square: part(0), scale: part(1), error: part(2) })
     }
 
     /// The scales of all vectors.

@@ -10,7 +10,7 @@ use annals::{
 };
 
 use super::STORE;
-use super::model::{Model, ModelFrame, ModelRun, PIN, SPACES};
+use super::model::{KEYS_BY, Model, ModelFrame, ModelRun, PIN, RUNS_BY, SPACES, vector};
 
 /// One operation. Where it makes no sense (a snapshot before a frame), it does what it would need first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,10 +68,14 @@ pub(super) enum Op {
     Sweep,
     /// A checkpoint to hold against whatever comes after.
     Checkpoint,
+    /// Values with vectors, now and then to the process only.
+    Embed,
+    /// All vectors are written into files, one for each embedder.
+    Settle,
 }
 
 /// All of them. The first ten are what is gone through exhaustively.
-pub(super) const OPS: [Op; 27] = [
+pub(super) const OPS: [Op; 29] = [
     Op::Put,
     Op::Delete,
     Op::Batch,
@@ -99,6 +103,8 @@ pub(super) const OPS: [Op; 27] = [
     Op::Forget,
     Op::Sweep,
     Op::Checkpoint,
+    Op::Embed,
+    Op::Settle,
 ];
 
 /// How many of [`OPS`] are gone through exhaustively.
@@ -312,6 +318,8 @@ impl Driver {
             Op::Pin => self.pin(),
             Op::Sweep => self.sweep(),
             Op::Checkpoint => self.checkpoint(),
+            Op::Embed => self.embed(),
+            Op::Settle => self.store().map_or(Ok(()), Store::settle_vectors),
             Op::Reopen => {
                 self.close()?;
                 self.open()
@@ -329,6 +337,23 @@ impl Driver {
             };
             self.model.put(SPACES[*at].0, key, value.as_deref().map(Arc::from));
         }
+        let issued = self.io.op_count();
+        let done = batch.submit_with(durability).and_then(annals::Ticket::wait);
+        self.note(issued, done.map(drop), durability)
+    }
+
+    fn embed(&mut self) -> Result<()> {
+        let (space, keyspaces) = self.parts();
+        let n = self.count;
+        let mut batch = space.batch();
+        for (at, key) in [(2, "a"), (1, ["b", "c"][n % 2])] {
+            let vector = vector(n + at);
+            let value = text(20, n);
+            batch.put_embedded(&keyspaces[at], key.as_bytes(), value.clone(), &[(KEYS_BY, &vector)]);
+            self.model.put(SPACES[at].0, key, Some(value.into()));
+            self.model.near.insert((SPACES[at].0, key.to_owned()), vector);
+        }
+        let durability = if n.is_multiple_of(3) { Durability::Process } else { Durability::Disk };
         let issued = self.io.op_count();
         let done = batch.submit_with(durability).and_then(annals::Ticket::wait);
         self.note(issued, done.map(drop), durability)
@@ -480,7 +505,7 @@ impl Driver {
         self.model.runs[at].snapshots.insert(seq, (state.clone(), number));
         let issued = self.io.op_count();
         let taken =
-            self.run.as_ref().map(|(_, run)| run.snapshot(state.to_string(), &[("mock", &[number; 24])]));
+            self.run.as_ref().map(|(_, run)| run.snapshot(state.to_string(), &[(RUNS_BY, &[number; 24])]));
         self.note(issued, taken.transpose().map(drop), Durability::Disk)
     }
 

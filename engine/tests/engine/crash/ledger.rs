@@ -10,7 +10,7 @@ const BATCH_HEADER: usize = 48;
 /// Ids of rewritten segments begin here.
 const FIRST_REWRITTEN: u32 = 1 << 31;
 /// Kinds up to here are leaves.
-const LAST_LOGICAL: u8 = 8;
+const LAST_LOGICAL: u8 = 9;
 
 type Hash = [u8; 32];
 

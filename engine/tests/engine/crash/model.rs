@@ -30,6 +30,8 @@ pub(super) struct Model {
     pub(super) made: bool,
     /// By name.
     pub(super) spaces: BTreeMap<&'static str, ModelKeys>,
+    /// Of keys, by keyspace: the vectors that came with what they hold.
+    pub(super) near: BTreeMap<(&'static str, String), [f32; 3]>,
     /// In the order they began.
     pub(super) runs: Vec<ModelRun>,
 }
@@ -66,6 +68,7 @@ pub(super) struct ModelFrame {
 
 impl Model {
     pub(super) fn put(&mut self, space: &'static str, key: &str, value: Option<Arc<str>>) {
+        self.near.remove(&(space, key.to_owned()));
         self.spaces.entry(space).or_default().entry(key.to_owned()).or_default().push(value);
     }
 
@@ -92,6 +95,8 @@ impl Model {
                 say_history(&mut said, key, newest.map(|value| value.as_deref().map(str::as_bytes)));
             }
         }
+        say_near(&mut said, self.near.iter().map(|((space, key), v)| (*space, key.as_bytes(), cosine(v))));
+        say_states_near(&mut said, self.snapshots());
         for (index, run) in self.runs.iter().enumerate() {
             if let Some((rule, why)) = run.dropped {
                 let shared = run.parent.map_or(0, |(.., shared)| shared);
@@ -121,6 +126,14 @@ impl Model {
         said
     }
 
+    /// Runs and frames of all snapshots of their own that living runs took.
+    fn snapshots(&self) -> impl Iterator<Item = (u64, u32)> {
+        self.runs.iter().enumerate().filter(|(_, run)| !run.gone).flat_map(|(index, run)| {
+            let shared = run.parent.map_or(0, |(.., shared)| shared);
+            run.snapshots.keys().filter(move |seq| **seq > shared).map(move |seq| (index as u64 + 1, *seq))
+        })
+    }
+
     /// How many of a run's frames living runs share with it, directly or through others.
     pub(super) fn shared_by_living(&self, of: usize) -> u32 {
         let living = self.runs.iter().filter(|run| !run.gone);
@@ -135,6 +148,40 @@ impl Model {
             0
         });
         upto.max().unwrap_or(0)
+    }
+}
+
+/// Who makes the vectors of keys and of snapshots.
+pub(super) const KEYS_BY: &str = "keys-1";
+pub(super) const RUNS_BY: &str = "mock";
+
+/// What is looked for among the vectors of keys.
+pub(super) const QUERY: [f32; 3] = [1.0, 2.0, 0.5];
+
+/// A vector for a number, of a direction that few others have.
+pub(super) fn vector(number: usize) -> [f32; 3] {
+    [1.0, (number % 17) as f32, (number % 5) as f32]
+}
+
+/// The cosine of the angle between a vector and the query.
+fn cosine(vector: &[f32; 3]) -> f32 {
+    let dot = |a: &[f32; 3], b: &[f32; 3]| -> f64 {
+        a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+    };
+    (dot(vector, &QUERY) / (dot(vector, vector) * dot(&QUERY, &QUERY)).sqrt()) as f32
+}
+
+/// Keys that have vectors, in their order, and how near those are.
+pub(super) fn say_near<'a>(said: &mut String, near: impl Iterator<Item = (&'a str, &'a [u8], f32)>) {
+    for (space, key, score) in near {
+        let _ = writeln!(said, "near {space} {}: {score:.4}", String::from_utf8_lossy(key));
+    }
+}
+
+/// Snapshots that have vectors, in their order.
+pub(super) fn say_states_near(said: &mut String, near: impl Iterator<Item = (u64, u32)>) {
+    for (run, seq) in near {
+        let _ = writeln!(said, "near: state {seq} of run {run}");
     }
 }
 

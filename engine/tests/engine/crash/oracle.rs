@@ -11,8 +11,8 @@ use std::path::Path;
 
 use annals::io::sim::{Crash, SimIo};
 use annals::{
-    Checkpoint, Dropped, Error, ErrorKind, GapKind, History, Keyspace, Namespace, RunReader, ScanRange,
-    Status, Store,
+    Checkpoint, Dropped, Error, ErrorKind, GapKind, History, Keyspace, Namespace, Owner, RunReader,
+    ScanRange, Search, Status, Store,
 };
 
 use super::drive::{Commit, Room};
@@ -47,6 +47,7 @@ pub(super) fn observe_what_can_be(store: &Store) -> (Seen, Vec<Error>) {
                 observe_keys(&keyspace, name, said, &mut errors);
             }
         }
+        observe_near(&space, said, &mut errors);
         let pins = kept(space.pins(), &mut errors).unwrap_or_default();
         for dropped in dropped(&space, &mut errors) {
             let Dropped { uid, frames, shared, rule, why, .. } = dropped;
@@ -94,6 +95,30 @@ fn observe_keys(keyspace: &Keyspace, name: &str, said: &mut String, errors: &mut
         let versions = if ended { &[] } else { versions.as_slice() };
         model::say_history(said, key, versions.iter().map(|version| version.value.as_deref()));
     }
+}
+
+/// Every vector that can be found.
+fn observe_near(space: &Namespace, said: &mut String, errors: &mut Vec<Error>) {
+    let wanted = Search { k: usize::MAX, exact: true, ..Search::default() };
+    let mut all = |embedder: &str, query: &[f32]| match space.nearest(embedder, query, &wanted) {
+        // Whether there never was one or none is left is not told apart.
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        found => kept(found, errors).unwrap_or_default(),
+    };
+    let mut keys = all(model::KEYS_BY, &model::QUERY);
+    keys.sort_by_cached_key(|found| format!("{:?}", found.owner));
+    let keys = keys.iter().filter_map(|found| match &found.owner {
+        Owner::Key { keyspace, key } => Some((keyspace.as_str(), key.as_slice(), found.score)),
+        Owner::Snapshot { .. } => None,
+    });
+    model::say_near(said, keys);
+    // All of them have one direction: they come by run and frame.
+    let states = all(model::RUNS_BY, &[1.0; 24]);
+    let states = states.iter().filter_map(|found| match found.owner {
+        Owner::Snapshot { run, seq } => Some((run.0, seq)),
+        Owner::Key { .. } => None,
+    });
+    model::say_states_near(said, states);
 }
 
 fn dropped(space: &Namespace, errors: &mut Vec<Error>) -> Vec<Dropped> {

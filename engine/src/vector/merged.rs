@@ -1,0 +1,110 @@
+//! The vectors of several files and of what is in memory, one after another, as one file is going to have them.
+//!
+//! Nothing is copied: a row says where it stands, and is read there each time it is asked for.
+
+use std::borrow::Cow;
+
+use crate::ids::{NamespaceId, Seqno};
+use crate::kv::core::Core;
+use crate::log::open::Damage;
+use crate::vector::item::Item;
+use crate::vector::partition::Levels;
+use crate::vector::quantise::code;
+use crate::vector::segment::Scale;
+use crate::vector::source::lives;
+use crate::vector::stopped::Tried;
+
+/// Where a vector stands: in a file, or in a block after those.
+#[derive(Debug, Clone, Copy)]
+struct Spot {
+    part: u32,
+    at: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Merged<'a> {
+    levels: &'a Levels,
+    pub(super) dimensions: usize,
+    spots: Vec<Spot>,
+}
+
+type Checked<T> = Result<T, Damage>;
+
+impl<'a> Merged<'a> {
+    /// The vectors of all but so many of the oldest files, and of what is in memory up to a record, whose owners still have them.
+    pub(super) fn living(
+        (core, namespace): (&Core, NamespaceId),
+        levels: &'a Levels,
+        keep: usize,
+        upto: Seqno,
+        dimensions: usize,
+    ) -> Tried<Self> {
+        let mut all = Self { levels, dimensions, spots: Vec::new() };
+        let files = levels.segments.len();
+        for (part, segment) in levels.segments.iter().enumerate().skip(keep) {
+            for at in 0..segment.len() {
+                if !segment.is_dead(at, upto) && lives(core, namespace, &segment.item(at)?, upto)? {
+                    all.spots.push(Spot { part: part as u32, at: at as u32 });
+                }
+            }
+        }
+        for (part, block) in levels.tail.iter().enumerate() {
+            for (at, item) in block.items.iter().enumerate() {
+                if item.seqno <= upto && lives(core, namespace, item, upto)? {
+                    all.spots.push(Spot { part: (files + part) as u32, at: at as u32 });
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// All that is in memory.
+    #[cfg(test)]
+    pub(super) fn tail(levels: &'a Levels, dimensions: usize) -> Self {
+        let blocks = levels.tail.iter().enumerate();
+        let spots = blocks.flat_map(|(part, block)| {
+            (0..block.items.len()).map(move |at| Spot { part: part as u32, at: at as u32 })
+        });
+        Self { levels, dimensions, spots: spots.collect() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.spots.len()
+    }
+
+    pub(super) fn item(&self, at: usize) -> Checked<Item> {
+        let Spot { part, at } = self.spots[at];
+        match self.levels.segments.get(part as usize) {
+            Some(segment) => segment.item(at as usize),
+            None => Ok(self.block(part).items[at as usize].clone()),
+        }
+    }
+
+    pub(super) fn row(&self, at: usize) -> Checked<Cow<'_, [f32]>> {
+        let Spot { part, at } = self.spots[at];
+        match self.levels.segments.get(part as usize) {
+            Some(segment) => segment.row(at as usize),
+            None => Ok(Cow::Borrowed(self.block(part).row(at as usize, self.dimensions))),
+        }
+    }
+
+    /// A vector's codes, and what goes with them.
+    pub(super) fn coded(&self, at: usize) -> Checked<(Cow<'_, [i8]>, Scale)> {
+        let Spot { part, at } = self.spots[at];
+        let at = at as usize;
+        match self.levels.segments.get(part as usize) {
+            Some(segment) => Ok((Cow::Borrowed(segment.codes(at..at + 1)?), segment.scale(at)?)),
+            None => {
+                let block = self.block(part);
+                let coded = code(block.row(at, self.dimensions));
+                let scale = Scale { square: block.squares[at], scale: coded.scale, error: coded.error };
+                Ok((Cow::Owned(coded.codes), scale))
+            }
+        }
+    }
+
+    fn block(&self, part: u32) -> &crate::vector::block::Block {
+        &self.levels.tail[part as usize - self.levels.segments.len()]
+    }
+}
