@@ -109,7 +109,7 @@ fn a_person_looks_at_an_ingested_run_as_at_any() {
     assert_eq!(before, 2);
     let new = new.to_string();
     assert!(new.contains("high_water") && !new.contains("You plan departures"), "{new}");
-    assert_eq!(crate::failing(&run).unwrap().unwrap().frame.seq, 4);
+    assert_eq!(crate::failing(&run, None).unwrap().unwrap().frame.seq, 4);
     // Messages as GenAI has them are in no provider's form; they are shown, not refused.
     let messages = r#"[{"role":"user","parts":[{"type":"text","content":"hello"}]}]"#;
     let chat = [("gen_ai.operation.name", "chat"), ("gen_ai.input.messages", messages)];
