@@ -301,6 +301,9 @@ fn check_key(key: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Of which operation, embedder ids and vectors.
+type Embedded = (usize, Vec<(String, Vec<f32>)>);
+
 /// Several changes that happen together or not at all.
 #[derive(Debug)]
 #[must_use = "nothing happens before commit or submit"]
@@ -311,8 +314,7 @@ pub struct KvBatch {
     keys: Vec<u8>,
     /// Keyspace, where its key ends, and the new value.
     operations: Vec<(u32, usize, Option<Content>)>,
-    /// Of which operation, embedder ids and vectors.
-    embeddings: Vec<(usize, Vec<(String, Vec<f32>)>)>,
+    embeddings: Vec<Embedded>,
     /// When it happened, where that was not now.
     time_ns: Option<u64>,
     wrong: Option<Error>,

@@ -205,7 +205,10 @@ fn take_lock(io: &dyn Io, paths: &Paths, create: bool) -> Result<Arc<dyn File>> 
     if io.stat(&path)?.is_none() {
         let root = paths.root();
         let names = io.list(root)?;
-        let ours = names.iter().any(|n| n == "CURRENT" || n == "segments" || parse_manifest(n).is_some());
+        // A LOCK that was not there a moment ago is that of a process which makes the store just now.
+        let is_ours =
+            |n: &String| n == "LOCK" || n == "CURRENT" || n == "segments" || parse_manifest(n).is_some();
+        let ours = names.iter().any(is_ours);
         if !create && !ours {
             return Err(no_store(root));
         }

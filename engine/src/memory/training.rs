@@ -95,6 +95,9 @@ struct Decision {
     evidence: Option<Box<RawValue>>,
 }
 
+/// Called with an entry's key, what it holds, and how it went, from -1 to 1, if anybody said.
+type EachExample<'a> = dyn FnMut(&[u8], Example, Option<f64>) -> Result<()> + 'a;
+
 impl Memory {
     /// Gives a line of JSON for each example that an identity's snapshots make, in the order of their keys; with `across`, those of all its tenant. Query, answer and evidence stand in
     /// it as they were written; entries that are no snapshots, and decisions that are no objects, are passed over. Gives how many there were.
@@ -147,11 +150,7 @@ impl Memory {
     }
 
     /// Calls `each` with every snapshot under a prefix and how it went.
-    fn each_example(
-        &self,
-        prefix: &str,
-        each: &mut dyn FnMut(&[u8], Example, Option<f64>) -> Result<()>,
-    ) -> Result<()> {
+    fn each_example(&self, prefix: &str, each: &mut EachExample<'_>) -> Result<()> {
         self.each(prefix, &mut |key, entry| match self.example(&key, &entry)? {
             Some((example, reward)) => each(&key, example, reward),
             None => Ok(()),

@@ -452,7 +452,7 @@ impl Log {
         let mut listed = Vec::new();
         let mut own = 0;
         // The last segment is the writer's.
-        let empty = vec![Vec::new()];
+        let empty = [Vec::new()];
         let more = if self.was(self.segments.len() - 1).is_some() { &empty[..] } else { &[] };
         let last = self.segments.len() + more.len() - 1;
         for (index, batches) in self.segments.iter().chain(more).enumerate() {

@@ -196,11 +196,7 @@ fn what_has_expired_is_not_there() {
     assert_eq!(["past", "now", "later", "never"].map(there), [false, false, true, true]);
     assert_eq!(memory.list(&who, None, None, &[]).unwrap().0.len(), 2);
     assert_eq!(memory.search(&who, &[1.0], &Wanted::default()).unwrap().len(), 2);
-    assert_eq!(
-        memory.put_if_version(&who, &entry("past", ""), 0).unwrap().applied,
-        true,
-        "it counts as absent"
-    );
+    assert!(memory.put_if_version(&who, &entry("past", ""), 0).unwrap().applied, "it counts as absent");
 }
 
 #[test]

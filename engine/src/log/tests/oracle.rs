@@ -47,6 +47,8 @@ struct Footer {
     root: Hash,
 }
 
+type VectorFile = (u64, u64, u32, String, u32, u64, u64);
+
 #[derive(SchemaWrite, SchemaRead, Debug, PartialEq)]
 struct State {
     format: u16,
@@ -61,7 +63,7 @@ struct State {
     next_table: u64,
     next_rewritten: u32,
     erased: [u64; 9],
-    vectors: (Vec<(u64, u64, u32, String, u32, u64, u64)>, u64, u64),
+    vectors: (Vec<VectorFile>, u64, u64),
 }
 
 #[derive(SchemaWrite, SchemaRead, Debug, PartialEq)]

@@ -361,12 +361,11 @@ fn identity(call: &Call<'_, '_>, from: usize) -> Result<Identity, Refusal> {
 /// Takes the next word, which an option needs.
 type Next<'n, 'a> = &'n mut dyn FnMut() -> Result<&'a [u8], Refusal>;
 
+/// Takes an option that a command has of its own, and what follows it; false where it is none of them.
+type Other<'n, 'a> = dyn FnMut(&'a [u8], Next<'_, 'a>) -> Result<bool, Refusal> + 'n;
+
 /// Reads options: whose memory it is, and what `other` takes. Nothing is said twice.
-fn options<'a>(
-    call: &Call<'a, '_>,
-    from: usize,
-    other: &mut dyn FnMut(&'a [u8], Next<'_, 'a>) -> Result<bool, Refusal>,
-) -> Result<Identity, Refusal> {
+fn options<'a>(call: &Call<'a, '_>, from: usize, other: &mut Other<'_, 'a>) -> Result<Identity, Refusal> {
     let mut identity = Identity::default();
     let mut words = call.rest(from).iter().map(Vec::as_slice);
     while let Some(option) = words.next() {

@@ -347,7 +347,7 @@ async fn append(State(shared): State<Arc<Shared>>, path: RawPathParams, request:
             break;
         }
     }
-    Ok(json_response(StatusCode::OK, &json!({ "response_bytes": len })))
+    Ok(json_response(StatusCode::OK, json!({ "response_bytes": len })))
 }
 
 async fn put_blob(State(shared): State<Arc<Shared>>, request: Request) -> Answer {
@@ -384,7 +384,7 @@ async fn put_blob(State(shared): State<Arc<Shared>>, request: Request) -> Answer
         return Err(problem);
     }
     let (id, len) = kept?;
-    Ok(json_response(StatusCode::CREATED, &json!({ "id": id.to_string(), "bytes": len })))
+    Ok(json_response(StatusCode::CREATED, json!({ "id": id.to_string(), "bytes": len })))
 }
 
 /// Pieces that come from a task, as whoever reads wants them.

@@ -89,7 +89,7 @@ async fn begin(State(shared): State<Arc<Shared>>, path: RawPathParams, request: 
             known.replays.iter().min_by_key(|(_, replay)| replay.asked).map(|(name, _)| name.clone());
         oldest.and_then(|oldest| known.replays.remove(&oldest));
     }
-    Ok(json_response(StatusCode::CREATED, &json!({ "replay": name })))
+    Ok(json_response(StatusCode::CREATED, json!({ "replay": name })))
 }
 
 async fn ask(State(shared): State<Arc<Shared>>, path: RawPathParams, request: Request) -> Answer {
