@@ -264,7 +264,7 @@ pub(crate) struct NewRunArgs {
     /// Remember nothing of the run, once it has ended, for `annals recall`
     #[arg(long)]
     pub(crate) no_memory: bool,
-    /// Drop the run when it has ended, if the [[sampling]] of this policy leaves it out: a file in TOML, or the word default. Where a daemon
+    /// Drop the run when it has ended, if the sampling of this policy leaves it out: a file in TOML, or the word default. Where a daemon
     /// holds the store, its policy counts
     #[arg(long, value_name = "POLICY", env = "ANNALS_RETAIN")]
     pub(crate) retain: Option<PathBuf>,

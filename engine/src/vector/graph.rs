@@ -32,7 +32,7 @@ pub(super) const GRAPH_ROWS_MIN: usize = 20_000;
 /// vectors are clustered and the clusters equally far from each other.
 const UPPER_WIDTH: usize = 32;
 /// No neighbour.
-#[cfg(any(test, feature = "graphs"))]
+#[cfg(any(feature = "graphs", all(test, not(annals_shuttle))))]
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A vector by how near it is.

@@ -60,7 +60,7 @@ impl<'a> Merged<'a> {
     }
 
     /// All that is in memory.
-    #[cfg(test)]
+    #[cfg(all(test, not(annals_shuttle)))]
     pub(super) fn tail(levels: &'a Levels, dimensions: usize) -> Self {
         let blocks = levels.tail.iter().enumerate();
         let spots = blocks.flat_map(|(part, block)| {
