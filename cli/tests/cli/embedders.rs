@@ -1,5 +1,6 @@
 //! `annals remember`, `annals recall` and recordings with an embedder over HTTP, which the environment names.
 
+use crate::serve::http;
 use crate::upstream::Upstream;
 use crate::{Bench, Done};
 
@@ -56,6 +57,36 @@ fn what_an_embedder_over_http_keeps_is_found_by_it_and_by_no_other() {
     let refused = bench.with_embedder(&far.url, "letters", &remember).failed(1);
     assert!(!refused.contains("ERR"), "{refused}");
     both(refused, "annals-words-1", "letters");
+    daemon.signal("-TERM");
+    assert_eq!(daemon.ended().0, Some(0));
+}
+
+#[test]
+fn a_daemon_with_an_embedder_over_http_answers_by_it_and_names_both_where_another_is_asked_for() {
+    let (bench, far) = (Bench::new(), Upstream::start());
+    let mut command = bench.command(["serve", "--http", "127.0.0.1:0", "--no-auth"]);
+    command.env("ANNALS_EMBEDDINGS_URL", format!("{}/v1", far.url)).env("ANNALS_EMBEDDINGS_MODEL", "letters");
+    let daemon = bench.served_by(command);
+    let put = |embedder: &str| {
+        let body =
+            format!("{{\"entries\":[{LOAN}],\"embed\":true,\"embedder\":\"{embedder}\",\"tenant\":\"far\"}}");
+        http(&daemon, "POST /v1/memory/entries", "", &body)
+    };
+    let ask = |embedder: &str, question: &str| {
+        let body = format!("{{\"question\":\"{question}\",\"embedder\":\"{embedder}\",\"tenant\":\"far\"}}");
+        http(&daemon, "POST /v1/memory/search", "", &body)
+    };
+    let refused = |(status, body): (u16, String), other: &str| {
+        assert!(status >= 400 && body.contains("letters") && body.contains(other), "{status}: {body}");
+    };
+    refused(put("annals-words-1"), "annals-words-1");
+    assert_eq!(far.asked(), 0);
+    assert_eq!(put("letters"), (200, "{\"ids\":[\"snap-1\"]}\n".to_owned()));
+    let (status, body) = ask("letters", WHY);
+    assert!(status == 200 && body.contains("Application #42: REJECTED."), "{status}: {body}");
+    let (status, body) = ask("letters", "ZZZZ");
+    assert!(status == 200 && body.contains("\"hits\":[]"), "{status}: {body}");
+    refused(ask("annals-words-1", WHY), "annals-words-1");
     daemon.signal("-TERM");
     assert_eq!(daemon.ended().0, Some(0));
 }

@@ -30,7 +30,7 @@ impl Bench {
     }
 
     /// What a command serves.
-    fn served_by(&self, mut command: std::process::Command) -> Daemon {
+    pub(crate) fn served_by(&self, mut command: std::process::Command) -> Daemon {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
