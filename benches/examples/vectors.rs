@@ -129,11 +129,8 @@ fn line(what: &str, took: &[Duration], recall: f64) {
     );
 }
 
-/// How many of the ten nearest are asked for, so that more and more of the graph is looked at.
-const WIDER: [usize; 5] = [10, 50, 100, 200, 400];
-/// How wide usearch looks.
-#[cfg(feature = "usearch")]
-const WIDTHS: [usize; 6] = [32, 64, 96, 128, 256, 512];
+/// How wide a graph is walked.
+const WIDTHS: [usize; 7] = [16, 24, 32, 48, 64, 128, 256];
 /// Queries that each asks before it is the next one's turn.
 const TURN: usize = 50;
 /// Ten vectors are inserted so often beside searches: a thousand a second.
@@ -288,11 +285,12 @@ fn main() {
             space.nearest(EMBEDDER, query, &wanted).unwrap().iter().map(self::number).collect()
         }
     };
-    let ours =
-        WIDER.map(|k| -> Answers<'_> { (format!("nearest {k}"), Box::new(ask(Search { k, ..wanted }))) });
-    let mut all: Vec<Answers<'_>> = ours.into();
     #[cfg(feature = "usearch")]
     let indexes = peer::KINDS.map(|kind| (kind.0, peer::built(dir, kind, &vectors)));
+    let ours = WIDTHS.map(|width| -> Answers<'_> {
+        (format!("annals, width {width}"), Box::new(ask(Search { width: Some(width), ..wanted })))
+    });
+    let mut all: Vec<Answers<'_>> = ours.into();
     #[cfg(feature = "usearch")]
     for (name, index) in &indexes {
         all.extend(WIDTHS.map(|width| -> Answers<'_> {

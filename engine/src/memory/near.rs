@@ -72,7 +72,7 @@ impl Passing<'_> {
     fn nearest(&self, name: &str, vector: &[f32], k: usize, min_score: f32) -> Result<Vec<(f32, Vec<u8>)>> {
         let filter = |owner: &Owner| self.passes(owner);
         let among = Among::keys(ENTRIES, self.prefix.as_bytes());
-        let wanted = Search { k, min_score, exact: false, among: Some(&among), filter: Some(&filter) };
+        let wanted = Search { k, min_score, among: Some(&among), filter: Some(&filter), ..Search::default() };
         let found = match self.memory.space.nearest(name, vector, &wanted) {
             Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
             found => found?,

@@ -324,4 +324,19 @@ fn a_built_graph_finds_nearly_all_that_a_scan_finds() {
         }
         assert!(hits as f64 >= least * all as f64, "{hits} of {all}");
     }
+    // A wider walk finds more. The narrowest finds as many as it is asked for, and no nonsense.
+    let found = [1, 16, 400].map(|width| {
+        let mut hits = 0;
+        let mut numbers = Numbers(77);
+        for _ in 0..60 {
+            let query: Vec<f32> = (0..24).map(|_| numbers.unit()).collect();
+            let wanted = Search { k: 10, width: Some(width), ..Search::default() };
+            let walked = space.nearest("e", &query, &wanted).unwrap();
+            assert_eq!(walked.len(), 10, "{width}");
+            let exact = space.nearest("e", &query, &Search { exact: true, ..wanted }).unwrap();
+            hits += exact.iter().filter(|found| walked.contains(found)).count();
+        }
+        hits
+    });
+    assert!(found[0] <= found[1] && found[1] < found[2] && found[2] > 570, "{found:?} of 600");
 }

@@ -43,6 +43,9 @@ pub struct Search<'a> {
     pub min_score: f32,
     /// Every vector is looked at, whatever that costs: none that is nearer can be missed.
     pub exact: bool,
+    /// How many of the nearest a walk through a graph keeps in mind, HNSW's `ef`: more find more, and take longer. At least `k`; `None`: twice `k`,
+    /// at least 64.
+    pub width: Option<usize>,
     /// Only those of these owners. What each vector is, is looked at once; a search then goes by that.
     pub among: Option<&'a Among>,
     /// Of those, only the ones of owners for which this is true. Called from the searching thread, mostly for the nearest ones only:
@@ -53,7 +56,7 @@ pub struct Search<'a> {
 impl Default for Search<'_> {
     /// The ten nearest, however far.
     fn default() -> Self {
-        Self { k: 10, min_score: -1.0, exact: false, among: None, filter: None }
+        Self { k: 10, min_score: -1.0, exact: false, width: None, among: None, filter: None }
     }
 }
 
@@ -63,6 +66,7 @@ impl std::fmt::Debug for Search<'_> {
             .field("k", &self.k)
             .field("min_score", &self.min_score)
             .field("exact", &self.exact)
+            .field("width", &self.width)
             .field("among", &self.among)
             .field("filter", &self.filter.is_some())
             .finish()

@@ -314,7 +314,8 @@ impl Looking<'_> {
     ) -> Tried<bool> {
         let segment = &levels.segments[part];
         let slack = slack(segment.header.dimensions as usize);
-        let mut width = self.wanted.k.saturating_mul(2).max(WIDTH_MIN);
+        let k = self.wanted.k;
+        let mut width = self.wanted.width.unwrap_or(k.saturating_mul(2).max(WIDTH_MIN)).max(k).max(1);
         loop {
             // Of fewer that count, a walk goes past more that do not.
             let counted = among.map_or(segment.len(), |among| among.len() as usize) as u64;
