@@ -136,7 +136,8 @@ fn a_search_gives_what_a_model_gives_whatever_was_put_replaced_deleted_or_reopen
                 let filter: Option<&(dyn Fn(&Owner) -> bool + Sync)> =
                     if numbers.below(3) == 0 { Some(&odd) } else { None };
                 let exact = numbers.below(2) == 0;
-                let wanted = Search { k: numbers.below(20) as usize, min_score, exact, among: None, filter };
+                let wanted =
+                    Search { k: numbers.below(20) as usize, min_score, exact, filter, ..Search::default() };
                 let found = space.nearest("e", &query, &wanted).unwrap();
                 assert_eq!(
                     found,
