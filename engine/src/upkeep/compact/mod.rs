@@ -4,6 +4,7 @@
 //! durable; a fence keeps new batches from naming old bytes; `mark` asks the index what lives, `weigh` passes over the
 //! segments once, `choose` says which are worth it; those are written anew without what is dead, and the index's tables
 //! with them; one edit of the manifest, as a new generation, puts the new in the place of the old; then the old files go.
+//! What falls into pieces (looking, rewriting, removing) several threads share: `crew`.
 //!
 //! Invariants: until that edit nothing has changed, and all that was made is removed again, by this or by the next opening;
 //! nothing is taken for dead that a crash could make the newest again; who reads keeps what it began with (`Pin`).
