@@ -1,14 +1,17 @@
 //! Vectors: recall, searches a second, opening, memory, building, searches beside inserts, filters; with the feature `usearch`
 //! that beside it, on one thread, the queries of both by turns, medians of rounds. One table, a line a figure.
 //!
-//! `cargo run --release -p annals-benches --features usearch --example vectors -- [COUNT] [DIMENSIONS] [FOLDER]`, 100,000 and 384 unless
-//! said otherwise. A folder that is given stays, with what was built in it: a second run measures that again.
+//! `cargo run --release -p annals-benches --features usearch --example vectors -- [COUNT] [DIMENSIONS] [FOLDER] [KINDS]`, 100,000 and 384
+//! unless said otherwise; usearch keeps its numbers in these kinds (`f32,bf16,i8`). A folder that is given stays, with what was built in it:
+//! a second run measures that again; and with the vectors, the queries and their nearest ones, for `benches/hnswlib.py`.
 //! The vectors are clustered, as embeddings are: a centre for each hundred, and noise around it, from a seed.
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 #![expect(clippy::unwrap_used, reason = "a measurement fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
 
 use std::collections::HashSet;
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -119,6 +122,17 @@ fn recall(found: &[Vec<u64>], truth: &[Vec<u64>]) -> f64 {
     hits as f64 / truth.iter().map(Vec::len).sum::<usize>().max(1) as f64
 }
 
+/// Leaves little-endian numbers for other programs: the vectors and the queries by f32, ten nearest of each query by u64.
+fn leave(dir: &Path, vectors: &[Vec<f32>], queries: &[Vec<f32>], truth: &[Vec<u64>]) {
+    for (name, rows) in [("vectors.f32", vectors), ("queries.f32", queries)] {
+        let mut file = BufWriter::new(File::create(dir.join(name)).unwrap());
+        rows.iter().flatten().for_each(|number| file.write_all(&number.to_le_bytes()).unwrap());
+        file.flush().unwrap();
+    }
+    let truth: Vec<u8> = truth.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
+    std::fs::write(dir.join("truth.u64"), truth).unwrap();
+}
+
 fn line(what: &str, took: &[Duration], recall: f64) {
     let at = |part: f64| took[((took.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e3;
     let rate = took.len() as f64 / took.iter().sum::<Duration>().as_secs_f64();
@@ -135,6 +149,8 @@ const WIDTHS: [usize; 7] = [16, 24, 32, 48, 64, 128, 256];
 const TURN: usize = 50;
 /// Ten vectors are inserted so often beside searches: a thousand a second.
 const INSERT_EVERY: Duration = Duration::from_millis(10);
+/// Nearly as many as are written down.
+const IN_MEMORY: usize = 4000;
 /// Of which the median is said.
 const ROUNDS: usize = 5;
 
@@ -237,6 +253,8 @@ fn main() {
     let mut number = |or: usize| arguments.next().map_or(or, |text| text.parse().unwrap());
     let (count, dimensions) = (number(100_000), number(384));
     let folder = arguments.next();
+    #[cfg(feature = "usearch")]
+    let kinds = arguments.next().unwrap_or_else(|| "f32,bf16,i8".to_owned());
     let mut clusters = Clusters::new(count, dimensions);
     let vectors: Vec<Vec<f32>> = (0..count).map(|_| clusters.vector()).collect();
     let queries: Vec<Vec<f32>> = (0..QUERIES).map(|_| clusters.vector()).collect();
@@ -279,6 +297,9 @@ fn main() {
     let exact = Search { exact: true, ..wanted };
     let (took, truth) = searches(&space, &queries, &exact);
     line("exact", &took, 1.0);
+    if folder.is_some() {
+        leave(dir, &vectors, &queries, &truth);
+    }
     let ask = |wanted: Search<'static>| {
         let space = &space;
         move |query: &[f32]| -> Vec<u64> {
@@ -286,7 +307,11 @@ fn main() {
         }
     };
     #[cfg(feature = "usearch")]
-    let indexes = peer::KINDS.map(|kind| (kind.0, peer::built(dir, kind, &vectors)));
+    let indexes: Vec<_> = peer::KINDS
+        .into_iter()
+        .filter(|(name, _)| kinds.split(',').any(|kind| kind == *name))
+        .map(|kind| (kind.0, peer::built(dir, kind, &vectors)))
+        .collect();
     let ours = WIDTHS.map(|width| -> Answers<'_> {
         (format!("annals, width {width}"), Box::new(ask(Search { width: Some(width), ..wanted })))
     });
@@ -344,6 +369,13 @@ fn main() {
     took.sort_unstable();
     line("nearest, beside inserts", &took, 1.0);
     println!("inserted meanwhile           {inserted}");
+    let before = inserted;
+    inserted = inserted.max(IN_MEMORY);
+    for from in (before..inserted).step_by(BATCH) {
+        put(&space, count + from, &vectors[from..inserted.min(from + BATCH)]);
+    }
+    let (took, _) = searches(&space, &queries, &wanted);
+    line("nearest, 4,000 in memory", &took, 1.0);
     // For another run over the same folder.
     let keys = space.keyspace("k", History::Latest).unwrap();
     let mut batch = space.batch();

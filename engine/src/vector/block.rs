@@ -3,6 +3,8 @@
 use crate::ids::Seqno;
 use crate::vector::item::Item;
 use crate::vector::kernel::dot;
+use crate::vector::quantise::code;
+use crate::vector::segment::Scale;
 
 /// Vectors of a block: as many as may be copied when one more comes while a search looks at it.
 pub(super) const BLOCK_ROWS: usize = 256;
@@ -11,10 +13,12 @@ pub(super) const BLOCK_ROWS: usize = 256;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Block {
     pub(super) items: Vec<Item>,
-    /// Their vectors, end to end.
+    /// Their vectors, end to end,
     rows: Vec<f32>,
-    /// The dot product of each with itself.
-    pub(super) squares: Vec<f32>,
+    /// the codes of these,
+    pub(super) codes: Vec<i8>,
+    /// and what goes with those: three numbers each, as a file has them.
+    pub(super) scales: Vec<f32>,
 }
 
 impl Block {
@@ -25,7 +29,9 @@ impl Block {
     pub(super) fn push(&mut self, item: Item, vector: &[f32]) {
         self.items.push(item);
         self.rows.extend_from_slice(vector);
-        self.squares.push(dot(vector, vector));
+        let coded = code(vector);
+        self.codes.extend_from_slice(&coded.codes);
+        self.scales.extend([dot(vector, vector), coded.scale, coded.error]);
     }
 
     /// What of it came after a record; `None` where nothing did.
@@ -34,7 +40,8 @@ impl Block {
         let rest = Self {
             items: self.items.get(from..).unwrap_or_default().to_vec(),
             rows: self.rows.get(from * dimensions..).unwrap_or_default().to_vec(),
-            squares: self.squares.get(from..).unwrap_or_default().to_vec(),
+            codes: self.codes.get(from * dimensions..).unwrap_or_default().to_vec(),
+            scales: self.scales.get(3 * from..).unwrap_or_default().to_vec(),
         };
         (!rest.items.is_empty()).then_some(rest)
     }
@@ -42,5 +49,16 @@ impl Block {
     /// The vector at a position.
     pub(super) fn row(&self, at: usize, dimensions: usize) -> &[f32] {
         self.rows.get(at * dimensions..(at + 1) * dimensions).unwrap_or_default()
+    }
+
+    /// Its codes, and what goes with them.
+    pub(super) fn coded(&self, at: usize, dimensions: usize) -> (&[i8], Scale) {
+        let codes = self.codes.get(at * dimensions..(at + 1) * dimensions).unwrap_or_default();
+        (codes, self.scale(at))
+    }
+
+    pub(super) fn scale(&self, at: usize) -> Scale {
+        let part = |n: usize| self.scales.get(3 * at + n).copied().unwrap_or_default();
+        Scale { square: part(0), scale: part(1), error: part(2) }
     }
 }

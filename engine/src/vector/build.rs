@@ -14,7 +14,7 @@ use crate::vector::writer::GraphBytes;
 /// Neighbours of a vector in an upper level; in the lowest it has twice as many.
 const NEIGHBOURS: usize = 16;
 /// Candidates that are looked at for each vector.
-const BREADTH: usize = 100;
+const BREADTH: usize = 64;
 /// Levels at most.
 const LEVELS_MAX: usize = 16;
 /// Bytes of a scale, behind the codes.
@@ -46,7 +46,7 @@ pub(super) fn of_any_size(vectors: &Merged<'_>, stop: &dyn Fn() -> bool) -> Trie
         }
         let (codes, scale) = vectors.coded(at)?;
         row.clear();
-        row.extend_from_slice(&codes);
+        row.extend_from_slice(codes);
         row.extend(scale.scale.to_le_bytes().map(|byte| byte as i8));
         graph.insert((&row, at));
     }

@@ -28,9 +28,9 @@ use crate::vector::writer::GraphBytes;
 
 /// Vectors of a file that are worth a graph.
 pub(super) const GRAPH_ROWS_MIN: usize = 20_000;
-/// Nearest ones with which a walk goes on from one upper level to the next: with one alone it ends in the wrong cluster, where
-/// vectors are clustered and the clusters equally far from each other.
-const UPPER_WIDTH: usize = 32;
+/// How many nearest ones a walk takes from one upper level to the next: half its width, within these. With one alone it ends in
+/// the wrong cluster, where vectors are clustered and the clusters equally far from each other.
+const UPPER_WIDTHS: (usize, usize) = (4, 32);
 /// No neighbour.
 #[cfg(any(feature = "graphs", all(test, not(annals_shuttle))))]
 pub(super) const NONE: u32 = u32::MAX;
@@ -68,9 +68,10 @@ pub(super) fn walk(
     let mut walk = Walk::new(segment, query)?;
     let mut found = vec![walk.look(segment.header.entry)?];
     let upper = Upper::parse(segment.upper()?, segment.header.levels, segment.header.slots.1);
+    let upper_width = (width / 2).clamp(UPPER_WIDTHS.0, UPPER_WIDTHS.1);
     for level in upper.iter().rev() {
         let neighbours = |at| Ok(level.neighbours(at));
-        found = walk.level(&found, UPPER_WIDTH.min(width), &neighbours, &|_| true)?;
+        found = walk.level(&found, upper_width, &neighbours, &|_| true)?;
     }
     let counts = |at: u32| among.is_none_or(|among| among.contains(at));
     walk.level(&found, width, &|at| segment.slots(at as usize), &counts)
@@ -94,8 +95,12 @@ impl<'a> Walk<'a> {
 
     fn look(&self, at: u32) -> Result<Near, Damage> {
         let row = self.segment.codes(at as usize..at as usize + 1)?;
-        let scale = self.scales.get(3 * at as usize + 1).copied().unwrap_or(0.0);
+        let scale = self.scale(at).get(1).copied().unwrap_or(0.0);
         Ok(Near { score: near((&self.query.codes, self.query.scale), (row, scale)), at })
+    }
+
+    fn scale(&self, at: u32) -> &[f32] {
+        self.scales.get(3 * at as usize..3 * at as usize + 3).unwrap_or_default()
     }
 
     fn first_time(&mut self, at: u32) -> bool {
@@ -141,6 +146,7 @@ impl<'a> Walk<'a> {
                 }
                 if self.first_time(at) {
                     soon(self.segment.codes(at as usize..at as usize + 1)?);
+                    soon(self.scale(at));
                     self.fresh.push(at);
                 }
             }
@@ -149,6 +155,7 @@ impl<'a> Walk<'a> {
                 if found.len() < width || found.peek().is_some_and(|Reverse(worst)| near.score > worst.score)
                 {
                     open.push(near);
+                    soon(neighbours(near.at)?);
                     if counts(near.at) {
                         found.push(Reverse(near));
                         if found.len() > width {

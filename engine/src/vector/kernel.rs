@@ -100,17 +100,17 @@ pub(crate) fn codes(bytes: &[u8]) -> &[i8] {
     unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
 }
 
-/// Says that these bytes are about to be looked at.
-pub(crate) fn soon(bytes: &[i8]) {
+/// Says that these are about to be looked at.
+pub(crate) fn soon<T>(wanted: &[T]) {
     #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(64) {
+    for line in wanted.chunks((64 / size_of::<T>().max(1)).max(1)) {
         // SAFETY: a hint about a place that may be read; it reads nothing and changes nothing.
         unsafe {
-            std::arch::x86_64::_mm_prefetch(line.as_ptr(), std::arch::x86_64::_MM_HINT_T0);
+            std::arch::x86_64::_mm_prefetch(line.as_ptr().cast(), std::arch::x86_64::_MM_HINT_T0);
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
+    let _ = wanted;
 }
 
 #[cfg(target_arch = "x86_64")]

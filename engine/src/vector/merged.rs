@@ -9,7 +9,6 @@ use crate::kv::core::Core;
 use crate::log::open::Damage;
 use crate::vector::item::Item;
 use crate::vector::partition::Levels;
-use crate::vector::quantise::code;
 use crate::vector::segment::Scale;
 use crate::vector::source::lives;
 use crate::vector::stopped::Tried;
@@ -90,17 +89,12 @@ impl<'a> Merged<'a> {
     }
 
     /// A vector's codes, and what goes with them.
-    pub(super) fn coded(&self, at: usize) -> Checked<(Cow<'_, [i8]>, Scale)> {
+    pub(super) fn coded(&self, at: usize) -> Checked<(&[i8], Scale)> {
         let Spot { part, at } = self.spots[at];
         let at = at as usize;
         match self.levels.segments.get(part as usize) {
-            Some(segment) => Ok((Cow::Borrowed(segment.codes(at..at + 1)?), segment.scale(at)?)),
-            None => {
-                let block = self.block(part);
-                let coded = code(block.row(at, self.dimensions));
-                let scale = Scale { square: block.squares[at], scale: coded.scale, error: coded.error };
-                Ok((Cow::Owned(coded.codes), scale))
-            }
+            Some(segment) => Ok((segment.codes(at..at + 1)?, segment.scale(at)?)),
+            None => Ok(self.block(part).coded(at, self.dimensions)),
         }
     }
 

@@ -5,7 +5,6 @@
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use roaring::RoaringBitmap;
@@ -214,67 +213,44 @@ impl Looking<'_> {
     fn look(&self, partition: &Partition, query: &Query<'_>) -> Tried<Vec<Found>> {
         let levels = partition.levels();
         let mut best = Best { all: BinaryHeap::new(), k: self.wanted.k };
+        let coded = code(query.vector);
         let mut candidates = Vec::new();
         for (index, block) in levels.tail.iter().enumerate() {
-            for (at, square) in block.squares.iter().enumerate() {
-                let bound = query.score(block.row(at, partition.dimensions), *square);
-                if bound >= self.wanted.min_score {
-                    let part = (levels.segments.len() + index) as u32;
-                    candidates.push(Candidate { bound, part, at: at as u32 });
-                }
-            }
+            let part = levels.segments.len() + index;
+            let rows = (block.codes.as_slice(), block.scales.as_slice());
+            scan(rows, (part, 0), &coded, self.wanted.min_score, &mut candidates);
         }
         self.take(&levels, query, candidates, &mut best)?;
-        let coded = if levels.segments.is_empty() { None } else { Some(code(query.vector)) };
         for (part, segment) in levels.segments.iter().enumerate() {
-            let Some(coded) = &coded else { break };
             let among = self.among.map(|among| among.positions(segment)).transpose()?;
             let among = among.as_deref();
             let walked = !self.wanted.exact
                 && segment.header.slots.0 > 0
-                && self.walk(&levels, part, (query, coded), among, &mut best)?;
+                && self.walk(&levels, part, (query, &coded), among, &mut best)?;
             if walked {
                 continue;
             }
             if let Some(among) = among {
-                let candidates = self.scan_some(segment, part, coded, among)?;
+                let candidates = self.scan_some(segment, part, &coded, among)?;
                 self.take(&levels, query, candidates, &mut best)?;
                 continue;
             }
             for start in (0..segment.len()).step_by(SCAN_ROWS) {
-                let rows = start..segment.len().min(start + SCAN_ROWS);
-                let least =
-                    best.worst().map_or(self.wanted.min_score, |worst| worst.max(self.wanted.min_score));
-                let candidates = self.scan(segment, part, coded, rows, least)?;
+                let range = start..segment.len().min(start + SCAN_ROWS);
+                let scales = segment.scales()?;
+                let scales = scales.get(3 * start..).unwrap_or_default();
+                let rows = (segment.codes(range)?, scales);
+                let mut candidates = Vec::new();
+                scan(rows, (part, start), &coded, self.least(&best), &mut candidates);
                 self.take(&levels, query, candidates, &mut best)?;
             }
         }
         Ok(self.given(best)?)
     }
 
-    /// Those of some vectors of a file whose score may be so much.
-    fn scan(
-        &self,
-        segment: &Segment,
-        part: usize,
-        query: &Coded,
-        range: Range<usize>,
-        least: f32,
-    ) -> std::result::Result<Vec<Candidate>, Damage> {
-        let scales = segment.scales()?;
-        let scales = scales.get(3 * range.start..).unwrap_or_default().chunks_exact(3);
-        let dimensions = segment.header.dimensions as usize;
-        let slack = slack(dimensions);
-        let rows = segment.codes(range.clone())?.chunks_exact(dimensions);
-        let mut candidates = Vec::new();
-        for (at, (row, scale)) in range.zip(rows.zip(scales)) {
-            let near = near((&query.codes, query.scale), (row, scale[1]));
-            let bound = near + reach(query.error, scale[2], slack);
-            if bound >= least {
-                candidates.push(Candidate { bound, part: part as u32, at: at as u32 });
-            }
-        }
-        Ok(candidates)
+    /// What a score has to be at least, with these found.
+    fn least(&self, best: &Best) -> f32 {
+        best.worst().map_or(self.wanted.min_score, |worst| worst.max(self.wanted.min_score))
     }
 
     /// Those at some positions whose score may be enough.
@@ -360,20 +336,26 @@ impl Looking<'_> {
                 break;
             }
             let at = at as usize;
-            let (item, score) = match levels.segments.get(part as usize) {
+            let file = levels.segments.get(part as usize);
+            let enough = |score: f32| score >= self.least(best);
+            let (item, score) = match file {
                 Some(segment) => {
                     if segment.is_dead(at, self.upto) {
                         continue;
                     }
                     let score = query.score(&segment.row(at)?, segment.scale(at)?.square);
-                    if score < self.wanted.min_score || best.worst().is_some_and(|worst| score < worst) {
+                    if !enough(score) {
                         continue;
                     }
                     (segment.item(at)?, score)
                 }
                 None => {
                     let block = &levels.tail[part as usize - levels.segments.len()];
-                    (block.items[at].clone(), bound)
+                    let score = query.score(block.row(at, query.vector.len()), block.scale(at).square);
+                    if !enough(score) {
+                        continue;
+                    }
+                    (block.items[at].clone(), score)
                 }
             };
             if item.seqno > self.upto || !self.is_wanted(&item)? {
@@ -381,7 +363,7 @@ impl Looking<'_> {
             }
             if lives(self.core, self.namespace, &item, self.upto)? {
                 best.push(Kept { score, item });
-            } else if let Some(segment) = levels.segments.get(part as usize) {
+            } else if let Some(segment) = file {
                 segment.note_dead(at, self.upto);
             }
         }
@@ -407,5 +389,25 @@ impl Looking<'_> {
             Ok(Found { owner, seqno: kept.item.seqno, score: kept.score })
         });
         found.collect()
+    }
+}
+
+/// Adds those of some vectors, given by their codes and what goes with those, whose score may be so much. The first is at this
+/// place.
+fn scan(
+    (codes, scales): (&[i8], &[f32]),
+    (part, first): (usize, usize),
+    query: &Coded,
+    least: f32,
+    candidates: &mut Vec<Candidate>,
+) {
+    let dimensions = query.codes.len();
+    let slack = slack(dimensions);
+    for (at, (row, scale)) in (first..).zip(codes.chunks_exact(dimensions).zip(scales.chunks_exact(3))) {
+        let near = near((&query.codes, query.scale), (row, scale[1]));
+        let bound = near + reach(query.error, scale[2], slack);
+        if bound >= least {
+            candidates.push(Candidate { bound, part: part as u32, at: at as u32 });
+        }
     }
 }
