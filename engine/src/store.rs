@@ -20,7 +20,7 @@ use crate::trace::model::{RunInfo, RunSpec, check_text};
 use crate::trace::reader::RunReader;
 use crate::trace::recorder::{Recording, Run, abandon};
 use crate::upkeep::SAMPLING;
-use crate::vector::{Floor, Found, Search, What, nearest};
+use crate::vector::{Floor, Found, Search, nearest};
 
 /// Greatest length of a namespace's or keyspace's name, in bytes.
 const SPACE_NAME_BYTES_MAX: usize = 512;
@@ -334,7 +334,7 @@ impl Store {
     /// # Errors
     /// `Invalid` in a store open for reading; `Unavailable`, `Poisoned`.
     pub fn settle_vectors(&self) -> Result<()> {
-        self.0.vectors.flush(&self.0.core, What::All)
+        self.0.vectors.settle(&self.0.core)
     }
 
     pub(crate) fn vectors(&self) -> &Arc<Floor> {

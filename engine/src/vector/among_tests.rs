@@ -157,7 +157,9 @@ fn among_few_and_among_many_a_walk_finds_nearly_all_that_a_scan_finds() {
         }
     };
     put_all(0, 20_500, &mut near_one);
-    store.vectors().flush(store.core(), What::All).unwrap();
+    store.settle_vectors().unwrap();
+    let partition = store.vectors().partition(space.id, "e").unwrap();
+    assert!(partition.levels().segments.iter().all(|segment| segment.header.slots.0 > 0));
     // Some are dead, and some in memory.
     put_all(3000, 4500, &mut near_one);
     for share in SHARES {

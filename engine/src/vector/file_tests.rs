@@ -87,7 +87,7 @@ fn all_that_came_while_nobody_looked_is_found() {
     let store = Store::open_with("s", options(&io)).unwrap();
     let space = store.namespace("a").unwrap();
     let keys = space.keyspace("k", History::Latest).unwrap();
-    for start in (0..3000u32).step_by(300) {
+    for start in (0..6000u32).step_by(300) {
         let mut batch = space.batch();
         for at in start..start + 300 {
             batch.put_embedded(&keys, &at.to_be_bytes(), "", &[("e", &[1.0, at as f32])]);
@@ -96,11 +96,21 @@ fn all_that_came_while_nobody_looked_is_found() {
     }
     store.close().unwrap();
     let reader = Store::open_read_only_with("s", options(&io)).unwrap();
-    assert_eq!(found(&reader, &[1.0, 1.0]).len(), 3000);
+    assert_eq!(found(&reader, &[1.0, 1.0]).len(), 6000);
     // What the close wrote down is gone: the log alone has them.
     files(&io).iter().for_each(|path| io.remove(path).unwrap());
     let store = Store::open_with("s", options(&io)).unwrap();
-    assert_eq!(found(&store, &[1.0, 1.0]).len(), 3000);
+    assert_eq!(found(&store, &[1.0, 1.0]).len(), 6000);
+    // What is more than memory should hold was written down on the way.
+    let space = store.namespace("a").unwrap();
+    let levels = store.vectors().partition(space.id, "e").unwrap().levels();
+    assert!(levels.tail_rows() < 4000 && !levels.segments.is_empty(), "{}", levels.tail_rows());
+    // A full disk keeps nobody from finding all.
+    store.close().unwrap();
+    files(&io).iter().for_each(|path| io.remove(path).unwrap());
+    let store = Store::open_with("s", options(&io)).unwrap();
+    io.set_capacity(Some(0));
+    assert_eq!(found(&store, &[1.0, 1.0]).len(), 6000);
 }
 
 #[test]
@@ -243,7 +253,7 @@ fn a_walk_goes_by_the_bytes_of_the_file() {
     let namespace = crate::ids::NamespaceId(16);
     let meta = Meta { store, id: 3, namespace, upto: Seqno(500) };
     let path = Path::new("3.vec");
-    let bytes = writer::write(&io, path, meta, &Merged::tail(&partition.levels(), 2), &graph).unwrap();
+    let bytes = writer::write(&io, path, meta, &Merged::all(&partition.levels(), 2), &graph).unwrap();
     let entry = VectorEntry {
         id: 3,
         bytes,
@@ -302,7 +312,7 @@ fn a_built_graph_finds_nearly_all_that_a_scan_finds() {
         }
         batch.commit().unwrap();
     }
-    store.vectors().flush(store.core(), What::All).unwrap();
+    store.settle_vectors().unwrap();
     let partition = store.vectors().partition(space.id, "e").unwrap();
     assert!(partition.levels().segments.iter().any(|segment| segment.header.slots.0 > 0));
     let tenth = |owner: &Owner| matches!(owner, Owner::Key { key, .. } if key[3] % 10 == 0);

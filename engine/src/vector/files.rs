@@ -4,7 +4,7 @@
 //! are; then the old ones go. Before that the log is synced up to the last vector, so that a listed file never holds what a
 //! power cut takes out of the log. Dead vectors are left out on the way.
 //!
-//! In memory while one is written: eight bytes a vector, and for a graph one copy of the codes and the edges.
+//! In memory while one is written: eight bytes a vector. A graph is made afterwards, by `graphs`.
 
 use std::sync::Arc;
 
@@ -19,15 +19,14 @@ use crate::log::paths::{parse_vector_file, vector_file_name};
 use crate::log::segments::{lock, read, write};
 use crate::log::ticket::Failure;
 use crate::sync::atomic::Ordering;
-use crate::vector::floor::{Floor, Partitions};
-use crate::vector::graph;
+use crate::vector::floor::{Floor, MEMORY_BYTES, Partitions};
 use crate::vector::item::OwnerId;
 use crate::vector::merged::Merged;
 use crate::vector::partition::{Levels, Partition, PartitionId};
 use crate::vector::segment::Segment;
 use crate::vector::source::lives;
 use crate::vector::stopped::{Stopped, Tried};
-use crate::vector::writer::{self, Meta};
+use crate::vector::writer::{self, GraphBytes, Meta};
 
 /// Vectors in memory, of all partitions, that are worth a file.
 pub(super) const FLUSH_ROWS: usize = 4096;
@@ -43,7 +42,7 @@ const DEAD_SHARE: usize = 4;
 pub(crate) enum What<'a> {
     /// What is in memory, beside the files there are.
     Tail,
-    /// The same, merged with files that are not much larger, and those that lack a graph or are half dead.
+    /// The same, merged with files that are not much larger, and those that are half dead.
     Due,
     /// Everything, one file for each partition.
     All,
@@ -53,9 +52,9 @@ pub(crate) enum What<'a> {
 }
 
 /// What takes a partition's place.
-struct Change {
-    partition: Arc<Partition>,
-    segments: Vec<Arc<Segment>>,
+pub(super) struct Change {
+    pub(super) partition: Arc<Partition>,
+    pub(super) segments: Vec<Arc<Segment>>,
 }
 
 impl Floor {
@@ -102,7 +101,7 @@ impl Floor {
         let log = core.log()?;
         // Keeps what ends meanwhile, as for a search.
         let _view = View::new(core);
-        self.catch_up(core)?;
+        self.catch_up_some(core, MEMORY_BYTES)?;
         let (upto, partitions) = {
             let _turn = lock(&self.catching);
             (self.upto(), read(&self.partitions).clone())
@@ -128,7 +127,8 @@ impl Floor {
                 let vectors = (core.as_ref(), id.namespace);
                 let vectors = Merged::living(vectors, &levels, keep, upto, partition.dimensions)?;
                 if vectors.len() > 0 {
-                    segments.push(Arc::new(self.write_file(core, id, &vectors, what, &mut list)?));
+                    let none = GraphBytes::default();
+                    segments.push(Arc::new(self.write_file(core, id, &vectors, &none, (upto, &mut list))?));
                 }
                 changes.push(Change { partition: partition.clone(), segments: segments.clone() });
             }
@@ -137,6 +137,18 @@ impl Floor {
         if changes.is_empty() && *listed == list {
             return Ok(());
         }
+        self.publish(core, listed, list, changes)
+    }
+
+    /// Lists files that are written, and gives up those whose place they take.
+    pub(super) fn publish(
+        &self,
+        core: &Arc<Core>,
+        listed: &mut VectorList,
+        list: VectorList,
+        changes: Vec<Change>,
+    ) -> Tried<()> {
+        let log = core.log()?;
         core.io.sync_dir(&core.paths.vectors()).map_err(Error::from)?;
         // The writer's own sync may have failed meanwhile: then nobody knows what of the log is there.
         log.queue.check()?;
@@ -147,7 +159,7 @@ impl Floor {
             return Err(failed.error.into());
         }
         for Change { partition, segments } in changes {
-            partition.replace(segments, upto);
+            partition.replace(segments, list.upto);
         }
         self.count_tail();
         self.look_for_graphs();
@@ -168,7 +180,7 @@ impl Floor {
         let must_go = match what {
             What::All => return Ok(0),
             What::Tail => return Ok(levels.segments.len()),
-            What::Due => return Ok(due_of(levels, cfg!(feature = "graphs") && !self.is_stopped())),
+            What::Due => return Ok(due_of(levels, self.pinned.load(Ordering::Acquire))),
             What::Without(must_go) => must_go,
         };
         for (at, segment) in levels.segments.iter().enumerate() {
@@ -209,24 +221,19 @@ impl Floor {
         Ok(files)
     }
 
-    fn write_file(
+    pub(super) fn write_file(
         &self,
         core: &Core,
         id: &PartitionId,
         vectors: &Merged<'_>,
-        what: What<'_>,
-        list: &mut VectorList,
+        graph: &GraphBytes,
+        (upto, list): (Seqno, &mut VectorList),
     ) -> Tried<Segment> {
         let number = list.next;
         list.next += 1;
         let path = core.paths.vector_file(number);
-        let meta = Meta { store: core.store, id: number, namespace: id.namespace, upto: list.upto };
-        // Whoever forgets is not kept waiting for a graph: it is made afterwards.
-        let stop = || {
-            matches!(what, What::Without(_)) || self.is_stopped() || self.waiting.load(Ordering::Acquire) > 0
-        };
-        let graph = graph::build(vectors, &stop)?.unwrap_or_default();
-        let bytes = writer::write(&*core.io, &path, meta, vectors, &graph).inspect_err(|_| {
+        let meta = Meta { store: core.store, id: number, namespace: id.namespace, upto };
+        let bytes = writer::write(&*core.io, &path, meta, vectors, graph).inspect_err(|_| {
             // What is left of it takes room. Where it cannot go now, the next opening takes it.
             let _ = core.io.remove(&path);
         })?;
@@ -237,7 +244,7 @@ impl Floor {
             embedder: id.embedder.to_string(),
             dimensions: vectors.dimensions as u32,
             count: vectors.len() as u64,
-            upto: list.upto,
+            upto,
         };
         Ok(Segment::open(&*core.io, &path, core.store, &entry, core.options.read_mode)?)
     }
@@ -266,6 +273,7 @@ impl Floor {
         self.losses.fetch_add(1, Ordering::AcqRel);
         self.upto.store(0, Ordering::Release);
         read(&self.partitions).values().for_each(|partition| partition.clear());
+        self.count_tail();
         self.losses.fetch_add(1, Ordering::AcqRel);
         note(core, damage);
     }
@@ -311,8 +319,8 @@ fn open_files(core: &Core, list: &VectorList) -> std::result::Result<Partitions,
 }
 
 /// How many of the oldest files stay as they are: as many of the newest are merged with the tail as keeps each a good deal
-/// larger than the next, and from the first one on of which half is dead or which should have a graph.
-fn due_of(levels: &Levels, graphs: bool) -> usize {
+/// larger than the next, and from the first one on of which half is dead; but none up to the one that is pinned.
+fn due_of(levels: &Levels, pinned: u64) -> usize {
     let mut size = levels.tail_rows();
     let mut keep = levels.segments.len();
     if size > 0 {
@@ -321,11 +329,9 @@ fn due_of(levels: &Levels, graphs: bool) -> usize {
             size += levels.segments[keep].living();
         }
     }
-    let again = levels
-        .segments
-        .iter()
-        .position(|segment| segment.living() * 2 < segment.len() || (graphs && segment.lacks_graph()));
-    again.map_or(keep, |again| keep.min(again))
+    let dead = levels.segments.iter().position(|segment| segment.living() * 2 < segment.len());
+    let pinned = levels.segments.iter().position(|segment| segment.entry.id == pinned);
+    dead.map_or(keep, |dead| keep.min(dead)).max(pinned.map_or(0, |pinned| pinned + 1))
 }
 
 /// Whether a file is to be written without what is dead in it.

@@ -41,6 +41,10 @@ struct WorkerState {
 
 /// Records that are read together.
 const PAGE: usize = 1024;
+/// What vectors in memory take, about, when they are written down before more are read from the log; tests come by it sooner.
+pub(super) const MEMORY_BYTES: usize = if cfg!(test) { 256 << 10 } else { 128 << 20 };
+/// Bytes of a vector in memory beside its numbers and codes, about.
+const ROW_BYTES: usize = 96;
 
 /// Keyspaces, by number.
 type Names = HashMap<u32, (NamespaceId, String)>;
@@ -59,10 +63,14 @@ pub(crate) struct Floor {
     pub(super) files: Mutex<VectorList>,
     /// Raised before and after all files were given up.
     pub(super) losses: AtomicU64,
-    /// Vectors in memory.
+    /// Vectors in memory,
     tail_rows: AtomicUsize,
-    /// Who wants the files to themselves while a graph may be in the making, which then ends.
-    pub(super) waiting: AtomicUsize,
+    /// and what they take there, about.
+    tail_bytes: AtomicUsize,
+    /// Held by whoever makes a graph.
+    pub(super) making: Mutex<()>,
+    /// The file of which a graph is in the making; 0 for none.
+    pub(super) pinned: AtomicU64,
     /// A large file has no graph.
     pub(super) lacks_graph: AtomicBool,
     worker: Worker,
@@ -82,10 +90,23 @@ impl Floor {
         Seqno(self.upto.load(Ordering::Acquire))
     }
 
-    /// Takes in what was committed since it last did.
-    pub(super) fn catch_up(&self, core: &Core) -> Result<()> {
+    /// Takes in what was committed since it last did. What is more than memory should hold goes into files on the way, if this
+    /// process writes.
+    pub(super) fn catch_up(&self, core: &Arc<Core>) -> Result<()> {
+        let mut most = if core.is_writer() { MEMORY_BYTES } else { usize::MAX };
+        while !self.catch_up_some(core, most)? {
+            // A disk that is full is no reason to find nothing.
+            if self.flush(core, What::Due).is_err() {
+                most = usize::MAX;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same until so much is in memory; whether that was all.
+    pub(super) fn catch_up_some(&self, core: &Core, most: usize) -> Result<bool> {
         if self.upto() >= core.index.visible() {
-            return Ok(());
+            return Ok(true);
         }
         let mut runs = lock(&self.catching);
         let _pin = core.pin();
@@ -93,6 +114,9 @@ impl Floor {
         let visible = core.index.visible();
         let mut after = self.upto();
         while after < visible {
+            if self.tail_bytes.load(Ordering::Relaxed) >= most {
+                return Ok(false);
+            }
             let (places, more) = source::places(core, after, visible, PAGE)?;
             let mut fresh: BTreeMap<PartitionId, Vec<(Item, Vec<f32>)>> = BTreeMap::new();
             let last = places.last().map(|(seqno, _)| *seqno);
@@ -109,7 +133,7 @@ impl Floor {
             after = if more { last.unwrap_or(visible) } else { visible };
             self.upto.store(after.0, Ordering::Release);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Puts vectors into their partition, which the first one makes; those of other dimensions are passed over.
@@ -127,14 +151,21 @@ impl Floor {
         };
         vectors.retain(|(_, vector)| vector.len() == partition.dimensions);
         self.tail_rows.fetch_add(vectors.len(), Ordering::Relaxed);
+        self.tail_bytes.fetch_add(vectors.len() * row_bytes(partition.dimensions), Ordering::Relaxed);
         partition.push(vectors);
     }
 
     /// Counts the vectors in memory again.
     pub(super) fn count_tail(&self) {
         let partitions = read(&self.partitions).clone();
-        let rows = partitions.values().map(|partition| partition.levels().tail_rows()).sum();
+        let (mut rows, mut bytes) = (0, 0);
+        for partition in partitions.values() {
+            let here = partition.levels().tail_rows();
+            rows += here;
+            bytes += here * row_bytes(partition.dimensions);
+        }
         self.tail_rows.store(rows, Ordering::Relaxed);
+        self.tail_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// How often files were given up; odd while they are.
@@ -179,16 +210,29 @@ impl Floor {
             while !state.wanted && !self.is_stopped() {
                 state = self.worker.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
-            state.wanted = false;
             drop(state);
             if self.is_stopped() {
                 return;
             }
-            // What fails loses nothing, and is tried again when more has come.
-            let much = || self.tail_rows.load(Ordering::Relaxed) >= FLUSH_ROWS || self.wants_graph();
-            if self.catch_up(core).is_ok() && much() {
-                let _ = self.flush(core, What::Due);
+            self.tend(core);
+            if self.wants_graph() {
+                // What fails is tried again when more has come.
+                let _ = self.make_graphs(core, &|| {
+                    self.tend(core);
+                    self.is_stopped()
+                });
             }
+        }
+    }
+
+    /// Takes in what has come since it was last wanted, and writes it down where that is much.
+    fn tend(&self, core: &Arc<Core>) {
+        if !std::mem::take(&mut lock(&self.worker.state).wanted) {
+            return;
+        }
+        // What fails loses nothing, and is tried again when more has come.
+        if self.catch_up(core).is_ok() && self.tail_rows.load(Ordering::Relaxed) >= FLUSH_ROWS {
+            let _ = self.flush(core, What::Due);
         }
     }
 
@@ -206,7 +250,7 @@ impl Floor {
     }
 
     /// The same of all that is committed.
-    pub(crate) fn embedders_of(&self, core: &Core, namespace: NamespaceId) -> Result<Vec<String>> {
+    pub(crate) fn embedders_of(&self, core: &Arc<Core>, namespace: NamespaceId) -> Result<Vec<String>> {
         self.catch_up(core)?;
         Ok(self.embedders(namespace).iter().map(|embedder| embedder.to_string()).collect())
     }
@@ -304,12 +348,15 @@ impl Finder for Floor {
     }
 
     fn sweep(&self, core: &Arc<Core>, must_go: &[RunUid]) -> Result<()> {
-        self.waiting.fetch_add(1, Ordering::AcqRel);
         let swept = self.flush(core, What::Without(must_go));
-        self.waiting.fetch_sub(1, Ordering::AcqRel);
         if self.wants_graph() {
             self.wake(core);
         }
         swept
     }
+}
+
+/// What a vector takes in memory, about.
+fn row_bytes(dimensions: usize) -> usize {
+    5 * dimensions + ROW_BYTES
 }

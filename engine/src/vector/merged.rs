@@ -58,13 +58,14 @@ impl<'a> Merged<'a> {
         Ok(all)
     }
 
-    /// All that is in memory.
-    #[cfg(all(test, not(annals_shuttle)))]
-    pub(super) fn tail(levels: &'a Levels, dimensions: usize) -> Self {
-        let blocks = levels.tail.iter().enumerate();
-        let spots = blocks.flat_map(|(part, block)| {
-            (0..block.items.len()).map(move |at| Spot { part: part as u32, at: at as u32 })
-        });
+    /// All of them, whether somebody still has them or not.
+    pub(super) fn all(levels: &'a Levels, dimensions: usize) -> Self {
+        let files = levels.segments.iter().map(|segment| segment.len());
+        let blocks = levels.tail.iter().map(|block| block.items.len());
+        let spots = files
+            .chain(blocks)
+            .enumerate()
+            .flat_map(|(part, count)| (0..count).map(move |at| Spot { part: part as u32, at: at as u32 }));
         Self { levels, dimensions, spots: spots.collect() }
     }
 

@@ -19,6 +19,7 @@ mod floor;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod graph;
+mod graphs;
 mod item;
 pub(crate) mod kernel;
 mod layout;
@@ -34,6 +35,7 @@ mod tests;
 mod writer;
 
 pub use among::Among;
+#[cfg(test)]
 pub(crate) use files::What;
 pub(crate) use floor::Floor;
 pub use item::{Found, Owner, Search};

@@ -6,6 +6,8 @@
 mod among;
 #[path = "file_tests.rs"]
 mod files;
+#[path = "graph_tests.rs"]
+mod graphs;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
