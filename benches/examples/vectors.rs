@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p annals-benches --features usearch --example vectors -- [COUNT] [DIMENSIONS] [FOLDER] [KINDS]`, 100,000 and 384
 //! unless said otherwise; usearch keeps its numbers in these kinds (`f32,bf16,i8`). A folder that is given stays, with what was built in it:
-//! a second run measures that again; and with the vectors, the queries and their nearest ones, for `benches/hnswlib.py`.
+//! a second run measures that again; and with the vectors, the queries and their nearest ones, for `benches/vectors_hnswlib.py`.
 //! The vectors are clustered, as embeddings are: a centre for each hundred, and noise around it, from a seed.
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 #![expect(clippy::unwrap_used, reason = "a measurement fails by panicking")]

@@ -35,8 +35,7 @@ mod tests;
 mod writer;
 
 pub use among::Among;
-#[cfg(test)]
-pub(crate) use files::What;
+
 pub(crate) use floor::Floor;
 pub use item::{Found, Owner, Search};
 pub(crate) use nearest::nearest;

@@ -1,7 +1,7 @@
 """hnswlib over what the example `vectors` left in a folder: building, and recall against queries a second.
 
     pip install hnswlib numpy
-    python3 benches/hnswlib.py FOLDER [DIMENSIONS]
+    python3 benches/vectors_hnswlib.py FOLDER [DIMENSIONS]
 
 One thread, batches of 50 queries, all widths by turns, medians of five rounds; 384 dimensions unless said otherwise. Its defaults
 when building: 16 neighbours, 200 candidates.
