@@ -26,12 +26,12 @@ const DEFINITION_BYTES_MAX: usize = 1 << 20;
 const STDIN: &str = "standard input";
 
 pub(super) fn remember(global: &Global, args: &RememberArgs, out: &mut Out) -> Result<()> {
+    let whose = identity(&args.whose)?;
     let hint =
         "a memory has at most 64 MiB: keep what was decided and on what evidence, not all that was said";
     let bytes = input::at_most(&args.file, FILE_BYTES_MAX, hint)?;
     let place = place(&args.file);
     let text = utf8(bytes, &place, "a memory is JSON in UTF-8")?;
-    let whose = identity(&args.whose)?;
     let root = locate::store(global.store.as_deref());
     let far = EmbeddingsOptions::from_variables(&|name| std::env::var(name).ok()).map_err(embedder)?;
     let far = far.map(|options| options.id());
