@@ -87,6 +87,8 @@ pub(crate) enum Verb {
     Remember(RememberArgs),
     /// Find what was decided when something like QUESTION was asked, with the evidence as it was recorded
     Recall(RecallArgs),
+    /// Keep under a name how a memory is asked, so that several agents ask alike: `recall --memory NAME`
+    DefineMemory(DefineMemoryArgs),
     /// Print what is remembered as lines of JSON to train a model by
     ExportTraining(ExportTrainingArgs),
     /// Say what the store holds and what it costs
@@ -749,7 +751,7 @@ pub(crate) struct WhoseArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "What has no vector gets one of its query, by the embedder that ANNALS_EMBEDDINGS_URL names or the one that is built in. Where a daemon serves the store, it keeps it. docs/memory.md has the forms."
+    after_help = "What has no vector gets one of its query, by the embedder that ANNALS_EMBEDDINGS_URL names or the one that is built in. Where a daemon or a recorder holds the store, it keeps it. docs/memory.md has the forms."
 )]
 pub(crate) struct RememberArgs {
     #[command(flatten)]
@@ -763,32 +765,44 @@ pub(crate) struct RememberArgs {
     after_help = "Nothing found is no failure: nothing is printed, and it ends with 0. docs/memory.md has the forms."
 )]
 pub(crate) struct RecallArgs {
-    /// What is asked
+    /// What is asked; - reads it from standard input
     pub(crate) question: String,
+    /// Ask as the definition of this id has it; what else is said here counts before it
+    #[arg(long, value_name = "ID")]
+    pub(crate) memory: Option<String>,
     #[command(flatten)]
     pub(crate) whose: WhoseArgs,
     /// Also look at the tenant's other principals and conversations
     #[arg(long)]
     pub(crate) across_conversations: bool,
-    /// At most this many, the nearest first
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub(crate) top_k: u16,
+    /// At most this many, the nearest first [default: 1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) top_k: Option<u16>,
     /// The least score that counts, from -1 to 1; equal passes [default: the embedder's own]
     #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = score)]
     pub(crate) threshold: Option<f32>,
-    /// What of it is told
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) projection: ProjectionArg,
+    /// What of it is told [default: decisions]
+    #[arg(long, value_enum)]
+    pub(crate) projection: Option<ProjectionArg>,
     /// Tell the largest form that has so many tokens (of four UTF-16 units) at most; with --json of each by itself
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = tokens)]
     pub(crate) budget: Option<usize>,
 }
 
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A definition is as agentfootprint's defineMemory has it: {\"id\": ..., \"description\": ..., \"type\": \"causal\", \"strategy\": {\"kind\": \"top-k\", \"topK\": 1, \
+\"threshold\": 0.5, \"embedder\": ...}, \"projection\": \"decisions\", \"acrossConversations\": true}. Only the id has to be there. docs/memory.md says more."
+)]
+pub(crate) struct DefineMemoryArgs {
+    /// The definition, in JSON; - reads it from standard input
+    pub(crate) file: PathBuf,
+}
+
 /// What of a snapshot is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProjectionArg {
     /// What was decided, by which rule and on what evidence; what tools gave; the answer
-    #[default]
     Decisions,
     /// What each stage chose
     Commits,
@@ -822,6 +836,11 @@ pub(crate) enum TrainingArg {
     Dpo,
     /// Each decision with its evidence, and how it all went
     ProcessRl,
+}
+
+/// A count of tokens, as an option gives it.
+fn tokens(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "a budget is a whole number of tokens".to_owned())
 }
 
 /// A score, as an option gives it.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use annals::import::ImportedRun;
-use annals::memory::{Hit, Identity, Keep, Training, Wanted};
+use annals::memory::{Definition, Hit, Identity, Keep, Training, Wanted};
 use annals::{
     BackupReport, Checkpoint, CompactOptions, Compacted, Comparison, Diagnosis, Dropped, Durability, Error,
     ErrorKind, Frame, Gap, History, Keyspace, Namespace, Options, Plan, Policy, Proof, REDACTED_TAG,
@@ -16,12 +16,13 @@ use annals::{
 use annals_server::profiles::{Redactor, make_placeholder_key, passing_key, placeholder_key};
 use annals_server::providers::NewPart;
 use annals_server::{
-    Alignment, Destination, EmbedderHere, Failing, ForkReport, Forking, Onward, OnwardReport, Origin,
-    Program, ReplayOptions, SessionError, Shared,
+    Alignment, AskedOrOpened, Destination, EmbedderHere, Failing, ForkReport, Forking, Onward, OnwardReport,
+    Origin, Program, ReplayOptions, SessionError, Shared, ask_or_open,
 };
 
 use crate::failure::{Code, Failure, Result, before};
 use crate::tracefork::Recording as Foreign;
+use crate::watched::Watched;
 
 /// Raw bytes of frames that are committed together. One run is one commit up to this size, so that an import
 /// leaves whole runs only; a larger one goes in parts and is open, then abandoned, if it is stopped between them.
@@ -646,16 +647,80 @@ impl Door {
         })
     }
 
-    /// Keeps an entry, or a snapshot, as an agent's memory; gives its id.
-    pub(crate) fn remember(&self, whose: &Identity, text: &str) -> Result<String> {
-        let space = self.namespace()?;
-        let memory = space.memory().map_err(engine)?;
-        let with = EmbedderHere::of_environment(Some(&space)).map_err(embedder)?;
-        let kept = annals_server::remember(&memory, whose, text, &with, &Keep::default());
-        kept.map(|entry| entry.id).map_err(|error| match error.kind() {
-            ErrorKind::Invalid => {
-                Failure::new(Code::Failed, error, "docs/memory.md has the form of an entry and of a snapshot")
+    /// Keeps an entry, or a snapshot, as an agent's memory, in a store that is made where there is none; gives its id. A daemon or a recorder that holds
+    /// the store does it, by these words.
+    pub(crate) fn remember(
+        root: &Path,
+        namespace: &str,
+        words: &[&[u8]],
+        whose: &Identity,
+        text: &str,
+    ) -> Result<String> {
+        const FORM: &str = "docs/memory.md has the form of an entry and of a snapshot";
+        let store = match ask_or_open(root, words, &Options::default()) {
+            Ok(AskedOrOpened::Asked(id)) => return Ok(id),
+            Ok(AskedOrOpened::Opened(store)) => store,
+            Err(error) => {
+                let told = error.to_string();
+                return Err(match told.strip_prefix("ERR ") {
+                    Some(why) => Failure::new(Code::Failed, why, FORM),
+                    None if error.kind() == ErrorKind::Invalid => Failure::new(Code::Failed, told, FORM),
+                    None => engine(error),
+                });
             }
+        };
+        let space = store.namespace(namespace).map_err(engine)?;
+        let memory = space.memory().map_err(engine)?;
+        let with = Watched::new(EmbedderHere::of_environment(Some(&space)).map_err(embedder)?);
+        let kept = annals_server::remember(&memory, whose, text, &with, &Keep::default());
+        let id = kept.map(|entry| entry.id).map_err(|error| match error.kind() {
+            _ if with.has_failed() => embedder(error),
+            ErrorKind::Invalid => Failure::new(Code::Failed, error, FORM),
+            _ => engine(error),
+        })?;
+        drop((memory, with, space));
+        store.close().map_err(engine)?;
+        Ok(id)
+    }
+
+    /// Keeps how a memory is asked, in a store that is made where there is none; gives its id. A daemon or a recorder that holds the store does it.
+    pub(crate) fn define(root: &Path, namespace: &str, text: &str) -> Result<String> {
+        let refused = |error: Error| {
+            let told = error.to_string();
+            match told.strip_prefix("ERR ") {
+                None if error.kind() != ErrorKind::Invalid => engine(error),
+                why => {
+                    let hint = "`annals define-memory --help` shows a definition";
+                    Failure::new(Code::Failed, why.unwrap_or(&told), hint)
+                }
+            }
+        };
+        let definition = Definition::parse(text).map_err(refused)?;
+        let words = [&b"MEM.DEFINE"[..], text.as_bytes(), b"NAMESPACE", namespace.as_bytes()];
+        if let AskedOrOpened::Opened(store) =
+            ask_or_open(root, &words, &Options::default()).map_err(refused)?
+        {
+            let space = store.namespace(namespace).map_err(engine)?;
+            space.memory().and_then(|memory| memory.define(text)).map_err(refused)?;
+            drop(space);
+            store.close().map_err(engine)?;
+        }
+        Ok(definition.id)
+    }
+
+    /// How a memory is asked.
+    pub(crate) fn defined(&self, id: &str) -> Result<Definition> {
+        const HINT: &str = "`annals define-memory` defines one";
+        let memory = match self.namespace()?.memory() {
+            // Nothing was ever kept here.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let message = format!("there is no memory {id:?}: none is defined");
+                return Err(Failure::new(Code::NoSuchThing, message, HINT));
+            }
+            found => found.map_err(engine)?,
+        };
+        memory.defined(id).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Failure::new(Code::NoSuchThing, error, HINT),
             _ => engine(error),
         })
     }
@@ -663,13 +728,14 @@ impl Door {
     /// What is remembered that answers a question.
     pub(crate) fn recall(&self, whose: &Identity, question: &str, wanted: &Wanted<'_>) -> Result<Vec<Hit>> {
         // A question is asked for each time: nothing is written here.
-        let with = EmbedderHere::of_environment(None).map_err(embedder)?;
+        let with = Watched::new(EmbedderHere::of_environment(None).map_err(embedder)?);
         let memory = match self.namespace()?.memory() {
             // Nothing was ever kept here.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             found => found.map_err(engine)?,
         };
         memory.recall(whose, question, &with, wanted).map_err(|error| match error.kind() {
+            _ if with.has_failed() => embedder(error),
             ErrorKind::Invalid => {
                 let hint = "docs/memory.md says what a question is held against, and how ANNALS_EMBEDDINGS_URL names an embedder";
                 Failure::new(Code::Failed, error, hint)

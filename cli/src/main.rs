@@ -20,6 +20,7 @@ mod progress;
 mod rules;
 mod tracefork;
 mod verbs;
+mod watched;
 mod whole_file;
 
 use std::process::ExitCode;

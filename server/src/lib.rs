@@ -57,4 +57,4 @@ pub use session::{
     Attached, Attaching, ForkReport, Forking, Onward, OnwardReport, Origin, Recording, ReplayReport, Report,
     SessionError, attach, fork, record, replay, replay_onward,
 };
-pub use share::{Destination, Shared, ask_daemon, ask_daemon_patiently};
+pub use share::{AskedOrOpened, Destination, Shared, ask_daemon, ask_daemon_patiently, ask_or_open};

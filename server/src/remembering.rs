@@ -42,6 +42,20 @@ impl<'de> Deserialize<'de> for Told {
     }
 }
 
+/// Refuses what is to be made a vector of by another embedder than the one that is there.
+///
+/// # Errors
+/// `Invalid`, naming both.
+pub(crate) fn of_embedder(wanted: Option<&str>, own: &str, what: &str) -> Result<()> {
+    match wanted.filter(|wanted| *wanted != own) {
+        None => Ok(()),
+        Some(other) => Err(Error::new(
+            ErrorKind::Invalid,
+            format!("{what} is made a vector of by {own:?} here, not by {other:?}: bring its vector"),
+        )),
+    }
+}
+
 /// Keeps what a JSON text holds: an entry (`id`, `value`), or a snapshot (`query`, `finalContent`), which becomes the entry of its conversation's next turn.
 /// One without a vector gets one by this embedder. Gives the entry as it was kept.
 ///

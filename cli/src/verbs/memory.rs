@@ -1,57 +1,43 @@
-//! `annals remember`, `annals recall` and `annals export-training`: what was decided, kept, found again by a question, and made lines to train by.
+//! `annals remember`, `annals recall`, `annals define-memory` and `annals export-training`: what was decided, kept, found again by a question, how that is asked, and
+//! made lines to train by.
+
+use std::path::Path;
 
 use annals::memory::{Hit, Identity, Projection, Training, Wanted, told};
-use annals_server::{EmbeddingsOptions, ask_daemon};
+use annals_server::EmbeddingsOptions;
 use serde_json::json;
 
 use crate::args::{
-    ExportTrainingArgs, Global, ProjectionArg, RecallArgs, RememberArgs, TrainingArg, WhoseArgs,
+    DefineMemoryArgs, ExportTrainingArgs, Global, ProjectionArg, RecallArgs, RememberArgs, TrainingArg,
+    WhoseArgs,
 };
-use crate::door::{Door, embedder, engine};
+use crate::door::{Door, embedder};
 use crate::failure::{Code, Failure, Result};
 use crate::out::{Out, metadata};
 use crate::{input, locate};
 
 /// The longest file that is remembered: some more than an entry may have, so that the engine's reason is told.
 const FILE_BYTES_MAX: usize = 65 << 20;
+/// The longest question from standard input; the system takes no argument of more than 128 KiB.
+const QUESTION_BYTES_MAX: usize = 1 << 20;
+/// The longest definition.
+const DEFINITION_BYTES_MAX: usize = 1 << 20;
+/// What it is called in messages.
+const STDIN: &str = "standard input";
 
 pub(super) fn remember(global: &Global, args: &RememberArgs, out: &mut Out) -> Result<()> {
+    let whose = identity(&args.whose)?;
     let hint =
         "a memory has at most 64 MiB: keep what was decided and on what evidence, not all that was said";
     let bytes = input::at_most(&args.file, FILE_BYTES_MAX, hint)?;
-    let place = match args.file.as_os_str() == "-" {
-        true => "standard input".to_owned(),
-        false => args.file.display().to_string(),
-    };
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let (line, column) = place_of(error.as_bytes(), error.utf8_error().valid_up_to());
-        let message = format!("{place}: it is not UTF-8 at line {line} column {column}");
-        Failure::new(Code::Failed, message, "a memory is JSON in UTF-8")
-    })?;
-    let whose = identity(&args.whose);
+    let place = place(&args.file);
+    let text = utf8(bytes, &place, "a memory is JSON in UTF-8")?;
     let root = locate::store(global.store.as_deref());
     let far = EmbeddingsOptions::from_variables(&|name| std::env::var(name).ok()).map_err(embedder)?;
     let far = far.map(|options| options.id());
-    let id = match ask_daemon(&root, &words(&text, far.as_deref(), &args.whose, &global.namespace)) {
-        Ok(Some(id)) => id,
-        Ok(None) => {
-            let door = Door::write(&root, &global.namespace)?;
-            let id = door.remember(&whose, &text).map_err(|failure| failure.at(&place))?;
-            door.close()?;
-            id
-        }
-        Err(error) => {
-            let refused = match error.to_string().strip_prefix("ERR ") {
-                Some(why) => Failure::new(
-                    Code::Failed,
-                    why,
-                    "docs/memory.md has the form of an entry and of a snapshot",
-                ),
-                None => engine(error),
-            };
-            return Err(refused.at(&place));
-        }
-    };
+    let brought = words(&text, far.as_deref(), &args.whose, &global.namespace);
+    let id = Door::remember(&root, &global.namespace, &brought, &whose, &text)
+        .map_err(|failure| failure.at(&place))?;
     let name = whose.name();
     if out.json {
         return out.object(&json!({ "id": id, "identity": name }));
@@ -60,19 +46,32 @@ pub(super) fn remember(global: &Global, args: &RememberArgs, out: &mut Out) -> R
 }
 
 pub(super) fn recall(global: &Global, args: &RecallArgs, out: &mut Out) -> Result<()> {
+    let whose = identity(&args.whose)?;
+    let question = match args.question.as_str() {
+        "-" => {
+            let bytes = input::at_most(Path::new("-"), QUESTION_BYTES_MAX, "a question has at most 1 MiB")?;
+            utf8(bytes, STDIN, "a question is text in UTF-8")?
+        }
+        question => question.to_owned(),
+    };
     let door = super::reading(global)?;
+    let definition = args.memory.as_deref().map(|id| door.defined(id)).transpose()?;
+    // What is said with a question counts before what is defined.
+    let by = definition.as_ref();
     let wanted = Wanted {
-        k: args.top_k.into(),
-        min_score: args.threshold,
-        across: args.across_conversations,
+        k: args.top_k.map(usize::from).or(by.map(|by| by.k)).unwrap_or(1),
+        min_score: args.threshold.or(by.and_then(|by| by.threshold)),
+        embedder: by.and_then(|by| by.embedder.as_deref()),
+        across: args.across_conversations || by.is_some_and(|by| by.across),
         ..Wanted::default()
     };
-    let hits = door.recall(&identity(&args.whose), &args.question, &wanted)?;
+    let hits = door.recall(&whose, &question, &wanted)?;
     let projection = match args.projection {
-        ProjectionArg::Decisions => Projection::Decisions,
-        ProjectionArg::Commits => Projection::Commits,
-        ProjectionArg::Narrative => Projection::Narrative,
-        ProjectionArg::Full => Projection::Full,
+        None => by.map_or_else(Projection::default, |by| by.projection),
+        Some(ProjectionArg::Decisions) => Projection::Decisions,
+        Some(ProjectionArg::Commits) => Projection::Commits,
+        Some(ProjectionArg::Narrative) => Projection::Narrative,
+        Some(ProjectionArg::Full) => Projection::Full,
     };
     if !out.json {
         return match told(&hits, projection, args.budget) {
@@ -83,14 +82,29 @@ pub(super) fn recall(global: &Global, args: &RecallArgs, out: &mut Out) -> Resul
     hits.iter().try_for_each(|hit| out.object(&shown(hit, &told_of(hit, projection, args.budget))))
 }
 
+pub(super) fn define(global: &Global, args: &DefineMemoryArgs, out: &mut Out) -> Result<()> {
+    let bytes = input::small(&args.file, DEFINITION_BYTES_MAX)?;
+    let place = place(&args.file);
+    let text = utf8(bytes, &place, "a definition is JSON in UTF-8")?;
+    let root = locate::store(global.store.as_deref());
+    // Some editors put a mark of the byte order before a text.
+    let text = text.trim_start_matches('\u{feff}');
+    let id = Door::define(&root, &global.namespace, text).map_err(|failure| failure.at(&place))?;
+    if out.json {
+        return out.object(&json!({ "memory": id }));
+    }
+    out.line(format_args!("defined {id}"))
+}
+
 pub(super) fn export_training(global: &Global, args: &ExportTrainingArgs, out: &mut Out) -> Result<()> {
     let form = match args.format {
         TrainingArg::Sft => Training::Sft,
         TrainingArg::Dpo => Training::Dpo,
         TrainingArg::ProcessRl => Training::ProcessRl,
     };
+    let whose = identity(&args.whose)?;
     let door = super::reading(global)?;
-    door.training(&identity(&args.whose), args.across_conversations, form, &mut |line| {
+    door.training(&whose, args.across_conversations, form, &mut |line| {
         out.line(String::from_utf8_lossy(line))
     })
 }
@@ -128,12 +142,32 @@ fn shown<'a>(hit: &'a Hit, text: &'a str) -> Shown<'a> {
     }
 }
 
-fn identity(whose: &WhoseArgs) -> Identity {
-    Identity {
+fn identity(whose: &WhoseArgs) -> Result<Identity> {
+    let identity = Identity {
         tenant: whose.tenant.clone(),
         principal: whose.principal.clone(),
         conversation: whose.conversation.clone(),
+    };
+    let named = identity.check();
+    named.map_err(|error| {
+        Failure::new(Code::Usage, error, "shorten --tenant, --principal or --conversation")
+    })?;
+    Ok(identity)
+}
+
+fn place(file: &Path) -> String {
+    match file.as_os_str() == "-" {
+        true => STDIN.to_owned(),
+        false => file.display().to_string(),
     }
+}
+
+/// A text; one that is none is refused with its place.
+fn utf8(bytes: Vec<u8>, place: &str, hint: &str) -> Result<String> {
+    String::from_utf8(bytes).map_err(|error| {
+        let (line, column) = place_of(error.as_bytes(), error.utf8_error().valid_up_to());
+        Failure::new(Code::Failed, format!("{place}: it is not UTF-8 at line {line} column {column}"), hint)
+    })
 }
 
 /// The same for a daemon.

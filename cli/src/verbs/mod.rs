@@ -60,6 +60,7 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         Verb::Scan(args) => kv::scan(global, args, &mut out),
         Verb::Remember(args) => memory::remember(global, args, &mut out),
         Verb::Recall(args) => memory::recall(global, args, &mut out),
+        Verb::DefineMemory(args) => memory::define(global, args, &mut out),
         Verb::ExportTraining(args) => memory::export_training(global, args, &mut out),
         Verb::Stats => stats::run(global, &mut out),
         Verb::Retain(args) => retain::retain(global, args, &mut out),

@@ -1,16 +1,19 @@
 //! `annals remember` and `annals recall`.
 
+use std::process::Stdio;
+
 use annals::memory::{Projection, render};
 use serde_json::Value;
 
-use crate::Bench;
+use crate::serve::http;
+use crate::{Bench, Done};
 
 /// The source's example, with spaces in it that nobody is to lose.
 const MONDAY: &str = r#"{ "query":"Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.","finalContent":"Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.","iterations":1,"decisions":[{"stageId":"classify-risk","chosen":"rejected","rule":"Marginal credit","evidence":{"creditScore":580, "threshold" : 600}},{"stageId":"pick-reason","chosen":"credit-too-low","rule":"Credit below floor","evidence":{"creditScore":580,"incomeAboveFloor":true}}],"toolCalls":[{"name":"lookupCreditBureau","args":{"applicationId":"42"},"resultPreview":"{ \"score\": 580, \"bureau\": \"experian\" }","errored":false}],"durationMs":1840,"tokenUsage":{"input":1200,"output":180}}"#;
 
 impl Bench {
     /// Asks on Friday what was decided on Monday.
-    fn friday(&self, more: &str) -> crate::Done {
+    fn friday(&self, more: &str) -> Done {
         let question = [
             "recall",
             "Why was application #42 rejected?",
@@ -92,6 +95,103 @@ fn an_entry_keeps_its_id_and_a_daemon_keeps_what_is_brought_while_it_serves() {
     );
 }
 
+/// A recorder, too, holds the store, and understood nothing but runs: "unknown command 'MEM.PUT'" was all that an agent was told that remembered while it was
+/// recorded, or beside another that was.
+#[test]
+fn an_agent_that_is_recorded_may_remember() {
+    let bench = Bench::new();
+    bench.write("monday.json", MONDAY);
+    bench.write("bad.json", "{}");
+    let annals = env!("CARGO_BIN_EXE_annals");
+    let program = format!(
+        "'{annals}' remember --tenant lending --conversation app-42 monday.json; \
+         '{annals}' recall --tenant lending --across-conversations 'Why was application #42 rejected?'; \
+         '{annals}' remember --namespace other monday.json; \
+         '{annals}' remember bad.json"
+    );
+    let done = bench.run_args(["record", "--", "sh", "-c", &program]);
+    let (told, stderr) = (String::from_utf8_lossy(&done.stdout), &done.stderr);
+    assert!(told.starts_with("remembered snap-1 in lending/_/app-42\n[Past run"), "{told}{stderr}");
+    assert!(told.ends_with("remembered snap-1 in _/_/_\n"), "{told}{stderr}");
+    assert!(stderr.contains("bad.json: a memory is an entry, with an id and a value"), "{stderr}");
+    assert!(bench.friday("--tenant lending --across-conversations").text().starts_with("[Past run"));
+    assert!(bench.friday("--namespace other --across-conversations").text().starts_with("[Past run"));
+}
+
+/// The one that came second was told to wait until the first is done, which it is after a moment.
+#[test]
+fn agents_that_remember_at_once_wait_for_each_other() {
+    let bench = Bench::new();
+    bench.write("monday.json", MONDAY);
+    let each = |number: usize| {
+        let conversation = format!("app-{number}");
+        let mut command = bench.command(["remember", "monday.json", "--conversation", &conversation]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap()
+    };
+    let agents: Vec<_> = (0..8).map(each).collect();
+    for agent in agents {
+        let kept = Done::of(agent.wait_with_output().unwrap()).text();
+        assert!(kept.starts_with("remembered snap-1 in _/_/app-"), "{kept}");
+    }
+    assert_eq!(bench.friday("--across-conversations --top-k 100 --json").json().len(), 8);
+}
+
+#[test]
+fn a_question_that_is_too_long_for_an_argument_comes_from_standard_input() {
+    let bench = Bench::new();
+    bench.monday();
+    let ask = |question: &[u8]| bench.pipe("recall - --tenant lending --across-conversations", question);
+    let long = "Why was application #42 rejected? ".repeat(10_000);
+    assert!(ask(long.as_bytes()).text().starts_with("[Past run"));
+    assert_eq!(ask(b"").text(), "");
+    assert_eq!(ask(b"why\n\xff").failed(1), "standard input: it is not UTF-8 at line 2 column 1");
+    assert!(ask(&[b'a'; (1 << 20) + 1]).failed(1).contains("larger than 1048576 bytes"));
+}
+
+/// One definition, mounted on an agent that asks by the command line and one that asks over HTTP.
+#[test]
+fn one_definition_serves_several_agents() {
+    let bench = Bench::new();
+    let definition = r#"{"id":"causal-memory","description":"why it was decided","type":"causal",
+  "strategy":{"kind":"top-k","topK":1,"threshold":0.5},"projection":"commits","acrossConversations":true}"#;
+    bench.write("causal.json", definition);
+    assert_eq!(bench.run("define-memory causal.json").text(), "defined causal-memory\n");
+    bench.monday();
+    let told = bench.friday("--tenant lending --memory causal-memory").text();
+    assert!(told.contains("classify-risk: chose \"rejected\""), "{told}");
+    let missing = bench.friday("--tenant lending --memory casual").failed(4);
+    assert_eq!(missing, "there is no memory \"casual\": there are \"causal-memory\"");
+    let refused = bench.pipe("define-memory -", b"{\"id\":\"a\",\"topK\":1}").failed(1);
+    assert!(refused.starts_with("standard input: ") && refused.contains("unknown field `topK`"), "{refused}");
+
+    let daemon = bench.serve(&["--http", "127.0.0.1:0", "--no-auth"]);
+    let put = bench.pipe("define-memory - --json", b"{\"id\":\"whole\",\"projection\":\"full\"}");
+    assert_eq!(put.json()[0]["memory"], "whole");
+    let ask = |method: &str, path: &str, body: &str| {
+        http(&daemon, &format!("{method} /v1/memory/{path}"), "", body)
+    };
+    let search = r#"{"question":"Why was application #42 rejected?","tenant":"lending","conversation":"friday","memory":"causal-memory"}"#;
+    let (status, body) = ask("POST", "search", search);
+    assert!(status == 200 && body.contains("classify-risk: chose \\\"rejected\\\""), "{status}: {body}");
+    assert_eq!(ask("POST", "definitions", r#"{"definition":{"id":"third"}}"#).0, 204);
+    let (status, body) = ask("GET", "definitions", "");
+    assert!(status == 200 && body.contains(definition), "byte for byte: {status}: {body}");
+    assert!(body.contains("\"whole\"") && body.contains("\"third\""), "{body}");
+    assert_eq!(
+        (ask("DELETE", "definition?id=third", "").0, ask("DELETE", "definition?id=third", "").0),
+        (204, 404)
+    );
+    assert_eq!(ask("POST", "search", r#"{"question":"why?","memory":"third"}"#).0, 404);
+    daemon.signal("-TERM");
+    daemon.ended();
+    assert!(
+        bench
+            .friday("--tenant lending --memory whole --across-conversations")
+            .text()
+            .contains("\n  \"query\": ")
+    );
+}
+
 #[test]
 fn what_is_no_memory_is_refused_with_its_place_and_nothing_is_kept() {
     let bench = Bench::new();
@@ -126,21 +226,29 @@ fn arguments_that_make_no_sense_are_refused() {
         "recall",
         "recall a b",
         "recall a --top-k 0",
+        "recall a --top-k -1",
         "recall a --top-k 1001",
         "recall a --threshold 1.5",
         "recall a --threshold nan",
         "recall a --projection all",
         "recall a --budget -1",
         "recall a --tenant",
+        "recall a --memory",
+        "define-memory",
         "remember",
         "remember a b",
     ] {
         bench.run(line).failed_usage();
     }
     bench.run("recall a --threshold -1").failed(4);
+    // Whose memory it is has nothing to do with the file.
+    let long = "t".repeat(10 << 10);
+    for line in [["remember", "none.json", "--tenant", &long], ["recall", "a", "--tenant", &long]] {
+        bench.run_args(line).failed_usage();
+    }
 }
 
-impl crate::Done {
+impl Done {
     #[track_caller]
     fn failed_usage(self) {
         assert_eq!((self.code, self.stdout.as_slice()), (2, &b""[..]), "{self:?}");

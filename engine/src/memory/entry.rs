@@ -12,6 +12,9 @@ pub(super) const ENTRY_BYTES_MAX: usize = 64 << 20;
 /// The longest id, in bytes.
 pub(super) const ID_BYTES_MAX: usize = 4 << 10;
 
+/// What a time is.
+const MS: &str = "a number of milliseconds since 1970";
+
 /// Members of an object, as they stand.
 struct Members(Vec<(String, Box<RawValue>)>);
 
@@ -75,7 +78,8 @@ impl Entry {
             .map_err(|e| Error::invalid(format!("a memory is a JSON object: {e}")))?;
         let members: Vec<(String, String)> =
             members.0.into_iter().map(|(name, value)| (name, value.get().to_owned())).collect();
-        let id: String = member(&members, "id")?.ok_or_else(|| Error::invalid("a memory has an id"))?;
+        let id: String =
+            member(&members, "id", "a text")?.ok_or_else(|| Error::invalid("a memory has an id"))?;
         if id.is_empty() || id.len() > ID_BYTES_MAX || id.contains('\0') {
             return Err(Error::invalid(format!(
                 "a memory's id has 1 to {ID_BYTES_MAX} bytes, none of them zero"
@@ -84,9 +88,10 @@ impl Entry {
         if find(&members, "value").is_none() {
             return Err(Error::invalid("a memory has a value"));
         }
-        let embedding: Option<Vec<f32>> = member::<Vec<f64>>(&members, "embedding")?
-            .filter(|vector| !vector.is_empty())
-            .map(|vector| vector.into_iter().map(|number| number as f32).collect());
+        let embedding: Option<Vec<f32>> =
+            member::<Vec<f64>>(&members, "embedding", "a list of finite numbers")?
+                .filter(|vector| !vector.is_empty())
+                .map(|vector| vector.into_iter().map(|number| number as f32).collect());
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Policy {
@@ -104,12 +109,16 @@ impl Entry {
             One(String),
             Many(Vec<String>),
         }
-        let tier: Option<String> = member(&members, "tier")?;
+        let tier: Option<String> = member(&members, "tier", "a text")?;
         if tier.as_deref().is_some_and(|tier| !["hot", "warm", "cold"].contains(&tier)) {
             return Err(Error::invalid("a memory's tier is hot, warm or cold"));
         }
-        let decay = member::<Policy>(&members, "decayPolicy")?
-            .map(|policy| Decay { half_life_ms: policy.half_life_ms, access_boost: policy.access_boost });
+        let decay = member::<Policy>(
+            &members,
+            "decayPolicy",
+            "an object with the numbers halfLifeMs and accessBoost",
+        )?
+        .map(|policy| Decay { half_life_ms: policy.half_life_ms, access_boost: policy.access_boost });
         // Metadata is the caller's own: what is not ours is not looked at.
         let metadata = find(&members, "metadata")
             .and_then(|text| serde_json::from_str::<Metadata>(text).ok())
@@ -120,10 +129,10 @@ impl Entry {
             Some(Derived::Many(ids)) => ids,
         };
         Ok(Self {
-            version: member::<u64>(&members, "version")?.unwrap_or(1),
-            updated_ms: member::<f64>(&members, "updatedAt")?.unwrap_or(0.0) as i64,
-            ttl_ms: member::<f64>(&members, "ttl")?.map(|ttl| ttl as i64),
-            embedder: member(&members, "embeddingModel")?,
+            version: member::<u64>(&members, "version", "a whole number from 0 on")?.unwrap_or(1),
+            updated_ms: member::<f64>(&members, "updatedAt", MS)?.unwrap_or(0.0) as i64,
+            ttl_ms: member::<f64>(&members, "ttl", MS)?.map(|ttl| ttl as i64),
+            embedder: member(&members, "embeddingModel", "a text")?,
             id,
             tier,
             decay,
@@ -186,11 +195,15 @@ fn find<'a>(members: &'a [(String, String)], name: &str) -> Option<&'a str> {
 }
 
 /// A member of a kind; `null` counts as none.
-fn member<T: serde::de::DeserializeOwned>(members: &[(String, String)], name: &str) -> Result<Option<T>> {
+fn member<T: serde::de::DeserializeOwned>(
+    members: &[(String, String)],
+    name: &str,
+    kind: &str,
+) -> Result<Option<T>> {
     match find(members, name) {
         None => Ok(None),
         Some(text) => serde_json::from_str::<Option<T>>(text)
-            .map_err(|e| Error::invalid(format!("a memory's {name} is not what it should be: {e}"))),
+            .map_err(|_| Error::invalid(format!("a memory's {name} is not {kind}"))),
     }
 }
 
@@ -221,7 +234,8 @@ mod tests {
             (r#"{"id":"a","value":1,"tier":"lukewarm"}"#, "tier"),
             (r#"{"id":"a","value":1,"embedding":["x"]}"#, "embedding"),
             (r#"{"id":"a","value":1,"id":"b"}"#, "twice"),
-            (r#"{"id":"a","value":1,"version":-1}"#, "version"),
+            (r#"{"id":"a","value":1,"version":-1}"#, "version is not a whole number from 0 on"),
+            (r#"{"id":"a","value":1,"ttl":"soon"}"#, "ttl is not a number of milliseconds since 1970"),
         ] {
             let refused = Entry::parse(text).unwrap_err();
             assert!(refused.to_string().contains(why), "{text}: {refused}");

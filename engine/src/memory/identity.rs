@@ -38,9 +38,11 @@ impl Identity {
         ]
     }
 
+    /// Its name, as entries stand under it.
+    ///
     /// # Errors
-    /// `Invalid` for one whose name is too long.
-    pub(super) fn check(&self) -> Result<String> {
+    /// `Invalid` for one whose name is longer than 8 KiB or has a zero byte.
+    pub fn check(&self) -> Result<String> {
         let name = self.name();
         if name.len() > NAME_BYTES_MAX || name.contains('\0') {
             let what = format!(

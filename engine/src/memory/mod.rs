@@ -3,12 +3,13 @@
 //! An entry belongs to an [`Identity`] and has an id there; shapes and rules are those of agentfootprint 9.62.0's `MemoryStore`, read from its sources.
 //! Entries stand in the keyspace `annals.memory` under the identity's name, a zero byte and the id; how often and when each was looked at, what was
 //! said of it, signatures that were seen, and cards of words stand in keyspaces beside it, so that a look never writes the entry again.
-//! Vectors stand in the vector floor (`near`).
+//! Vectors stand in the vector floor (`near`). How a memory is asked may be kept under a name (`definition`).
 //!
 //! Invariant: nothing of one tenant is ever given to another; of one identity nothing to another of its tenant, unless a search asks for all its
 //! conversations.
 
 mod decay;
+mod definition;
 mod embed;
 mod entry;
 mod identity;
@@ -28,6 +29,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 pub use decay::Decay;
+pub use definition::Definition;
 pub use embed::Embedder;
 pub use entry::Entry;
 pub use identity::Identity;

@@ -57,7 +57,8 @@ impl Memory {
     /// (`#42`, `app-42`, an order's number, an e-mail address), only entries that hold every one answer, and those do whatever their score is,
     /// unless a least score is given.
     ///
-    /// What an identity is told is kept in mind: a snapshot of it that follows within the hour answers from that ([`Memory::write_snapshot`]).
+    /// An embedder that is wanted has to be this one. What an identity is told is kept in mind: a snapshot of it that follows within the hour answers
+    /// from that ([`Memory::write_snapshot`]).
     ///
     /// # Errors
     /// As [`Memory::search`], and the embedder's.
@@ -68,6 +69,12 @@ impl Memory {
         with: &dyn Embedder,
         wanted: &Wanted<'_>,
     ) -> Result<Vec<Hit>> {
+        if let Some(other) = wanted.embedder.filter(|other| *other != with.id()) {
+            return Err(Error::invalid(format!(
+                "a question is made a vector of by {:?} here, not by {other:?}: bring its vector",
+                with.id()
+            )));
+        }
         let hits = if with.id() == Words::ID {
             self.recall_words(identity, question, wanted)?
         } else {

@@ -68,6 +68,88 @@ fn why_was_application_42_rejected() {
 }
 
 #[test]
+fn a_definition_says_how_a_memory_is_asked_and_nothing_of_whose_it_is() {
+    let sim = SimIo::new(1);
+    let memory = memory(&sim);
+    assert_eq!(memory.definitions().unwrap(), []);
+    assert!(memory.defined("causal").unwrap_err().to_string().ends_with("none is defined"));
+    memory.write_snapshot(&identity("lending", "app-42"), MONDAY, &Words, &Keep::default()).unwrap();
+    let text = r#"{"id":"causal","description":"why it was decided", "type":"CAUSAL","strategy":{"kind":"TOP_K","topK":3,"threshold":0.5,"embedder":"annals-words-1"},
+        "projection":"NARRATIVE","acrossConversations":true}"#;
+    let causal = memory.define(text).unwrap();
+    assert_eq!((memory.defined("causal").unwrap(), causal.text()), (causal.clone(), text));
+    assert_eq!(
+        (causal.projection, causal.description.as_deref()),
+        (Projection::Narrative, Some("why it was decided"))
+    );
+    let wanted = causal.wanted();
+    assert_eq!(
+        (wanted.k, wanted.min_score, wanted.embedder, wanted.across),
+        (3, Some(0.5), Some(Words.id()), true)
+    );
+    let ask = |tenant: &str| {
+        let question = "Why was application #42 rejected?";
+        names(&memory.recall(&identity(tenant, "friday"), question, &Words, &wanted).unwrap())
+    };
+    assert_eq!((ask("lending"), ask("other")), (vec!["lending/_/app-42/snap-1".to_owned()], vec![]));
+
+    // What is not said is as it is for everybody; one of the same id takes the place of another.
+    let plain = memory.define(r#"{"id":"causal"}"#).unwrap();
+    assert_eq!(
+        (plain.k, plain.threshold, plain.projection, plain.across),
+        (1, None, Projection::Decisions, false)
+    );
+    let other = memory.define(r#"{"id":"other","strategy":{"embedder":"e"}}"#).unwrap();
+    let refused = memory.recall(&identity("lending", "friday"), "why?", &Words, &other.wanted()).unwrap_err();
+    assert!(refused.to_string().contains("\"annals-words-1\" here, not by \"e\""), "{refused}");
+    assert_eq!(memory.definitions().unwrap(), [plain, other.clone()]);
+    assert_eq!((memory.undefine("causal").unwrap(), memory.undefine("causal").unwrap()), (true, false));
+    assert_eq!(memory.definitions().unwrap(), [other]);
+    let missing = memory.defined("causal").unwrap_err();
+    assert_eq!(
+        (missing.kind(), missing.to_string().ends_with("there are \"other\"")),
+        (ErrorKind::NotFound, true)
+    );
+    assert_eq!(ask("lending").len(), 1, "what is remembered stays");
+}
+
+#[test]
+fn what_is_no_definition_is_refused_with_the_reason() {
+    let memory = memory(&SimIo::new(1));
+    for (text, why) in [
+        ("", "JSON object"),
+        (r#"["causal"]"#, "JSON object"),
+        ("{}", "missing field `id`"),
+        (r#"{"id":""}"#, "id has 1 to"),
+        (r#"{"id":"a\nb"}"#, "id has 1 to"),
+        (r#"{"id":"a","id":"b"}"#, "duplicate field `id`"),
+        (r#"{"id":"a","topk":1}"#, "unknown field `topk`"),
+        (r#"{"id":"a","strategy":{"top_k":1}}"#, "unknown field `top_k`"),
+        (r#"{"id":"a","strategy":{"topK":0}}"#, "from 1 to 1000, not 0"),
+        (r#"{"id":"a","strategy":{"topK":1001}}"#, "from 1 to 1000, not 1001"),
+        (r#"{"id":"a","strategy":{"topK":1.5}}"#, "line 1"),
+        (r#"{"id":"a","strategy":{"threshold":1.01}}"#, "from -1 to 1, not 1.01"),
+        (r#"{"id":"a","strategy":{"threshold":1e39}}"#, "from -1 to 1"),
+        (r#"{"id":"a","strategy":{"kind":"window"}}"#, "there is no \"window\""),
+        (r#"{"id":"a","type":"episodic"}"#, "there is no \"episodic\""),
+        (r#"{"id":"a","projection":"all"}"#, "decisions, commits, narrative or full"),
+    ] {
+        let refused = memory.define(text).unwrap_err();
+        assert!(
+            refused.kind() == ErrorKind::Invalid && refused.to_string().contains(why),
+            "{text}: {refused}"
+        );
+    }
+    assert!(memory.define(&format!("{{\"id\":\"a\",\"description\":{:?}}}", "d".repeat(1 << 16))).is_err());
+    assert_eq!(memory.definitions().unwrap(), []);
+    for number in 0..1000 {
+        memory.define(&format!("{{\"id\":\"{number}\"}}")).unwrap();
+    }
+    assert!(memory.define(r#"{"id":"one more"}"#).unwrap_err().to_string().contains("at most 1000"));
+    memory.define(r#"{"id":"7","description":"in the place of the other"}"#).unwrap();
+}
+
+#[test]
 fn every_name_in_a_question_has_to_be_held_and_then_its_words_need_not_be() {
     let memory = memory(&SimIo::new(2));
     let who = identity("t", "c");

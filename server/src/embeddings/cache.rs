@@ -1,11 +1,15 @@
 //! What was answered once, by what was asked: a keyspace of the store, so that its rules and its retention hold for it, too.
 //!
 //! A key is the BLAKE3 of the embedder's id, a zero byte and the text; the value is the vector's numbers as four bytes each, lowest first. No text is kept.
+//! Under the empty text, of which nobody has a vector, stands how many numbers the embedder's vectors have, in four bytes.
 
 use annals::{Durability, History, Keyspace, Namespace, Result};
 
 /// The keyspace.
 const NAME: &str = "annals.embeddings";
+
+/// More numbers than a vector can have that is found.
+const NUMBERS_MAX: usize = 1 << 16;
 
 /// See the module.
 #[derive(Debug)]
@@ -29,20 +33,29 @@ impl Cache {
         Ok(is_one.then_some(vector))
     }
 
-    /// Keeps vectors of texts. What is not on disk yet when the machine goes down is asked for again.
+    /// How many numbers an embedder's vectors have, once there were some.
+    pub(super) fn length(&self, id: &str) -> Result<Option<usize>> {
+        let kept = self.vectors.get(&key(id, ""))?;
+        let length =
+            kept.and_then(|bytes| <[u8; 4]>::try_from(bytes.as_slice()).ok()).map(u32::from_le_bytes);
+        Ok(length.map(|length| length as usize).filter(|length| (1..=NUMBERS_MAX).contains(length)))
+    }
+
+    /// Keeps vectors of texts, all of one length. What is not on disk yet when the machine goes down is asked for again.
     pub(super) fn put<'a>(
         &self,
         id: &str,
         vectors: impl Iterator<Item = (&'a str, &'a Vec<f32>)>,
     ) -> Result<()> {
         let mut batch = self.space.batch();
-        let mut any = false;
+        let mut length = None;
         for (text, vector) in vectors {
             let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
             batch.put(&self.vectors, &key(id, text), bytes);
-            any = true;
+            length = u32::try_from(vector.len()).ok();
         }
-        if any {
+        if let Some(length) = length {
+            batch.put(&self.vectors, &key(id, ""), length.to_le_bytes().to_vec());
             batch.submit_with(Durability::Process)?.wait()?;
         }
         Ok(())

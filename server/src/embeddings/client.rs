@@ -95,18 +95,30 @@ impl Embeddings {
         Ok(vectors)
     }
 
-    /// Holds a vector to the length that all have.
-    fn check(&self, vector: &[f32]) -> Result<()> {
-        let wanted = match self.far.options.dimensions {
-            Some(dimensions) => dimensions as usize,
-            None => *self.length.get_or_init(|| vector.len()),
-        };
-        if vector.len() == wanted && wanted > 0 {
-            return Ok(());
+    /// The length that all vectors have, once one is known: what was asked for, or what was kept of an earlier answer.
+    fn known_length(&self) -> Result<Option<usize>> {
+        if let Some(dimensions) = self.far.options.dimensions {
+            return Ok(Some(dimensions as usize));
         }
-        let what =
-            format!("{:?} gave a vector of {} numbers where {wanted} were expected", self.id, vector.len());
-        Err(invalid(what))
+        if let Some(length) = self.length.get() {
+            return Ok(Some(*length));
+        }
+        self.cache.as_ref().map_or(Ok(None), |cache| cache.length(&self.id))
+    }
+
+    /// Holds vectors to the length that all have. Where none is known it is that of the first, if the others agree: an answer that is refused settles nothing.
+    fn check(&self, vectors: &[Vec<f32>]) -> Result<()> {
+        let Some(wanted) = self.known_length()?.or(vectors.first().map(Vec::len)) else { return Ok(()) };
+        if let Some(other) = vectors.iter().find(|vector| vector.len() != wanted) {
+            let what = format!(
+                "{:?} gave a vector of {} numbers where {wanted} were expected: what makes other vectors has another name",
+                self.id,
+                other.len()
+            );
+            return Err(invalid(what));
+        }
+        self.length.get_or_init(|| wanted);
+        Ok(())
     }
 }
 
@@ -128,13 +140,13 @@ impl Embedder for Embeddings {
         let mut met: HashSet<&str> = HashSet::new();
         for text in texts.iter().filter(|text| met.insert(text)) {
             let kept = self.cache.as_ref().map(|cache| cache.get(&self.id, text)).transpose()?.flatten();
-            match kept.filter(|vector| self.check(vector).is_ok()) {
+            match kept.filter(|vector| self.check(std::slice::from_ref(vector)).is_ok()) {
                 Some(vector) => drop(known.insert(text, vector)),
                 None => unknown.push(text),
             }
         }
         let asked = self.ask(&unknown)?;
-        asked.iter().try_for_each(|vector| self.check(vector))?;
+        self.check(&asked)?;
         if let Some(cache) = &self.cache {
             cache.put(&self.id, unknown.iter().copied().zip(&asked))?;
         }

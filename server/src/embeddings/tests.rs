@@ -210,6 +210,39 @@ fn vectors_have_the_length_that_was_asked_for_and_all_the_same() {
     assert!(embedder.embed(&["b"]).is_ok());
 }
 
+/// A daemon whose embedder once answered an empty vector held every later one to that length, and kept nothing until it was started again; an answer of two
+/// lengths held all to the first of them.
+#[test]
+fn an_answer_that_is_refused_does_not_say_how_long_vectors_are() {
+    for nonsense in [
+        r#"{"index":0,"embedding":[]},{"index":1,"embedding":[]}"#,
+        r#"{"index":0,"embedding":[1,2]},{"index":1,"embedding":[1,2,3]}"#,
+    ] {
+        let answer = format!("{{\"data\":[{nonsense}]}}");
+        let server = Server::new(move |number, _| if number == 1 { status(200, &[], &answer) } else { None });
+        let embedder = server.embedder(None);
+        let refused = embedder.embed(&["a", "b"]).unwrap_err();
+        assert!(
+            refused.kind() == ErrorKind::Invalid && !refused.to_string().contains("where 0"),
+            "{refused}"
+        );
+        assert_eq!(embedder.embed(&["a", "b"]).unwrap(), ["a", "b"].map(vector), "{nonsense}");
+    }
+}
+
+/// Each `annals remember` is a process of its own: a model that was exchanged behind its name had its vectors kept beside the old ones, and every question was answered
+/// from half of what is remembered.
+#[test]
+fn the_length_of_vectors_holds_from_one_process_to_the_next() {
+    let space = namespace(&SimIo::new(1));
+    let exchanged = r#"{"data":[{"index":0,"embedding":[1,2]}]}"#;
+    let server = Server::new(|number, _| if number == 2 { status(200, &[], exchanged) } else { None });
+    assert!(server.embedder(Some(&space)).embed(&["a"]).is_ok());
+    let refused = server.embedder(Some(&space)).embed(&["b"]).unwrap_err().to_string();
+    assert!(refused.contains("2 numbers where 3") && refused.contains("another name"), "{refused}");
+    assert_eq!(server.embedder(Some(&space)).embed(&["b"]).unwrap(), [vector("b")]);
+}
+
 #[test]
 fn an_answer_without_end_is_cut_short() {
     let server = Server::new(|_, _| Some(Response::new(Body::new(Endless))));
@@ -249,7 +282,7 @@ fn a_text_is_paid_for_once() {
     server.options.model = "letters".into();
     let kept = space.keyspace("annals.embeddings", annals::History::Latest).unwrap();
     let keys: Vec<Vec<u8>> = kept.scan(annals::ScanRange::all()).keys().map(Result::unwrap).collect();
-    assert_eq!(keys.len(), 4);
+    assert_eq!(keys.len(), 6, "four vectors, and of each embedder how long they are");
     for (key, junk) in
         keys.iter().zip([&b"abc"[..], b"", &f32::NAN.to_le_bytes(), &1f32.to_le_bytes()].iter().cycle())
     {

@@ -35,7 +35,7 @@ struct One {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "an embedding is neither numbers nor base64")]
 enum Numbers {
     List(Vec<f32>),
     /// The same in base64, each as its four bytes, lowest first.
@@ -59,6 +59,11 @@ pub(super) fn answer(body: &[u8], texts: usize) -> Result<Vec<Vec<f32>>, String>
         let vector = numbers(one.embedding)?;
         if let Some(at) = vector.iter().position(|number| !number.is_finite()) {
             return Err(format!("number {} of its vector {index} is not finite", at + 1));
+        }
+        // What has no direction is near to nothing: it would be kept and never found.
+        if vector.iter().all(|number| *number == 0.0) {
+            let what = if vector.is_empty() { "empty" } else { "all zeros" };
+            return Err(format!("its vector {index} is {what}"));
         }
         if slot.replace(vector).is_some() {
             return Err(format!("it answered vector {index} twice"));
@@ -136,7 +141,16 @@ mod tests {
             (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":"AADAfw=="}]}"#, "not finite"),
             (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":"AAA="}]}"#, "2 bytes"),
             (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":"?"}]}"#, "no base64"),
-            (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[null]}]}"#, "none"),
+            (
+                r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[null]}]}"#,
+                "neither numbers nor base64",
+            ),
+            (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[]}]}"#, "vector 1 is empty"),
+            (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":""}]}"#, "vector 1 is empty"),
+            (
+                r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[0,-0.0]}]}"#,
+                "vector 1 is all zeros",
+            ),
         ] {
             let refused = answer(body.as_bytes(), 2).unwrap_err();
             assert!(refused.contains(why), "{body}: {refused}");

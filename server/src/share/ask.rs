@@ -4,6 +4,9 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
+use annals::{ErrorKind, Options, Store};
+
+use super::destination::{PAUSE, TRIES};
 use super::{member, socket};
 use crate::resp::{Reply, Responses, write_command};
 
@@ -26,14 +29,41 @@ pub fn ask_daemon(root: &Path, words: &[&[u8]]) -> annals::Result<Option<String>
     ask_within(root, words, Some(SILENCE))
 }
 
+/// What came of [`ask_or_open`].
+#[derive(Debug)]
+pub enum AskedOrOpened {
+    /// Whoever holds the store has done it: its reply.
+    Asked(String),
+    /// Nobody holds the store but this process now.
+    Opened(Store),
+}
+
+/// Has a command done by the daemon or the recorder that holds the store in this directory, else opens it. A process that holds it and serves nobody, as one
+/// does that only writes a moment, is waited for as long as recorders wait: ten seconds.
+///
+/// # Errors
+/// What whoever holds it says; as [`Store::open_with`].
+pub fn ask_or_open(root: &Path, words: &[&[u8]], options: &Options) -> annals::Result<AskedOrOpened> {
+    let mut tries = 0;
+    loop {
+        let asked = match ask_daemon_patiently(root, words) {
+            Ok(None) => Store::open_with(root, options.clone()).map(AskedOrOpened::Opened),
+            asked => asked.map(|reply| AskedOrOpened::Asked(reply.unwrap_or_default())),
+        };
+        match asked {
+            Err(error) if error.kind() == ErrorKind::Locked && tries < TRIES => tries += 1,
+            done => return done,
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn gone(why: &dyn std::fmt::Display) -> annals::Error {
+    annals::Error::new(ErrorKind::Unavailable, format!("the process that serves the store: {why}"))
+}
+
 fn ask_within(root: &Path, words: &[&[u8]], silence: Option<Duration>) -> annals::Result<Option<String>> {
     let Ok(mut stream) = socket::connect(root) else { return Ok(None) };
-    let gone = |why: &dyn std::fmt::Display| {
-        annals::Error::new(
-            annals::ErrorKind::Unavailable,
-            format!("the process that serves the store: {why}"),
-        )
-    };
     let told = |error: std::io::Error| gone(&error);
     stream.set_read_timeout(silence).map_err(told)?;
     write_command(&mut stream, words).map_err(told)?;

@@ -16,8 +16,8 @@ use crate::run_memory::remember_ended;
 
 /// How often, and how long apart, a store is tried whose holder serves nobody: one that has just begun will, one that is about to end is
 /// waited for.
-const TRIES: u32 = 200;
-const PAUSE: Duration = Duration::from_millis(50);
+pub(super) const TRIES: u32 = 200;
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// A namespace that runs are recorded into.
 #[derive(Debug, Clone)]

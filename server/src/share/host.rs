@@ -386,6 +386,20 @@ mod tests {
         let script = [
             ("FLUSHALL", "-INVALID unknown command 'FLUSHALL'"),
             ("RUN.BEGIN r", "-INVALID STORE.USE comes first"),
+            ("MEM.PUT", "-INVALID a memory is missing"),
+            ("MEM.PUT {} EMBED NAMESPACE", "-INVALID NAMESPACE is missing"),
+            ("MEM.PUT {} EMBED NAMESPACE n COLOUR red", "-INVALID there is no option \"COLOUR\""),
+            ("MEM.PUT {} EMBED NAMESPACE n", "-INVALID a memory is an entry, with an id and a value"),
+            (
+                "MEM.PUT {\"query\":\"a\"} EMBED NAMESPACE n EMBEDDER e",
+                "-INVALID a memory is made a vector of by",
+            ),
+            ("MEM.DEFINE {} COLOUR n", "-INVALID there is no option \"COLOUR\""),
+            (
+                "MEM.DEFINE {} NAMESPACE n",
+                "-INVALID a memory's definition is a JSON object: missing field `id`",
+            ),
+            ("MEM.DEFINE {\"id\":\"d\"} NAMESPACE n", "+OK"),
             ("STORE.USE", "-INVALID a namespace's name is missing"),
             ("STORE.USE n", "+OK"),
             ("STORE.USE m", "-INVALID a connection stays"),

@@ -9,6 +9,10 @@
 //! BLOB.END name               its length; a frame may hold it from then on
 //! RUN.END run status          +OK once all of it is on disk
 //! RUN.REMEMBER run            the id of what is remembered of a run that has just ended; nil where there is nothing
+//! MEM.PUT entry EMBED NAMESPACE namespace [EMBEDDER id] [TENANT t] [PRINCIPAL p] [CONVERSATION c]
+//!                             the id of what was brought, once it is on disk: for whoever wants nothing else, without STORE.USE
+//! MEM.DEFINE definition NAMESPACE namespace
+//!                             +OK, the same
 //! ```
 //! An error names its kind: `-CONFLICT run "r" exists already`.
 
@@ -19,10 +23,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use annals::memory::{Embedder, Keep};
 use annals::{Durability, ErrorKind, Namespace, OpenFrame, Run, Status, Store, StoredBlob};
 
 use super::host::{Writer, Writing};
 use super::words::{Arguments, wrong};
+use crate::embeddings::EmbedderHere;
+use crate::remembering::{of_embedder, remember};
 use crate::resp::Reply;
 use crate::run_memory::{Remembered, remember_ended};
 
@@ -80,6 +87,8 @@ impl Member {
             "RUN.BEGIN" => self.begin_run(arguments),
             "RUN.END" => self.end_run(arguments),
             "RUN.REMEMBER" => self.remember(arguments),
+            "MEM.PUT" => self.keep(arguments),
+            "MEM.DEFINE" => self.define(arguments),
             "FRAME.BEGIN" => self.begin_frame(arguments),
             "FRAME.APPEND" => self.append(arguments),
             "FRAME.END" => self.end_frame(arguments),
@@ -141,6 +150,31 @@ impl Member {
             Remembered::As(_, id) => Reply::Bulk(id.into_bytes()),
             Remembered::Nothing(_) => Reply::Null,
         })
+    }
+
+    /// Lets a process write that records nothing, unless the host closes, which has promised to write nothing more.
+    fn let_in(&self) -> annals::Result<Writer> {
+        self.writing.enter().ok_or_else(|| {
+            annals::Error::new(ErrorKind::Locked, "a recorder is about to let go of the store: try again")
+        })
+    }
+
+    fn define(&self, arguments: &mut Arguments) -> annals::Result<Reply> {
+        let _writer = self.let_in()?;
+        let (definition, namespace) = arguments.definition()?;
+        self.store.namespace(&namespace)?.memory()?.on_disk().define(&definition)?;
+        Ok(ok())
+    }
+
+    fn keep(&self, arguments: &mut Arguments) -> annals::Result<Reply> {
+        let _writer = self.let_in()?;
+        let brought = arguments.memory()?;
+        let space = self.store.namespace(&brought.namespace)?;
+        let with = EmbedderHere::of_environment(Some(&space))?;
+        of_embedder(brought.embedder.as_deref(), with.id(), "a memory")?;
+        let memory = space.memory()?.on_disk();
+        let kept = remember(&memory, &brought.identity, &brought.entry, &with, &Keep::default())?;
+        Ok(Reply::Bulk(kept.id.into_bytes()))
     }
 
     fn begin_frame(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {

@@ -21,7 +21,7 @@ mod remote;
 mod socket;
 mod words;
 
-pub use ask::{ask_daemon, ask_daemon_patiently};
+pub use ask::{AskedOrOpened, ask_daemon, ask_daemon_patiently, ask_or_open};
 pub use destination::{Destination, Shared};
 pub(crate) use destination::{Kept, NewFrame, NewRun};
 pub(crate) use host::{Came, Host};

@@ -11,6 +11,7 @@
 use std::borrow::Cow;
 use std::str::FromStr;
 
+use annals::memory::Identity;
 use annals::{Component, Content, Ending, ErrorKind, Frame, RunSpec, Severity};
 
 /// The words of a command that is to be sent.
@@ -81,6 +82,15 @@ impl<'a> Words<'a> {
     pub(super) fn as_slices(&self) -> Vec<&[u8]> {
         self.0.iter().map(AsRef::as_ref).collect()
     }
+}
+
+/// A memory that is brought, and what is said with it.
+pub(super) struct Brought {
+    pub(super) entry: String,
+    pub(super) identity: Identity,
+    pub(super) namespace: String,
+    /// Who has to make its vector.
+    pub(super) embedder: Option<String>,
 }
 
 /// The bytes of a body that is not in a store yet.
@@ -205,6 +215,42 @@ impl Arguments {
             }
         }
         Ok((frame, blob))
+    }
+
+    /// A memory that is brought.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub(super) fn memory(&mut self) -> annals::Result<Brought> {
+        let (entry, identity) = (self.text("a memory")?, Identity::default());
+        let mut brought = Brought { entry, identity, namespace: String::new(), embedder: None };
+        while let Some(option) = self.option() {
+            match option.as_str() {
+                "EMBED" => {}
+                "NAMESPACE" => brought.namespace = self.text(&option)?,
+                "EMBEDDER" => brought.embedder = Some(self.text(&option)?),
+                "TENANT" => brought.identity.tenant = Some(self.text(&option)?),
+                "PRINCIPAL" => brought.identity.principal = Some(self.text(&option)?),
+                "CONVERSATION" => brought.identity.conversation = Some(self.text(&option)?),
+                _ => return Err(unknown(&option)),
+            }
+        }
+        Ok(brought)
+    }
+
+    /// A memory's definition, and the name of the namespace that it is kept in.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub(super) fn definition(&mut self) -> annals::Result<(String, String)> {
+        let definition = self.text("a definition")?;
+        match self.option().as_deref() {
+            Some("NAMESPACE") => {}
+            other => return Err(unknown(other.unwrap_or_default())),
+        }
+        let namespace = self.text("NAMESPACE")?;
+        self.end()?;
+        Ok((definition, namespace))
     }
 
     /// What is known of a frame at its end.

@@ -3,14 +3,17 @@
 //! The engine's memory ([`annals::memory`]) with its words: whose it is stands in the options TENANT, PRINCIPAL and CONVERSATION of every command, of which what is
 //! not given is one of its own. All of it is of the connection's namespace. A redacted reader is refused: an entry is what was said, and a search would tell of it.
 
+use std::sync::Arc;
+
 use annals::memory::{Embedder, Hit, Identity, Keep, Projection, Wanted, told};
 
 use super::parse::{field, integer_of, is, number, shown, syntax};
 use super::snapshots::numbers;
 use crate::daemon::access::Rights;
 use crate::daemon::table::{Command, command, in_group};
+use crate::daemon::tenant::Tenant;
 use crate::daemon::turn::{Call, Outcome, Refusal};
-use crate::remembering::remember;
+use crate::remembering::{of_embedder, remember};
 use crate::resp::Reply;
 
 const SINCE: &str = "annals 0.1.0";
@@ -68,10 +71,34 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             READ,
             "Returns the entries that are nearest, the nearest first, of those that reach the least score; none where none does. Asked by a vector (f32 in little-endian bytes, or a JSON array) \
              they are 10 at most of 0.7 at least, and the embedder that made the vector, where it is named, has to be theirs; asked by a question, which this daemon's embedder makes a vector of, 1 by that one's \
-             threshold. With ACROSS also those of the tenant's other principals and conversations. With PROJECTION or BUDGET (tokens of four UTF-16 units) also the text that a model is given.",
-            "FP32 vector|VECTOR array|QUESTION text [EMBEDDER embedder] [K count] [MINSCORE score] [TIERS tiers] [ACROSS] [PROJECTION decisions|commits|narrative|full] [BUDGET tokens] \
+             threshold. With ACROSS also those of the tenant's other principals and conversations. With PROJECTION or BUDGET (tokens of four UTF-16 units) also the text that a model is given. With MEMORY what is not said \
+             is as the definition of that id has it.",
+            "FP32 vector|VECTOR array|QUESTION text [MEMORY id] [EMBEDDER embedder] [K count] [MINSCORE score] [TIERS tiers] [ACROSS] [PROJECTION decisions|commits|narrative|full] [BUDGET tokens] \
              [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
             search,
+        ),
+        about(
+            "mem.define",
+            -2,
+            WRITE,
+            "Keeps a memory's definition under its id: how it is asked, for whoever asks by that id. Another namespace than this connection's is for connections by a Unix socket.",
+            "definition [NAMESPACE namespace]",
+            define,
+        ),
+        about("mem.definitions", 1, READ, "Returns all definitions of memories, by their ids.", "", |call| {
+            let definitions = call.tenant.memory()?.definitions()?.into_iter();
+            Ok(Reply::Array(definitions.map(|one| Reply::Json(one.text().to_owned())).collect()))
+        }),
+        about(
+            "mem.undefine",
+            2,
+            WRITE,
+            "Ends a definition of a memory; what is remembered stays. Returns whether there was one.",
+            "id",
+            |call| {
+                let there = call.tenant.memory()?.undefine(text(call.word(1))?)?;
+                Ok(integer_of(u64::from(there)))
+            },
         ),
         about(
             "mem.delete",
@@ -129,6 +156,9 @@ const fn about(
 
 fn put(call: &mut Call<'_, '_>) -> Outcome {
     let count = call.rest(1).iter().take_while(|word| !is_option(word)).count();
+    if count == 0 {
+        return Err("ERR there is no entry before the options".into());
+    }
     let (entries, mut embeds, mut namespace) = (call.rest(1).get(..count).unwrap_or_default(), false, None);
     let mut embedder = None;
     let identity = options(call, 1 + count, &mut |option, next| {
@@ -144,11 +174,7 @@ fn put(call: &mut Call<'_, '_>) -> Outcome {
         Ok(true)
     })?;
     let entries: Vec<&str> = entries.iter().map(|entry| text(entry)).collect::<Result<_, _>>()?;
-    let tenant = match namespace.filter(|name| *name != call.tenant.name) {
-        None => call.tenant.clone(),
-        Some(name) if call.session.local => call.daemon.tenant(name)?,
-        Some(_) => return Err("NOPERM another namespace is for connections by a Unix socket".into()),
-    };
+    let tenant = of_namespace(call, namespace)?;
     let memory = tenant.memory()?;
     let ids: Vec<String> = if embeds {
         let with = tenant.embedder()?;
@@ -162,6 +188,26 @@ fn put(call: &mut Call<'_, '_>) -> Outcome {
         entries.iter().map(|entry| id_of(entry)).collect()
     };
     Ok(Reply::Array(ids.into_iter().map(Reply::text).collect()))
+}
+
+/// The tenant of a namespace, which may be another than the connection's.
+fn of_namespace(call: &Call<'_, '_>, namespace: Option<&str>) -> Result<Arc<Tenant>, Refusal> {
+    match namespace.filter(|name| *name != call.tenant.name) {
+        None => Ok(call.tenant.clone()),
+        Some(name) if call.session.local => Ok(call.daemon.tenant(name)?),
+        Some(_) => Err("NOPERM another namespace is for connections by a Unix socket".into()),
+    }
+}
+
+fn define(call: &mut Call<'_, '_>) -> Outcome {
+    let namespace = match call.rest(2) {
+        [] => None,
+        [option, name] if is(option, "NAMESPACE") => Some(text(name)?),
+        _ => return Err(syntax()),
+    };
+    let definition = text(call.word(1))?;
+    of_namespace(call, namespace)?.memory()?.define(definition)?;
+    Ok(Reply::OK)
 }
 
 /// The id of what was kept as an entry.
@@ -219,7 +265,7 @@ enum Asked<'a> {
 fn search(call: &mut Call<'_, '_>) -> Outcome {
     let (mut asked, mut embedder_id, mut tiers) = (None, None, None);
     let (mut k, mut min_score, mut across) = (None, None, false);
-    let (mut projection, mut budget) = (None, None);
+    let (mut projection, mut budget, mut defined) = (None, None, None);
     let identity = options(call, 1, &mut |option, next| {
         if is(option, "FP32") && asked.is_none() {
             asked = Some(Asked::Vector(numbers(next()?)?));
@@ -253,6 +299,8 @@ fn search(call: &mut Call<'_, '_>) -> Outcome {
                     "ERR there is no projection {name:?}: decisions, commits, narrative, full are"
                 ))
             })?);
+        } else if is(option, "MEMORY") && defined.is_none() {
+            defined = Some(text(next()?)?);
         } else if is(option, "BUDGET") && budget.is_none() {
             budget = Some(number::<usize>(next()?)?);
         } else {
@@ -261,16 +309,26 @@ fn search(call: &mut Call<'_, '_>) -> Outcome {
         Ok(true)
     })?;
     let (memory, tiers) = (call.tenant.memory()?, tiers.unwrap_or_default());
-    let wanted = Wanted { k: k.unwrap_or(0), min_score, tiers: &tiers, embedder: embedder_id, across };
+    let definition = defined.map(|id| memory.defined(id)).transpose()?;
+    // What is said with a question counts before what is defined.
+    let by = definition.as_ref();
+    let k = k.or(by.map(|by| by.k));
+    let wanted = Wanted {
+        k: k.unwrap_or(0),
+        min_score: min_score.or(by.and_then(|by| by.threshold)),
+        tiers: &tiers,
+        embedder: embedder_id.or(by.and_then(|by| by.embedder.as_deref())),
+        across: across || by.is_some_and(|by| by.across),
+    };
     let hits = match asked {
         None => return Err("ERR what is searched for is FP32 vector, VECTOR array or QUESTION text".into()),
         Some(Asked::Vector(vector)) => memory.search(&identity, &vector, &wanted)?,
         Some(Asked::Question(question)) => {
             let with = call.tenant.embedder()?;
-            of_embedder(embedder_id, with.id(), "a question")?;
             memory.recall(&identity, question, &*with, &Wanted { k: k.unwrap_or(1), ..wanted })?
         }
     };
+    let projection = projection.or(by.map(|by| by.projection));
     let text = (projection.is_some() || budget.is_some())
         .then(|| told(&hits, projection.unwrap_or_default(), budget));
     let hits = Reply::Array(hits.into_iter().map(found).collect());
@@ -334,16 +392,6 @@ fn seen(call: &mut Call<'_, '_>) -> Outcome {
     }
     needs(call, Rights::READ, "MEM.SEEN without RECORD")?;
     Ok(Reply::Boolean(call.tenant.memory()?.seen(&identity, signature)?))
-}
-
-/// Refuses what is to be made a vector of by another embedder than this daemon's.
-fn of_embedder(wanted: Option<&str>, own: &str, what: &str) -> Result<(), Refusal> {
-    match wanted.filter(|wanted| *wanted != own) {
-        None => Ok(()),
-        Some(other) => Err(Refusal(format!(
-            "ERR {what} is made a vector of by {own:?} here, not by {other:?}: bring its vector"
-        ))),
-    }
 }
 
 fn needs(call: &Call<'_, '_>, right: Rights, what: &str) -> Result<(), Refusal> {

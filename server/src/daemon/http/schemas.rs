@@ -9,6 +9,8 @@ pub(super) enum Schema {
     Array,
     Begun,
     Boolean,
+    /// Definitions of memories.
+    Definitions,
     Drawn,
     Feedback,
     Frame,
@@ -142,6 +144,10 @@ impl Schema {
             }),
             Self::Array => json!({ "type": "array" }),
             Self::Boolean => json!({ "type": "boolean" }),
+            Self::Definitions => json!({
+                "type": "array",
+                "items": { "type": "object", "properties": { "id": { "type": "string" } }, "required": ["id"] },
+            }),
             Self::Feedback => {
                 let said = json!({
                     "type": "object",

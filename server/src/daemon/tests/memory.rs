@@ -126,6 +126,7 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
     for (words, why) in [
         ("mem.put|{}", "has an id"),
         ("mem.put|no", "JSON object"),
+        ("mem.put|embed|tenant|t", "no entry before the options"),
         ("mem.put|{\"id\":\"a\",\n\"value\":}|embed", "line 2 column 9"),
         ("mem.put|{\"a\":1}|embed", "an entry, with an id and a value, or a run's snapshot"),
         ("mem.put|{\"id\":\"a\",\"value\":1,\"embedding\":[0,0]}", "zeros"),
@@ -148,6 +149,11 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
         ("mem.search|vector|[1]|minscore|nan", "float"),
         ("mem.search|vector|[1]|projection|all", "decisions, commits, narrative, full"),
         ("mem.feedback|a|value|x", "float"),
+        ("mem.define|[\"d\"]", "JSON object"),
+        ("mem.define|{\"id\":\"d\",\"topK\":1}", "unknown field `topK`"),
+        ("mem.define|{\"id\":\"d\"}|namespace", "syntax"),
+        ("mem.search|question|x|memory", "syntax"),
+        ("mem.search|question|x|memory|d|memory|d", "syntax"),
         ("mem.putif|{\"id\":\"a\",\"value\":1}|x", "integer"),
     ] {
         let reply = client.mem(words);
@@ -175,6 +181,7 @@ fn memory_takes_rights_and_is_of_the_token_s_namespace() {
         "mem.search|vector|[1]|tenant|t",
         "mem.feedback|a|tenant|t",
         "mem.seen|s",
+        "mem.definitions",
     ];
     let writes = [
         "mem.put|{\"id\":\"b\",\"value\":1}",
@@ -182,8 +189,12 @@ fn memory_takes_rights_and_is_of_the_token_s_namespace() {
         "mem.feedback|a|value|1",
         "mem.seen|s|record",
         "mem.forget",
+        "mem.define|{\"id\":\"d\"}",
+        "mem.undefine|d",
     ];
-    for (rights, may, may_not) in [(Rights::READ, &reads, &writes), (Rights::RECORD, &writes, &reads)] {
+    for (rights, may, may_not) in
+        [(Rights::READ, &reads[..], &writes[..]), (Rights::RECORD, &writes[..], &reads[..])]
+    {
         for command in may {
             let reply = of(rights).mem(command);
             assert!(!reply.starts_with('-'), "{rights}: {command}: {reply}");
@@ -217,6 +228,37 @@ fn memory_takes_rights_and_is_of_the_token_s_namespace() {
     assert_eq!(client.mem(&format!("mem.put|{entry}|namespace|first")), "*1|$1|a|");
     assert_eq!(owner.mem(&format!("mem.put|{entry}|namespace|first|tenant|u")), "*1|$1|a|");
     assert!(client.mem("mem.get|a|tenant|u").contains("secret"));
+    // A definition is of the namespace, too.
+    assert_eq!(client.mem("mem.define|{\"id\":\"d\"}"), "+OK|");
+    assert!(
+        client.mem("mem.define|{\"id\":\"d\"}|namespace|default").starts_with("-NOPERM another namespace")
+    );
+    assert_eq!(owner.mem("mem.definitions"), "*0|");
+    assert_eq!(owner.mem("mem.define|{\"id\":\"e\"}|namespace|first"), "+OK|");
+    assert_eq!(client.mem("mem.definitions"), "*2|$10|{\"id\":\"d\"}|$10|{\"id\":\"e\"}|");
+}
+
+#[test]
+fn a_definition_is_asked_by_its_name_and_what_is_said_with_a_question_counts_before_it() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    client.mem(&format!("mem.put|{MONDAY}|embed|tenant|lending|conversation|app-42"));
+    let definition = r#"{ "id":"causal","strategy":{"kind":"TOP_K","threshold":0.5},"projection":"commits","acrossConversations":true}"#;
+    assert_eq!(client.mem(&format!("mem.define|{definition}")), "+OK|");
+    assert_eq!(client.mem("mem.definitions"), format!("*1|${}|{definition}|", definition.len()));
+    let found = client.mem(&friday("|memory|causal"));
+    assert!(found.contains("snap-1") && found.contains("classify-risk: chose \"rejected\""), "{found}");
+    assert_eq!(client.mem(&friday("|memory|causal|minscore|1")), "*4|$4|hits|*0|$4|text|$0||");
+    assert!(client.mem(&friday("|memory|causal|projection|full")).contains("\n  \"query\": "));
+    let other = format!("mem.search|question|{QUESTION}|tenant|other|memory|causal");
+    assert_eq!(client.mem(&other), "*4|$4|hits|*0|$4|text|$0||", "whose memory it is no definition says");
+    let missing = client.mem(&friday("|memory|casual"));
+    assert_eq!(missing, "-NOTFOUND there is no memory \"casual\": there are \"causal\"|");
+    client.mem("mem.define|{\"id\":\"far\",\"strategy\":{\"embedder\":\"e\"}}");
+    assert!(client.mem(&friday("|memory|far")).contains("\"annals-words-1\" here, not by \"e\""));
+    assert_eq!(client.mem("mem.undefine|causal"), ":1|");
+    assert_eq!(client.mem("mem.undefine|causal"), ":0|");
+    assert!(client.mem(&friday("|memory|causal")).starts_with("-NOTFOUND "));
 }
 
 /// A daemon's store asks for less than the disk, for the sake of recorders; a reply does not.

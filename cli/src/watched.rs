@@ -1,0 +1,38 @@
+//! An embedder that is watched: whether it is what failed decides what a user is told to do.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use annals::memory::Embedder;
+use annals_server::EmbedderHere;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    with: EmbedderHere,
+    failed: AtomicBool,
+}
+
+impl Watched {
+    pub(crate) fn new(with: EmbedderHere) -> Self {
+        Self { with, failed: AtomicBool::new(false) }
+    }
+
+    /// Whether it gave no vectors once.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+}
+
+impl Embedder for Watched {
+    fn id(&self) -> &str {
+        self.with.id()
+    }
+
+    fn threshold(&self) -> f32 {
+        self.with.threshold()
+    }
+
+    fn embed(&self, texts: &[&str]) -> annals::Result<Vec<Vec<f32>>> {
+        self.with.embed(texts).inspect_err(|_| self.failed.store(true, Ordering::Relaxed))
+    }
+}
