@@ -409,3 +409,7 @@ impl Looking<'_> {
         found.collect()
     }
 }
+
+#[cfg(test)]
+#[path = "nearest_tests.rs"]
+mod tests;
