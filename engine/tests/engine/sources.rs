@@ -2,8 +2,9 @@
 
 use annals::io::sim::SimIo;
 use annals::memory::{Hit, Keep, Wanted, Words};
+use annals::{RunSpec, Status};
 
-use crate::memory::{entry, identity, memory};
+use crate::memory::{entry, identity, memory, opened};
 
 fn ids(hits: &[Hit]) -> Vec<&str> {
     hits.iter().map(|hit| hit.entry.id.as_str()).collect()
@@ -123,6 +124,28 @@ fn what_one_was_told_counts_for_an_hour_and_in_its_last_millisecond() {
         sim.set_now_ns(now + after_ms * 1_000_000);
         assert_eq!(memory.told_of_late(&friday).unwrap().len(), told, "{after_ms} ms");
     }
+}
+
+/// What a run was told and answered from is answered; one that did not leaves it to the next.
+#[test]
+fn what_goes_with_a_run_and_answers_from_what_was_told_has_answered_that() {
+    let sim = SimIo::new(6);
+    let store = opened(&sim);
+    let space = store.namespace("n").unwrap();
+    let memory = space.memory().unwrap();
+    let (monday, friday) = (identity("t", "c"), identity("t", "d"));
+    let snapshot = r#"{"query":"loan #42","finalContent":"no","decisions":[],"toolCalls":[]}"#;
+    memory.write_snapshot(&monday, snapshot, &Words, &Keep::default()).unwrap();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    let uid = run.end(Status::Ok).unwrap().uid;
+    let across = Wanted { across: true, ..Wanted::default() };
+    memory.recall(&friday, "loan #42", &Words, &across).unwrap();
+    let keep = |id: &str, more: &str| {
+        memory.remember_with(uid, &friday, &entry(id, more), &Words).unwrap();
+        memory.told_of_late(&friday).unwrap()
+    };
+    assert_eq!(keep("alone", ""), ["t/_/c/snap-1"]);
+    assert_eq!(keep("after", ",\"metadata\":{\"derivedFrom\":\"t/_/c/snap-1\"}"), [""; 0]);
 }
 
 /// An entry of words and an entry of vectors end in the same millisecond.
