@@ -236,7 +236,9 @@ def build(sample):
         messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         print(f"built in {time.monotonic() - began:.0f} s", flush=True)
         if done.returncode == 0:
-            return [one["executable"] for one in messages if one.get("executable") and one["profile"]["test"]]
+            made = [one["executable"] for one in messages if one.get("executable") and one["profile"]["test"]]
+            # Copies: whoever builds in the same target folder meanwhile puts others in their place.
+            return [shutil.copy2(one, PLACE) for one in made]
         blamed = {}
         for message in messages:
             if message["reason"] == "compiler-message" and message["message"]["level"] == "error":
