@@ -374,7 +374,8 @@ def drawn(options):
     if options.again:
         # The last line of each counts.
         known = {one["name"]: one["outcome"] for one in map(json.loads, open(options.again))}
-        return [one for one in every if known.get(one["name"], "").startswith("survived")]
+        again = {one["name"]: one for one in every if known.get(one["name"], "").startswith("survived")}
+        return [again[name] for name in known if name in again]
     known = {json.loads(line)["name"] for file in options.besides for line in open(file)}
     pool = [one for one in every if one["name"] not in known]
     random.Random(options.seed).shuffle(pool)
