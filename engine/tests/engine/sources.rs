@@ -167,4 +167,14 @@ fn an_entry_answers_until_the_millisecond_that_its_ttl_names() {
         assert_eq!((by_words.len(), by_vector.len()), (usize::from(there), usize::from(there)), "{now_ms}");
         assert_eq!(memory.list(&who, None, None, &[]).unwrap().0.len(), if there { 2 } else { 0 });
     }
+    // Nor does it make a word any commoner from then on.
+    let other = identity("t", "other");
+    memory.remember(&other, r#"{"id":"amber","value":{"query":"amber"}}"#, &Words).unwrap();
+    let score = |now_ms: u64| {
+        sim.set_now_ns(now_ms * 1_000_000);
+        let all = Wanted { min_score: Some(0.0), ..Wanted::default() };
+        memory.recall(&other, "amber loan", &Words, &all).unwrap()[0].score
+    };
+    assert_eq!(score(end_ms), score(end_ms + 1));
+    assert_ne!(score(end_ms - 1), score(end_ms));
 }
