@@ -283,12 +283,15 @@ fn a_walk_goes_by_the_bytes_of_the_file() {
         assert!(walked.len() == 1 && scores[walked[0].at as usize] > most_of(&scores) - 0.01);
         // What the upper level found is not lost on the way down, where it is all that is wanted.
         let tops: RoaringBitmap = (0..count).step_by(20).collect();
-        let mut walked: Vec<u32> =
-            graph::walk(&segment, &coded, 2, Some(&tops)).unwrap().iter().map(|near| near.at).collect();
-        walked.sort_by(|a, b| scores[*b as usize].total_cmp(&scores[*a as usize]));
-        let mut nearest: Vec<u32> = tops.iter().collect();
-        nearest.sort_by(|a, b| scores[*b as usize].total_cmp(&scores[*a as usize]));
-        assert_eq!(walked, nearest[..2]);
+        let mut walked: Vec<f32> = graph::walk(&segment, &coded, 2, Some(&tops))
+            .unwrap()
+            .iter()
+            .map(|near| scores[near.at as usize])
+            .collect();
+        let mut nearest: Vec<f32> = tops.iter().map(|at| scores[at as usize]).collect();
+        [&mut walked, &mut nearest].map(|scores| scores.sort_by(|a, b| b.total_cmp(a)));
+        // By codes, two that are nearly as near may change places.
+        assert!(walked.len() == 2 && walked[1] > nearest[1] - 0.02, "{walked:?} {nearest:?}");
     }
 }
 

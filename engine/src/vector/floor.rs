@@ -291,8 +291,9 @@ impl Finder for Floor {
         if self.worker.stop.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.worker.changed.notify_all();
+        // Behind the lock, and only then: a thread that has looked and goes to sleep holds it until it can be woken.
         let thread = lock(&self.worker.state).thread.take();
+        self.worker.changed.notify_all();
         if let Some(thread) = thread {
             // One that panicked has said so.
             let _ = thread.join();
