@@ -72,7 +72,7 @@ fn searches_find_whole_batches_and_never_go_back_while_files_are_written() {
 }
 
 /// It was told to end without the lock behind which it looks whether it is: between its look and its sleep it was not there to be woken,
-/// and the close waited for ever. The scheduler stops nobody between the two; with a step there each seed met it.
+/// and the close waited for ever. The scheduler stops nobody just between the two.
 #[test]
 fn a_store_closes_whatever_the_thread_that_writes_vectors_is_at() {
     explore("vectors::a_store_closes_whatever_the_thread_that_writes_vectors_is_at", |seed| {
