@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Do the tests notice when the engine's code is changed? Mutants of log, blob, io and kv, many in one build.
+"""Do the tests notice when the engine's code is changed? Mutants of folders of engine/src, many in one build.
 
     mutants.py OUT --seed N [--count N] [--besides FILE...]     a random sample, without the mutants of other results
     mutants.py OUT --again FILE                                 those that survived there, against the tests of now
+    --folders vector memory                                     of these folders; of log, blob, io and kv unless told
 
 cargo-mutants says which changes there are. One build holds the whole sample: each change stands beside the code it replaces,
 behind `crate::mutant::is(N)`, which compares with the variable MUTANT (mutant schemata: Untch, Offutt, Harrold, 1993). Each test is
 run once without a mutant, and which mutants it comes by is noted; a mutant is then given the tests that come by it, the quick ones
 first, and is caught when one fails twice or takes ten times as long ("hangs"). One JSON line for each is written to OUT as it is known.
 
-Left out: fuzz.rs (only tests have it), Debug texts. Not tried: what a constant needs, a link of a let chain. What does not build is
-found by the compiler's errors and taken out. Works on what is committed, in a worktree below target/mutants, and builds where
+Left out: fuzz.rs (only tests have it), Debug texts, and of the unsafe kernel the choice of one and those of single processors: this one has
+some of them, each of which a test holds against the portable one, and one that reads past its end proves nothing. Not tried: what a constant
+needs, a link of a let chain, what is for a build without graphs (they are on, as in the program). What does not build is found by the
+compiler's errors and taken out. Works on what is committed, in a worktree below target/mutants, and builds where
 cargo does. Needs cargo-mutants, and from PyPI: pip install tree-sitter tree-sitter-rust
 """
 
@@ -35,11 +38,12 @@ import tree_sitter_rust
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLACE = ROOT / "target" / "mutants"
 TREE = PLACE / "tree"
-PARTS = ["log", "blob", "io", "kv"]
+FOLDERS = ["log", "blob", "io", "kv"]
 BINARIES = [["--lib"], ["--test", "engine"]]
 QUICK_SECONDS = 9
 SECONDS_MIN = 10
 MEMORY_MAX = 8 << 30
+LEFT_OUT = re.compile(r"/fuzz\.rs:|Debug for|\bx86::|vector/kernel\.rs:.* kernels\b")
 
 SWITCH = """
 use std::io::Write;
@@ -77,14 +81,14 @@ fn is_slow(n: u32) -> bool {
 """
 
 
-def listed():
+def listed(folders):
     """The mutants of the tree: name, file, genre, replacement, span."""
     command = ["cargo", "mutants", "-p", "annals", "--list", "--json"]
-    for part in PARTS:
-        command += ["-f", f"engine/src/{part}/**"]
+    for folder in folders:
+        command += ["-f", f"engine/src/{folder}/**"]
     found = json.loads(subprocess.run(command, cwd=TREE, check=True, capture_output=True).stdout)
-    kept = [one for one in found if not one["file"].endswith("/fuzz.rs") and "Debug for" not in one["name"]]
-    print(f"{len(found)} mutants, {len(found) - len(kept)} of them left out (fuzz.rs, Debug)")
+    kept = [one for one in found if not LEFT_OUT.search(one["name"])]
+    print(f"{len(found)} mutants, {len(found) - len(kept)} of them left out")
     return kept
 
 
@@ -108,6 +112,8 @@ class Source:
         new, genre = mutant["replacement"].encode(), mutant["genre"]
         if not can_run(node):
             return None, "in a constant"
+        if is_for_no_graphs(node):
+            return None, "for a build without graphs"
         if genre == "FnValue":
             while node.parent.type != "function_item" or node.type != "block":
                 node = node.parent
@@ -185,6 +191,15 @@ def can_run(node):
     return True
 
 
+def is_for_no_graphs(node):
+    while node is not None:
+        before = node.prev_sibling
+        if before is not None and before.type == "attribute_item" and b'not(feature = "graphs")' in before.text:
+            return True
+        node = node.parent
+    return False
+
+
 def write_tree(sample):
     """Puts the mutants of the sample into the tree. Those that cannot be get an outcome."""
     files = collections.defaultdict(list)
@@ -213,7 +228,7 @@ def build(sample):
     allow = ["warnings", "arithmetic_overflow", "unconditional_panic"]
     lints = "[lints.rust]\n" + "".join(f'{one} = "allow"\n' for one in allow)
     toml.write_text(toml.read_text().replace("[lints]\nworkspace = true\n", lints))
-    command = ["cargo", "test", "-p", "annals", "--no-run", "--message-format=json", *sum(BINARIES, [])]
+    command = ["cargo", "test", "-p", "annals", "--features", "graphs", "--no-run", "--message-format=json", *sum(BINARIES, [])]
     while True:
         write_tree(sample)
         began = time.monotonic()
@@ -221,7 +236,9 @@ def build(sample):
         messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         print(f"built in {time.monotonic() - began:.0f} s", flush=True)
         if done.returncode == 0:
-            return [one["executable"] for one in messages if one.get("executable") and one["profile"]["test"]]
+            made = [one["executable"] for one in messages if one.get("executable") and one["profile"]["test"]]
+            # Copies: whoever builds in the same target folder meanwhile puts others in their place.
+            return [shutil.copy2(one, PLACE) for one in made]
         blamed = {}
         for message in messages:
             if message["reason"] == "compiler-message" and message["message"]["level"] == "error":
@@ -353,11 +370,12 @@ def run(binary, names, env, limit):
 
 
 def drawn(options):
-    every = listed()
+    every = listed(options.folders)
     if options.again:
         # The last line of each counts.
         known = {one["name"]: one["outcome"] for one in map(json.loads, open(options.again))}
-        return [one for one in every if known.get(one["name"], "").startswith("survived")]
+        again = {one["name"]: one for one in every if known.get(one["name"], "").startswith("survived")}
+        return [again[name] for name in known if name in again]
     known = {json.loads(line)["name"] for file in options.besides for line in open(file)}
     pool = [one for one in every if one["name"] not in known]
     random.Random(options.seed).shuffle(pool)
@@ -371,6 +389,7 @@ def main():
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--besides", nargs="*", default=[])
     parser.add_argument("--again")
+    parser.add_argument("--folders", nargs="+", default=FOLDERS)
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     if (options.seed is None) == (options.again is None):

@@ -174,11 +174,15 @@ fn a_noted_answer_ends_with_its_run_and_at_its_deadline() {
     // Its time was over when it was written: it is asked for again, and this one's is far off.
     assert_eq!((note("d", &["--cache-for", "1y"], "x").code, upstream.asked(), noted(&bench)), (0, 3, 1));
     assert_eq!((note("e", &[], "x").code, upstream.asked(), noted(&bench)), (0, 3, 1));
+    // Who only reads takes away what is over, too: it names a run.
+    assert_eq!((note("f", &["--cache-for", "0s"], "y").code, noted(&bench)), (0, 2));
+    let read = bench.record_with(&["--run", "g", "--cache", "read"], &upstream.url, &["noted", "1", "y"]);
+    assert_eq!((read.code, upstream.asked(), noted(&bench)), (0, 5, 1));
     for options in [&["--cache", "read", "--cache-for", "1d"], &["--cache", "write", "--cache-for", "soon"]] {
         let refused = bench.record_with(options, &upstream.url, &["noted", "1", "x"]);
         assert!(refused.code != 0 && refused.stderr.contains("--cache-for"), "{}", refused.stderr);
     }
-    assert_eq!(upstream.asked(), 3);
+    assert_eq!(upstream.asked(), 5);
 }
 
 /// A run of the same name that took the place of another does not answer for it.

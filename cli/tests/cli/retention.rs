@@ -209,6 +209,22 @@ fn what_is_forgotten_is_gone_at_once_and_what_still_holds_it_is_named() {
     bench.run("forget alpha --why").failed(2);
 }
 
+/// Whoever reads the store has the old files open: what was forgotten can be read there until it ends.
+#[test]
+fn of_what_is_forgotten_it_is_said_how_much_readers_still_hold() {
+    let bench = recorded();
+    let reader = annals::Store::open_read_only(bench.path(".annals")).unwrap();
+    let text = bench.run_args(["forget", "a", "--why", "asked for"]).text();
+    assert!(text.contains("what still holds its bytes:"), "{text}");
+    assert!(
+        text.contains(" of old log files, until the processes that read them end or look again"),
+        "{text}"
+    );
+    drop(reader);
+    let text = bench.run_args(["forget", "b", "--why", "asked for"]).text();
+    assert!(!text.contains("what still holds its bytes:") && !text.contains("old log files"), "{text}");
+}
+
 #[test]
 fn a_daemon_has_it_done_for_the_command_line_and_keeps_that_it_was() {
     let bench = recorded();

@@ -11,7 +11,8 @@ use super::{Numbers, cosine, expected, options, put};
 use crate::io::Io;
 use crate::io::sim::SimIo;
 use crate::log::manifest::VectorEntry;
-use crate::vector::files::What;
+use crate::vector::files::{CLOSE_ROWS, What};
+use crate::vector::floor::WAKE_BATCHES;
 use crate::vector::item::{Item, OwnerId};
 use crate::vector::merged::Merged;
 use crate::vector::partition::Partition;
@@ -19,7 +20,7 @@ use crate::vector::quantise::code;
 use crate::vector::segment::Segment;
 use crate::vector::writer::{self, GraphBytes, Meta};
 use crate::vector::{graph, kernel};
-use crate::{Found, History, Options, Owner, ReadMode, ScanRange, Search, Seqno, Store};
+use crate::{Found, History, Options, Owner, ReadMode, RunUid, ScanRange, Search, Seqno, Store};
 
 type Model = BTreeMap<Vec<u8>, (u64, Vec<f32>)>;
 
@@ -287,7 +288,113 @@ fn a_walk_goes_by_the_bytes_of_the_file() {
         let best = walked.iter().max().unwrap().at as usize;
         let most = some.iter().map(|at| scores[at as usize]).fold(f32::MIN, f32::max);
         assert!(scores[best] > most - 0.01, "{best}: {} of {most}", scores[best]);
+        // The narrowest goes on from one to the next, as long as that is nearer.
+        let walked = graph::walk(&segment, &coded, 1, None).unwrap();
+        assert!(walked.len() == 1 && scores[walked[0].at as usize] > most_of(&scores) - 0.01);
+        // What the upper level found is not lost on the way down, where it is all that is wanted.
+        let tops: RoaringBitmap = (0..count).step_by(20).collect();
+        let mut walked: Vec<f32> = graph::walk(&segment, &coded, 2, Some(&tops))
+            .unwrap()
+            .iter()
+            .map(|near| scores[near.at as usize])
+            .collect();
+        let mut nearest: Vec<f32> = tops.iter().map(|at| scores[at as usize]).collect();
+        walked.sort_by(|a, b| b.total_cmp(a));
+        nearest.sort_by(|a, b| b.total_cmp(a));
+        // By codes, two that are nearly as near may change places.
+        assert!(walked.len() == 2 && walked[1] > nearest[1] - 0.02, "{walked:?} {nearest:?}");
     }
+}
+
+fn most_of(scores: &[f32]) -> f32 {
+    scores.iter().copied().fold(f32::MIN, f32::max)
+}
+
+/// Too few for a graph, and more than a walk would look at: with one wanted, a walk would have ended where it begins.
+#[test]
+fn a_large_file_without_a_graph_is_looked_through() {
+    let io = SimIo::new(1);
+    let mut numbers = Numbers(5);
+    let store = Store::open_with("s", options(&io)).unwrap();
+    let space = store.namespace("a").unwrap();
+    let keys = space.keyspace("k", History::Latest).unwrap();
+    let mut model = Model::new();
+    for at in 0..2000u32 {
+        let (key, vector) = (at.to_be_bytes().to_vec(), numbers.vector(8));
+        let seqno = put(&space, &keys, &key, "e", &vector);
+        model.insert(key, (seqno.0, vector));
+    }
+    store.vectors().flush(store.core(), What::All).unwrap();
+    for k in [1, 2, 10, 1] {
+        let query = numbers.vector(8);
+        let wanted = Search { k, ..Search::default() };
+        assert_eq!(space.nearest("e", &query, &wanted).unwrap(), expected(&model, &query, &wanted), "{k}");
+    }
+}
+
+/// Whoever writes for long would hold all of it in memory.
+#[test]
+fn what_comes_is_written_down_meanwhile_and_at_the_close_where_it_is_much() {
+    let io = SimIo::new(1);
+    let batch_of = |store: &Store, from: u32, count: u32| {
+        let space = store.namespace("a").unwrap();
+        let keys = space.keyspace("k", History::Latest).unwrap();
+        let mut batch = space.batch();
+        for at in from..from + count {
+            batch.put_embedded(&keys, &at.to_be_bytes(), "", &[("e", &[1.0, at as f32])]);
+        }
+        batch.commit().unwrap();
+    };
+    let store = Store::open_with("s", options(&io)).unwrap();
+    batch_of(&store, 0, CLOSE_ROWS as u32 - 1);
+    assert_eq!(found(&store, &[1.0, 1.0]).len(), CLOSE_ROWS - 1);
+    store.close().unwrap();
+    assert_eq!(files(&io), [PathBuf::new(); 0], "these are soon read again");
+    let store = Store::open_with("s", options(&io)).unwrap();
+    batch_of(&store, 5000, 1);
+    assert_eq!(found(&store, &[1.0, 1.0]).len(), CLOSE_ROWS);
+    store.close().unwrap();
+    assert_eq!(files(&io).len(), 1);
+    let store = Store::open_with("s", options(&io)).unwrap();
+    // A thread looks after so many batches, of which there is always one more: the last may not be shown yet.
+    for batch in 0..WAKE_BATCHES as u32 {
+        batch_of(&store, 10_000 + 100 * batch, 100);
+    }
+    let partition = store.vectors().partition(store.namespace("a").unwrap().id, "e").unwrap();
+    while partition.levels().segments[0].len() == CLOSE_ROWS {
+        std::thread::yield_now();
+    }
+    assert_eq!(found(&store, &[1.0, 1.0]).len(), CLOSE_ROWS + 100 * WAKE_BATCHES as usize);
+}
+
+/// Whoever has one run forgotten would wait for all files of a large store.
+#[test]
+fn a_sweep_writes_files_anew_that_have_a_run_s_vectors_or_are_a_quarter_dead() {
+    let io = SimIo::new(1);
+    let store = Store::open_with("s", options(&io)).unwrap();
+    let space = store.namespace("a").unwrap();
+    let keys = space.keyspace("k", History::Latest).unwrap();
+    for at in 0..100u8 {
+        put(&space, &keys, &[at], "e", &[1.0, f32::from(at)]);
+    }
+    let sweep = |store: &Store, must_go: &[RunUid]| {
+        store.vectors().flush(store.core(), What::Without(must_go)).unwrap();
+        files(&io)
+    };
+    store.vectors().flush(store.core(), What::All).unwrap();
+    let first = files(&io);
+    assert_eq!(sweep(&store, &[RunUid(1)]), first, "no vector of it is there");
+    for at in 0..24u8 {
+        keys.delete(&[at]).unwrap();
+    }
+    assert_eq!(sweep(&store, &[]), first, "under a quarter");
+    keys.delete(&[24]).unwrap();
+    let second = sweep(&store, &[]);
+    assert!(second.len() == 1 && second != first, "a quarter: {second:?}");
+    assert_eq!(sweep(&store, &[]), second, "nothing is dead any more");
+    let partition = store.vectors().partition(space.id, "e").unwrap();
+    assert_eq!(partition.levels().segments[0].len(), 75);
+    assert_eq!(found(&store, &[1.0, 0.0]).len(), 75);
 }
 
 /// Clustered vectors, as embeddings are: a walk of the built graph against an exact scan.
@@ -305,16 +412,29 @@ fn a_built_graph_finds_nearly_all_that_a_scan_finds() {
     let space = store.namespace("a").unwrap();
     let keys = space.keyspace("k", History::Latest).unwrap();
     let count = graph::GRAPH_ROWS_MIN as u32 + 500;
+    let mut all: Vec<Vec<f32>> = Vec::new();
     for start in (0..count).step_by(500) {
         let mut batch = space.batch();
         for at in start..start + 500 {
-            batch.put_embedded(&keys, &at.to_be_bytes(), "", &[("e", &near_one(0.4))]);
+            all.push(near_one(0.4));
+            batch.put_embedded(&keys, &at.to_be_bytes(), "", &[("e", &all[at as usize])]);
         }
         batch.commit().unwrap();
     }
     store.settle_vectors().unwrap();
     let partition = store.vectors().partition(space.id, "e").unwrap();
-    assert!(partition.levels().segments.iter().any(|segment| segment.header.slots.0 > 0));
+    let slots: Vec<_> = partition.levels().segments.iter().map(|segment| segment.header.slots).collect();
+    assert_eq!(slots, [(32, 16)]);
+    // Whoever asks for all to be looked at loses nothing, though there is a graph.
+    for _ in 0..20 {
+        let query: Vec<f32> = (0..24).map(|_| near_one(2.0)[3]).collect();
+        let wanted = Search { k: 40, exact: true, ..Search::default() };
+        let found: Vec<f32> =
+            space.nearest("e", &query, &wanted).unwrap().iter().map(|found| found.score).collect();
+        let mut scores: Vec<f32> = all.iter().map(|vector| cosine(&query, vector)).collect();
+        scores.sort_by(|a, b| b.total_cmp(a));
+        assert_eq!(found, scores[..40]);
+    }
     let tenth = |owner: &Owner| matches!(owner, Owner::Key { key, .. } if key[3] % 10 == 0);
     let rare = |owner: &Owner| matches!(owner, Owner::Key { key, .. } if key[3] == 0);
     for (filter, least) in [

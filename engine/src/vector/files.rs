@@ -18,6 +18,7 @@ use crate::log::open::{Damage, OpenLog};
 use crate::log::paths::{parse_vector_file, vector_file_name};
 use crate::log::segments::{lock, read, write};
 use crate::log::ticket::Failure;
+use crate::sync::SCHEDULED;
 use crate::sync::atomic::Ordering;
 use crate::vector::floor::{Floor, MEMORY_BYTES, Partitions};
 use crate::vector::item::OwnerId;
@@ -29,7 +30,7 @@ use crate::vector::stopped::{Stopped, Tried};
 use crate::vector::writer::{self, GraphBytes, Meta};
 
 /// Vectors in memory, of all partitions, that are worth a file.
-pub(super) const FLUSH_ROWS: usize = 4096;
+pub(super) const FLUSH_ROWS: usize = if SCHEDULED { 8 } else { 4096 };
 /// Those that are written down when the store closes: fewer are soon read again.
 pub(super) const CLOSE_ROWS: usize = 1024;
 /// A file is merged into the one before it unless that one is at least this many times larger.

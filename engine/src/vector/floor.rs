@@ -14,14 +14,14 @@ use crate::log::manifest::VectorList;
 use crate::log::record::SpaceHead;
 use crate::log::segments::{lock, read, write};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Condvar, JoinHandle, Mutex, RwLock};
+use crate::sync::{Condvar, JoinHandle, Mutex, RwLock, SCHEDULED};
 use crate::vector::files::{CLOSE_ROWS, FLUSH_ROWS, What};
 use crate::vector::item::{Item, Owner, OwnerId};
 use crate::vector::partition::{Partition, PartitionId};
 use crate::vector::source::{self, Runs};
 
 /// The thread looks after this many batches with vectors.
-const WAKE_BATCHES: u64 = 64;
+pub(super) const WAKE_BATCHES: u64 = if SCHEDULED { 2 } else { 64 };
 
 /// The thread that keeps catching up short, and writes files.
 #[derive(Debug, Default)]
@@ -335,8 +335,9 @@ impl Finder for Floor {
         if self.worker.stop.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.worker.changed.notify_all();
+        // Behind the lock, and only then: a thread that has looked and goes to sleep holds it until it can be woken.
         let thread = lock(&self.worker.state).thread.take();
+        self.worker.changed.notify_all();
         if let Some(thread) = thread {
             // One that panicked has said so.
             let _ = thread.join();

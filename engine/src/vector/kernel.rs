@@ -283,6 +283,21 @@ mod tests {
         }
     }
 
+    /// A file read by position may stand anywhere in memory.
+    #[test]
+    fn numbers_are_read_wherever_their_bytes_stand() {
+        let expected = numbers(3, 20);
+        let mut bytes = vec![0u8; 4];
+        bytes.extend(expected.iter().flat_map(|number| number.to_le_bytes()));
+        for shift in 0..4 {
+            bytes.remove(0);
+            bytes.push(0);
+            let start = 3 - shift;
+            assert_eq!(*floats(&bytes[start..start + 80]), expected, "{shift}");
+        }
+        assert_eq!(*floats(&bytes[..0]), [0.0; 0]);
+    }
+
     #[test]
     fn bytes_are_summed_exactly() {
         for len in (0..70).chain([384, 1000, 4096]) {

@@ -186,3 +186,144 @@ pub(super) fn block_crc(store: StoreId, id: u64, block: usize, bytes: &[u8]) -> 
     hasher.update(bytes);
     hasher.finalize()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header of three vectors of five dimensions with a graph, whose sections follow each other.
+    fn header() -> Header {
+        let lens = [24, 12, 40, 36, 15, 60, 24, 100];
+        let mut at = HEADER_BYTES as u64;
+        let sections = lens.map(|len: u64| {
+            let begins = at.next_multiple_of(ALIGN);
+            at = begins + len;
+            (begins, len)
+        });
+        Header {
+            store: StoreId([7; 16]),
+            id: 3,
+            namespace: NamespaceId(16),
+            dimensions: 5,
+            count: 3,
+            upto: Seqno(9),
+            slots: (2, 1),
+            levels: 1,
+            entry: 2,
+            sections,
+        }
+    }
+
+    /// As it is read again from a file that is as large as it says, or as large as it should be.
+    fn again(header: &Header) -> Result<Header, CodecError> {
+        let has_end = header.sections.iter().all(|(at, len)| at.saturating_add(*len) < 1 << 40);
+        let bytes = if has_end { header.file_bytes() } else { self::header().file_bytes() };
+        Header::decode(&header.encode(), bytes)
+    }
+
+    #[test]
+    fn a_header_is_read_as_it_was_written_and_says_where_the_file_ends() {
+        let header = header();
+        assert_eq!(again(&header).unwrap(), header);
+        let (at, len) = header.sections[GRAPH_UPPER];
+        assert_eq!((header.sums_at(), header.blocks(), header.file_bytes()), (at + len, 1, at + len + 8));
+        // One byte more than a block takes a second checksum.
+        let mut long = header.clone();
+        long.sections[GRAPH_UPPER].1 = BLOCK_BYTES as u64 - at;
+        assert_eq!((long.blocks(), long.file_bytes()), (1, BLOCK_BYTES as u64 + 8));
+        long.sections[GRAPH_UPPER].1 += 1;
+        assert_eq!((long.blocks(), long.file_bytes()), (2, BLOCK_BYTES as u64 + 13));
+        assert_eq!(again(&long).unwrap(), long);
+        // Golden: docs/format.md; the checksum was computed by another program from its table.
+        let bytes = header.encode();
+        assert_eq!(bytes[..16], *b"annalvec\x01\0\0\0\x10\0\0\0");
+        assert_eq!(bytes[252..], 0x0a1e6bb5_u32.to_le_bytes());
+    }
+
+    /// Each under a checksum that is right: as whoever means ill would write it.
+    #[test]
+    fn a_header_that_cannot_be_is_refused_and_one_at_its_limits_is_not() {
+        let refused = |what: &str, change: &dyn Fn(&mut Header)| {
+            let mut header = header();
+            change(&mut header);
+            assert!(again(&header).is_err(), "{what}: {header:?}");
+        };
+        let taken = |what: &str, change: &dyn Fn(&mut Header)| {
+            let mut header = header();
+            change(&mut header);
+            assert_eq!(again(&header).unwrap(), header, "{what}");
+        };
+        for section in 0..SECTIONS {
+            refused("a section that begins before the one before ends", &|h| h.sections[section].0 -= ALIGN);
+            refused("one that is nowhere", &|h| h.sections[section].0 = u64::MAX - 63);
+            refused("one without an end", &|h| h.sections[section].1 = u64::MAX - 4096);
+            refused("one at an odd place", &|h| h.sections[section..].iter_mut().for_each(|one| one.0 += 1));
+            // What owners and upper levels take, vectors do not say.
+            if ![OWNERS, GRAPH_UPPER].contains(&section) {
+                refused("one vector's too long", &|h| h.sections[section].1 += 1);
+                refused("too short", &|h| h.sections[section].1 -= 1);
+            }
+        }
+        refused("a section in the header", &|h| h.sections[0].0 = 0);
+        taken("room between", &|h| h.sections[GRAPH_UPPER].0 += ALIGN);
+        taken("no upper level", &|h| h.sections[GRAPH_UPPER].1 = 0);
+        let empty = |h: &mut Header, count, dimensions| {
+            (h.count, h.dimensions, h.slots) = (count, dimensions, (0, 0));
+            let lens = [8, 4, 0, SCALE_BYTES as u64, u64::from(dimensions), 4 * u64::from(dimensions), 0, 0];
+            let mut at = HEADER_BYTES as u64;
+            h.sections = lens.map(|len| {
+                let begins = at.next_multiple_of(ALIGN);
+                at = begins + len * u64::from(count);
+                (begins, len * u64::from(count))
+            });
+        };
+        taken("as many as there can be", &|h| empty(h, COUNT_MAX, 1));
+        refused("one more", &|h| empty(h, COUNT_MAX + 1, 1));
+        let most = crate::kv::embeddings::DIMENSIONS_MAX as u32;
+        taken("as many dimensions", &|h| empty(h, 1, most));
+        refused("one more", &|h| empty(h, 1, most + 1));
+        refused("none", &|h| empty(h, 1, 0));
+        taken("no vectors", &|h| empty(h, 0, 1));
+        refused("an entry that is no vector", &|h| h.entry = 3);
+        taken("without a graph it says nothing", &|h| {
+            empty(h, 1, 1);
+            h.entry = 3;
+        });
+        taken("the widest graph", &|h| {
+            (h.slots, h.levels) = ((1024, 1024), 64);
+            h.sections[GRAPH].1 = 3 * 1024 * 4;
+            h.sections[GRAPH_UPPER].0 += 3 * 1024 * 4;
+        });
+        refused("a wider one", &|h| {
+            h.slots.0 = 1025;
+            h.sections[GRAPH].1 = 3 * 1025 * 4;
+            h.sections[GRAPH_UPPER].0 += 4 * 1024 * 4;
+        });
+        refused("a wider one above", &|h| h.slots.1 = 1025);
+        refused("more levels", &|h| h.levels = 65);
+        let (header, bytes) = (header(), header().encode());
+        for other in [header.file_bytes() - 1, header.file_bytes() + 1] {
+            assert!(Header::decode(&bytes, other).is_err(), "a file of another length");
+        }
+        for at in 0..HEADER_BYTES {
+            let mut bytes = bytes;
+            bytes[at] ^= 1;
+            assert!(Header::decode(&bytes, header.file_bytes()).is_err(), "a flip at {at}");
+            assert!(Header::decode(&bytes[..at], header.file_bytes()).is_err(), "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn a_checksum_is_of_one_block_of_one_file_of_one_store() {
+        let (store, other) = (StoreId([7; 16]), StoreId([8; 16]));
+        let one = block_crc(store, 3, 1, b"bytes");
+        for crc in [
+            block_crc(other, 3, 1, b"bytes"),
+            block_crc(store, 4, 1, b"bytes"),
+            block_crc(store, 3, 2, b"bytes"),
+            block_crc(store, 3, 1, b"byte"),
+        ] {
+            assert_ne!(crc, one);
+        }
+    }
+}

@@ -411,3 +411,7 @@ fn scan(
         }
     }
 }
+
+#[cfg(test)]
+#[path = "nearest_tests.rs"]
+mod tests;

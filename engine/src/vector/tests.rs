@@ -159,6 +159,28 @@ fn a_search_gives_what_a_model_gives_whatever_was_put_replaced_deleted_or_reopen
     assert_eq!(found, expected(&models[0], &query, &wanted));
 }
 
+/// More than are wanted: whichever are looked at first must not keep out the others.
+#[test]
+fn of_many_that_are_equally_near_those_of_the_least_owners_are_given() {
+    let io = SimIo::new(1);
+    let store = Store::open_with("s", options(&io)).unwrap();
+    let space = store.namespace("n").unwrap();
+    let keys = space.keyspace("k", History::Latest).unwrap();
+    // 101 and 300 have no divisor in common: each comes once.
+    for at in (0..300u32).map(|at| at * 101 % 300) {
+        put(&space, &keys, &at.to_be_bytes(), "e", &[2.0, 1.0]);
+    }
+    for what in ["in memory", "in a file", "in a file that was looked at"] {
+        for k in [1, 7, 64, 299] {
+            let found = space.nearest("e", &[1.0, 0.0], &Search { k, ..Search::default() }).unwrap();
+            let owners: Vec<Owner> = found.into_iter().map(|found| found.owner).collect();
+            let key = |at: u32| Owner::Key { keyspace: "k".into(), key: at.to_be_bytes().to_vec() };
+            assert_eq!(owners, (0..k as u32).map(key).collect::<Vec<_>>(), "{k} {what}");
+        }
+        store.vectors().flush(store.core(), What::All).unwrap();
+    }
+}
+
 #[test]
 fn a_vector_is_found_once_its_commit_is_acknowledged_and_not_before() {
     let io = SimIo::new(1);

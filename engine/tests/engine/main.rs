@@ -37,6 +37,7 @@ mod retention;
 mod rewrites;
 mod scale;
 mod snapshots;
+mod sources;
 mod streaming;
 mod support;
 mod tapes;

@@ -116,6 +116,8 @@ fn a_threshold_is_strict_and_ties_go_by_id() {
             "{vector:?}"
         );
     }
+    let refused = memory.search(&who, &[1.0, f32::NAN], &Wanted::default()).unwrap_err();
+    assert!(refused.to_string().contains("number 2 of the vector is not finite"), "{refused}");
     for bad in ["[0,0]", "[1e39,0]", "[1e30,1e30]"] {
         let refused = memory.put(&who, &entry("bad", &format!(",\"embedding\":{bad}"))).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid, "{bad}");

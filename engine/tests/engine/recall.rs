@@ -268,6 +268,10 @@ fn what_a_text_tells_of_is_known_by_its_query_and_its_time() {
         assert_eq!(told_in("t", &both).len(), 2);
     }
     let text = told(&monday, Projection::Commits, None);
+    // Most prompts tell of nothing, which is seen without a look at what is remembered.
+    for nothing in ["Be brief.", text.split('\n').next().unwrap(), "x\ndecided at 2026-11-23T14:14:00Z"] {
+        assert!(!Memory::may_tell(nothing), "{nothing}");
+    }
     for nothing in [
         "",
         "[Past run \u{b7} query: \"",

@@ -390,6 +390,28 @@ fn a_run_that_sampling_leaves_out_goes_when_it_ends_and_counts_all_the_same() {
     assert_eq!(store.sample_ended(&wrong).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
+/// Whoever asked at once met such a run as open: it would have stayed until a sweep.
+#[test]
+fn a_run_whose_end_is_on_its_way_is_sampled_too_and_as_of_its_end() {
+    let (sim, store, space) = timed();
+    let none = |rules| Policy { rules, sample: Share::parse("0%").unwrap() };
+    assert_eq!(store.sample_ended(&none(Vec::new())).unwrap(), 0);
+    for number in 0..50 {
+        let run = space.begin_run(RunSpec::new(format!("run-{number}"))).unwrap();
+        let mut batch = run.batch().unwrap();
+        batch.end(Status::Ok).unwrap();
+        let ticket = batch.submit().unwrap();
+        assert_eq!(store.sample_ended(&none(Vec::new())).unwrap(), 1, "{number}");
+        ticket.wait().unwrap();
+    }
+    // Whoever asks late asks as of then, too: a rule that keeps what is young kept this one.
+    let young = Rule { younger_than_ns: Some(DAY_NS), ..Rule::new("young", Keep::Forever) };
+    ended(&space, "young", 1, Status::Ok);
+    sim.advance_ns(2 * DAY_NS);
+    assert_eq!(store.sample_ended(&none(vec![young])).unwrap(), 0);
+    assert_eq!(names(&space), ["young"]);
+}
+
 #[test]
 fn after_a_crash_a_drop_is_there_or_is_not_and_what_was_acknowledged_is() {
     let (sim, store, space) = timed();

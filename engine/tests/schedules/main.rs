@@ -26,6 +26,7 @@ mod failures;
 mod reading;
 mod support;
 mod tickets;
+mod vectors;
 
 /// Threads of the scheduler, or of the system.
 mod thread {

@@ -1,0 +1,89 @@
+//! Searches beside the writer, the thread that writes vectors down, and whoever has it done.
+
+use annals::io::sim::SimIo;
+use annals::{History, Keyspace, Namespace, Options, Search, Store};
+
+use crate::driver::explore;
+use crate::support::{STORE, assert_whole, fresh, options};
+use crate::thread;
+
+const KEYS: u8 = 3;
+
+/// Puts all keys of a round in one batch, each with the round's vector.
+fn put_round(space: &Namespace, keys: &Keyspace, round: u8) {
+    let mut batch = space.batch();
+    for key in 0..KEYS {
+        batch.put_embedded(keys, &[key], vec![round], &[("e", &[1.0, f32::from(round)])]);
+    }
+    batch.commit().unwrap();
+}
+
+/// The round that a search finds: of all keys, and of all the same.
+fn found(space: &Namespace) -> u8 {
+    let found = space.nearest("e", &[1.0, 0.0], &Search { k: 100, ..Search::default() }).unwrap();
+    assert_eq!(found.len(), usize::from(KEYS), "{found:?}");
+    assert!(found.iter().all(|one| one.score == found[0].score), "part of a batch: {found:?}");
+    let cosine = f64::from(found[0].score);
+    (1.0 / (cosine * cosine) - 1.0).max(0.0).sqrt().round() as u8
+}
+
+fn filled(options: Options) -> (Store, Namespace, Keyspace) {
+    let (store, space, _) = fresh(options);
+    let keys = space.keyspace("latest", History::Latest).unwrap();
+    put_round(&space, &keys, 0);
+    (store, space, keys)
+}
+
+/// What one search finds dead another one, as of an earlier moment, needs; what came after a search began is not dead either.
+#[test]
+fn searches_find_whole_batches_and_never_go_back_while_files_are_written() {
+    explore("vectors::searches_find_whole_batches_and_never_go_back_while_files_are_written", |seed| {
+        let io = SimIo::new(seed);
+        let (store, space, keys) = filled(options(&io));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                let space = &space;
+                scope.spawn(move || {
+                    let mut last = 0;
+                    for _ in 0..4 {
+                        let round = found(space);
+                        assert!(round >= last, "from round {last} back to {round}");
+                        last = round;
+                    }
+                });
+            }
+            let store = &store;
+            scope.spawn(move || (0..2).for_each(|_| store.settle_vectors().unwrap()));
+            let (space, keys) = (&space, &keys);
+            scope.spawn(move || {
+                for round in 1..=5 {
+                    put_round(space, keys, round);
+                    assert_eq!(found(space), round, "acknowledged, and not found");
+                }
+            });
+        });
+        assert_eq!((found(&space), store.rebuilt()), (5, vec![]));
+        assert_whole(&store);
+        store.close().unwrap();
+        drop((space, keys));
+        let store = Store::open_with(STORE, options(&io)).unwrap();
+        assert_eq!((found(&store.namespace("n").unwrap()), store.rebuilt()), (5, vec![]));
+    });
+}
+
+/// It was told to end without the lock behind which it looks whether it is: between its look and its sleep it was not there to be woken,
+/// and the close waited for ever. The scheduler stops nobody just between the two.
+#[test]
+fn a_store_closes_whatever_the_thread_that_writes_vectors_is_at() {
+    explore("vectors::a_store_closes_whatever_the_thread_that_writes_vectors_is_at", |seed| {
+        let io = SimIo::new(seed);
+        let (store, space, keys) = filled(options(&io));
+        for round in 1..3 {
+            put_round(&space, &keys, round);
+        }
+        store.close().unwrap();
+        drop((space, keys));
+        let store = Store::open_with(STORE, options(&io)).unwrap();
+        assert_eq!(found(&store.namespace("n").unwrap()), 2);
+    });
+}
