@@ -13,8 +13,12 @@ use crate::vector::writer::GraphBytes;
 
 /// Neighbours of a vector in an upper level; in the lowest it has twice as many.
 const NEIGHBOURS: usize = 16;
-/// Candidates that are looked at for each vector.
+/// Candidates that are looked at for each vector of so many; each time there are twice as many, so many more, up to some: with
+/// 64 of a million vectors one true neighbour in twenty-five stands where no walk comes by.
 const BREADTH: usize = 64;
+const BREADTH_ROWS: usize = 100_000;
+const BREADTH_MORE: u32 = 16;
+const BREADTH_MAX: usize = 128;
 /// Levels at most.
 const LEVELS_MAX: usize = 16;
 /// Bytes of a scale, behind the codes.
@@ -38,7 +42,7 @@ fn split(row: &[i8]) -> (&[i8], f32) {
 
 pub(super) fn of_any_size(vectors: &Merged<'_>, stop: &dyn Fn() -> bool) -> Tried<Option<GraphBytes>> {
     let count = vectors.len();
-    let graph = Hnsw::<i8, Apart>::new(NEIGHBOURS, count, LEVELS_MAX, BREADTH, Apart);
+    let graph = Hnsw::<i8, Apart>::new(NEIGHBOURS, count, LEVELS_MAX, breadth(count), Apart);
     let mut row = Vec::new();
     for at in 0..count {
         if stop() {
@@ -51,6 +55,11 @@ pub(super) fn of_any_size(vectors: &Merged<'_>, stop: &dyn Fn() -> bool) -> Trie
         graph.insert((&row, at));
     }
     Ok(read_out(&graph, count))
+}
+
+fn breadth(count: usize) -> usize {
+    let doublings = (count as f64 / BREADTH_ROWS as f64).log2().max(0.0);
+    BREADTH_MAX.min(BREADTH + (doublings * f64::from(BREADTH_MORE)) as usize)
 }
 
 /// The edges as a file has them.
@@ -95,4 +104,17 @@ fn read_out(graph: &Hnsw<'_, i8, Apart>, count: usize) -> Option<GraphBytes> {
     let lowest = lowest.iter().flat_map(|at| at.to_le_bytes()).collect();
     let slots = (slots.0 as u32, slots.1 as u32);
     Some(GraphBytes { slots, levels: levels as u32, entry: entry?, lowest, upper })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_vectors_are_built_with_more_candidates() {
+        assert_eq!(
+            [0, 1, 100_000, 200_000, 1_000_000, 3_000_000, usize::MAX].map(breadth),
+            [64, 64, 64, 80, 117, 128, 128]
+        );
+    }
 }

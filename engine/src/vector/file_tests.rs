@@ -349,7 +349,7 @@ fn what_comes_is_written_down_meanwhile_and_at_the_close_where_it_is_much() {
     batch_of(&store, 0, CLOSE_ROWS as u32 - 1);
     assert_eq!(found(&store, &[1.0, 1.0]).len(), CLOSE_ROWS - 1);
     store.close().unwrap();
-    assert_eq!(files(&io), [PathBuf::new(); 0], "these are soon read again");
+    assert!(files(&io).is_empty(), "these are soon read again");
     let store = Store::open_with("s", options(&io)).unwrap();
     batch_of(&store, 5000, 1);
     assert_eq!(found(&store, &[1.0, 1.0]).len(), CLOSE_ROWS);
