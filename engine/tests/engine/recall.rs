@@ -129,7 +129,7 @@ fn what_is_no_definition_is_refused_with_the_reason() {
         (r#"{"id":"a","strategy":{"topK":1001}}"#, "from 1 to 1000, not 1001"),
         (r#"{"id":"a","strategy":{"topK":1.5}}"#, "line 1"),
         (r#"{"id":"a","strategy":{"threshold":1.01}}"#, "from -1 to 1, not 1.01"),
-        (r#"{"id":"a","strategy":{"threshold":1e39}}"#, "from -1 to 1"),
+        (r#"{"id":"a","strategy":{"threshold":1e39}}"#, "number out of range"),
         (r#"{"id":"a","strategy":{"kind":"window"}}"#, "there is no \"window\""),
         (r#"{"id":"a","type":"episodic"}"#, "there is no \"episodic\""),
         (r#"{"id":"a","projection":"all"}"#, "decisions, commits, narrative or full"),
