@@ -362,7 +362,7 @@ fn what_comes_is_written_down_meanwhile_and_at_the_close_where_it_is_much() {
     }
     let partition = store.vectors().partition(store.namespace("a").unwrap().id, "e").unwrap();
     while partition.levels().segments[0].len() == CLOSE_ROWS {
-        std::hint::spin_loop();
+        crate::sync::spin_loop();
     }
     assert_eq!(found(&store, &[1.0, 1.0]).len(), CLOSE_ROWS + 100 * WAKE_BATCHES as usize);
 }
