@@ -1,45 +1,47 @@
-//! Builds the library that is preloaded into programs (server/preload), for it to be carried inside of annals.
+//! Builds the two libraries that are preloaded into programs (server/preload): clocks and randomness, and the network. annals carries both.
 //!
-//! It is one compiler call: the library has no dependencies, and wants another way to end than the rest (`panic=abort`: nothing may
-//! unwind through another program's frames). Where there is no such library, what is carried is empty.
+//! Each is one compiler call: a library has no dependencies, and ends by `panic=abort`, since nothing may unwind through another
+//! program's frames. Where a library cannot be loaded, the file that is carried is empty.
 
 use std::path::Path;
 use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=preload/src");
-    let variable = |name: &str| std::env::var(name).unwrap_or_default();
-    let library = Path::new(&variable("OUT_DIR")).join("preload.so");
-    let here = variable("CARGO_CFG_TARGET_OS") == "linux"
-        && variable("CARGO_CFG_TARGET_ENV") == "gnu"
-        && matches!(variable("CARGO_CFG_TARGET_ARCH").as_str(), "x86_64" | "aarch64");
-    if !here {
+    let target = ["CARGO_CFG_TARGET_OS", "CARGO_CFG_TARGET_ENV", "CARGO_CFG_TARGET_ARCH"].map(variable);
+    let [system, library, machine] = target.each_ref().map(String::as_str);
+    let is_linux = system == "linux" && matches!(machine, "x86_64" | "aarch64");
+    build("preload", "lib.rs", &[], is_linux && library == "gnu");
+    // It needs no library, not even C's: it loads into programs of every C library.
+    build("network", "network_library.rs", &["-C", "link-arg=-nostdlib"], is_linux);
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
+
+/// `preload/src/ROOT` as `OUT_DIR/NAME.so`; an empty file where it cannot be loaded here.
+fn build(name: &str, root: &str, more: &[&str], is_here: bool) {
+    let library = Path::new(&variable("OUT_DIR")).join(format!("{name}.so"));
+    if !is_here {
         write(&library);
         return;
     }
     let mut command = Command::new(variable("RUSTC"));
-    command.args(["--crate-name", "annals_preload", "--crate-type", "cdylib", "--edition", "2024"]);
-    command.args([
-        "--cfg",
-        "annals_preload",
-        "--cap-lints",
-        "allow",
-        "-O",
-        "-C",
-        "panic=abort",
-        "-C",
-        "strip=symbols",
-    ]);
+    let name = format!("annals_{name}");
+    command.args(["--crate-name", &name, "--crate-type", "cdylib", "--edition", "2024", "--cfg", &name]);
+    command.args(["--cap-lints", "allow", "-O", "-C", "panic=abort", "-C", "strip=symbols"]);
     // It is loaded into every process of a program: all symbols are bound when it is, so that no call of it meets the linker.
     command.args(["-C", "link-arg=-Wl,-z,now", "-C", "codegen-units=1", "--target", &variable("TARGET")]);
+    command.args(more);
     if let Some(linker) = std::env::var_os("RUSTC_LINKER") {
         command.arg("-C").arg(format!("linker={}", linker.to_string_lossy()));
     }
-    command.arg("preload/src/lib.rs").arg("-o").arg(&library);
+    command.arg(Path::new("preload/src").join(root)).arg("-o").arg(&library);
     match command.status() {
         Ok(status) if status.success() => (),
         failed => {
-            println!("cargo::error=the preloaded library cannot be built: {failed:?}");
+            println!("cargo::error=the library {name} cannot be built: {failed:?}");
             std::process::exit(1);
         }
     }

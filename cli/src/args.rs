@@ -144,6 +144,10 @@ pub(crate) struct RecordArgs {
     /// Keep the value of this variable with the run
     #[arg(long, value_name = "NAME")]
     pub(crate) keep_env: Vec<String>,
+    /// The program reaches this host by itself, and that is no model call: list it, and do not end with 1 for it. "any" is every host; may be
+    /// given again
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) expect_host: Vec<String>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
@@ -278,6 +282,29 @@ pub(crate) struct NewRunArgs {
     pub(crate) env: Vec<String>,
 }
 
+/// What a program may reach while a recording answers its model calls.
+#[derive(Debug, Args)]
+pub(crate) struct NetworkArgs {
+    /// What the program may reach besides annals until it goes on live: nothing, this machine's loopback, or everything
+    #[arg(long, value_enum, value_name = "SCOPE", default_value_t)]
+    pub(crate) network: ScopeArg,
+    /// Refuse connections to this host and do not end with 3 for them, as for telemetry; may be given again
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) refuse_quietly: Vec<String>,
+}
+
+/// What may be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum ScopeArg {
+    /// Nothing: the program gets a network of its own that has annals in it and nothing else
+    #[default]
+    None,
+    /// Services on this machine
+    Loopback,
+    /// Everything
+    All,
+}
+
 /// How calls go to upstreams.
 #[derive(Debug, Args)]
 pub(crate) struct LiveArgs {
@@ -285,8 +312,8 @@ pub(crate) struct LiveArgs {
     /// its calls went), else the provider's public address]
     #[arg(long, value_name = "[PROVIDER=]URL")]
     pub(crate) upstream: Vec<String>,
-    /// Call no other hosts than these
-    #[arg(long, value_name = "HOST")]
+    /// Call no other hosts than these. While a recording answers: the program may reach this host by itself; may be given again
+    #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) allow_host: Vec<String>,
     /// Answers of earlier runs to the same request: take them, note this run's, or both
     #[arg(long, value_enum, default_value_t)]
@@ -438,6 +465,8 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) into: Option<String>,
     #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+    #[command(flatten)]
     pub(crate) live: LiveArgs,
     /// Another program than the recorded one
     #[arg(last = true, value_name = "CMD")]
@@ -524,6 +553,11 @@ pub(crate) struct DriftArgs {
     pub(crate) junit: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) rules: RuleArgs,
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+    /// Programs may reach this host by themselves; may be given again
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) allow_host: Vec<String>,
     /// Run this program in place of each recorded one
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
@@ -642,6 +676,8 @@ pub(crate) struct ForkArgs {
     /// Rules of this file, in TOML, in place of those that RUN was recorded with; the new run keeps them
     #[arg(long, value_name = "FILE")]
     pub(crate) rules: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
     #[command(flatten)]
     pub(crate) live: LiveArgs,
     /// Start no program

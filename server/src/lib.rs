@@ -19,6 +19,7 @@ pub mod inspect;
 mod look;
 #[cfg(feature = "middleware")]
 pub mod middleware;
+mod network;
 mod nondet;
 mod otlp;
 mod percent;
@@ -42,6 +43,9 @@ pub use daemon::{
 };
 pub use embeddings::{EMBEDDINGS_VARIABLES, EmbedderHere, Embeddings, EmbeddingsOptions};
 pub use look::{Failing, failing, new_part, new_tool_results, plain_answer};
+pub use network::{
+    Connection, DestinationKind, HostPattern, NetworkPolicy, NetworkScope, TrafficReport, UnrecordedTraffic,
+};
 pub use nondet::{Captured, NondetError};
 pub use otlp::is_ingested;
 pub use place::Place;

@@ -44,7 +44,7 @@ pub struct ProgramError {
 
 /// How a program ended.
 #[derive(Debug)]
-pub struct Ended<T> {
+pub(crate) struct Ended<T> {
     /// Its exit code; 128 and the signal's number where a signal ended it.
     pub code: u8,
     /// The signal that ended it.
@@ -56,13 +56,14 @@ pub struct Ended<T> {
 }
 
 impl Program {
-    /// Runs it to its end. `keep` is given each of both outputs as a stream, on a thread of its own, and may stop reading;
+    /// Runs it to its end. `spawn` starts its process; `keep` is given each of both outputs as a stream, on a thread of its own, and may stop reading;
     /// the output goes on to this process's own all the same.
     ///
     /// # Errors
     /// Where it cannot be started.
-    pub async fn run<T: Send + 'static>(
+    pub(crate) async fn run<T: Send + 'static>(
         &self,
+        spawn: impl FnOnce(&mut Command) -> std::io::Result<Child>,
         keep: impl Fn(&mut dyn Read) -> T + Clone + Send + 'static,
     ) -> Result<Ended<T>, ProgramError> {
         let (program, arguments) = self
@@ -76,7 +77,7 @@ impl Program {
         if let Some(directory) = &self.directory {
             command.current_dir(directory);
         }
-        let mut child = command.spawn().map_err(|error| {
+        let mut child = spawn(&mut command).map_err(|error| {
             let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
             ProgramError {
                 code,

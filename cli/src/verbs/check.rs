@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use annals::RunReader;
+use clap::ValueEnum;
 use serde_json::json;
+
+use super::network;
 
 use crate::args::{DriftArgs, Global};
 use crate::door::Door;
@@ -68,6 +71,7 @@ enum Target {
 pub(super) fn run(global: &Global, args: &DriftArgs, out: &mut Out) -> Result<()> {
     // Said once, and not of every run.
     rules::matcher(&rules::read(args.rules.file.as_deref())?, &args.rules)?;
+    network::policy(&args.network, &args.allow_host)?;
     let (targets, seed) = targets(global, args)?;
     if targets.is_empty() {
         let hint = "name runs, or a folder that holds *.tape, or a store with runs";
@@ -283,6 +287,12 @@ fn replayed(
     {
         words.extend(values.iter().flat_map(|value| [option.into(), value.into()]));
     }
+    words.extend(["--network".into(), scope(args).into()]);
+    for (option, values) in
+        [("--allow-host", &args.allow_host), ("--refuse-quietly", &args.network.refuse_quietly)]
+    {
+        words.extend(values.iter().flat_map(|value| [option.into(), value.into()]));
+    }
     if !args.command.is_empty() {
         words.push("--".into());
         words.extend(args.command.iter().cloned());
@@ -307,6 +317,12 @@ fn replayed(
         }
     };
     Ok((verdict, text))
+}
+
+/// The value of --network.
+fn scope(args: &DriftArgs) -> String {
+    let value = args.network.network.to_possible_value();
+    value.map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// What annals itself said; the program's own standard error is no part of the report. What goes on in a further line is

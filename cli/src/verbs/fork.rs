@@ -6,6 +6,7 @@ use annals::RunReader;
 use annals_server::{Edits, ForkReport, Forking, Origin, Place, new_tool_results, plain_answer};
 use serde_json::Value;
 
+use super::network;
 use super::record::{cache, guard, money, pair, removed, unremembered, upstreams};
 use super::replay::program;
 use super::runs;
@@ -87,7 +88,8 @@ fn forking(args: &ForkArgs, reader: &RunReader, at: u32, origin: &Origin) -> Res
     let program = program(&reader.info().name, origin, &args.command)?;
     let (upstreams, guard, cache) = (upstreams(&args.live.upstream), guard(&args.live), cache(&args.live)?);
     let rules = rules::of(args.rules.as_deref(), &reader.info().name, origin).map_err(before)?;
-    Ok(Forking { at, edits, program, upstreams, cache, guard, rules })
+    let network = network::policy(&args.network, &args.live.allow_host)?;
+    Ok(Forking { at, edits, program, upstreams, cache, guard, rules, network })
 }
 
 /// `[ID=]FILE`: the id of a tool's call, and what it is to have answered.
@@ -125,6 +127,8 @@ fn tell(name: &str, report: &ForkReport) -> Result<()> {
         line(format!("RECORDING STOPPED, the program went on without it: {why}"));
     }
     unremembered(recorded).map(&mut line);
+    let (lines, is_wrong) = network::live(&report.traffic);
+    lines.into_iter().for_each(&mut line);
     for missed in report.captured.iter().flat_map(|captured| &captured.missed) {
         line(format!("NOT CAPTURED: {missed}"));
     }
@@ -151,6 +155,8 @@ fn tell(name: &str, report: &ForkReport) -> Result<()> {
     ));
     match report.code {
         _ if report.left > 0 || !report.diverged.is_empty() => Err(Failure::Exit(Code::Damage as u8)),
+        _ if report.traffic.refused().next().is_some() => Err(Failure::Exit(Code::Damage as u8)),
+        0 if is_wrong => Err(Failure::Silent(Code::Failed)),
         0 => Ok(()),
         code => Err(Failure::Exit(code)),
     }

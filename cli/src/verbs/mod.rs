@@ -12,6 +12,7 @@ mod inspect;
 mod kv;
 mod ledger;
 mod memory;
+mod network;
 mod open;
 mod record;
 mod replay;

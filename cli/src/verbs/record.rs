@@ -5,8 +5,8 @@ use std::path::Path;
 
 use annals::{RunSpec, lasting_ns};
 use annals_server::{
-    CONVERSATION, CacheUse, Captured, Destination, Guard, MEMORY, Mounts, OFF, PRINCIPAL, Program, Recorded,
-    Recording, TENANT, Variable,
+    CONVERSATION, CacheUse, Captured, Destination, Guard, HostPattern, MEMORY, Mounts, NetworkPolicy, OFF,
+    PRINCIPAL, Program, Recorded, Recording, TENANT, TrafficReport, Variable,
 };
 
 use crate::args::{CacheArg, Global, LiveArgs, NewRunArgs, RecordArgs, WhoseArgs};
@@ -15,7 +15,7 @@ use crate::failure::{Code, Failure, Result, before};
 use crate::locate;
 use crate::out::{count, dollars, many, printable};
 use crate::rules;
-use crate::verbs::retain;
+use crate::verbs::{network, retain};
 
 pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
     let tags = tags(&args.run)?;
@@ -28,6 +28,10 @@ pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
         capture_nondet: args.capture_nondet,
         secrets: secrets(&args.run)?,
         rules: rules::read(args.run.rules.as_deref()).map_err(before)?,
+        network: NetworkPolicy {
+            expected: network::patterns("--expect-host", &args.expect_host)?,
+            ..NetworkPolicy::default()
+        },
     };
     let store = locate::store(global.store.as_deref());
     let policy = retain::sampling(args.run.retain.as_deref()).map_err(before)?;
@@ -36,16 +40,30 @@ pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
     let spec = |name: &str| spec(name, &tags);
     let record = |into: &Destination, name: &str| annals_server::record(into, spec(name), &recording);
     let recorded = door.record_as(&name, args.run.run.is_none(), record);
+    let mut is_missed = false;
     if let Ok((name, report)) = &recorded {
+        is_missed = tell_unrecorded(&report.traffic);
         tell(name, &report.recorded, report.captured.as_ref(), report.seconds, "annals replay");
     }
     let closed = door.close(wait_for);
     let (_, report) = recorded?;
     tell_sampled(closed?);
     match report.code {
+        0 if is_missed => Err(Failure::Silent(Code::Failed)),
         0 => Ok(()),
         code => Err(Failure::Exit(code)),
     }
+}
+
+/// Says what did not go through annals; whether model calls may be missing.
+pub(super) fn tell_unrecorded(traffic: &TrafficReport) -> bool {
+    let (lines, is_missed) = network::unrecorded(traffic);
+    let mut stderr = anstream::stderr().lock();
+    for line in lines {
+        // Nothing is left to do where even this cannot be written.
+        let _ = writeln!(stderr, "annals: {}", printable(&line));
+    }
+    is_missed
 }
 
 /// Says that runs were left out by sampling.
@@ -141,7 +159,12 @@ pub(super) fn upstreams(texts: &[String]) -> Vec<(Option<String>, String)> {
 }
 
 pub(super) fn guard(live: &LiveArgs) -> Guard {
-    Guard { allowed: live.allow_host.clone() }
+    // An upstream is named without its port.
+    let hosts = live
+        .allow_host
+        .iter()
+        .map(|text| HostPattern::parse(text).map_or_else(|| text.clone(), |of| of.host));
+    Guard { allowed: hosts.collect() }
 }
 
 pub(super) fn cache(live: &LiveArgs) -> Result<CacheUse> {

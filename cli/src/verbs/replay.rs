@@ -12,6 +12,7 @@ use annals_server::{Onward, Origin, Program, Recorded, ReplayOptions, ReplayRepo
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::network;
 use super::record::{cache, guard, money, removed, unremembered, upstreams};
 use super::runs::short;
 use crate::args::{CacheArg, DivergenceArg, Global, ReplayArgs, TimingArg};
@@ -25,7 +26,7 @@ use crate::rules;
 pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<()> {
     let onward = args.on_divergence == DivergenceArg::Live;
     let live = &args.live;
-    let asks = !live.upstream.is_empty() || !live.allow_host.is_empty() || !live.reroll.is_empty();
+    let asks = !live.upstream.is_empty() || !live.reroll.is_empty();
     if !onward && (asks || live.cache != CacheArg::Off || args.into.is_some()) {
         return Err(Failure::new(
             Code::Usage,
@@ -136,6 +137,7 @@ fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &
     let file = rules::of(args.rules.file.as_deref(), &run.id, origin).map_err(before)?;
     let rules = rules::matcher(&file, &args.rules).map_err(before)?;
     let program = program(&run.id, origin, &args.command)?;
+    let network = network::policy(&args.network, &args.live.allow_host).map_err(before)?;
     let timing = if args.timing == TimingArg::Recorded { Timing::Recorded } else { Timing::None };
     let prices = file.prices.clone();
     let options = ReplayOptions { rules, prices, timing, chaos: args.chaos, ..ReplayOptions::default() };
@@ -146,19 +148,38 @@ fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &
             guard: guard(&args.live),
             cache: cache(&args.live)?,
             rules: file,
+            network,
         };
         let done = door.replay_onward(reader, origin, &program, options, &onward)?;
         (done.replay, done.child)
     } else {
-        (annals_server::replay(reader, origin, &program, options)?, None)
+        (annals_server::replay(reader, origin, &program, options, &network)?, None)
     };
     let faithful = report.replayed.receipt.is_faithful() && report.replayed.diverged.is_empty();
+    let reached = tell_network(&report, child.is_some());
+    let faithful = faithful && !reached;
     tell(run, &report, child.as_ref(), faithful);
     match (faithful, report.code) {
         (false, _) => Err(Failure::Exit(Code::Damage as u8)),
         (true, 0) => Ok(()),
         (true, code) => Err(Failure::Exit(code)),
     }
+}
+
+/// Says what the program tried to reach besides annals; whether it was something that a replay does not have.
+fn tell_network(report: &ReplayReport, is_live: bool) -> bool {
+    let (mut lines, is_wrong) = match is_live {
+        // From the divergence on, what passed is as in a recording.
+        true => network::live(&report.traffic),
+        false => network::replayed(&report.traffic),
+    };
+    lines.extend(report.unrecorded.as_ref().and_then(network::incomplete));
+    let mut stderr = anstream::stderr().lock();
+    for line in lines {
+        // Nothing is left to do where even this cannot be written.
+        let _ = writeln!(stderr, "annals: {}", printable(&line));
+    }
+    is_wrong
 }
 
 /// The recorded program, or another one in its place.
@@ -207,7 +228,12 @@ fn tell(run: &RunRow, report: &ReplayReport, child: Option<&(String, Recorded)>,
     let tokens = count(report.replayed.tokens);
     let saved = dollars(&report.replayed.cost)
         .map_or_else(String::new, |cost| format!("; not spent: {tokens} tokens, {cost}"));
-    line(format!("{word} {}: {receipt}, fingerprint {fingerprint} ({:.1} s{saved})", run.id, report.seconds));
+    let remark = report.unrecorded.as_ref().and_then(network::remark);
+    let remark = remark.map_or_else(String::new, |remark| format!(", {remark}"));
+    line(format!(
+        "{word} {}: {receipt}{remark}, fingerprint {fingerprint} ({:.1} s{saved})",
+        run.id, report.seconds
+    ));
     if let Some((name, recorded)) = child {
         if let Some(why) = &recorded.failed {
             line(format!("RECORDING STOPPED, the program went on without it: {why}"));

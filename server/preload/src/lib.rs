@@ -30,10 +30,15 @@
 mod exec;
 pub mod format;
 #[cfg(target_os = "linux")]
+pub mod guard;
+#[cfg(target_os = "linux")]
 pub mod hooks;
 #[cfg(target_os = "linux")]
 mod lane;
 #[cfg(target_os = "linux")]
+pub mod namespace;
+#[cfg(target_os = "linux")]
 mod process;
 #[cfg(target_os = "linux")]
 mod sys;
+pub mod traffic;

@@ -8,10 +8,12 @@ const NO_SUCH_CALL: isize = -38;
 pub(crate) const EXISTS: isize = -17;
 
 const AT_FDCWD: usize = -100_isize as usize;
+const O_WRONLY: usize = 1;
 const O_RDWR: usize = 2;
 const O_CREAT: usize = 0o100;
 const O_EXCL: usize = 0o200;
 const O_TRUNC: usize = 0o1000;
+const O_APPEND: usize = 0o2000;
 const O_CLOEXEC: usize = 0o2_000_000;
 const MADV_WIPEONFORK: usize = 18;
 
@@ -29,6 +31,14 @@ pub(crate) mod number {
     pub(crate) const MADVISE: usize = 233;
     pub(crate) const CLOCK_GETTIME: usize = 113;
     pub(crate) const GETRANDOM: usize = 278;
+    pub(crate) const GETPID: usize = 172;
+    pub(crate) const READLINKAT: usize = 78;
+    pub(crate) const UNAME: usize = 160;
+    pub(crate) const GETSOCKOPT: usize = 209;
+    pub(crate) const CONNECT: usize = 203;
+    pub(crate) const SENDTO: usize = 206;
+    pub(crate) const SENDMSG: usize = 211;
+    pub(crate) const SENDMMSG: usize = 269;
 }
 
 /// Those of x86-64; on yet other machines nothing is called.
@@ -46,6 +56,14 @@ pub(crate) mod number {
     pub(crate) const MADVISE: usize = 28;
     pub(crate) const CLOCK_GETTIME: usize = 228;
     pub(crate) const GETRANDOM: usize = 318;
+    pub(crate) const GETPID: usize = 39;
+    pub(crate) const READLINKAT: usize = 267;
+    pub(crate) const UNAME: usize = 63;
+    pub(crate) const GETSOCKOPT: usize = 55;
+    pub(crate) const CONNECT: usize = 42;
+    pub(crate) const SENDTO: usize = 44;
+    pub(crate) const SENDMSG: usize = 46;
+    pub(crate) const SENDMMSG: usize = 307;
 }
 
 /// Where `struct stat` has the mode and the device; the size is at 48 on both.
@@ -101,6 +119,16 @@ pub(crate) fn replace(path: &CStr) -> isize {
     open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC)
 }
 
+/// A file to be added to, made where there is none.
+pub(crate) fn append(path: &CStr) -> isize {
+    open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC)
+}
+
+/// A file to be read.
+pub(crate) fn open_to_read(path: &CStr) -> isize {
+    open(path, O_CLOEXEC)
+}
+
 fn open(path: &CStr, flags: usize) -> isize {
     // SAFETY: the path ends with a zero.
     unsafe { call(number::OPENAT, [AT_FDCWD, path.as_ptr().addr(), flags, 0o600, 0, 0]) }
@@ -131,6 +159,12 @@ pub(crate) fn map(fd: isize, bytes: usize, shared: bool) -> Option<*mut u8> {
     let (protection, flags) = if shared { (3, 1) } else { (1, 2) };
     // SAFETY: a mapping where the system chooses replaces no other.
     checked(unsafe { call(number::MMAP, [0, bytes, protection, flags, fd.cast_unsigned(), 0]) })
+}
+
+/// Maps the beginning of a file for reading; later changes of the file show.
+pub(crate) fn map_shared(fd: isize, bytes: usize) -> Option<*mut u8> {
+    // SAFETY: as above.
+    checked(unsafe { call(number::MMAP, [0, bytes, 1, 1, fd.cast_unsigned(), 0]) })
 }
 
 /// A page that is zero in every process that is forked off.
@@ -179,9 +213,44 @@ pub(crate) fn is_random_device(fd: c_int) -> bool {
     })
 }
 
+pub(crate) fn process_id() -> isize {
+    // SAFETY: it takes nothing.
+    unsafe { call(number::GETPID, [0; 6]) }
+}
+
+/// What a link names, and its length; 0 where it cannot be read.
+pub(crate) fn read_link(path: &CStr, to: &mut [u8]) -> usize {
+    let at = [AT_FDCWD, path.as_ptr().addr(), to.as_mut_ptr().addr(), to.len(), 0, 0];
+    // SAFETY: the path ends with a zero; the buffer has this length.
+    usize::try_from(unsafe { call(number::READLINKAT, at) }).unwrap_or(0)
+}
+
+/// The type of a socket; -1 where it is none.
+pub(crate) fn socket_type(fd: c_int) -> c_int {
+    const SOL_SOCKET: usize = 1;
+    const SO_TYPE: usize = 3;
+    let (mut kind, mut length) = (-1 as c_int, size_of::<c_int>() as u32);
+    let at = [fd as usize, SOL_SOCKET, SO_TYPE, (&raw mut kind).addr(), (&raw mut length).addr(), 0];
+    // SAFETY: both places are there to be written to.
+    if unsafe { call(number::GETSOCKOPT, at) } == 0 { kind } else { -1 }
+}
+
+/// Bytes of a field of `struct utsname`; the machine's name is the second.
+const NAME_FIELD_BYTES: usize = 65;
+
+/// Whether this is the machine's own name.
+pub(crate) fn is_own_name(name: &[u8]) -> bool {
+    let mut names = [0_u8; 6 * NAME_FIELD_BYTES];
+    // SAFETY: the buffer is as long as the structure.
+    let done = unsafe { call(number::UNAME, [(&raw mut names).addr(), 0, 0, 0, 0, 0]) };
+    let own = names.get(NAME_FIELD_BYTES..).and_then(|rest| rest.split(|byte| *byte == 0).next());
+    done == 0 && own.is_some_and(|own| own.eq_ignore_ascii_case(name))
+}
+
 unsafe extern "C" {
     fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
     fn __errno_location() -> *mut c_int;
+    fn __h_errno_location() -> *mut c_int;
     pub(crate) fn getenv(name: *const c_char) -> *const c_char;
     pub(crate) fn malloc(bytes: usize) -> *mut c_void;
     pub(crate) fn free(block: *mut c_void);
@@ -206,7 +275,27 @@ pub(crate) fn with_errno(result: isize) -> isize {
     if !(-4095..0).contains(&result) {
         return result;
     }
-    // SAFETY: the place is this thread's own.
-    unsafe { *__errno_location() = (-result) as c_int };
+    fail((-result) as c_int)
+}
+
+/// Sets `errno`, and gives what a function of the C library gives with it.
+pub(crate) fn fail(error: c_int) -> isize {
+    set_errno(error);
     -1
+}
+
+pub(crate) fn errno() -> c_int {
+    // SAFETY: the place is this thread's own.
+    unsafe { *__errno_location() }
+}
+
+pub(crate) fn set_errno(error: c_int) {
+    // SAFETY: as above.
+    unsafe { *__errno_location() = error };
+}
+
+/// Sets `h_errno`.
+pub(crate) fn set_host_error(error: c_int) {
+    // SAFETY: as above.
+    unsafe { *__h_errno_location() = error };
 }

@@ -93,7 +93,7 @@ impl Capture {
     pub(crate) fn begin(program: &Program, served: Lanes) -> Result<Self, NondetError> {
         has_library()?;
         let capture = Self {
-            directory: private_directory()?,
+            directory: private_directory("annals-nondet")?,
             beyond: reach::beyond(program),
             served,
             noted: Mutex::default(),
@@ -314,13 +314,13 @@ pub(crate) fn possible() -> Result<(), NondetError> {
     place().map(|_| ())
 }
 
-/// A new directory for this user alone.
-fn private_directory() -> Result<PathBuf, NondetError> {
+/// A new directory for this user alone; its name begins so.
+pub(crate) fn private_directory(prefix: &str) -> Result<PathBuf, NondetError> {
     let place = place()?;
     let mut random = [0; 8];
     getrandom::fill(&mut random)
         .map_err(|error| NondetError(format!("the system has no randomness: {error}")))?;
-    let directory = place.join(format!("annals-nondet-{:016x}", u64::from_le_bytes(random)));
+    let directory = place.join(format!("{prefix}-{:016x}", u64::from_le_bytes(random)));
     let made = DirBuilder::new().mode(0o700).create(&directory);
     made.map_err(|error| failed("no private directory can be made", &error))?;
     Ok(directory)

@@ -8,7 +8,7 @@ mod capture;
 mod lanes;
 mod reach;
 
-pub(crate) use capture::{Capture, HASH_SEED, possible};
+pub(crate) use capture::{Capture, HASH_SEED, possible, private_directory};
 pub use capture::{Captured, NondetError};
 pub(crate) use lanes::Lanes;
-pub(crate) use reach::{Chain, End, chain, regular};
+pub(crate) use reach::{Chain, End, chain, regular, uncovered};

@@ -1,6 +1,7 @@
 //! What a command is, as the files say that are executed for it, and what a library can be loaded into: programs that the system's
 //! dynamic loader starts. Nothing is run for it.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -57,6 +58,16 @@ pub(super) fn beyond(program: &Program) -> Option<Beyond> {
         End::Beyond(beyond) => Some(beyond),
         _ => None,
     }
+}
+
+/// Of a program and of those that it started, what no library can be loaded into: at most so many, each in words.
+pub(crate) fn uncovered(program: &Program, started: &BTreeSet<String>, max: usize) -> Vec<String> {
+    let of = |name: &String| Program { argv: vec![name.into()], ..program.clone() };
+    let all = std::iter::once(program.clone()).chain(started.iter().map(of));
+    // What another C library loads is covered: the network library needs none.
+    let found = all.filter_map(|program| beyond(&program)).filter(|beyond| !beyond.harmful);
+    let found: BTreeSet<_> = found.map(|beyond| beyond.why).collect();
+    found.into_iter().take(max).collect()
 }
 
 /// Follows a command to what is executed.

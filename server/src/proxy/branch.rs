@@ -4,8 +4,8 @@
 //! Requests are asserted while the shared frames last: one that is not the parent's then is a divergence, since
 //! everything after it would be another story than the one that was forked.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use annals::matching::Answer as Found;
 use bytes::Bytes;
@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::listen::{Answer, Asked, Handler, Proxy, ProxyError, whole};
 use super::record::{Recorder, http_of};
 use super::replay::{Diverged, Replayer};
+use crate::network::NetworkWatch;
 use crate::place::Place;
 use crate::providers::{Cost, set_tool_result};
 
@@ -66,12 +67,22 @@ struct Inner {
     edits: Edits,
     /// Calls of the shared frames that were not asked for yet.
     left: AtomicU32,
+    /// Keeps the program from the network while the shared frames last.
+    network: OnceLock<Arc<NetworkWatch>>,
 }
 
 impl Branch {
     pub(crate) fn new(parent: Replayer, child: Recorder, from: u32, edits: Edits) -> Self {
         let left = AtomicU32::new(parent.calls_before(from));
-        Self(Arc::new(Inner { parent, child, from, edits, left }))
+        Self(Arc::new(Inner { parent, child, from, edits, left, network: OnceLock::new() }))
+    }
+
+    /// The program's network, which is free once the shared frames are over.
+    pub(crate) fn watched_by(&self, network: Arc<NetworkWatch>) {
+        if self.left() == 0 {
+            network.go_live();
+        }
+        let _ = self.0.network.set(network);
     }
 
     pub(crate) async fn listen(&self) -> Result<Proxy, ProxyError> {
@@ -112,7 +123,9 @@ impl Handler for Inner {
             let (http, _) = http_of(&asked);
             match self.parent.ask(&http.call(), &asked.body) {
                 Ok(Found::Exact(seq) | Found::Matched(seq)) if seq < self.from => {
-                    self.left.fetch_sub(1, Ordering::SeqCst);
+                    if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+                        self.go_live();
+                    }
                     self.parent.serve(seq, Instant::now(), asked.wire).await
                 }
                 Ok(Found::Exact(seq) | Found::Matched(seq)) => {
@@ -134,8 +147,13 @@ impl Handler for Inner {
 }
 
 impl Inner {
+    fn go_live(&self) {
+        self.network.get().into_iter().for_each(|network| network.go_live());
+    }
+
     /// A request of the tail: live, and recorded.
     async fn on(&self, asked: Asked) -> Response<super::listen::Outgoing> {
+        self.go_live();
         let sent = self.edits.apply(&asked.body);
         self.child.exchange(asked, sent).await
     }

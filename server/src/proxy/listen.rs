@@ -23,7 +23,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::room::{Full as NoRoom, Room};
@@ -100,6 +100,8 @@ pub(crate) struct Proxy {
     address: SocketAddr,
     secret: String,
     stop: watch::Sender<bool>,
+    /// A connection's way in from another listener than the proxy's own.
+    others: mpsc::Sender<std::net::TcpListener>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -114,8 +116,9 @@ impl Proxy {
         getrandom::fill(&mut bytes).map_err(|e| ProxyError(format!("the system has no randomness: {e}")))?;
         let secret: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let (stop, stopped) = watch::channel(false);
-        let task = tokio::spawn(listen(listener, handler, Arc::from(secret.as_str()), stopped));
-        Ok(Self { address, secret, stop, task })
+        let (others, more) = mpsc::channel(1);
+        let task = tokio::spawn(listen(listener, more, handler, Arc::from(secret.as_str()), stopped));
+        Ok(Self { address, secret, stop, others, task })
     }
 
     /// `http://127.0.0.1:PORT`.
@@ -136,6 +139,12 @@ impl Proxy {
         self.address.port()
     }
 
+    /// Listens at another place, too: at its own address within a program's network namespace.
+    pub(crate) fn also_at(&self, listener: std::net::TcpListener) {
+        // Nobody takes it once the proxy has stopped.
+        let _ = self.others.try_send(listener);
+    }
+
     /// Takes no more connections and ends those there are.
     pub(crate) async fn stop(self) {
         let _ = self.stop.send(true);
@@ -145,26 +154,42 @@ impl Proxy {
 
 async fn listen(
     listener: TcpListener,
+    mut more: mpsc::Receiver<std::net::TcpListener>,
     handler: Arc<dyn Handler>,
     secret: Arc<str>,
     mut stopped: watch::Receiver<bool>,
 ) {
     let mut connections = JoinSet::new();
+    let mut other: Option<TcpListener> = None;
     loop {
-        tokio::select! {
+        let accepted = tokio::select! {
             _ = stopped.changed() => break,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(serve(stream, handler.clone(), secret.clone()));
-                }
-                // Out of descriptors or the like: it may pass, and must not become a busy loop.
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-            },
-            _ = connections.join_next(), if !connections.is_empty() => {}
+            accepted = listener.accept() => Some(accepted),
+            accepted = accept(other.as_ref()), if other.is_some() => Some(accepted),
+            Some(listener) = more.recv() => {
+                other = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener)).ok();
+                None
+            }
+            _ = connections.join_next(), if !connections.is_empty() => None,
+        };
+        match accepted {
+            Some(Ok((stream, _))) => {
+                connections.spawn(serve(stream, handler.clone(), secret.clone()));
+            }
+            // Out of descriptors or the like: it may pass, and must not become a busy loop.
+            Some(Err(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
+            None => {}
         }
     }
     // Aborted exchanges end as any whose client hangs up.
     connections.shutdown().await;
+}
+
+async fn accept(listener: Option<&TcpListener>) -> std::io::Result<(TcpStream, SocketAddr)> {
+    match listener {
+        Some(listener) => listener.accept().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn serve(stream: TcpStream, handler: Arc<dyn Handler>, secret: Arc<str>) {

@@ -9,6 +9,7 @@ use super::origin::Origin;
 use super::secrets::{self, Output};
 use super::stage::{KEYS, block_on, end, play};
 use super::{SessionError, wrong};
+use crate::network::{NetworkPolicy, NetworkWatch, Purpose, TrafficReport};
 use crate::nondet::{Capture, Captured, Lanes};
 use crate::program::Program;
 use crate::providers::Cost;
@@ -40,6 +41,8 @@ pub struct ForkReport {
     pub seconds: f64,
     /// Clock reads and entropy, where the parent has them.
     pub captured: Option<Captured>,
+    /// What the program reached besides annals, or tried to.
+    pub traffic: TrafficReport,
 }
 
 /// How a run is forked.
@@ -59,6 +62,8 @@ pub struct Forking {
     pub guard: Guard,
     /// What of the shared requests may differ, what matters more than by itself, what models cost; kept with the child.
     pub rules: RulesFile,
+    /// What the program may reach besides annals while the shared frames last.
+    pub network: NetworkPolicy,
 }
 
 /// Runs a program again, its calls answered from a run up to a frame and live from there on, recorded into a fork of
@@ -132,11 +137,15 @@ async fn session(
     let keeper = space.clone();
     let cleared = output.clone();
     let keep = move |from: &mut dyn Read| cleared.clear(from, |from| keeper.store_blob(from).map(Kept::from));
-    let played = play(proxy, &forking.program, &origin.mounts, more, keep).await?;
+    let (program, mounts) = (&forking.program, &origin.mounts);
+    let network = NetworkWatch::begin(Purpose::Prefix, &forking.network, proxy.port(), mounts, program);
+    let network = Arc::new(network);
+    branch.watched_by(network.clone());
+    let played = play(proxy, program, mounts, more, &network, keep).await?;
     let mut recorded = branch.child().finish().await;
     recorded.secrets_removed += output.removed();
     let captured = capture.map(|capture| capture.finish(run));
-    let (code, seconds) = (played.ended.code, played.seconds);
+    let (code, seconds, traffic) = (played.ended.code, played.seconds, played.traffic.clone());
     if recorded.failed.is_none()
         && let Err(error) = end(run, played, origin)
     {
@@ -146,7 +155,7 @@ async fn session(
     let (replayed, saved) = branch.served();
     let (left, diverged) = (branch.left(), branch.diverged());
     let differs_at = None;
-    Ok(ForkReport { recorded, replayed, left, diverged, saved, differs_at, code, seconds, captured })
+    Ok(ForkReport { recorded, replayed, left, diverged, saved, differs_at, code, seconds, captured, traffic })
 }
 
 /// The first frame whose request or answer is another, or that only one of the two has.

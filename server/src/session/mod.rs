@@ -23,7 +23,7 @@ pub use origin::Origin;
 pub(crate) use origin::random_key;
 pub use record::{Recording, Report, record};
 pub use replay::{ReplayReport, replay};
-pub(crate) use stage::KEYS;
+pub(crate) use stage::{KEYS, PROGRAM};
 
 use crate::nondet::NondetError;
 use crate::program::ProgramError;

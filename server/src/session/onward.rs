@@ -1,7 +1,7 @@
 //! A program replayed as far as its recording goes, and recorded from there on.
 
 use std::io::Read;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use annals::matching::CallHash;
 use annals::{ErrorKind, Frame, Namespace, Run, RunReader, RunSpec, StoredBlob};
@@ -12,6 +12,7 @@ use super::origin::Origin;
 use super::replay::{ReplayReport, recorded_output};
 use super::secrets::{self, Output};
 use super::stage::{PROGRAM, block_on, end, play};
+use crate::network::{NetworkPolicy, NetworkWatch, Purpose, UnrecordedTraffic};
 use crate::nondet::{Capture, Lanes};
 use crate::program::Program;
 use crate::proxy::{
@@ -35,6 +36,8 @@ pub struct Onward {
     pub cache: CacheUse,
     /// What matters more than by itself, and what models cost; kept with the child.
     pub rules: RulesFile,
+    /// What the program may reach besides annals while the recording answers.
+    pub network: NetworkPolicy,
 }
 
 /// What a replay that may go on came to.
@@ -70,7 +73,9 @@ pub fn replay_onward(
     let replayer = Replayer::new(reader.clone(), origin.key_bytes()?, options)?;
     let capture = origin.capture(program, || Lanes::of(reader))?;
     let begun: Arc<Mutex<Option<Arc<Run>>>> = Arc::default();
+    let network: Arc<OnceLock<NetworkWatch>> = Arc::default();
     let child = Child {
+        network: network.clone(),
         space: space.clone(),
         reader: reader.clone(),
         origin: origin.clone(),
@@ -87,10 +92,14 @@ pub fn replay_onward(
         let cleared = output.clone();
         let keep = move |from: &mut dyn Read| cleared.clear(from, |from| kept(&keeper, from));
         let more = origin.environment_of(capture.as_deref());
-        let played = play(proxy, program, &origin.mounts, more, keep).await?;
+        let (port, mounts) = (proxy.port(), &origin.mounts);
+        let network = network
+            .get_or_init(|| NetworkWatch::begin(Purpose::Prefix, &onward.network, port, mounts, program));
+        let played = play(proxy, program, mounts, more, network, keep).await?;
         let (replayed, recorder) = going.finish().await;
         let same_output = recorded_output(reader)?.map(|recorded| recorded == played.ended.stdout.1);
         let (code, seconds) = (played.ended.code, played.seconds);
+        let (traffic, unrecorded) = (played.traffic.clone(), UnrecordedTraffic::of(reader)?);
         let run = begun.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (captured, child);
         match (run, recorder) {
@@ -117,7 +126,7 @@ pub fn replay_onward(
                 child = None;
             }
         }
-        let replay = ReplayReport { replayed, code, same_output, seconds, captured };
+        let replay = ReplayReport { replayed, code, same_output, seconds, captured, traffic, unrecorded };
         Ok(OnwardReport { replay, child })
     })
 }
@@ -142,6 +151,7 @@ const RUNS_OF_A_NAME_MAX: u32 = 10_000;
 
 /// What a child is begun from.
 struct Child {
+    network: Arc<OnceLock<NetworkWatch>>,
     space: Namespace,
     reader: RunReader,
     origin: Origin,
@@ -155,6 +165,7 @@ impl Child {
     /// A run that shares the parent's frames before the first that was not asked for as it stands there, and has copies of the later calls
     /// that were answered.
     fn begin(&self, served: Served) -> Result<Recorder, String> {
+        self.network.get().into_iter().for_each(NetworkWatch::go_live);
         let words = |error: annals::Error| error.to_string();
         let (run, shared) = self.fork(&served).map_err(words)?;
         let run = Arc::new(run);

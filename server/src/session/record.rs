@@ -9,6 +9,7 @@ use super::SessionError;
 use super::origin::{Origin, random_key};
 use super::secrets::{self, Output};
 use super::stage::{block_on, end, play};
+use crate::network::{NetworkPolicy, NetworkWatch, Purpose, TrafficReport};
 use crate::nondet::{Capture, Captured, Lanes};
 use crate::program::Program;
 use crate::proxy::{Cache, CacheUse, Guard, Mounts, Recorded, Recorder};
@@ -34,6 +35,8 @@ pub struct Recording {
     pub secrets: Vec<String>,
     /// What matters more than by itself, and what models cost; kept with the run, whose replays go by all of it.
     pub rules: RulesFile,
+    /// Of the network: the hosts that the program is expected to reach by itself.
+    pub network: NetworkPolicy,
 }
 
 /// What came of it.
@@ -49,6 +52,8 @@ pub struct Report {
     pub seconds: f64,
     /// Clock reads and entropy, where they were captured.
     pub captured: Option<Captured>,
+    /// What the program reached besides annals.
+    pub traffic: TrafficReport,
 }
 
 /// Runs a program and records it into a new run of this name and these tags.
@@ -105,15 +110,18 @@ async fn session(
     let keeper = into.clone();
     let cleared = output.clone();
     let keep = move |from: &mut dyn Read| cleared.clear(from, |from| keeper.keep(from));
-    let played = play(proxy, &recording.program, &recording.mounts, more, keep).await?;
+    let (program, mounts) = (&recording.program, &recording.mounts);
+    let network = NetworkWatch::begin(Purpose::Record, &recording.network, proxy.port(), mounts, program);
+    let played = play(proxy, program, mounts, more, &network, keep).await?;
     let mut recorded = recorder.finish().await;
     recorded.secrets_removed += output.removed();
     let captured = capture.map(|capture| capture.finish(run));
     let (code, status, seconds) = (played.ended.code, played.status(), played.seconds);
+    let traffic = played.traffic.clone();
     if recorded.failed.is_none()
         && let Err(error) = end(run, played, origin)
     {
         recorded.failed = Some(error.to_string());
     }
-    Ok(Report { recorded, code, status, seconds, captured })
+    Ok(Report { recorded, code, status, seconds, captured, traffic })
 }

@@ -8,6 +8,7 @@ use super::SessionError;
 use super::origin::Origin;
 use super::secrets::{self, Output};
 use super::stage::{PROGRAM, block_on, dummy_keys, play};
+use crate::network::{NetworkPolicy, NetworkWatch, Purpose, TrafficReport, UnrecordedTraffic};
 use crate::nondet::{Captured, Lanes};
 use crate::program::Program;
 use crate::proxy::{ReplayOptions, Replayed, Replayer};
@@ -25,9 +26,13 @@ pub struct ReplayReport {
     pub seconds: f64,
     /// Clock reads and entropy, where the recording has them.
     pub captured: Option<Captured>,
+    /// What the program tried to reach besides annals.
+    pub traffic: TrafficReport,
+    /// Traffic of the recording that is not in it.
+    pub unrecorded: Option<UnrecordedTraffic>,
 }
 
-/// Runs a program again, every model call of it answered from a recording.
+/// Runs a program again, every model call of it answered from a recording. `policy` says what else it may reach.
 ///
 /// # Errors
 /// Where nothing was started: the recording, the proxy, the program.
@@ -36,6 +41,7 @@ pub fn replay(
     origin: &Origin,
     program: &Program,
     mut options: ReplayOptions,
+    policy: &NetworkPolicy,
 ) -> Result<ReplayReport, SessionError> {
     let (known, all_known) = secrets::known(origin);
     let output = Output::of(&known);
@@ -46,14 +52,17 @@ pub fn replay(
         let proxy = replayer.listen().await?;
         let more = [dummy_keys(), origin.environment_of(capture.as_deref())].concat();
         let keep = move |from: &mut dyn Read| output.clear(from, hash);
-        let played = play(proxy, program, &origin.mounts, more, keep).await?;
+        let network = NetworkWatch::begin(Purpose::Replay, policy, proxy.port(), &origin.mounts, program);
+        let played = play(proxy, program, &origin.mounts, more, &network, keep).await?;
         // What a secret stood in cannot be told apart without it.
         let recorded = recorded_output(reader)?.filter(|_| all_known);
         let same_output = recorded.map(|recorded| recorded == played.ended.stdout);
         let (code, seconds) = (played.ended.code, played.seconds);
         replayer.settle().await;
         let captured = capture.map(|capture| capture.compare());
-        Ok(ReplayReport { replayed: replayer.finish(), code, same_output, seconds, captured })
+        let (traffic, unrecorded) = (played.traffic, UnrecordedTraffic::of(reader)?);
+        let replayed = replayer.finish();
+        Ok(ReplayReport { replayed, code, same_output, seconds, captured, traffic, unrecorded })
     })
 }
 

@@ -5,16 +5,18 @@ use std::time::Duration;
 use annals::{Component, Frame, Severity, Status};
 use serde_json::json;
 use std::io::Read;
+use tokio::process::Command;
 use tokio::time::Instant;
 
 use super::SessionError;
 use super::origin::Origin;
+use crate::network::{NetworkWatch, TrafficReport};
 use crate::program::{Ended, Program};
 use crate::proxy::{Mounts, Proxy, ProxyError};
 use crate::share::{Kept, NewRun};
 
 /// The component of the frame that a program itself is.
-pub(super) const PROGRAM: &str = "program";
+pub(crate) const PROGRAM: &str = "program";
 
 /// Values for variables without which client libraries refuse to start. They open nothing.
 pub(crate) const KEYS: [&str; 7] = [
@@ -31,6 +33,8 @@ pub(crate) const KEYS: [&str; 7] = [
 pub(super) struct Played<T> {
     pub(super) ended: Ended<T>,
     pub(super) seconds: f64,
+    /// What it reached besides the proxy.
+    pub(super) traffic: TrafficReport,
 }
 
 impl<T> Played<T> {
@@ -45,27 +49,38 @@ impl<T> Played<T> {
     pub(super) fn map<U>(self, of: impl Fn(T) -> U) -> Played<U> {
         let Ended { code, signal, stdout, stderr } = self.ended;
         let ended = Ended { code, signal, stdout: of(stdout), stderr: of(stderr) };
-        Played { ended, seconds: self.seconds }
+        Played { ended, seconds: self.seconds, traffic: self.traffic }
     }
 }
 
-/// Runs a program to its end behind a proxy, which has stopped when this returns. `more` are variables of its own.
+/// Runs a program to its end behind a proxy, which has stopped when this returns. `more` are variables of its own; `network` watches it.
 pub(super) async fn play<T: Send + 'static>(
     proxy: Proxy,
     program: &Program,
     mounts: &Mounts,
     more: Vec<(String, String)>,
+    network: &NetworkWatch,
     keep: impl Fn(&mut dyn Read) -> T + Clone + Send + 'static,
 ) -> Result<Played<T>, SessionError> {
     let mut program = program.clone();
     program.environment.extend(mounts.environment(&proxy.base(), proxy.secret()));
     program.environment.extend(past_proxies());
     program.environment.extend(more);
+    let preloaded = program
+        .environment
+        .iter()
+        .rev()
+        .find(|(name, _)| name == "LD_PRELOAD")
+        .map(|(_, value)| value.clone());
+    let preloaded = preloaded.or_else(|| std::env::var("LD_PRELOAD").ok());
+    program.environment.extend(network.environment(preloaded.as_deref()));
     let began = Instant::now();
-    let ended = program.run(keep).await.map_err(SessionError::Program)?;
+    let spawn = |command: &mut Command| network.spawn(command, &proxy);
+    let ended = program.run(spawn, keep).await.map_err(SessionError::Program)?;
     let seconds = began.elapsed().as_secs_f64();
     proxy.stop().await;
-    Ok(Played { ended, seconds })
+    let traffic = tokio::task::block_in_place(|| network.finish());
+    Ok(Played { ended, seconds, traffic })
 }
 
 /// Variables for keys that are not set, with values that open nothing.
@@ -77,12 +92,13 @@ pub(super) fn dummy_keys() -> Vec<(String, String)> {
 /// The program's own frames, and the run's end, on disk when this returns.
 pub(super) fn end(run: &NewRun, played: Played<annals::Result<Kept>>, origin: &Origin) -> annals::Result<()> {
     let status = played.status();
-    let Played { ended, seconds } = played;
+    let Played { ended, seconds, traffic } = played;
     let (stdout, stderr) = (ended.stdout?, ended.stderr?);
-    let metadata = json!({
-        "exit": { "code": ended.code, "signal": ended.signal },
-        "volatile": { "seconds": seconds },
-    });
+    let mut volatile = json!({ "seconds": seconds });
+    if let Some(network) = traffic.unrecorded() {
+        volatile["network"] = json!(network);
+    }
+    let metadata = json!({ "exit": { "code": ended.code, "signal": ended.signal }, "volatile": volatile });
     let started = serde_json::to_vec(&origin.argv).unwrap_or_default();
     let mut frame = Frame::new(Component::Other(PROGRAM.to_owned()), started, "");
     frame.error = status == Status::Failed;

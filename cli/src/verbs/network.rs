@@ -1,0 +1,137 @@
+//! What is said of connections that did not go through annals, and what the options about them mean.
+
+use annals_server::{Connection, HostPattern, NetworkPolicy, NetworkScope, TrafficReport, UnrecordedTraffic};
+
+use crate::args::{NetworkArgs, ScopeArg};
+use crate::failure::{Code, Failure, Result};
+use crate::out::many;
+
+/// `HOST[:PORT]`, each as a pattern.
+pub(super) fn patterns(option: &str, texts: &[String]) -> Result<Vec<HostPattern>> {
+    let of = |text: &String| {
+        HostPattern::parse(text).ok_or_else(|| {
+            let hint =
+                format!("{option} takes a name or an address: api.example.org, 127.0.0.1:8000, [::1]:8000");
+            Failure::new(Code::Usage, format!("{text:?} is no HOST[:PORT]"), hint)
+        })
+    };
+    texts.iter().map(of).collect()
+}
+
+/// What a program may reach while a recording answers it.
+pub(super) fn policy(args: &NetworkArgs, allowed: &[String]) -> Result<NetworkPolicy> {
+    let scope = match args.network {
+        ScopeArg::None => NetworkScope::None,
+        ScopeArg::Loopback => NetworkScope::Loopback,
+        ScopeArg::All => NetworkScope::All,
+    };
+    let allowed = patterns("--allow-host", allowed)?;
+    let expected = patterns("--refuse-quietly", &args.refuse_quietly)?;
+    Ok(NetworkPolicy { scope, allowed, expected })
+}
+
+/// What a recording did not see. The second: whether something may be missing from it.
+pub(super) fn unrecorded(traffic: &TrafficReport) -> (Vec<String>, bool) {
+    let mut lines: Vec<_> = traffic.missed().map(missed).collect();
+    let is_missed = !lines.is_empty();
+    lines.extend(others(traffic.others()));
+    lines.extend(traffic.uncovered.iter().map(|program| {
+        format!("SAMPLED ONLY: {program}: its connections are seen only if they last some 40 ms")
+    }));
+    lines.extend(
+        traffic
+            .weaker
+            .iter()
+            .map(|why| format!("NOT WATCHED: {why}: what did not go through annals is not known")),
+    );
+    (lines, is_missed)
+}
+
+/// What a replayed program tried to reach. The second: whether it did what a replay must not do.
+pub(super) fn replayed(traffic: &TrafficReport) -> (Vec<String>, bool) {
+    let mut lines: Vec<_> = traffic.refused().map(refused).collect();
+    lines.extend(traffic.missed().map(|of| {
+        let (many, to) = (connections(of), of.destination());
+        format!("NOT REFUSED: {many} of {} reached {to}: a replay must not reach the network", of.process)
+    }));
+    let is_wrong = !lines.is_empty();
+    lines.extend(others(traffic.others().filter(|of| !of.refused)));
+    lines.extend(list("refused as expected", traffic.others().filter(|of| of.refused)));
+    if let Some(why) = &traffic.weaker {
+        lines.push(format!("GUARDED LESS: {why}"));
+    }
+    lines.extend(traffic.uncovered.iter().map(|program| format!("NOT GUARDED: {program}")));
+    (lines, is_wrong)
+}
+
+/// What a program reached that went on live: refused before, unrecorded after. The second: whether either is so.
+pub(super) fn live(traffic: &TrafficReport) -> (Vec<String>, bool) {
+    let refusals: Vec<_> = traffic.refused().map(refused).collect();
+    let (lines, is_missed) = unrecorded(traffic);
+    let is_wrong = is_missed || !refusals.is_empty();
+    (refusals.into_iter().chain(lines).collect(), is_wrong)
+}
+
+/// What the recording does not have, as a line of its replay.
+pub(super) fn incomplete(unrecorded: &UnrecordedTraffic) -> Option<String> {
+    let of = |of: &Connection| format!("{} ({})", of.destination(), of.count);
+    let all: Vec<_> = unrecorded.missed().map(of).collect();
+    (!all.is_empty()).then(|| {
+        format!("the recording is incomplete: connections that did not go through annals: {}", all.join(", "))
+    })
+}
+
+/// The same as an aside of the closing line.
+pub(super) fn remark(unrecorded: &UnrecordedTraffic) -> Option<String> {
+    let count: u64 = unrecorded.missed().map(|of| of.count).sum();
+    (count > 0).then(|| format!("{} not recorded", many(count, "connection")))
+}
+
+/// Connections of a recording that are not in it, a line each.
+pub(super) fn kept(unrecorded: &UnrecordedTraffic) -> Vec<String> {
+    let mut lines: Vec<_> = unrecorded.missed().map(missed).collect();
+    lines.extend(others(unrecorded.connections.iter().filter(|of| of.other.is_some() || of.expected)));
+    lines.extend(unrecorded.sampled_only.iter().map(|program| format!("SAMPLED ONLY: {program}")));
+    lines.extend(unrecorded.not_watched.iter().map(|why| format!("NOT WATCHED: {why}")));
+    lines
+}
+
+fn connections(of: &Connection) -> String {
+    many(of.count, "connection")
+}
+
+fn missed(of: &Connection) -> String {
+    let (many, to, process) = (connections(of), of.destination(), &of.process);
+    let (what, advice) = match (&of.provider, &of.advice) {
+        (Some(provider), Some(advice)) => (format!(" ({provider})"), format!(": {advice}")),
+        (Some(provider), None) => (format!(" ({provider})"), String::new()),
+        (None, _) => {
+            let advice = format!(
+                ": if it carries model calls, have the program read its base address from a variable (--env NAME=/PATH); if not, --expect-host {to}"
+            );
+            (String::new(), advice)
+        }
+    };
+    format!("NOT RECORDED: {many} of {process} to {to}{what} did not go through annals{advice}")
+}
+
+fn refused(of: &Connection) -> String {
+    let (many, to, process) = (connections(of), of.destination(), &of.process);
+    format!(
+        "REFUSED: {many} of {process} to {to}: a replay has no network (--allow-host {to} permits it, --refuse-quietly {to} accepts the refusal)"
+    )
+}
+
+/// Traffic that carries no model call, as one line.
+fn others<'a>(connections: impl Iterator<Item = &'a Connection>) -> Option<String> {
+    list("other traffic, not recorded", connections)
+}
+
+fn list<'a>(what: &str, connections: impl Iterator<Item = &'a Connection>) -> Option<String> {
+    let of = |of: &Connection| {
+        let kind = of.other.as_deref().map_or_else(String::new, |kind| format!(" ({kind})"));
+        format!("{} x {}{kind}", of.count, of.destination())
+    };
+    let all: Vec<_> = connections.map(of).collect();
+    (!all.is_empty()).then(|| format!("{what}: {}", all.join(", ")))
+}

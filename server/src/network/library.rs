@@ -1,0 +1,176 @@
+//! The private directory of the network library: the library itself, the policy that it goes by, and its notes.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use annals_preload::traffic::{self, ALLOWED_AT, Mode, POLICY_BYTES, PORT_AT};
+
+use super::HostPattern;
+use crate::nondet::private_directory;
+
+/// As `build.rs` made it; empty where no library can be loaded.
+static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/network.so"));
+
+/// A line of the library's notes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Note {
+    Connect { process: String, is_datagram: bool, address: IpAddr, port: u16, passed: bool },
+    LookUp { process: String, name: String, port: u16, passed: bool, addresses: Vec<IpAddr> },
+    Execute { program: String },
+}
+
+/// The directory; it goes away with this.
+#[derive(Debug)]
+pub(super) struct NetworkLibrary {
+    directory: PathBuf,
+    policy: File,
+}
+
+impl Drop for NetworkLibrary {
+    fn drop(&mut self) {
+        #[expect(clippy::disallowed_methods, reason = "a directory of our own outside any store")]
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl NetworkLibrary {
+    /// Lays the library down, with a policy.
+    ///
+    /// # Errors
+    /// Why no program can load it.
+    pub(super) fn new(mode: Mode, proxy: u16, allowed: &[HostPattern]) -> Result<Self, String> {
+        if LIBRARY.is_empty() {
+            return Err("the network library is for Linux on x86-64 and AArch64 only".to_owned());
+        }
+        let mut page = vec![0; POLICY_BYTES];
+        page[0] = mode as u8;
+        page[PORT_AT..ALLOWED_AT].copy_from_slice(&proxy.to_le_bytes());
+        let lines = allowed.iter().map(HostPattern::line).collect::<Vec<_>>().join("\n");
+        match page.get_mut(ALLOWED_AT..ALLOWED_AT + lines.len() + 1) {
+            Some(to) => to[..lines.len()].copy_from_slice(lines.as_bytes()),
+            None => {
+                return Err(format!("the allowed hosts are longer than {} bytes", POLICY_BYTES - ALLOWED_AT));
+            }
+        }
+        let directory = private_directory("annals-network").map_err(|error| error.0)?;
+        let laid = (|| {
+            create(&directory.join(traffic::LIBRARY), 0o500)?.write_all(LIBRARY)?;
+            create(&directory.join(traffic::NOTES), 0o600)?;
+            let mut policy = create(&directory.join(traffic::POLICY), 0o600)?;
+            policy.write_all(&page)?;
+            Ok::<_, std::io::Error>(policy)
+        })();
+        match laid {
+            Ok(policy) => Ok(Self { directory, policy }),
+            Err(error) => {
+                #[expect(clippy::disallowed_methods, reason = "a directory of our own outside any store")]
+                let _ = std::fs::remove_dir_all(&directory);
+                Err(format!("the network library cannot be laid down for the program: {error}"))
+            }
+        }
+    }
+
+    /// Changes the mode for all processes at once.
+    pub(super) fn set_mode(&self, mode: Mode) -> std::io::Result<()> {
+        self.policy.write_all_at(&[mode as u8], 0)
+    }
+
+    /// The program's variables; `preloaded` is what else it loads.
+    pub(super) fn environment(&self, preloaded: Option<&str>) -> [(String, String); 2] {
+        let library = self.directory.join(traffic::LIBRARY).to_string_lossy().into_owned();
+        let preload = match preloaded.filter(|value| !value.is_empty()) {
+            Some(others) => format!("{library}:{others}"),
+            None => library,
+        };
+        let directory = self.directory.to_string_lossy().into_owned();
+        [("LD_PRELOAD".to_owned(), preload), (traffic::DIRECTORY.to_owned(), directory)]
+    }
+
+    /// The private directory: part of the environment of every process that has the library.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// All notes so far, in their order, and whether there may be more than were kept.
+    pub(super) fn notes(&self) -> (Vec<Note>, bool) {
+        #[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
+        let bytes = std::fs::read(self.directory.join(traffic::NOTES)).unwrap_or_default();
+        let is_full = bytes.len() >= traffic::NOTES_BYTES_MAX;
+        (String::from_utf8_lossy(&bytes).lines().filter_map(note).collect(), is_full)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
+fn create(path: &Path, mode: u32) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(path)
+}
+
+/// A line; `None` where the program wrote into the file itself.
+fn note(line: &str) -> Option<Note> {
+    let mut fields = line.split('\t');
+    let (event, process) = (fields.next()?, fields.next()?.to_owned());
+    let passed = |field: &str| match field {
+        "passed" => Some(true),
+        "refused" => Some(false),
+        _ => None,
+    };
+    Some(match event {
+        "connect" => Note::Connect {
+            process,
+            is_datagram: fields.next()? == "udp",
+            address: fields.next()?.parse().ok()?,
+            port: fields.next()?.parse().ok()?,
+            passed: passed(fields.next()?)?,
+        },
+        "lookup" => Note::LookUp {
+            process,
+            name: fields.next()?.to_owned(),
+            port: service(fields.next()?),
+            passed: passed(fields.next()?)?,
+            addresses: fields.next()?.split(',').filter_map(|address| address.parse().ok()).collect(),
+        },
+        "exec" => Note::Execute { program: fields.next()?.to_owned() },
+        _ => return None,
+    })
+}
+
+/// The port of a service by number or by one of two names; 0 where nothing is said.
+fn service(text: &str) -> u16 {
+    match text {
+        "https" => 443,
+        "http" => 80,
+        text => text.parse().unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_read_as_the_library_writes_them() {
+        let connect = note("connect\tcurl [7]\ttcp\t10.0.0.1\t443\trefused").unwrap();
+        let address = "10.0.0.1".parse().unwrap();
+        assert_eq!(
+            connect,
+            Note::Connect {
+                process: "curl [7]".to_owned(),
+                is_datagram: false,
+                address,
+                port: 443,
+                passed: false
+            }
+        );
+        let look_up = note("lookup\t7\tapi.example.org\t443\tpassed\t10.0.0.1,::1").unwrap();
+        assert!(
+            matches!(look_up, Note::LookUp { port: 443, passed: true, addresses, .. } if addresses.len() == 2)
+        );
+        assert_eq!(note("exec\tsh [9]\t/bin/ls"), Some(Note::Execute { program: "/bin/ls".to_owned() }));
+        for bad in ["", "connect", "connect\t7\ttcp\tnowhere\t443\tpassed", "exec\t7", "other\t7"] {
+            assert_eq!(note(bad), None, "{bad:?}");
+        }
+    }
+}

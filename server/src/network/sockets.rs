@@ -1,0 +1,242 @@
+//! The kernel's socket tables, sampled: which of a program's processes are connected to what. It sees static programs, and misses
+//! connections that live for less than the time between two samples.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Time between two samples; more where a sample takes long.
+const EVERY: Duration = Duration::from_millis(40);
+/// Part of the time that sampling may take: one in so many.
+const SHARE: u32 = 25;
+/// Ancestors of a process that are looked at.
+const ANCESTORS_MAX: usize = 64;
+const STATE_LISTEN: &str = "0A";
+
+/// A connection as a sample shows it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SampledConnection {
+    pub(super) address: IpAddr,
+    pub(super) port: u16,
+    pub(super) is_datagram: bool,
+    pub(super) process: u32,
+}
+
+/// What was seen, with a name of the process and the number of sockets.
+pub(super) type Samples = BTreeMap<SampledConnection, (String, u64)>;
+
+/// Samples until it is stopped.
+#[derive(Debug)]
+pub(super) struct Sampler {
+    stop: Arc<AtomicBool>,
+    found: Arc<Mutex<Samples>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sampler {
+    /// Looks at the processes below `root` and at those whose environment holds `mark`; traffic to `proxy` is left out.
+    pub(super) fn start(root: u32, mark: &Path, proxy: u16) -> Option<Self> {
+        let (stop, found) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::default()));
+        let mut table = SocketTable {
+            root,
+            mark: mark.as_os_str().as_encoded_bytes().to_vec(),
+            proxy,
+            looked_at: HashSet::new(),
+            found: found.clone(),
+        };
+        let stopped = stop.clone();
+        let work = move || {
+            loop {
+                let is_last = stopped.load(Ordering::Acquire);
+                let began = Instant::now();
+                table.sample();
+                if is_last {
+                    return;
+                }
+                std::thread::park_timeout(EVERY.max(began.elapsed() * SHARE));
+            }
+        };
+        #[expect(clippy::disallowed_methods, reason = "it looks at other processes, not at a store")]
+        let thread = std::thread::Builder::new().name("annals-sockets".to_owned()).spawn(work).ok()?;
+        Some(Self { stop, found, thread: Some(thread) })
+    }
+
+    /// Takes a last sample, and gives all that was seen.
+    pub(super) fn finish(mut self) -> Samples {
+        self.end();
+        std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn end(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+struct SocketTable {
+    root: u32,
+    mark: Vec<u8>,
+    proxy: u16,
+    /// Sockets by their inode.
+    looked_at: HashSet<u64>,
+    found: Arc<Mutex<Samples>>,
+}
+
+/// A line of a socket table.
+#[derive(Debug, PartialEq, Eq)]
+struct Socket {
+    local_port: u16,
+    address: IpAddr,
+    port: u16,
+    is_listening: bool,
+    inode: u64,
+}
+
+impl SocketTable {
+    fn sample(&mut self) {
+        let mut new: HashMap<u64, (Socket, bool)> = HashMap::new();
+        let mut listening = HashSet::new();
+        for (name, is_datagram) in [("tcp", false), ("tcp6", false), ("udp", true), ("udp6", true)] {
+            let Some(table) = read(&format!("/proc/net/{name}")) else { continue };
+            for socket in table.lines().skip(1).filter_map(socket) {
+                if socket.is_listening {
+                    listening.insert(socket.local_port);
+                    continue;
+                }
+                let is_proxy = socket.address.is_loopback() && socket.port == self.proxy;
+                if socket.inode > 0 && socket.port > 0 && !is_proxy && self.looked_at.insert(socket.inode) {
+                    new.insert(socket.inode, (socket, is_datagram));
+                }
+            }
+        }
+        // One that was accepted belongs to whoever connected.
+        new.retain(|_, (socket, is_datagram)| *is_datagram || !listening.contains(&socket.local_port));
+        if !new.is_empty() {
+            self.attribute(&new);
+        }
+    }
+
+    /// Finds the owners of new sockets among the program's processes.
+    fn attribute(&mut self, new: &HashMap<u64, (Socket, bool)>) {
+        #[expect(clippy::disallowed_methods, reason = "the kernel's list of processes")]
+        let Ok(listed) = std::fs::read_dir("/proc") else { return };
+        let processes = listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        for process in processes.filter(|process| self.is_ours(*process)) {
+            #[expect(clippy::disallowed_methods, reason = "the kernel's list of a process's files")]
+            let Ok(files) = std::fs::read_dir(format!("/proc/{process}/fd")) else { continue };
+            for file in files.flatten() {
+                #[expect(clippy::disallowed_methods, reason = "the kernel's list of a process's files")]
+                let Ok(target) = std::fs::read_link(file.path()) else { continue };
+                let inode = target.to_str().and_then(|text| text.strip_prefix("socket:[")?.strip_suffix(']'));
+                let inode = inode.and_then(|inode| inode.parse::<u64>().ok());
+                let Some((socket, is_datagram)) = inode.and_then(|inode| new.get(&inode)) else { continue };
+                let connection = SampledConnection {
+                    address: socket.address,
+                    port: socket.port,
+                    is_datagram: *is_datagram,
+                    process,
+                };
+                found.entry(connection).or_insert_with(|| (name_of(process), 0)).1 += 1;
+            }
+        }
+    }
+
+    fn is_ours(&self, process: u32) -> bool {
+        let mut next = process;
+        for _ in 0..ANCESTORS_MAX {
+            if next == self.root {
+                return true;
+            }
+            match parent(next) {
+                Some(parent) if parent > 1 => next = parent,
+                _ => break,
+            }
+        }
+        #[expect(clippy::disallowed_methods, reason = "a process's environment, not a file of a store")]
+        let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+        process != std::process::id() && memchr::memmem::find(&environment, &self.mark).is_some()
+    }
+}
+
+fn read(path: &str) -> Option<String> {
+    #[expect(clippy::disallowed_methods, reason = "a table of the kernel, not a file of a store")]
+    std::fs::read_to_string(path).ok()
+}
+
+/// The name of a process's program.
+pub(super) fn name_of(process: u32) -> String {
+    read(&format!("/proc/{process}/comm"))
+        .map_or_else(|| "a process that has ended".to_owned(), |name| name.trim().to_owned())
+}
+
+fn parent(process: u32) -> Option<u32> {
+    let stat = read(&format!("/proc/{process}/stat"))?;
+    // The second field is the name in parentheses, which may hold anything.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// `sl local remote state queues timer retransmits uid timeout inode ...`.
+fn socket(line: &str) -> Option<Socket> {
+    let fields = line.split_whitespace().collect::<Vec<_>>();
+    let (_, local_port) = endpoint(fields.get(1)?)?;
+    let (address, port) = endpoint(fields.get(2)?)?;
+    let inode = fields.get(9)?.parse().ok()?;
+    Some(Socket { local_port, address, port, is_listening: *fields.get(3)? == STATE_LISTEN, inode })
+}
+
+/// `0100007F:1F90`: words of four bytes in the machine's order, hexadecimal.
+fn endpoint(text: &str) -> Option<(IpAddr, u16)> {
+    let (address, port) = text.split_once(':')?;
+    let word = |at: usize| Some(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
+    let address = match address.len() {
+        8 => IpAddr::V4(Ipv4Addr::from(word(0)?)),
+        32 => {
+            let mut bytes = [0; 16];
+            for (index, to) in bytes.chunks_exact_mut(4).enumerate() {
+                to.copy_from_slice(&word(index * 8)?);
+            }
+            IpAddr::V6(Ipv6Addr::from(bytes)).to_canonical()
+        }
+        _ => return None,
+    };
+    Some((address, u16::from_str_radix(port, 16).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_socket_tables_are_read() {
+        let line = "   1: 0100007F:9C42 0200000A:01BB 01 00000000:00000000 00:00000000 00000000  1000        0 424242 1 0 20 4 30 10 -1";
+        let expected = Socket {
+            local_port: 0x9c42,
+            address: "10.0.0.2".parse().unwrap(),
+            port: 443,
+            is_listening: false,
+            inode: 424_242,
+        };
+        assert_eq!(socket(line), Some(expected));
+        let v6 = "00000000000000000000000001000000:1F90";
+        assert_eq!(endpoint(v6), Some(("::1".parse().unwrap(), 8080)));
+        for bad in ["", "x", "1: 2 3", "0100007F", "0100007F:", "zz00007F:0001"] {
+            assert_eq!(endpoint(bad), None, "{bad:?}");
+            assert_eq!(socket(bad), None, "{bad:?}");
+        }
+    }
+}
