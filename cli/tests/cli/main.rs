@@ -12,6 +12,7 @@ mod keys;
 mod ledger;
 mod memory;
 #[cfg(target_os = "linux")]
+mod network;
 mod nondet;
 mod onward;
 mod reading;

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time between two samples; more where a sample takes long.
-const EVERY: Duration = Duration::from_millis(40);
-/// Part of the time that sampling may take: one in so many.
+/// Time between two samples: the least, and the most, where a sample takes long.
+const EVERY: std::ops::RangeInclusive<Duration> = Duration::from_millis(40)..=Duration::from_millis(120);
+/// Part of the time that sampling may take, between these two: one in so many.
 const SHARE: u32 = 25;
 /// Ancestors of a process that are looked at.
 const ANCESTORS_MAX: usize = 64;
@@ -38,16 +38,10 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// Looks at the processes below `root` and at those whose environment holds `mark`; traffic to `proxy` is left out.
-    pub(super) fn start(root: u32, mark: &Path, proxy: u16) -> Option<Self> {
-        let (stop, found) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::default()));
-        let mut table = SocketTable {
-            root,
-            mark: mark.as_os_str().as_encoded_bytes().to_vec(),
-            proxy,
-            looked_at: HashSet::new(),
-            found: found.clone(),
-        };
+    /// Looks at the processes below `root`, and at those whose environment holds the table's mark.
+    pub(super) fn start(mut table: SocketTable, root: u32) -> Option<Self> {
+        table.root = root;
+        let (stop, found) = (Arc::new(AtomicBool::new(false)), table.found.clone());
         let stopped = stop.clone();
         let work = move || {
             loop {
@@ -57,7 +51,7 @@ impl Sampler {
                 if is_last {
                     return;
                 }
-                std::thread::park_timeout(EVERY.max(began.elapsed() * SHARE));
+                std::thread::park_timeout((began.elapsed() * SHARE).clamp(*EVERY.start(), *EVERY.end()));
             }
         };
         #[expect(clippy::disallowed_methods, reason = "it looks at other processes, not at a store")]
@@ -86,7 +80,8 @@ impl Drop for Sampler {
     }
 }
 
-struct SocketTable {
+/// The socket tables as they were before a program started.
+pub(super) struct SocketTable {
     root: u32,
     mark: Vec<u8>,
     proxy: u16,
@@ -106,7 +101,24 @@ struct Socket {
 }
 
 impl SocketTable {
+    /// What is there now is none of the program's. Traffic to `proxy` is left out.
+    pub(super) fn before_start(mark: &Path, proxy: u16) -> Self {
+        let mark = mark.as_os_str().as_encoded_bytes().to_vec();
+        let mut table =
+            Self { root: u32::MAX, mark, proxy, looked_at: HashSet::new(), found: Arc::default() };
+        table.new_sockets();
+        table
+    }
+
     fn sample(&mut self) {
+        let new = self.new_sockets();
+        if !new.is_empty() {
+            self.attribute(&new);
+        }
+    }
+
+    /// Connected sockets that no sample had yet, and whether they are for datagrams.
+    fn new_sockets(&mut self) -> HashMap<u64, (Socket, bool)> {
         let mut new: HashMap<u64, (Socket, bool)> = HashMap::new();
         let mut listening = HashSet::new();
         for (name, is_datagram) in [("tcp", false), ("tcp6", false), ("udp", true), ("udp6", true)] {
@@ -124,9 +136,7 @@ impl SocketTable {
         }
         // One that was accepted belongs to whoever connected.
         new.retain(|_, (socket, is_datagram)| *is_datagram || !listening.contains(&socket.local_port));
-        if !new.is_empty() {
-            self.attribute(&new);
-        }
+        new
     }
 
     /// Finds the owners of new sockets among the program's processes.

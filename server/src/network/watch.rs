@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 
 use super::library::{NetworkLibrary, Note};
 use super::report::{self, Event, TrafficReport};
-use super::sockets::{self, Sampler, Samples};
+use super::sockets::{self, Sampler, Samples, SocketTable};
 use super::{NetworkPolicy, NetworkScope};
 use crate::nondet::uncovered;
 use crate::program::Program;
@@ -112,6 +112,8 @@ impl NetworkWatch {
     /// # Errors
     /// Where the program cannot be started.
     pub(crate) fn spawn(&self, command: &mut Command, proxy: &Proxy) -> std::io::Result<Child> {
+        let mark = self.library.as_ref().map_or(Path::new("annals"), NetworkLibrary::directory);
+        let table = SocketTable::before_start(mark, self.proxy);
         let child = match self.confined(command) {
             Ok((child, entered)) => {
                 let mut state = self.state();
@@ -132,8 +134,7 @@ impl NetworkWatch {
             Err(ConfinementFailure::NotWanted) => command.spawn()?,
         };
         if let Some(process) = child.id() {
-            let mark = self.library.as_ref().map_or(Path::new("annals"), NetworkLibrary::directory);
-            self.state().sampler = Sampler::start(process, mark, self.proxy);
+            self.state().sampler = Sampler::start(table, process);
         }
         Ok(child)
     }
@@ -161,7 +162,8 @@ impl NetworkWatch {
         match (spawned, admitted) {
             (Ok(child), Ok(entered)) => Ok((child, entered)),
             (Err(error), Ok(_)) => Err(ConfinementFailure::Program(error)),
-            (Err(_), Err(error)) => Err(ConfinementFailure::Refused(error)),
+            // The child's own error says what was refused.
+            (Err(error), Err(_)) => Err(ConfinementFailure::Refused(error)),
             (Ok(child), Err(_)) => Err(ConfinementFailure::Started(child)),
         }
     }

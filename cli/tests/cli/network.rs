@@ -1,0 +1,319 @@
+//! What a program reaches besides annals: said when it is recorded, refused when it is replayed.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::record::says;
+use crate::upstream::Upstream;
+use crate::{Bench, Done};
+
+/// A place that programs reach by themselves; it counts connections and says nothing.
+struct Elsewhere {
+    at: SocketAddr,
+    accepted: Arc<AtomicU64>,
+}
+
+impl Elsewhere {
+    fn start(address: &str) -> Option<Self> {
+        let listener = TcpListener::bind(address).ok()?;
+        let (at, accepted) = (listener.local_addr().unwrap(), Arc::new(AtomicU64::new(0)));
+        let count = accepted.clone();
+        #[expect(clippy::disallowed_methods, reason = "a server of the test's own")]
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                count.fetch_add(1, Ordering::SeqCst);
+                drop(stream);
+            }
+        });
+        Some(Self { at, accepted })
+    }
+
+    fn here() -> Self {
+        Self::start("127.0.0.1:0").unwrap()
+    }
+
+    /// `HOST PORT`, as the agent's actions take it.
+    fn words(&self) -> String {
+        format!("{} {}", self.at.ip(), self.at.port())
+    }
+
+    fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::SeqCst)
+    }
+}
+
+fn agent() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents/network.py").to_str().unwrap().to_owned()
+}
+
+/// Records the agent doing this; further options stand before the command.
+fn record(bench: &Bench, upstream: &Upstream, options: &[&str], doing: &[&str]) -> Done {
+    let agent = agent();
+    let mut args = vec!["record", "--run", "r", "--upstream", &upstream.url];
+    args.extend(options);
+    args.extend(["--", "python3", "-B", &agent]);
+    args.extend(doing);
+    run(bench, &args)
+}
+
+fn run(bench: &Bench, args: &[&str]) -> Done {
+    let mut command = bench.command(args.to_vec());
+    command.env_remove("OPENAI_BASE_URL").env("OUTSIDE", std::process::id().to_string());
+    Done::of(command.stdin(Stdio::null()).output().unwrap())
+}
+
+/// A program of C that connects to `HOST PORT` and stays for so many milliseconds; linked so.
+#[expect(clippy::disallowed_methods, reason = "a file that a user would have")]
+fn connector(directory: &Path, flags: &[&str]) -> PathBuf {
+    let (source, program) = (directory.join("connector.c"), directory.join("connector"));
+    std::fs::write(
+        &source,
+        "#include <arpa/inet.h>\n#include <stdlib.h>\n#include <sys/socket.h>\n#include <unistd.h>\n\
+         int main(int c, char **v) {\n  struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(atoi(v[2]))};\n\
+         inet_pton(AF_INET, v[1], &to.sin_addr);\n  int fd = socket(AF_INET, SOCK_STREAM, 0);\n\
+         int failed = connect(fd, (void *)&to, sizeof to) != 0;\n  usleep(atoi(v[3]) * 1000);\n  return failed;\n}\n",
+    )
+    .unwrap();
+    let built = Command::new("cc").args(flags).arg("-o").arg(&program).arg(&source).status().unwrap();
+    assert!(built.success(), "cc {flags:?}");
+    program
+}
+
+// A script made one call through the variable and two to a fixed address. `record` said `recorded 1 request` and ended with 0;
+// `replay` made both calls again, said `exact 1 of 1, not spent`, and ended with 0.
+#[test]
+fn a_call_past_annals_is_said_and_never_made_by_a_replay() {
+    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Upstream::start());
+    let port = elsewhere.url.rsplit(':').next().unwrap().trim_end_matches('/').to_owned();
+    let direct = format!("direct 127.0.0.1 {port}");
+    let recorded = record(&bench, &upstream, &[], &["annals", &direct, &direct]);
+    assert_eq!(recorded.code, 1, "{recorded:?}");
+    says(
+        &recorded,
+        &["NOT RECORDED: 2 connections of python3", &format!("to 127.0.0.1:{port}"), "recorded 1 request"],
+    );
+    says(&recorded, &["--env NAME=/PATH", &format!("--expect-host 127.0.0.1:{port}")]);
+    let asked = elsewhere.asked();
+    assert_eq!(asked, 2);
+    for _ in 0..3 {
+        let replayed = bench.replay(&[], &[]);
+        assert_eq!(replayed.code, 3, "{replayed:?}");
+        says(
+            &replayed,
+            &["REFUSED: 2 connections of python3", "NOT replayed as recorded", "2 connections not recorded"],
+        );
+        says(&replayed, &["the recording is incomplete"]);
+    }
+    assert_eq!(elsewhere.asked(), asked, "a replay reached the network");
+    // The run keeps what it does not hold.
+    let program = bench
+        .run("replay r --json")
+        .json()
+        .into_iter()
+        .find(|frame| frame["component"] == "program")
+        .unwrap();
+    let kept = &program["metadata"]["volatile"]["network"]["connections"][0];
+    assert_eq!((&kept["host"], &kept["count"]), (&"127.0.0.1".into(), &2.into()), "{program}");
+}
+
+#[test]
+fn hosts_are_expected_permitted_or_refused_quietly() {
+    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
+    let (host, action) = (elsewhere.at.to_string(), format!("connect {}", elsewhere.words()));
+    let recorded = record(&bench, &upstream, &["--expect-host", &host], &["annals", &action]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    says(&recorded, &[&format!("other traffic, not recorded: 1 x {host}")]);
+    let accepted = elsewhere.accepted();
+    assert_eq!(bench.replay(&[], &[]).code, 3);
+    let quiet = bench.replay(&["--refuse-quietly", &host], &[]);
+    assert_eq!(quiet.code, 0, "{quiet:?}");
+    says(&quiet, &[&format!("refused as expected: 1 x {host}")]);
+    assert_eq!(bench.replay(&["--refuse-quietly", "127.0.0.1:1"], &[]).code, 3);
+    assert_eq!(elsewhere.accepted(), accepted, "a refused connection was made");
+    for options in [&["--allow-host", &*host][..], &["--network", "loopback"], &["--network", "all"]] {
+        let permitted = bench.replay(options, &[]);
+        assert_eq!(permitted.code, 0, "{options:?}: {permitted:?}");
+    }
+    assert_eq!(elsewhere.accepted(), accepted + 3);
+    for bad in ["http://a", "", "a:0", "a b"] {
+        let refused = bench.replay(&["--allow-host", bad], &[]);
+        assert_eq!(refused.code, 125, "{bad:?}: {refused:?}");
+        says(&refused, &["no HOST[:PORT]"]);
+    }
+}
+
+// Programs that load no library were neither seen nor stopped: the kernel's tables show them, and its namespace stops them.
+#[test]
+fn a_static_program_is_seen_and_stopped() {
+    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
+    let program = connector(bench.directory.path(), &["-static"]);
+    let action = format!("run {} {} 600", program.display(), elsewhere.words());
+    let recorded = record(&bench, &upstream, &[], &["annals", &action]);
+    assert_eq!(recorded.code, 1, "{recorded:?}");
+    says(&recorded, &["NOT RECORDED: 1 connection of connector", "SAMPLED ONLY", "is a static binary"]);
+    let accepted = elsewhere.accepted();
+    let replayed = bench.replay(&[], &[]);
+    assert_eq!(replayed.code, 3, "{replayed:?}");
+    says(&replayed, &["REFUSED: 1 connection of connector", &elsewhere.at.to_string()]);
+    assert_eq!(elsewhere.accepted(), accepted);
+}
+
+#[test]
+fn a_setuid_program_is_seen_and_stopped() {
+    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
+    let program = connector(bench.directory.path(), &[]);
+    if !Command::new("chown").arg("65534").arg(&program).status().unwrap().success() {
+        eprintln!("SKIPPED: only root can make a program of another user");
+        return;
+    }
+    assert!(Command::new("chmod").arg("4755").arg(&program).status().unwrap().success());
+    let open = Command::new("chmod").arg("755").arg(bench.directory.path()).status().unwrap();
+    assert!(open.success());
+    let action = format!("run {} {} 600", program.display(), elsewhere.words());
+    let recorded = record(&bench, &upstream, &[], &["annals", &action]);
+    assert_eq!(recorded.code, 1, "{recorded:?}");
+    says(&recorded, &["NOT RECORDED: 1 connection of connector", "runs as another user"]);
+    let accepted = elsewhere.accepted();
+    let replayed = bench.replay(&[], &[]);
+    assert_eq!(replayed.code, 3, "{replayed:?}");
+    says(&replayed, &["REFUSED: 1 connection of connector"]);
+    assert_eq!(elsewhere.accepted(), accepted);
+}
+
+#[test]
+fn a_program_that_changes_its_namespace_stays_inside() {
+    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
+    let (words, options) = (elsewhere.words(), ["--expect-host", "any"]);
+    let (own, other) = (format!("own-namespace {words}"), format!("other-namespace {words}"));
+    let recorded = record(&bench, &upstream, &options, &["annals", &own, &other]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    let accepted = elsewhere.accepted();
+    let replayed = run(&bench, &["replay", "r"]);
+    assert_eq!(replayed.code, 3, "{replayed:?}");
+    assert_eq!(elsewhere.accepted(), accepted, "{replayed:?}");
+}
+
+#[test]
+fn other_traffic_is_listed_and_no_missed_call() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = record(
+        &bench,
+        &upstream,
+        &[],
+        &["annals", "datagram 127.0.0.1 53", "datagram 127.0.0.1 9", "connect 127.0.0.1 5432"],
+    );
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    says(
+        &recorded,
+        &[
+            "other traffic, not recorded: ",
+            "127.0.0.1:53 (name look-ups (DNS))",
+            "(a database on this machine)",
+        ],
+    );
+    assert!(
+        !recorded.stderr.contains(":9 "),
+        "a datagram to an unknown port is no traffic: {}",
+        recorded.stderr
+    );
+    let replayed = bench.replay(&[], &[]);
+    assert_eq!(replayed.code, 3, "{replayed:?}");
+    says(&replayed, &["to 127.0.0.1:53:", "to 127.0.0.1:5432:"]);
+}
+
+#[test]
+fn a_name_that_cannot_be_looked_up_is_named() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = record(&bench, &upstream, &[], &["annals", "name api.groq.com", "name localhost"]);
+    if recorded.stderr.contains("api.groq.com") {
+        // Where the name does not resolve, the failed look-up is all that there is of the call.
+        assert_eq!(recorded.code, 1, "{recorded:?}");
+        says(&recorded, &["api.groq.com:443 (groq)"]);
+    }
+    let replayed = bench.replay(&[], &[]);
+    assert_eq!(replayed.code, 3, "{replayed:?}");
+    says(&replayed, &["to api.groq.com:443", "--refuse-quietly api.groq.com:443"]);
+    assert!(!replayed.stderr.contains("localhost"), "{}", replayed.stderr);
+    assert_eq!(bench.replay(&["--refuse-quietly", "groq.com"], &[]).code, 0);
+}
+
+#[test]
+fn connections_over_ipv6_are_seen_and_refused() {
+    let Some(elsewhere) = Elsewhere::start("[::1]:0") else {
+        eprintln!("SKIPPED: this machine has no IPv6 loopback");
+        return;
+    };
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let action = format!("connect {}", elsewhere.words());
+    let recorded = record(&bench, &upstream, &[], &["annals", &action]);
+    assert_eq!(recorded.code, 1, "{recorded:?}");
+    says(&recorded, &[&format!("to {}", elsewhere.at)]);
+    let replayed = bench.replay(&[], &[]);
+    assert_eq!(replayed.code, 3, "{replayed:?}");
+    says(&replayed, &[&format!("to {}", elsewhere.at)]);
+    assert_eq!(elsewhere.accepted(), 1);
+}
+
+#[test]
+fn ten_thousand_connections_are_counted() {
+    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
+    let action = format!("many 10000 {}", elsewhere.words());
+    let recorded = record(&bench, &upstream, &[], &["annals", &action]);
+    assert_eq!(recorded.code, 1, "{recorded:?}");
+    says(&recorded, &["NOT RECORDED: 10,000 connections"]);
+    let replayed = bench.replay(&[], &[]);
+    assert_eq!(replayed.code, 3, "{replayed:?}");
+    says(&replayed, &["REFUSED: 10,000 connections"]);
+    assert!(String::from_utf8_lossy(&replayed.stdout).contains("10000 failed"), "{replayed:?}");
+}
+
+#[test]
+fn a_library_guards_where_namespaces_are_forbidden() {
+    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
+    let program = connector(bench.directory.path(), &["-static"]);
+    let direct = format!("connect {}", elsewhere.words());
+    let long = format!("run {} {} 600", program.display(), elsewhere.words());
+    let recorded = record(&bench, &upstream, &["--expect-host", "any"], &["annals", &direct]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    let accepted = elsewhere.accepted();
+    // In a user namespace of its own the limit is this test's alone.
+    let forbidden = |args: &[&str]| {
+        let command = bench.command(args.to_vec());
+        let mut shell = Command::new("unshare");
+        shell.args(["-Ur", "sh", "-c", "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"", "sh"]);
+        shell.arg(command.get_program()).args(command.get_args());
+        command.get_envs().for_each(|(name, value)| _ = value.map(|value| shell.env(name, value)));
+        Done::of(shell.current_dir(bench.directory.path()).stdin(Stdio::null()).output().unwrap())
+    };
+    let replayed = forbidden(&["replay", "r"]);
+    if replayed.stderr.contains("unshare") {
+        eprintln!("SKIPPED: no user namespace in which namespaces could be forbidden: {}", replayed.stderr);
+        return;
+    }
+    assert_eq!(replayed.code, 3, "{replayed:?}");
+    says(&replayed, &["REFUSED: 1 connection", "GUARDED LESS: a network namespace is not permitted here"]);
+    assert_eq!(elsewhere.accepted(), accepted);
+    // A static program is not stopped: it is named, and what it reached makes the replay fail.
+    let agent = agent();
+    let replayed = forbidden(&["replay", "r", "--", "python3", "-B", &agent, "annals", &long]);
+    assert_eq!(replayed.code, 3, "{replayed:?}");
+    says(&replayed, &["NOT GUARDED: ", "is a static binary", "NOT REFUSED: 1 connection of connector"]);
+}
+
+// Before its point a fork is a replay and reaches nothing; behind it, it is a recording.
+#[test]
+fn a_fork_refuses_before_its_point_and_notes_after_it() {
+    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
+    let direct = format!("connect {}", elsewhere.words());
+    let recorded =
+        record(&bench, &upstream, &["--expect-host", "any"], &[&direct, "annals", &direct, "annals"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    let accepted = elsewhere.accepted();
+    let forked = run(&bench, &["fork", "r@1", "child"]);
+    assert_eq!(forked.code, 3, "{forked:?}");
+    says(&forked, &["REFUSED: 1 connection", "NOT RECORDED: 1 connection"]);
+    assert_eq!(elsewhere.accepted(), accepted + 1);
+}
