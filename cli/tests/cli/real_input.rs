@@ -211,7 +211,8 @@ fn survives_kills(input: &Input, test: &str) {
         let present = check_killed(&bench, input, &killed, &what);
         if random.below(2) == 0 {
             let rest = source[present..].join("\n");
-            bench.pipe("import --format chat --id {task_id}-{trial} -", rest.as_bytes()).ok();
+            let rest_of = "import --format chat --allow-empty --id {task_id}-{trial} -";
+            bench.pipe(rest_of, rest.as_bytes()).ok();
         } else {
             import(&bench, input, true).ok();
         }
