@@ -1,6 +1,6 @@
 //! Which messages become frames, and with what bytes.
 
-use super::tests::{TWO_RUNS, body, chat, error, one, text};
+use super::tests::{Random, TWO_RUNS, body, chat, error, one, text};
 use super::*;
 use crate::trace::{Component, Frame, Severity, Status};
 
@@ -259,5 +259,40 @@ fn messages_without_a_shape_are_errors_in_transcripts_too() {
     ] {
         let source = run(&[r#"{"role":"Planner"}"#, message]);
         assert_eq!(error(&source), format!("line 1: run 1: {expected}"));
+    }
+}
+
+/// The rule of the whole import: each message's bytes are in a frame, or it is counted and kept in the metadata.
+#[test]
+fn random_messages_are_in_a_frame_or_counted() {
+    let seed = std::env::var("ANNALS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_u64);
+    println!("ANNALS_SEED={seed} cargo test -p annals --lib import::expand_tests::random -- --nocapture");
+    let mut random = Random(seed | 1);
+    let roles =
+        ["system", "developer", "user", "assistant", "tool", "function", "user", "assistant", "Critic"];
+    let names = ["", "", r#","name":"A""#, r#","name":null"#];
+    for round in 0..3_000 {
+        // Only every fourth run may have the role that no chat has.
+        let kinds = if round % 4 == 0 { roles.len() } else { roles.len() - 1 };
+        let message = |number: usize, random: &mut Random| {
+            let (role, name) = (roles[random.below(kinds)], names[random.below(names.len())]);
+            format!(r#"{{"role":"{role}"{name},"content":["{round}-{number}"]}}"#)
+        };
+        let messages: Vec<String> = (0..random.below(7)).map(|number| message(number, &mut random)).collect();
+        let texts: Vec<&str> = messages.iter().map(String::as_str).collect();
+        let source = run(&texts);
+        for options in [ChatOptions::default(), calls()] {
+            let run = chat(&source, options).remove(0).unwrap();
+            let bodies: Vec<(String, String)> = run
+                .frames()
+                .map(|frame| (body(&frame.input).to_owned(), body(&frame.output).to_owned()))
+                .collect();
+            let framed = |message: &&&str| {
+                bodies.iter().any(|(input, output)| input.contains(**message) || output == **message)
+            };
+            let unframed: Vec<&&str> = texts.iter().filter(|message| !framed(message)).collect();
+            assert_eq!(unframed.len() as u64, run.unframed_messages, "{source}");
+            assert!(unframed.iter().all(|message| text(&run.metadata).contains(**message)), "{source}");
+        }
     }
 }

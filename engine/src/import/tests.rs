@@ -462,10 +462,10 @@ fn a_source_is_read_no_further_than_the_run_that_is_handed_out() {
 }
 
 /// Small and good enough to choose places and bytes: Marsaglia's xorshift.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
