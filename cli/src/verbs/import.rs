@@ -24,19 +24,11 @@ pub(super) fn run(global: &Global, args: &ImportArgs, out: &mut Out) -> Result<(
             "frames name their run and its status themselves",
         ));
     }
-    let id = args.id.as_deref().map(str::parse).transpose()?;
+    let chat = chat_options(args)?;
     let input = input::open(&args.file)?;
     let progress = Progress::of(&input);
     let runs: Box<dyn Iterator<Item = std::result::Result<ImportedRun, ImportError>>> = match args.format {
-        Format::Chat => {
-            let (model, status_from) = (args.model.clone(), args.status_from.clone());
-            let expansion = match args.expand {
-                None | Some(ExpandArg::Turns) => Expansion::Turns,
-                Some(ExpandArg::Calls) => Expansion::Calls,
-            };
-            let options = ChatOptions { id, model, status_from, expansion, ..ChatOptions::default() };
-            Box::new(ChatRuns::new(input.reader, options))
-        }
+        Format::Chat => Box::new(ChatRuns::new(input.reader, chat)),
         Format::Frames => {
             let options = FrameOptions { model: args.model.clone(), ..FrameOptions::default() };
             Box::new(FrameRuns::new(input.reader, options))
@@ -65,6 +57,20 @@ pub(super) fn run(global: &Global, args: &ImportArgs, out: &mut Out) -> Result<(
         done.check()?;
     }
     told
+}
+
+fn chat_options(args: &ImportArgs) -> Result<ChatOptions> {
+    let expansion = match args.expand {
+        None | Some(ExpandArg::Turns) => Expansion::Turns,
+        Some(ExpandArg::Calls) => Expansion::Calls,
+    };
+    Ok(ChatOptions {
+        id: args.id.as_deref().map(str::parse).transpose()?,
+        model: args.model.clone(),
+        status_from: args.status_from.clone(),
+        expansion,
+        ..ChatOptions::default()
+    })
 }
 
 /// Says that a run is on disk, at once: a reader may rely on it whatever happens to this process afterwards. Gives
