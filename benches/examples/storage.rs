@@ -72,8 +72,12 @@ fn chat(file: &str) -> Outcome<()> {
     let store = Store::open_with(&path, options())?;
     let space = store.namespace("default")?;
     let source = std::io::BufReader::new(std::fs::File::open(file)?);
-    let options =
-        annals::import::ChatOptions { id: Some("{task_id}-{trial}".parse()?), ..Default::default() };
+    // Without user frames, so that the figures of docs/storage.md can be compared with earlier ones.
+    let options = annals::import::ChatOptions {
+        id: Some("{task_id}-{trial}".parse()?),
+        expansion: annals::import::Expansion::Calls,
+        ..Default::default()
+    };
     let mut requests = 0;
     for imported in annals::import::ChatRuns::new(source, options) {
         let imported = imported?;

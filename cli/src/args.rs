@@ -349,6 +349,15 @@ pub(crate) enum Format {
     Frames,
 }
 
+/// Which messages of a chat become frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExpandArg {
+    /// Messages of users, of the model and of tools; every message of a transcript of agents
+    Turns,
+    /// Messages of the model and of tools only
+    Calls,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
     /// The file, or - for standard input; .xz and .zst are read as they are
@@ -365,6 +374,12 @@ pub(crate) struct ImportArgs {
     /// A top-level key that says how a run ended: true, a number of 1 or more, or a status name
     #[arg(long, value_name = "KEY")]
     pub(crate) status_from: Option<String>,
+    /// Which messages of a chat become frames [default: turns]
+    #[arg(long, value_enum, value_name = "EXPANSION")]
+    pub(crate) expand: Option<ExpandArg>,
+    /// End with 0 also if a message is in no frame, or if no frame was imported
+    #[arg(long)]
+    pub(crate) allow_empty: bool,
     /// Replace runs that exist
     #[arg(long)]
     pub(crate) replace: bool,

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::path::Path;
 
-use annals::import::{ChatOptions, ChatRuns};
+use annals::import::{ChatOptions, ChatRuns, Expansion};
 use annals::{Durability, Frame, History, RunSpec, Status};
 use annals_benches::conversation::{Conversation, Form, Random, Step};
 use annals_benches::measure::{Contender, Work, interleave, timed};
@@ -89,7 +89,12 @@ pub(crate) fn real(plan: &Plan) {
         println!("\nreal: give --chat FILE.json");
         return;
     };
-    let options = || ChatOptions { id: Some("{task_id}-{trial}".parse().unwrap()), ..Default::default() };
+    // Without user frames, so that the figures can be compared with earlier ones.
+    let options = || ChatOptions {
+        id: Some("{task_id}-{trial}".parse().unwrap()),
+        expansion: Expansion::Calls,
+        ..Default::default()
+    };
     let source = std::io::BufReader::new(File::open(chat).unwrap());
     let runs: Vec<_> = ChatRuns::new(source, options()).map(|run| run.unwrap()).collect();
     let frames: usize = runs.iter().map(annals::import::ImportedRun::frame_count).sum();

@@ -1,17 +1,22 @@
 //! `annals import`: whole runs, one commit each, so that stopping at any moment leaves whole runs only.
 //! With `--json` each run is acknowledged by a line of its own, which goes out after its commit has returned.
+//! Messages that are in no frame are counted and end with 1, and so does an import without a frame: `--allow-empty`.
 
-use annals::import::{ChatOptions, ChatRuns, FrameOptions, FrameRuns, ImportError, ImportedRun};
+use annals::import::{ChatOptions, ChatRuns, Expansion, FrameOptions, FrameRuns, ImportError, ImportedRun};
 use serde_json::json;
 
-use crate::args::{Format, Global, ImportArgs};
+use crate::args::{ExpandArg, Format, Global, ImportArgs};
 use crate::failure::{Code, Failure, Result};
 use crate::input;
-use crate::out::{Out, bytes, count};
+use crate::out::{Out, bytes, many};
 use crate::progress::Progress;
 
 pub(super) fn run(global: &Global, args: &ImportArgs, out: &mut Out) -> Result<()> {
-    let chat_only = [("--id", args.id.is_some()), ("--status-from", args.status_from.is_some())];
+    let chat_only = [
+        ("--id", args.id.is_some()),
+        ("--status-from", args.status_from.is_some()),
+        ("--expand", args.expand.is_some()),
+    ];
     if let (Format::Frames, Some((option, _))) = (args.format, chat_only.iter().find(|(_, given)| *given)) {
         return Err(Failure::new(
             Code::Usage,
@@ -19,15 +24,11 @@ pub(super) fn run(global: &Global, args: &ImportArgs, out: &mut Out) -> Result<(
             "frames name their run and its status themselves",
         ));
     }
-    let id = args.id.as_deref().map(str::parse).transpose()?;
+    let chat = chat_options(args)?;
     let input = input::open(&args.file)?;
     let progress = Progress::of(&input);
     let runs: Box<dyn Iterator<Item = std::result::Result<ImportedRun, ImportError>>> = match args.format {
-        Format::Chat => {
-            let (model, status_from) = (args.model.clone(), args.status_from.clone());
-            let options = ChatOptions { id, model, status_from, ..ChatOptions::default() };
-            Box::new(ChatRuns::new(input.reader, options))
-        }
+        Format::Chat => Box::new(ChatRuns::new(input.reader, chat)),
         Format::Frames => {
             let options = FrameOptions { model: args.model.clone(), ..FrameOptions::default() };
             Box::new(FrameRuns::new(input.reader, options))
@@ -39,7 +40,7 @@ pub(super) fn run(global: &Global, args: &ImportArgs, out: &mut Out) -> Result<(
     let outcome = runs.map(|run| run.map_err(Failure::from)).try_for_each(|run| {
         let run = run?;
         let recorded = door.record(&run, args.replace).map_err(|failure| failure.at(run.place))?;
-        done.add(recorded);
+        done.add(&run, recorded);
         progress.recorded(done.runs, done.frames);
         if acknowledging {
             acknowledging = acknowledge(&run.id, recorded.0, out)?;
@@ -49,10 +50,27 @@ pub(super) fn run(global: &Global, args: &ImportArgs, out: &mut Out) -> Result<(
     progress.clear();
     // The store is closed in any case: what was recorded before a bad line stays.
     let outcome = outcome.and(door.close());
-    if outcome.is_ok() || done.runs > 0 {
-        done.tell(outcome.is_ok(), out)?;
+    let told = if outcome.is_ok() || done.runs > 0 { done.tell(outcome.is_ok(), out) } else { Ok(()) };
+    // What was lost is an error also if nobody reads the closing line.
+    outcome?;
+    if !args.allow_empty {
+        done.check()?;
     }
-    outcome
+    told
+}
+
+fn chat_options(args: &ImportArgs) -> Result<ChatOptions> {
+    let expansion = match args.expand {
+        None | Some(ExpandArg::Turns) => Expansion::Turns,
+        Some(ExpandArg::Calls) => Expansion::Calls,
+    };
+    Ok(ChatOptions {
+        id: args.id.as_deref().map(str::parse).transpose()?,
+        model: args.model.clone(),
+        status_from: args.status_from.clone(),
+        expansion,
+        ..ChatOptions::default()
+    })
 }
 
 /// Says that a run is on disk, at once: a reader may rely on it whatever happens to this process afterwards. Gives
@@ -71,23 +89,66 @@ struct Done {
     runs: u64,
     frames: u64,
     raw_bytes: u64,
+    runs_without_frames: u64,
+    /// Messages that are in no frame, the runs that have them, and the first of these runs.
+    unframed_messages: u64,
+    unframed_runs: u64,
+    unframed_first: Option<String>,
 }
 
 impl Done {
-    fn add(&mut self, (frames, raw_bytes): (u64, u64)) {
+    fn add(&mut self, run: &ImportedRun, (frames, raw_bytes): (u64, u64)) {
         self.runs += 1;
         self.frames += frames;
         self.raw_bytes += raw_bytes;
+        self.runs_without_frames += u64::from(frames == 0);
+        if run.unframed_messages > 0 {
+            self.unframed_messages += run.unframed_messages;
+            self.unframed_runs += 1;
+            self.unframed_first.get_or_insert_with(|| run.id.clone());
+        }
     }
 
     fn tell(&self, whole: bool, out: &mut Out) -> Result<()> {
         if out.json {
-            let (runs, frames, raw_bytes) = (self.runs, self.frames, self.raw_bytes);
-            return out
-                .object(&json!({ "runs": runs, "frames": frames, "raw_bytes": raw_bytes, "whole": whole }));
+            return out.object(&json!({
+                "runs": self.runs,
+                "frames": self.frames,
+                "raw_bytes": self.raw_bytes,
+                "runs_without_frames": self.runs_without_frames,
+                "messages_in_no_frame": self.unframed_messages,
+                "whole": whole,
+            }));
         }
-        let so_far = if whole { "" } else { " before the error" };
-        let (runs, frames, raw) = (count(self.runs), count(self.frames), bytes(self.raw_bytes));
-        out.line(format_args!("imported {runs} runs, {frames} frames, {raw}{so_far}"))
+        let (runs, frames, raw) = (many(self.runs, "run"), many(self.frames, "frame"), bytes(self.raw_bytes));
+        let mut line = format!("imported {runs}, {frames}, {raw}");
+        if self.unframed_messages > 0 {
+            line += &format!("; {} in no frame", many(self.unframed_messages, "message"));
+        }
+        if self.runs_without_frames > 0 {
+            line += &format!("; {} without a frame", many(self.runs_without_frames, "run"));
+        }
+        out.line(format_args!("{line}{}", if whole { "" } else { " before the error" }))
+    }
+
+    /// An error if something of the input became nothing.
+    fn check(&self) -> Result<()> {
+        if let Some(first) = &self.unframed_first {
+            let (messages, runs) = (many(self.unframed_messages, "message"), many(self.unframed_runs, "run"));
+            let are = if self.unframed_messages == 1 { "is" } else { "are" };
+            return Err(Failure::new(
+                Code::Failed,
+                format!("{messages} of {runs} {are} in no frame, the first in run `{first}`"),
+                "the metadata of the run keeps them (`annals.trailing_messages`); --allow-empty ends with 0",
+            ));
+        }
+        if self.frames == 0 {
+            return Err(Failure::new(
+                Code::Failed,
+                format!("no frame was imported: the input holds {}", many(self.runs, "run")),
+                "check the file and --format; --allow-empty ends with 0",
+            ));
+        }
+        Ok(())
     }
 }

@@ -115,6 +115,9 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
     if !many {
         return Ok(());
     }
+    if replayed.frames == 0 {
+        return Err(no_frames(format!("run `{}` has no frame", run.id)));
+    }
     out.table(&[">SEQ", "COMPONENT", ">INPUT", ">OUTPUT", "DIGEST", "WHAT CAME OUT"], rows)?;
     let (frames, raw) = (count(replayed.frames), bytes(replayed.raw_bytes));
     if let Some(name) = redactor.map(|by| by.profile().name()).or(imported_by.as_deref()) {
@@ -125,6 +128,15 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
     }
     let fingerprint = run.fingerprint.as_deref().unwrap_or("none, since it is open");
     out.marked(true, "bit-exact", format_args!(": {frames} frames, {raw}, fingerprint {fingerprint}"))
+}
+
+/// Nothing was compared, so nothing is called exact.
+fn no_frames(message: String) -> Failure {
+    Failure::new(
+        Code::NoSuchThing,
+        format!("{message}: there is nothing to replay"),
+        "`annals runs` lists what there is; import or record the run again",
+    )
 }
 
 /// Whether a program was recorded as this run.
@@ -255,6 +267,7 @@ fn all(door: &Door, args: &ReplayArgs, redactor: Option<&Redactor>, out: &mut Ou
     let mut total = Replayed::default();
     let mut rows = Vec::new();
     let mut damage = None;
+    let mut empty = 0;
     if args.raw {
         profiles::note(redactor);
     }
@@ -265,6 +278,7 @@ fn all(door: &Door, args: &ReplayArgs, redactor: Option<&Redactor>, out: &mut Ou
                 let fingerprint = run.fingerprint.as_deref().filter(|_| redactor.is_none());
                 let fingerprint = short(fingerprint.unwrap_or_default());
                 rows.push(vec![run.id, count(replayed.frames), bytes(replayed.raw_bytes), fingerprint]);
+                empty += u64::from(replayed.frames == 0);
                 total.frames += replayed.frames;
                 total.raw_bytes += replayed.raw_bytes;
             }
@@ -280,16 +294,24 @@ fn all(door: &Door, args: &ReplayArgs, redactor: Option<&Redactor>, out: &mut Ou
         let runs = count(rows.len() as u64);
         out.table(&["RUN", ">FRAMES", ">BYTES", "FINGERPRINT"], rows)?;
         let (frames, raw) = (count(total.frames), bytes(total.raw_bytes));
-        if let Some(redactor) = redactor {
+        let empty =
+            if empty == 0 { String::new() } else { format!("; {} without a frame", many(empty, "run")) };
+        if total.frames == 0 {
+            // The error says it.
+        } else if let Some(redactor) = redactor {
             let name = redactor.profile().name();
             out.line(format_args!(
-                "redacted by profile {name}, not what was recorded: {runs} runs, {frames} frames, {raw}"
+                "redacted by profile {name}, not what was recorded: {runs} runs, {frames} frames, {raw}{empty}"
             ))?;
         } else if damage.is_none() {
-            out.marked(true, "bit-exact", format_args!(": {runs} runs, {frames} frames, {raw}"))?;
+            out.marked(true, "bit-exact", format_args!(": {runs} runs, {frames} frames, {raw}{empty}"))?;
         }
     }
-    damage.map_or(Ok(()), Err)
+    match damage {
+        Some(damage) => Err(damage),
+        None if total.frames == 0 => Err(no_frames("no run has a frame".to_owned())),
+        None => Ok(()),
+    }
 }
 
 /// What came back.

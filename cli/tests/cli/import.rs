@@ -46,8 +46,9 @@ fn requests_are_made_of_the_exact_text_of_the_messages() {
     let assistant =
         r#"{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"find","arguments":"{}"}}]}"#;
     let tool = r#"{"role":"tool","tool_call_id":"c","content":"-0"}"#;
-    let request =
-        format!(r#"{{"model":"m","messages":[{{"role":"user","content":"caf\u00e9"}},{assistant},{tool}]}}"#);
+    let request = format!(
+        r#"{{"model":"m","messages":[{{"role":"system","content":"caf\u00e9"}},{assistant},{tool}]}}"#
+    );
     assert_eq!(bench.run("show a@3 --input --raw").text(), request);
     assert_eq!(bench.run("show a@3 --output --raw").text(), r#"{"role":"assistant", "content":"done"}"#);
     let call = r#"{"id":"c","function":{"name":"find","arguments":"{}"}}"#;
@@ -66,7 +67,7 @@ fn a_bad_line_stops_with_its_number_and_leaves_the_runs_before_it() {
     let source = format!("{}\n{}\n{}\n", lines[0], &lines[1][..40], lines[1]);
     let file = bench.write("runs.jsonl", source);
     let done = bench.run(&format!("import --format chat {file}"));
-    assert_eq!(String::from_utf8_lossy(&done.stdout), "imported 1 runs, 3 frames, 550 B before the error\n");
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "imported 1 run, 3 frames, 554 B before the error\n");
     let error = done.failed(1);
     assert!(error.starts_with("line 2: run 2: expected"), "{error}");
     assert_eq!(listing(&bench), [("a".to_owned(), "ok".to_owned(), 3)]);
@@ -120,7 +121,7 @@ fn what_replay_prints_can_be_imported_again() {
     let args = ["import", "--format", "chat", "--id", "{task_id}-{trial}", carried.to_str().unwrap()];
     bench.run_args(args).ok();
     let exported = bench.run("replay --all --json").ok();
-    assert_eq!(exported.iter().filter(|byte| **byte == b'\n').count(), 330);
+    assert_eq!(exported.iter().filter(|byte| **byte == b'\n').count(), 408);
     bench.pipe("--namespace again import --format frames -", &exported).ok();
     assert!(
         bench.run("--namespace again replay --all --json").ok() == exported,

@@ -27,6 +27,7 @@ mod secrets;
 mod serve;
 mod sharing;
 mod tapes;
+mod transcripts;
 mod upkeep;
 mod upstream;
 
@@ -134,9 +135,9 @@ impl Done {
     }
 }
 
-/// Two runs as lines: one with a tool call, one that failed.
+/// Two runs as lines: one with a tool call, one that failed. No message is a user's, so both expansions are the same.
 const LINES: &str = concat!(
-    r#"{"id":"a","reward":1,"model":"m","messages":[{"role":"user","content":"caf\u00e9"},"#,
+    r#"{"id":"a","reward":1,"model":"m","messages":[{"role":"system","content":"caf\u00e9"},"#,
     r#"{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"find","arguments":"{}"}}]},"#,
     r#"{"role":"tool","tool_call_id":"c","content":"-0"},{"role":"assistant", "content":"done"}]}"#,
     "\n",

@@ -1,32 +1,35 @@
-//! Chat transcripts: runs of messages in the OpenAI shape, expanded into the frames that an agent would record.
+//! Chats and transcripts: runs of messages in the OpenAI shape, expanded into the frames that an agent would record.
 //!
 //! A run is an object with its messages under `messages`, `traj` or `history` (the first of these that it has).
-//! Each assistant message becomes an LLM frame: its request is `{"model":M,"messages":[m1,m2,…]}` with every
-//! message before it, its output the message. Each tool message becomes a tool frame: its input is the tool call
-//! that it answers, the one of its `tool_call_id` in the nearest assistant message before it that has one, its
-//! output the message. An LLM frame's parent is the frame before it; a tool frame's parent is the LLM frame that
-//! made the call.
+//! Each user message becomes a user frame. Each assistant message becomes an LLM frame: its request is
+//! `{"model":M,"messages":[m1,m2,…]}` with every message before it, its output the message. Each tool message becomes
+//! a tool frame: its input is the tool call that it answers, the one of its `tool_call_id` in the nearest assistant
+//! message before it that has one, its output the message. The parent of a user or LLM frame is the frame before it;
+//! a tool frame's parent is the LLM frame that made the call. In a transcript of agents every message becomes a frame;
+//! `expand` says which runs are transcripts.
 //!
-//! Messages after the last assistant message that are no tool messages stand in no frame; they are kept in the
-//! run's metadata under `annals.trailing_messages`, after the run's own other keys.
+//! Messages that are in no frame (system messages that no model call follows) are counted in
+//! [`ImportedRun::unframed_messages`] and kept in the run's metadata under `annals.trailing_messages`, after the run's
+//! own other keys.
 //!
-//! Left out on purpose: other shapes of messages (Anthropic, the older `function` role), which go into requests
-//! as they are and make no frames.
+//! Left out on purpose: frames of their own for messages of other shapes (Anthropic's tool results, the older
+//! `function` role). They stand in the requests after them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io::BufRead;
 
 use super::error::{ImportError, Place};
-use super::run::{Body, Chat, ChatStep, ImportedRun, status_named};
+use super::expand::{Expanded, Expansion, expand};
+use super::run::{Body, Chat, ImportedRun, status_named};
 use super::source::{Object, Objects, RUN_BYTES_MAX};
-use super::span::{self, Member, Span};
+use super::span::{self, Member};
 use super::template::IdTemplate;
 use crate::trace::Status;
 
 /// Where a run may have its messages, in order of preference.
 const MESSAGES_KEYS: [&str; 3] = ["messages", "traj", "history"];
 
-/// The metadata key of messages that stand in no frame.
+/// The metadata key of messages that are in no frame.
 const TRAILING_KEY: &str = "annals.trailing_messages";
 
 /// How transcripts are read.
@@ -39,13 +42,16 @@ pub struct ChatOptions {
     /// A top-level key that says how the run ended: true, a number of 1 or more, or a status name as it says;
     /// false or a smaller number is failed.
     pub status_from: Option<String>,
+    /// Which messages become frames.
+    pub expansion: Expansion,
     /// Bytes that the text of one run may have, at most 4 GiB.
     pub run_bytes_max: u64,
 }
 
 impl Default for ChatOptions {
     fn default() -> Self {
-        Self { id: None, model: None, status_from: None, run_bytes_max: RUN_BYTES_MAX }
+        let expansion = Expansion::default();
+        Self { id: None, model: None, status_from: None, expansion, run_bytes_max: RUN_BYTES_MAX }
     }
 }
 
@@ -122,8 +128,11 @@ fn run_of(object: Object, options: &ChatOptions) -> Result<ImportedRun, ImportEr
     let id = id_of(&members, options, place)?;
     let status = status_of(&members, options, place)?;
     let severity = named(&members, "severity", |name| name.parse().ok()).unwrap_or_default();
-    let (messages, steps) = steps_of(&text, &elements).map_err(shape)?;
-    let metadata = metadata_of(&members, messages_key, trailing(&elements, &steps));
+    let Expanded { messages, steps, unframed } =
+        expand(&text, &elements, options.expansion).map_err(shape)?;
+    let unframed_messages = unframed.len() as u64;
+    let metadata =
+        metadata_of(&members, messages_key, unframed.iter().filter_map(|index| elements.get(*index)));
     let llm_metadata =
         model.as_ref().map_or(Vec::new(), |(json, _)| format!("{{\"model\":{json}}}").into_bytes());
     let (model_json, model) = match model {
@@ -131,7 +140,16 @@ fn run_of(object: Object, options: &ChatOptions) -> Result<ImportedRun, ImportEr
         None => ("\"unknown\"".to_owned(), None),
     };
     let chat = Chat { model: model_json, llm_metadata, messages, steps, text };
-    Ok(ImportedRun { id, status, severity, model, metadata, place, body: Body::Chat(chat) })
+    Ok(ImportedRun {
+        id,
+        status,
+        severity,
+        model,
+        metadata,
+        unframed_messages,
+        place,
+        body: Body::Chat(chat),
+    })
 }
 
 /// The model as JSON text and as a string.
@@ -199,107 +217,20 @@ fn named<T>(members: &[Member<'_>], key: &str, parse: impl Fn(&str) -> Option<T>
     parse(&span::string(span::last(members, key)?)?)
 }
 
-/// Where the messages lie, and which of them become frames.
-fn steps_of(text: &str, elements: &[&str]) -> Result<(Vec<Span>, Vec<ChatStep>), String> {
-    let span_in = |part: &str| Span::of(part, text).ok_or_else(|| "a message outside its run".to_owned());
-    let mut messages = Vec::with_capacity(elements.len());
-    let mut steps: Vec<ChatStep> = Vec::new();
-    let mut calls: HashMap<String, Call> = HashMap::new();
-    for (index, element) in elements.iter().enumerate() {
-        let number = index + 1;
-        messages.push(span_in(element)?);
-        let message = u32::try_from(index).map_err(|_| "too many messages".to_owned())?;
-        let members = span::members(element).ok_or_else(|| format!("message {number} is not an object"))?;
-        let role = span::last(&members, "role").and_then(span::string);
-        let role = role.ok_or_else(|| format!("message {number} has no `role`"))?;
-        match role.as_str() {
-            "assistant" => {
-                steps.push(ChatStep::Llm { message });
-                let frame = u32::try_from(steps.len()).map_err(|_| "too many frames".to_owned())?;
-                note_calls(&members, frame, number, &span_in, &mut calls)?;
-            }
-            "tool" => {
-                let call = span::last(&members, "tool_call_id").and_then(|id| calls.get(&call_key(id)));
-                let name = span::last(&members, "name").filter(|name| name.starts_with('"'));
-                let name = name.map(&span_in).transpose()?.or(call.and_then(|call| call.name));
-                let (parent, call) = (call.map(|call| call.frame), call.map(|call| call.span));
-                steps.push(ChatStep::Tool { message, call, parent, name });
-            }
-            _ => {}
-        }
-    }
-    Ok((messages, steps))
-}
-
-/// A tool call that a later message may answer.
-struct Call {
-    span: Span,
-    name: Option<Span>,
-    /// The LLM frame that made it.
-    frame: u32,
-}
-
-/// Notes an assistant message's tool calls. A later message's call takes the place of an earlier one of the same
-/// id; within one message the first stands.
-fn note_calls(
+/// Every other key with its exact value, in source order, and the messages that are in no frame.
+fn metadata_of<'a>(
     members: &[Member<'_>],
-    frame: u32,
-    number: usize,
-    span_in: &impl Fn(&str) -> Result<Span, String>,
-    calls: &mut HashMap<String, Call>,
-) -> Result<(), String> {
-    let Some(list) = span::last(members, "tool_calls").filter(|list| *list != "null") else { return Ok(()) };
-    let list =
-        span::elements(list).ok_or_else(|| format!("`tool_calls` of message {number} is not an array"))?;
-    for call in list {
-        let members =
-            span::members(call).ok_or_else(|| format!("a tool call of message {number} is not an object"))?;
-        let Some(id) = span::last(&members, "id") else { continue };
-        let function = span::last(&members, "function").and_then(span::members).unwrap_or_default();
-        let name =
-            span::last(&function, "name").filter(|name| name.starts_with('"')).map(span_in).transpose()?;
-        let key = call_key(id);
-        if calls.get(&key).is_none_or(|earlier| earlier.frame != frame) {
-            calls.insert(key, Call { span: span_in(call)?, name, frame });
-        }
-    }
-    Ok(())
-}
-
-/// What two ids are compared by: the string, however it is escaped; else the text, marked so that the number 1
-/// is not the string "1".
-fn call_key(json: &str) -> String {
-    span::string(json).map_or_else(|| format!("={json}"), |id| format!("\"{id}"))
-}
-
-/// The messages that stand in no frame: those after the last assistant message that are no tool messages.
-fn trailing<'a>(elements: &[&'a str], steps: &[ChatStep]) -> Vec<&'a str> {
-    let last_llm = steps.iter().rev().find_map(|step| match step {
-        ChatStep::Llm { message } => Some(*message as usize + 1),
-        ChatStep::Tool { .. } => None,
-    });
-    let from = last_llm.unwrap_or(0);
-    let answers: HashSet<usize> = steps
-        .iter()
-        .rev()
-        .map_while(|step| match step {
-            ChatStep::Tool { message, .. } => Some(*message as usize),
-            ChatStep::Llm { .. } => None,
-        })
-        .collect();
-    let indexed = elements.iter().enumerate().skip(from);
-    indexed.filter(|(index, _)| !answers.contains(index)).map(|(_, element)| *element).collect()
-}
-
-/// Every other key with its exact value, in source order, and the trailing messages.
-fn metadata_of(members: &[Member<'_>], messages_key: &str, trailing: Vec<&str>) -> Vec<u8> {
+    messages_key: &str,
+    unframed: impl Iterator<Item = &'a &'a str>,
+) -> Vec<u8> {
     let mut parts: Vec<String> = members
         .iter()
         .filter(|member| !member.is(messages_key))
         .map(|member| format!("{}:{}", member.key, member.value))
         .collect();
-    if !trailing.is_empty() {
-        parts.push(format!("\"{TRAILING_KEY}\":[{}]", trailing.join(",")));
+    let unframed: Vec<&str> = unframed.copied().collect();
+    if !unframed.is_empty() {
+        parts.push(format!("\"{TRAILING_KEY}\":[{}]", unframed.join(",")));
     }
     if parts.is_empty() { Vec::new() } else { format!("{{{}}}", parts.join(",")).into_bytes() }
 }

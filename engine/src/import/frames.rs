@@ -139,6 +139,7 @@ impl OpenRun {
             severity: Severity::Normal,
             model,
             metadata: Vec::new(),
+            unframed_messages: 0,
             place,
             body: Body::Frames(Vec::new()),
         };

@@ -6,13 +6,14 @@
 //!
 //! Layout: `scan` (is this byte JSON so far), `source` (one object after another from a stream), `span` (the
 //! members of an object as text), `template` (run names), `run` (what comes out), `chat` and `frames` (the two
-//! formats), `base64`, `error`.
+//! formats), `expand` (which messages become frames), `base64`, `error`.
 //!
 //! Left out on purpose: decompression and files (the caller hands in a reader), and writing to a store.
 
 pub mod base64;
 mod chat;
 mod error;
+mod expand;
 mod frames;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -24,11 +25,14 @@ mod template;
 
 pub use chat::{ChatOptions, ChatRuns};
 pub use error::{ImportError, Place};
+pub use expand::Expansion;
 pub use frames::{FrameOptions, FrameRuns};
 pub use run::ImportedRun;
 pub use scan::DEPTH_MAX;
 pub use source::RUN_BYTES_MAX;
 pub use template::{IdTemplate, TemplateError};
 
+#[cfg(test)]
+mod expand_tests;
 #[cfg(test)]
 mod tests;

@@ -17,6 +17,8 @@ pub struct ImportedRun {
     pub model: Option<String>,
     /// A JSON object of what the source says about the run besides its messages or frames; empty if nothing.
     pub metadata: Vec<u8>,
+    /// How many of its messages are in no frame; the metadata has them.
+    pub unframed_messages: u64,
     /// Where it stands in the source.
     pub place: Place,
     pub(super) body: Body,
@@ -43,10 +45,26 @@ pub(super) struct Chat {
 /// A message that becomes a frame.
 #[derive(Debug, Clone)]
 pub(super) enum ChatStep {
+    /// The user message of that index.
+    User { message: u32 },
     /// The assistant message of that index.
     Llm { message: u32 },
     /// The tool message of that index, the call that it answers, and the frame that held the call.
     Tool { message: u32, call: Option<Span>, parent: Option<u32>, name: Option<Span> },
+    /// The message of that index in a transcript of agents, and the agent's name as JSON text.
+    Agent { message: u32, name: Span },
+}
+
+impl ChatStep {
+    /// The index of its message.
+    pub(super) fn message(&self) -> u32 {
+        match *self {
+            Self::User { message }
+            | Self::Llm { message }
+            | Self::Tool { message, .. }
+            | Self::Agent { message, .. } => message,
+        }
+    }
 }
 
 impl ImportedRun {
@@ -70,20 +88,27 @@ impl ImportedRun {
 
 impl Chat {
     fn frame(&self, index: usize) -> Option<Frame> {
-        let text_of = |message: u32| Some(self.messages.get(message as usize)?.get(&self.text));
-        Some(match *self.steps.get(index)? {
+        let step = self.steps.get(index)?;
+        let text = self.messages.get(step.message() as usize)?.get(&self.text);
+        let before = u32::try_from(index).ok().filter(|number| *number > 0);
+        let (mut frame, parent) = match *step {
+            ChatStep::User { .. } => (Frame::new(Component::User, "", text), before),
             ChatStep::Llm { message } => {
-                let mut frame = Frame::new(Component::Llm, self.request(message), text_of(message)?);
-                frame.parent = u32::try_from(index).ok().filter(|number| *number > 0);
-                frame.metadata(self.llm_metadata.clone())
+                let frame = Frame::new(Component::Llm, self.request(message), text);
+                (frame.metadata(self.llm_metadata.clone()), before)
             }
-            ChatStep::Tool { message, call, parent, name } => {
+            ChatStep::Tool { call, parent, name, .. } => {
                 let input = call.map_or("", |call| call.get(&self.text));
-                let mut frame = Frame::new(Component::Tool, input, text_of(message)?);
-                frame.parent = parent;
-                frame.metadata(tool_metadata(name.map(|name| name.get(&self.text)), call.is_some()))
+                let metadata = tool_metadata(name.map(|name| name.get(&self.text)), call.is_some());
+                (Frame::new(Component::Tool, input, text).metadata(metadata), parent)
             }
-        })
+            ChatStep::Agent { name, .. } => {
+                let metadata = format!("{{\"agent\":{{\"name\":{}}}}}", name.get(&self.text));
+                (Frame::new(Component::Other("agent".to_owned()), "", text).metadata(metadata), before)
+            }
+        };
+        frame.parent = parent;
+        Some(frame)
     }
 
     /// The request whose answer is the message of that index: every message before it.

@@ -6,7 +6,7 @@ use super::*;
 use crate::Content;
 use crate::trace::{Component, Frame, Severity, Status};
 
-const TWO_RUNS: &str = r#"[
+pub(super) const TWO_RUNS: &str = r#"[
   {
     "task_id": 7, "trial": 0, "reward": 1.0,
     "traj": [
@@ -28,7 +28,7 @@ const TWO_RUNS: &str = r#"[
 ]
 "#;
 
-fn chat(source: &str, options: ChatOptions) -> Vec<Result<ImportedRun, ImportError>> {
+pub(super) fn chat(source: &str, options: ChatOptions) -> Vec<Result<ImportedRun, ImportError>> {
     ChatRuns::new(source.as_bytes(), options).collect()
 }
 
@@ -36,11 +36,11 @@ fn named(template: &str) -> ChatOptions {
     ChatOptions { id: Some(template.parse().unwrap()), ..ChatOptions::default() }
 }
 
-fn one(source: &str) -> ImportedRun {
+pub(super) fn one(source: &str) -> ImportedRun {
     chat(source, ChatOptions::default()).remove(0).unwrap()
 }
 
-fn error(source: &str) -> String {
+pub(super) fn error(source: &str) -> String {
     chat(source, ChatOptions::default()).pop().unwrap().unwrap_err().to_string()
 }
 
@@ -59,7 +59,7 @@ fn bytes(body: &Content) -> &[u8] {
     }
 }
 
-fn body(content: &Content) -> &str {
+pub(super) fn body(content: &Content) -> &str {
     text(bytes(content))
 }
 
@@ -68,54 +68,8 @@ fn facts(frame: &Frame) -> String {
     format!("{frame:?}")
 }
 
-fn text(bytes: &[u8]) -> &str {
+pub(super) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
-}
-
-#[test]
-fn a_transcript_becomes_the_frames_that_an_agent_would_have_recorded() {
-    let mut runs = chat(TWO_RUNS, named("{task_id}-{trial}"));
-    assert_eq!(runs.len(), 2);
-    let second = runs.pop().unwrap().unwrap();
-    let first = runs.pop().unwrap().unwrap();
-    assert_eq!((first.id.as_str(), second.id.as_str()), ("7-0", "b-1"));
-    assert_eq!((first.place.line, first.place.item, second.place.line), (2, 1, 19));
-    assert_eq!((first.status, first.severity, first.model.as_deref()), (Status::Ok, Severity::Normal, None));
-    let frames: Vec<Frame> = first.frames().collect();
-    assert_eq!(frames.len(), first.frame_count());
-    let messages = [
-        r#"{"role": "system", "content": "be brief"}"#,
-        r#"{"role": "user", "content": "caf\u00e9 \ud83d\ude00 \ud800"}"#,
-        "{\n        \"role\": \"assistant\", \"content\": null,\n        \"tool_calls\": [\n          {\"id\": \"call_1\", \"type\": \"function\", \"function\": {\"name\": \"find\", \"arguments\": \"{ \\\"q\\\": 1 }\"}}\n        ]\n      }",
-        r#"{"role": "tool", "tool_call_id": "call_1", "name": "find", "content": "-0 1e400", "x": -0, "y": 1e400, "x": 2}"#,
-        r#"{"content": "done", "role": "assistant"}"#,
-    ];
-    let request =
-        |count: usize| format!(r#"{{"model":"unknown","messages":[{}]}}"#, messages[..count].join(","));
-    let call =
-        r#"{"id": "call_1", "type": "function", "function": {"name": "find", "arguments": "{ \"q\": 1 }"}}"#;
-    let expected = [
-        (Component::Llm, None, request(2), messages[2], ""),
-        (Component::Tool, Some(1), call.to_owned(), messages[3], r#"{"tool":{"name":"find"}}"#),
-        (Component::Llm, Some(2), request(4), messages[4], ""),
-    ];
-    assert_eq!(frames.len(), expected.len());
-    for (frame, (component, parent, input, output, metadata)) in frames.iter().zip(expected) {
-        assert_eq!((&frame.component, frame.parent), (&component, parent));
-        assert_eq!((body(&frame.input), body(&frame.output)), (input.as_str(), output));
-        assert_eq!(text(&frame.metadata), metadata);
-    }
-    assert_eq!(
-        text(&first.metadata),
-        concat!(
-            r#"{"task_id":7,"trial":0,"reward":1.0,"info":{"a":  1},"#,
-            r#""annals.trailing_messages":[{"role": "user", "content": "STOP"}]}"#
-        )
-    );
-    assert_eq!(
-        (second.frame_count(), text(&second.metadata)),
-        (0, r#"{"task_id":"b","trial":1,"reward":0.0}"#)
-    );
 }
 
 #[test]
@@ -175,46 +129,6 @@ fn the_model_comes_from_the_run_then_from_the_options() {
         ("o\"1".to_owned(), r#"{"model":"o\"1","messages":[]}"#.to_owned(), r#"{"model":"o\"1"}"#.to_owned())
     );
     assert_eq!(error(r#"{"model":4,"messages":[]}"#), "line 1: run 1: `model` is not a string");
-}
-
-#[test]
-fn a_tool_message_finds_its_call_in_the_nearest_assistant_message_that_has_it() {
-    let call = |id: &str, name: &str| format!(r#"{{"id":{id},"function":{{"name":"{name}"}}}}"#);
-    let assistant =
-        |calls: &[String]| format!(r#"{{"role":"assistant","tool_calls":[{}]}}"#, calls.join(","));
-    let tool = |id: &str| format!(r#"{{"role":"tool","tool_call_id":{id}}}"#);
-    let messages = [
-        tool("\"early\""),
-        assistant(&[call("\"x\"", "first"), call("\"y\"", "why"), call("\"x\"", "again")]),
-        tool("\"y\""),
-        tool("\"\\u0078\""),
-        assistant(&[call("\"x\"", "second"), call("1", "number")]),
-        tool("\"x\""),
-        tool("\"y\""),
-        tool("\"1\""),
-        tool("1"),
-        r#"{"role":"tool"}"#.to_owned(),
-    ];
-    let run = one(&format!(r#"{{"messages":[{}]}}"#, messages.join(",")));
-    let tools: Vec<_> = run.frames().filter(|frame| frame.component == Component::Tool).collect();
-    let seen: Vec<_> =
-        tools.iter().map(|frame| (frame.parent, body(&frame.input), text(&frame.metadata))).collect();
-    let (x, y, again, number) =
-        (call("\"x\"", "first"), call("\"y\"", "why"), call("\"x\"", "second"), call("1", "number"));
-    let unmatched = r#"{"tool_call":"unmatched"}"#;
-    assert_eq!(
-        seen,
-        [
-            (None, "", unmatched),
-            (Some(2), y.as_str(), r#"{"tool":{"name":"why"}}"#),
-            (Some(2), x.as_str(), r#"{"tool":{"name":"first"}}"#),
-            (Some(5), again.as_str(), r#"{"tool":{"name":"second"}}"#),
-            (Some(2), y.as_str(), r#"{"tool":{"name":"why"}}"#),
-            (None, "", unmatched),
-            (Some(5), number.as_str(), r#"{"tool":{"name":"number"}}"#),
-            (None, "", unmatched),
-        ]
-    );
 }
 
 #[test]
@@ -548,10 +462,10 @@ fn a_source_is_read_no_further_than_the_run_that_is_handed_out() {
 }
 
 /// Small and good enough to choose places and bytes: Marsaglia's xorshift.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Expands recorded chats into LLM and tool frames, independently of the importer.
+"""Expands recorded chats into user, LLM and tool frames, independently of the importer.
 
 The importer's tests compare what a store gives back with the SHA-256 sums printed here. So this script shares no
 code with the importer: it is in another language, uses the standard library only, and finds each message's
@@ -9,6 +9,9 @@ Input: a JSON array of runs, or JSON Lines, UTF-8, plain or .xz. A run has its m
 `messages`, `traj` or `history`. Its id is `{task_id}-{trial}`.
 
 Frames of a run, in message order, seq from 1:
+  user message -> component `user`; with `--expand calls` no frame
+      input   empty
+      output  the message's exact source text
   assistant message -> component `llm`
       input   {"model":M,"messages":[m1,m2,...]}   every message before it, exact source texts, joined by `,`;
               M is the run's `model` as a JSON string, else "unknown"; no spaces outside the messages
@@ -139,8 +142,8 @@ def run_id(buf, fields):
     return f"{leaf(buf, fields, 'task_id')}-{leaf(buf, fields, 'trial')}"
 
 
-def frames(buf, start):
-    """Yields (component, input, output) for the run at `start`, and its id first."""
+def frames(buf, start, turns):
+    """Yields (component, input, output) for the run at `start`, and its id first; user frames with `turns` only."""
     fields = members(buf, start)
     yield run_id(buf, fields)
     model = leaf(buf, fields, "model")
@@ -154,7 +157,9 @@ def frames(buf, start):
         text = buf[begin:end]
         message = members(buf, begin)
         role = leaf(buf, message, "role")
-        if role == "assistant":
+        if role == "user" and turns:
+            yield "user", b"", text
+        elif role == "assistant":
             yield "llm", head + b',"messages":[' + b",".join(before) + b"]}", text
             if leaf(buf, message, "tool_calls") is not None:
                 for call in elements(buf, message["tool_calls"][0]):
@@ -176,13 +181,14 @@ def main():
     args = argparse.ArgumentParser(description="Sums of the frames of recorded chats")
     args.add_argument("file")
     args.add_argument("--runs", action="store_true", help="one sum a run instead of a line a frame")
+    args.add_argument("--expand", choices=("turns", "calls"), default="turns", help="as of `annals import`")
     args = args.parse_args()
     buf = read(args.file)
-    count = {"llm": 0, "tool": 0}
-    size = dict.fromkeys(("llm_in", "llm_out", "tool_in", "tool_out", "largest"), 0)
+    count = {"user": 0, "llm": 0, "tool": 0}
+    size = dict.fromkeys(("user_in", "user_out", "llm_in", "llm_out", "tool_in", "tool_out", "largest"), 0)
     total_runs = 0
     for start, _ in runs(buf):
-        parts = frames(buf, start)
+        parts = frames(buf, start, args.expand == "turns")
         run = next(parts)
         total_runs += 1
         lines = []
@@ -200,6 +206,7 @@ def main():
         sys.stdout.write(text)
     print(
         f"runs {total_runs}\n"
+        f"user frames {count['user']}: output bytes {size['user_out']}\n"
         f"llm frames {count['llm']}: request bytes {size['llm_in']} (largest {size['largest']}), "
         f"output bytes {size['llm_out']}\n"
         f"tool frames {count['tool']}: input bytes {size['tool_in']}, output bytes {size['tool_out']}\n"

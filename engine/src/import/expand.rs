@@ -1,0 +1,195 @@
+//! Which messages of a run become frames, and of what.
+//!
+//! A chat with one model: each user message becomes a user frame (with [`Expansion::Turns`]), each assistant message an
+//! LLM frame, each tool message a tool frame. Other messages stand in the requests of the LLM frames after them.
+//!
+//! A transcript of agents: message i becomes frame i + 1, whatever its shape, with the agent's name. A run is a
+//! transcript if a message has a role that no chat has, or if an assistant message has a `name` and so has a user
+//! message, where there is one. A `name` on tool or system messages alone is ordinary in a chat.
+//!
+//! Invariant: every message is in a frame, or its index is in `Expanded::unframed`.
+
+use std::collections::HashMap;
+
+use super::run::ChatStep;
+use super::span::{self, Member, Span};
+
+/// The roles that the messages of a chat can have.
+const CHAT_ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+
+/// Which messages become frames of their own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Expansion {
+    /// Messages of users, of the model and of tools; every message of a transcript of agents.
+    #[default]
+    Turns,
+    /// Messages of the model and of tools only, also in a transcript of agents.
+    Calls,
+}
+
+/// What the messages of a run become.
+#[derive(Debug)]
+pub(super) struct Expanded {
+    pub(super) messages: Vec<Span>,
+    pub(super) steps: Vec<ChatStep>,
+    /// Indexes of the messages whose bytes are in no frame, in order.
+    pub(super) unframed: Vec<usize>,
+}
+
+/// Expands the messages of a run, whose texts lie in `text`. An error is a clause that names the message.
+pub(super) fn expand(text: &str, elements: &[&str], expansion: Expansion) -> Result<Expanded, String> {
+    let mut reading = Reading::new(text, elements.len(), expansion);
+    for (index, element) in elements.iter().enumerate() {
+        reading.message(index, element)?;
+    }
+    reading.finish()
+}
+
+/// The messages read so far. Whether they are a transcript is known at the end only: both readings are kept until then.
+struct Reading<'a> {
+    text: &'a str,
+    expansion: Expansion,
+    messages: Vec<Span>,
+    /// The `name` of each message, else its role, as JSON text.
+    agents: Vec<Span>,
+    steps: Vec<ChatStep>,
+    calls: HashMap<String, Call>,
+    /// How many messages the requests so far and their answers cover.
+    covered: usize,
+    signs: Signs,
+    /// What is wrong with the tool calls; in a transcript they are not read.
+    wrong_calls: Option<String>,
+}
+
+/// What tells a transcript of agents from a chat with one model.
+#[derive(Default)]
+struct Signs {
+    other_role: bool,
+    user: bool,
+    named_user: bool,
+    named_assistant: bool,
+}
+
+/// A tool call that a later message may answer.
+struct Call {
+    span: Span,
+    name: Option<Span>,
+    /// The LLM frame that made it.
+    frame: u32,
+}
+
+impl Signs {
+    fn note(&mut self, role: &str, named: bool) {
+        self.other_role |= !CHAT_ROLES.contains(&role);
+        self.user |= role == "user";
+        self.named_user |= named && role == "user";
+        self.named_assistant |= named && role == "assistant";
+    }
+
+    fn is_transcript(&self) -> bool {
+        self.other_role || self.named_assistant && (self.named_user || !self.user)
+    }
+}
+
+impl<'a> Reading<'a> {
+    fn new(text: &'a str, messages: usize, expansion: Expansion) -> Self {
+        Self {
+            text,
+            expansion,
+            messages: Vec::with_capacity(messages),
+            agents: Vec::with_capacity(messages),
+            steps: Vec::new(),
+            calls: HashMap::new(),
+            covered: 0,
+            signs: Signs::default(),
+            wrong_calls: None,
+        }
+    }
+
+    fn message(&mut self, index: usize, element: &str) -> Result<(), String> {
+        let number = index + 1;
+        let message = u32::try_from(index).map_err(|_| "too many messages".to_owned())?;
+        self.messages.push(self.span(element)?);
+        let members = span::members(element).ok_or_else(|| format!("message {number} is not an object"))?;
+        let role_json = span::last(&members, "role");
+        let role =
+            role_json.and_then(span::string).ok_or_else(|| format!("message {number} has no `role`"))?;
+        let name = span::last(&members, "name").filter(|name| name.starts_with('"') && name.len() > 2);
+        self.signs.note(&role, name.is_some());
+        self.agents.push(self.span(name.or(role_json).unwrap_or_default())?);
+        match role.as_str() {
+            "user" if self.expansion == Expansion::Turns => self.steps.push(ChatStep::User { message }),
+            "assistant" => {
+                self.steps.push(ChatStep::Llm { message });
+                self.covered = number;
+                if self.wrong_calls.is_none() {
+                    self.wrong_calls = self.note_calls(&members, number).err();
+                }
+            }
+            "tool" => {
+                let call = span::last(&members, "tool_call_id").and_then(|id| self.calls.get(&call_key(id)));
+                let name = span::last(&members, "name").filter(|name| name.starts_with('"'));
+                let name = name.map(|name| self.span(name)).transpose()?;
+                let name = name.or(call.and_then(|call| call.name));
+                let (parent, call) = (call.map(|call| call.frame), call.map(|call| call.span));
+                self.steps.push(ChatStep::Tool { message, call, parent, name });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Notes an assistant message's tool calls. A later message's call takes the place of an earlier one of the same
+    /// id; within one message the first stands.
+    fn note_calls(&mut self, members: &[Member<'_>], number: usize) -> Result<(), String> {
+        let frame = u32::try_from(self.steps.len()).map_err(|_| "too many frames".to_owned())?;
+        let Some(list) = span::last(members, "tool_calls").filter(|list| *list != "null") else {
+            return Ok(());
+        };
+        let list = span::elements(list)
+            .ok_or_else(|| format!("`tool_calls` of message {number} is not an array"))?;
+        for call in list {
+            let members = span::members(call)
+                .ok_or_else(|| format!("a tool call of message {number} is not an object"))?;
+            let Some(id) = span::last(&members, "id") else { continue };
+            let function = span::last(&members, "function").and_then(span::members).unwrap_or_default();
+            let name = span::last(&function, "name").filter(|name| name.starts_with('"'));
+            let name = name.map(|name| self.span(name)).transpose()?;
+            let key = call_key(id);
+            if self.calls.get(&key).is_none_or(|earlier| earlier.frame != frame) {
+                let span = self.span(call)?;
+                self.calls.insert(key, Call { span, name, frame });
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Expanded, String> {
+        if self.expansion == Expansion::Turns && self.signs.is_transcript() {
+            let agents = (0..).zip(self.agents);
+            let steps = agents.map(|(message, name)| ChatStep::Agent { message, name }).collect();
+            return Ok(Expanded { messages: self.messages, steps, unframed: Vec::new() });
+        }
+        if let Some(wrong) = self.wrong_calls {
+            return Err(wrong);
+        }
+        let mut framed: Vec<bool> = (0..self.messages.len()).map(|index| index < self.covered).collect();
+        for step in &self.steps {
+            if let Some(framed) = framed.get_mut(step.message() as usize) {
+                *framed = true;
+            }
+        }
+        let unframed = (0..).zip(framed).filter(|(_, framed)| !framed).map(|(index, _)| index).collect();
+        Ok(Expanded { messages: self.messages, steps: self.steps, unframed })
+    }
+
+    fn span(&self, part: &str) -> Result<Span, String> {
+        Span::of(part, self.text).ok_or_else(|| "a message outside its run".to_owned())
+    }
+}
+
+/// What two ids are compared by: the string, however it is escaped; else the text, marked so that the number 1
+/// is not the string "1".
+fn call_key(json: &str) -> String {
+    span::string(json).map_or_else(|| format!("={json}"), |id| format!("\"{id}"))
+}
