@@ -42,7 +42,7 @@ static POLICY: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static DIRECTORY: Text<DIRECTORY_BYTES_MAX> = Text(UnsafeCell::new([0; DIRECTORY_BYTES_MAX]));
 /// The file name of this process's program.
 static PROGRAM: Text<PROGRAM_BYTES_MAX> = Text(UnsafeCell::new([0; PROGRAM_BYTES_MAX]));
-static RESOLVED: [Resolved; RESOLVED_MAX] = [const { Resolved::EMPTY }; RESOLVED_MAX];
+static RESOLVED: [Resolved; RESOLVED_MAX] = [const { Resolved::empty() }; RESOLVED_MAX];
 
 /// A text that ends with a zero; written by the constructor, before a second thread starts.
 struct Text<const N: usize>(UnsafeCell<[u8; N]>);
@@ -64,7 +64,9 @@ struct Resolved {
 }
 
 impl Resolved {
-    const EMPTY: Self = Self { words: [const { AtomicU32::new(0) }; 4], is_set: AtomicU32::new(0) };
+    const fn empty() -> Self {
+        Self { words: [const { AtomicU32::new(0) }; 4], is_set: AtomicU32::new(0) }
+    }
 }
 
 #[derive(Clone, Copy)]

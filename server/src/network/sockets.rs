@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Time between two samples: the least, and the most, where a sample takes long.
 const EVERY: std::ops::RangeInclusive<Duration> = Duration::from_millis(40)..=Duration::from_millis(120);
@@ -54,7 +56,6 @@ impl Sampler {
                 std::thread::park_timeout((began.elapsed() * SHARE).clamp(*EVERY.start(), *EVERY.end()));
             }
         };
-        #[expect(clippy::disallowed_methods, reason = "it looks at other processes, not at a store")]
         let thread = std::thread::Builder::new().name("annals-sockets".to_owned()).spawn(work).ok()?;
         Some(Self { stop, found, thread: Some(thread) })
     }
@@ -149,7 +150,6 @@ impl SocketTable {
             #[expect(clippy::disallowed_methods, reason = "the kernel's list of a process's files")]
             let Ok(files) = std::fs::read_dir(format!("/proc/{process}/fd")) else { continue };
             for file in files.flatten() {
-                #[expect(clippy::disallowed_methods, reason = "the kernel's list of a process's files")]
                 let Ok(target) = std::fs::read_link(file.path()) else { continue };
                 let inode = target.to_str().and_then(|text| text.strip_prefix("socket:[")?.strip_suffix(']'));
                 let inode = inode.and_then(|inode| inode.parse::<u64>().ok());
@@ -183,7 +183,6 @@ impl SocketTable {
 }
 
 fn read(path: &str) -> Option<String> {
-    #[expect(clippy::disallowed_methods, reason = "a table of the kernel, not a file of a store")]
     std::fs::read_to_string(path).ok()
 }
 

@@ -64,7 +64,7 @@ enum ConfinementFailure {
     /// The program itself cannot be started.
     Program(std::io::Error),
     /// It runs without one.
-    Started(Child),
+    Started(Box<Child>),
 }
 
 impl NetworkWatch {
@@ -122,7 +122,7 @@ impl NetworkWatch {
                 proxy.also_at(entered.listener);
                 return Ok(child);
             }
-            Err(ConfinementFailure::Started(child)) => child,
+            Err(ConfinementFailure::Started(child)) => *child,
             Err(ConfinementFailure::Program(error)) => return Err(error),
             Err(ConfinementFailure::Refused(error)) => {
                 let why = format!(
@@ -164,7 +164,7 @@ impl NetworkWatch {
             (Err(error), Ok(_)) => Err(ConfinementFailure::Program(error)),
             // The child's own error says what was refused.
             (Err(error), Err(_)) => Err(ConfinementFailure::Refused(error)),
-            (Ok(child), Err(_)) => Err(ConfinementFailure::Started(child)),
+            (Ok(child), Err(_)) => Err(ConfinementFailure::Started(Box::new(child))),
         }
     }
 
@@ -303,7 +303,6 @@ impl Supervisor {
                 }
             }
         };
-        #[expect(clippy::disallowed_methods, reason = "it waits for the kernel, not for a store")]
         let thread = std::thread::Builder::new().name("annals-network".to_owned()).spawn(work).ok()?;
         Some(Self { stop, found, thread: Some(thread) })
     }
@@ -350,7 +349,6 @@ fn attempted(process: u32, socket: i32, to: Option<SocketAddr>, proxy: u16) -> O
 fn map_users(process: u32) -> std::io::Result<()> {
     #[expect(clippy::disallowed_methods, reason = "a file of the kernel")]
     let write = |name: &str, text: &str| std::fs::write(format!("/proc/{process}/{name}"), text);
-    #[expect(clippy::disallowed_methods, reason = "a file of the kernel")]
     let all = |name: &str| {
         let map = std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
         let line = |line: &str| {
