@@ -317,3 +317,21 @@ fn a_fork_refuses_before_its_point_and_notes_after_it() {
     says(&forked, &["REFUSED: 1 connection", "NOT RECORDED: 1 connection"]);
     assert_eq!(elsewhere.accepted(), accepted + 1);
 }
+
+// The library stood in a directory that other users could not enter: `su` within a recorded program printed two errors of the loader.
+#[test]
+fn a_process_of_another_user_loads_the_library() {
+    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
+    let connect = format!("exec 3<>/dev/tcp/{}/{}", elsewhere.at.ip(), elsewhere.at.port());
+    let script = bench.path("other.sh");
+    let line = format!("setpriv --reuid 65534 --regid 65534 --clear-groups bash -c '{connect}'");
+    bench.write("other.sh", line);
+    let args = ["record", "--run", "r", "--upstream", &upstream.url, "--", "sh", script.to_str().unwrap()];
+    let recorded = run(&bench, &args);
+    if recorded.stderr.contains("setpriv:") {
+        eprintln!("SKIPPED: this user may not become another: {}", recorded.stderr);
+        return;
+    }
+    assert!(!recorded.stderr.contains("ld.so"), "{recorded:?}");
+    says(&recorded, &["NOT RECORDED: 1 connection of bash"]);
+}

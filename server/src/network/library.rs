@@ -1,9 +1,9 @@
 //! The private directory of the network library: the library itself, the policy that it goes by, and its notes.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;
 use std::net::IpAddr;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use annals_preload::traffic::{self, ALLOWED_AT, Mode, POLICY_BYTES, PORT_AT};
@@ -57,10 +57,13 @@ impl NetworkLibrary {
         }
         let directory = private_directory("annals-network").map_err(|error| error.0)?;
         let laid = (|| {
-            create(&directory.join(traffic::LIBRARY), 0o500)?.write_all(LIBRARY)?;
-            create(&directory.join(traffic::NOTES), 0o600)?;
-            let mut policy = create(&directory.join(traffic::POLICY), 0o600)?;
+            create(&directory.join(traffic::LIBRARY), 0o555)?.write_all(LIBRARY)?;
+            create(&directory.join(traffic::NOTES), 0o622)?;
+            let mut policy = create(&directory.join(traffic::POLICY), 0o644)?;
             policy.write_all(&page)?;
+            // A process of the program that changes its user (`su`) loads the library, too, and knows the directory's name.
+            #[expect(clippy::disallowed_methods, reason = "a directory of our own outside any store")]
+            std::fs::set_permissions(&directory, Permissions::from_mode(0o711))?;
             Ok::<_, std::io::Error>(policy)
         })();
         match laid {
@@ -105,7 +108,10 @@ impl NetworkLibrary {
 
 #[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
 fn create(path: &Path, mode: u32) -> std::io::Result<File> {
-    OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(path)
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+    // Whatever this process's umask is.
+    file.set_permissions(Permissions::from_mode(mode))?;
+    Ok(file)
 }
 
 /// A line; `None` where the program wrote into the file itself.
