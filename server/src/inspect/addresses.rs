@@ -124,7 +124,7 @@ impl<'a> Text<'a> {
     /// The provider that serves an address.
     fn provider(&self, literal: &Literal<'_>) -> Option<String> {
         let of = |variable: &&Variable| {
-            let Ok(url) = Url::parse(&variable.default) else { return false };
+            let Some(Ok(url)) = variable.default.as_deref().map(Url::parse) else { return false };
             let host = url.host_str().unwrap_or_default();
             let local = host == "127.0.0.1" && literal.host == "localhost";
             let port = url.port().is_none_or(|port| literal.origin.ends_with(&format!(":{port}")));
