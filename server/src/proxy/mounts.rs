@@ -294,4 +294,93 @@ mod tests {
             assert!(Mounts::new(&Variable::known(), &[(None, bad.to_owned())], |_| None).is_err(), "{bad}");
         }
     }
+    fn with(pairs: &[(&str, &str)], upstreams: &[(Option<String>, String)]) -> Result<Mounts, MountError> {
+        let value =
+            |name: &str| pairs.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).to_owned());
+        Mounts::new(&Variable::known(), upstreams, value)
+    }
+
+    /// No client reads MISTRAL_API_ENDPOINT, so it is not set any more. What was recorded with it is replayed with it.
+    #[test]
+    fn mounts_of_older_runs_keep_their_variables_and_paths() {
+        let old = r#"[{"name":"mistral","origin":"https://api.mistral.ai","variables":{"MISTRAL_API_ENDPOINT":""}},{"name":"anthropic","origin":"https://api.anthropic.com","variables":{"ANTHROPIC_BASE_URL":""}}]"#;
+        let mounts: Mounts = serde_json::from_str(old).unwrap();
+        assert_eq!(variables(&mounts)["MISTRAL_API_ENDPOINT"], "http://127.0.0.1:9/s-mistral");
+        assert_eq!(mounts.path("anthropic", "/messages"), None);
+        assert_eq!(serde_json::to_string(&mounts).unwrap(), old);
+        assert!(!variables(&with(&[], &[]).unwrap()).contains_key("MISTRAL_API_ENDPOINT"));
+    }
+
+    #[test]
+    fn paths_are_replaced_at_public_forms_only() {
+        let asked = |pairs: &[(&str, &str)], upstreams: &[(Option<String>, String)]| {
+            with(pairs, upstreams).unwrap().path("anthropic", "/messages")
+        };
+        let to = |url: &str| [(Some("anthropic".to_owned()), url.to_owned())];
+        let public = Some("/v1/messages".to_owned());
+        assert_eq!(asked(&[], &[]), public);
+        assert_eq!(asked(&[], &to("http://127.0.0.1:1")), public);
+        assert_eq!(asked(&[], &to("http://127.0.0.1:1/v1")), public);
+        assert_eq!(asked(&[("ANTHROPIC_BASE_URL", "https://api.anthropic.com/")], &[]), public);
+        assert_eq!(asked(&[("ANTHROPIC_BASE_URL", "http://127.0.0.1:1")], &[]), None);
+        assert_eq!(asked(&[], &to("http://127.0.0.1:1/claude")), None);
+        let groq = with(&[], &[]).unwrap().path("groq", "/openai/v1/openai/v1/chat/completions");
+        assert_eq!(groq.as_deref(), Some("/openai/v1/chat/completions"));
+    }
+
+    #[test]
+    fn values_of_the_user_are_taken_as_clients_take_them() {
+        for (value, origin, path) in [
+            ("http://gateway.example/api/v3", "http://gateway.example", "/api/v3"),
+            ("http://gateway.example/v1/", "http://gateway.example", "/v1"),
+            ("http://[::1]:8000/v1", "http://[::1]:8000", "/v1"),
+            ("localhost:8000", "http://localhost:8000", ""),
+            ("", "https://api.openai.com", "/v1"),
+        ] {
+            let mounts = with(&[("OPENAI_BASE_URL", value)], &[]).unwrap();
+            assert_eq!(mounts.0[0].origin, origin, "{value}");
+            assert_eq!(mounts.0[0].variables["OPENAI_BASE_URL"], path, "{value}");
+        }
+        for value in ["http://", "://", "http://[::1", "ftp://a", "http://me:pw@a", "http://a?b"] {
+            let error = with(&[("OPENAI_BASE_URL", value)], &[]).unwrap_err();
+            assert!(error.0.contains("what OPENAI_BASE_URL is set to") && !error.0.contains("pw"), "{error}");
+        }
+    }
+
+    /// A client that reads two variables goes by the first: annals must not set that one beside the user's.
+    #[test]
+    fn rivals_of_a_variable_that_is_set_are_left_out() {
+        let set = |pairs: &[(&str, &str)]| variables(&with(pairs, &[]).unwrap());
+        let gateway = "http://gateway.example";
+        assert!(!set(&[("OPENAI_API_BASE", gateway)]).contains_key("OPENAI_BASE_URL"));
+        assert!(!set(&[("ANTHROPIC_BASE_URL", gateway)]).contains_key("ANTHROPIC_API_URL"));
+        assert!(!set(&[("GROQ_BASE_URL", gateway)]).contains_key("GROQ_API_BASE"));
+        assert!(set(&[("OLLAMA_HOST", gateway)]).contains_key("OLLAMA_API_BASE"));
+        let all = [(None, "http://127.0.0.1:1".to_owned())];
+        let redirected = variables(&with(&[("OPENAI_API_BASE", gateway)], &all).unwrap());
+        assert!(redirected.contains_key("OPENAI_BASE_URL"), "all go to one upstream");
+    }
+
+    /// Azure has no public address. AWS refuses a signature that was made for the proxy, and botocore sends a key over https only.
+    #[test]
+    fn azure_and_bedrock_are_set_where_they_can_work() {
+        let bedrock = "AWS_ENDPOINT_URL_BEDROCK_RUNTIME";
+        let has = |name: &str, pairs: &[(&str, &str)], upstreams: &[(Option<String>, String)]| {
+            variables(&with(pairs, upstreams).unwrap()).contains_key(name)
+        };
+        let gateway = (bedrock, "http://gateway.example");
+        let aws = (bedrock, "https://bedrock-runtime.us-east-1.amazonaws.com");
+        let key = ("AWS_BEARER_TOKEN_BEDROCK", "k");
+        let named = [(Some("bedrock".to_owned()), "http://127.0.0.1:1".to_owned())];
+        assert!(!has(bedrock, &[], &[]));
+        assert!(has(bedrock, &[gateway], &[]));
+        assert!(!has(bedrock, &[aws], &[]));
+        assert!(!has(bedrock, &[gateway, key], &[]));
+        assert!(has(bedrock, &[key], &named));
+        assert!(!has("AZURE_OPENAI_ENDPOINT", &[], &[]));
+        let azure = ("AZURE_OPENAI_ENDPOINT", "https://x.openai.azure.com");
+        assert!(has(azure.0, &[azure], &[]));
+        assert!(!has("OPENAI_BASE_URL", &[azure], &[]));
+        assert!(has("OPENAI_BASE_URL", &[azure, ("OPENAI_API_KEY", "k")], &[]));
+    }
 }

@@ -78,11 +78,13 @@ const RIVALS: [&[&str]; 3] = [
 ];
 
 /// Provider, beginning of a path, and what its public address has in that place: clients that read one variable differ in what they join to it.
-const PATHS: [(&str, &str, &str); 4] = [
+const PATHS: [(&str, &str, &str); 5] = [
     // Vercel's @ai-sdk/anthropic takes the address to end in /v1.
     ("anthropic", "/messages", "/v1/messages"),
     // langchain-groq reads litellm's variable and joins what litellm has in the address.
     ("groq", "/openai/v1/openai/v1", "/openai/v1"),
+    // mistralai takes an address without /v1, langchain-mistralai one with it.
+    ("mistral", "/v1/v1", "/v1"),
     // litellm joins its ranking to the address of its chats.
     ("dashscope", "/compatible-mode/v1/reranks", "/compatible-api/v1/reranks"),
     // langchain-fireworks, the same as langchain-groq.
@@ -108,6 +110,11 @@ impl Variable {
         let provider = name.to_ascii_lowercase().replace('_', "-");
         let default = Some(format!("http://127.0.0.1{path}"));
         Self { name: name.to_owned(), provider, default, slash: path.len() > 1 && path.ends_with('/') }
+    }
+
+    /// Whether a recording points it at the proxy where no upstream is named; `set` gives the value that a variable has.
+    pub(crate) fn is_recorded(&self, set: &dyn Fn(&str) -> Option<String>) -> bool {
+        !self.is_left(false, &|name| set(name).filter(|value| !value.is_empty()))
     }
 
     /// Whether a recording that names no upstream of the provider leaves the variable as it is; `redirected`: it has one for all providers.
