@@ -277,7 +277,7 @@ pub(crate) struct NewRunArgs {
     #[command(flatten)]
     pub(crate) live: LiveArgs,
     /// Another variable that the program reads a base address from, with the path that belongs after the address:
-    /// MY_LLM_URL=/v1; its upstream is its own value, else that of --upstream
+    /// MY_LLM_URL=/v1; its upstream is its own value, else that of --upstream. NAME= leaves a variable as it is
     #[arg(long, value_name = "NAME=/PATH")]
     pub(crate) env: Vec<String>,
 }

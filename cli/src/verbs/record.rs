@@ -142,6 +142,10 @@ pub(super) fn mounts(args: &NewRunArgs) -> Result<Mounts> {
     let mut variables = Variable::known();
     for text in &args.env {
         let (name, path) = pair(text, "--env NAME=/PATH")?;
+        if path.is_empty() {
+            variables.retain(|variable| variable.name != name);
+            continue;
+        }
         if !path.starts_with('/') {
             let hint = "the path is what follows the address: / or /v1";
             return Err(Failure::new(Code::Usage, format!("{path:?} is no path"), hint));

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{Bench, Done};
 
 /// Variables that would change what is said.
-const CLEARED: [&str; 12] = [
+const CLEARED: [&str; 20] = [
     "OPENAI_BASE_URL",
     "OPENAI_API_BASE",
     "OPENAI_HOST",
@@ -18,7 +18,15 @@ const CLEARED: [&str; 12] = [
     "GOOGLE_GEMINI_BASE_URL",
     "GEMINI_BASE_URL",
     "OLLAMA_HOST",
-    "MISTRAL_API_ENDPOINT",
+    "ANTHROPIC_API_BASE",
+    "GROQ_BASE_URL",
+    "GROQ_API_BASE",
+    "CO_API_URL",
+    "AZURE_OPENAI_ENDPOINT",
+    "AWS_ENDPOINT_URL_BEDROCK_RUNTIME",
+    "AWS_BEARER_TOKEN_BEDROCK",
+    "ANTHROPIC_BEDROCK_BASE_URL",
+    "MISTRAL_BASE_URL",
     "OPENROUTER_BASE_URL",
     "ANTHROPIC_API_KEY",
 ];
@@ -219,4 +227,63 @@ fn a_static_binary_is_beyond_clocks_and_randomness_only() {
     );
     assert_eq!(json["verdict"]["capture"], "unknown");
     assert!(text.contains("likely captured: cannot be told"), "{text}");
+}
+
+/// Clients whose calls no recording captured were called covered, or not mentioned, and the exit code was 0.
+#[test]
+fn clients_that_are_not_captured_are_problems() {
+    let bench = Bench::new();
+    let is_problem = |name: &str, text: &str, says: &str| {
+        bench.write(name, text);
+        let command = if name.ends_with(".py") { "python3" } else { "./node" };
+        let (told, _) = bench.told(1, &[command, name]);
+        assert!(told.contains(says), "{says:?}: {told}");
+    };
+    bench.write("node", "#!/bin/sh\n");
+    std::fs::set_permissions(bench.path("node"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    is_problem("a.py", "from mistralai.client import Mistral", "the value of MISTRAL_BASE_URL");
+    is_problem(
+        "a.py",
+        "import litellm\nlitellm.completion(model='gemini/x')",
+        "a.py:2: litellm reads no variable",
+    );
+    is_problem("a.py", "from openai import AzureOpenAI\nAzureOpenAI()", "--upstream azure=URL");
+    is_problem("a.py", "import boto3\nboto3.client('bedrock-runtime')", "--upstream bedrock=URL");
+    is_problem(
+        "a.mjs",
+        "import { google } from '@ai-sdk/google'",
+        "GOOGLE_GEMINI_BASE_URL with /v1beta behind it",
+    );
+    is_problem("a.mjs", "import { groq } from '@ai-sdk/groq'", "the value of GROQ_API_BASE");
+    is_problem("a.mjs", "import { bedrock } from '@ai-sdk/amazon-bedrock'", "--upstream bedrock=URL");
+    is_problem("a.mjs", "import { AzureOpenAI } from 'openai'\nnew AzureOpenAI()", "--env OPENAI_BASE_URL=");
+}
+
+#[test]
+fn clients_that_are_captured_are_likely() {
+    let bench = Bench::new();
+    for (text, likely) in [
+        ("import groq", "groq (GROQ_BASE_URL)"),
+        ("import cohere", "cohere (CO_API_URL)"),
+        ("import langchain_groq", "langchain_groq (GROQ_API_BASE, GROQ_BASE_URL)"),
+        ("import litellm\nlitellm.completion('groq/x')", "litellm (OPENAI_BASE_URL, OPENAI_API_BASE, "),
+    ] {
+        bench.write("a.py", text);
+        let (told, _) = bench.told(0, &["python3", "a.py"]);
+        assert!(told.contains(&format!("likely captured: {likely}")), "{text}: {told}");
+    }
+    bench.write("a.py", "import openai\nopenai.AzureOpenAI()");
+    let set = [("AZURE_OPENAI_ENDPOINT", "https://x.openai.azure.com")];
+    let done = bench.doctor(&[], &set, &["python3", "a.py"]);
+    let told = String::from_utf8(done.stdout).unwrap();
+    assert!(done.code == 0 && told.contains("AzureOpenAI (AZURE_OPENAI_ENDPOINT)"), "{told}");
+    // A rival that is set makes the recording leave the variable that this client reads.
+    bench.write("a.py", "import openai\nopenai.OpenAI()");
+    let rival = [("OPENAI_API_BASE", "http://127.0.0.1:9/v1")];
+    let done = bench.doctor(&[], &rival, &["python3", "a.py"]);
+    let told = String::from_utf8(done.stdout).unwrap();
+    assert!(
+        done.code == 1 && told.contains("openai reads OPENAI_BASE_URL, which a recording leaves"),
+        "{told}"
+    );
 }

@@ -18,18 +18,8 @@ const HOST_BYTES_MAX: usize = 253;
 /// What base addresses are called, in lower case; other words may stand before.
 const BASES: [&str; 5] = ["base_url", "baseurl", "api_base", "basepath", "azure_endpoint"];
 /// Hosts of providers that no variable of annals' stands for; with a dot before, all below.
-const OTHER_HOSTS: [&str; 10] = [
-    "api.deepseek.com",
-    "api.groq.com",
-    "api.x.ai",
-    "api.together.xyz",
-    "api.cohere.com",
-    "api.fireworks.ai",
-    "api.perplexity.ai",
-    "router.huggingface.co",
-    ".openai.azure.com",
-    ".aiplatform.googleapis.com",
-];
+const OTHER_HOSTS: [&str; 4] =
+    ["api.together.xyz", "router.huggingface.co", ".openai.azure.com", ".aiplatform.googleapis.com"];
 /// What only realtime interfaces are called by.
 const REALTIME: [&str; 4] = ["realtime.connect(", ".live.connect(", "/v1/realtime", "OpenAIRealtime"];
 
@@ -124,7 +114,7 @@ impl<'a> Text<'a> {
     /// The provider that serves an address.
     fn provider(&self, literal: &Literal<'_>) -> Option<String> {
         let of = |variable: &&Variable| {
-            let Ok(url) = Url::parse(&variable.default) else { return false };
+            let Some(Ok(url)) = variable.default.as_deref().map(Url::parse) else { return false };
             let host = url.host_str().unwrap_or_default();
             let local = host == "127.0.0.1" && literal.host == "localhost";
             let port = url.port().is_none_or(|port| literal.origin.ends_with(&format!(":{port}")));

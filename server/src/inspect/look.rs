@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::addresses::{Address, Found, addresses};
-use super::clients::{known, providers};
+use super::clients::{AZURE, Fixed, called, is_litellm, known, other_model, providers};
 use super::command::start;
 use super::report::{Capture, Client, Finding, Inspection, Kind, Place, Verdict};
 use super::sources::{Source, Sources};
@@ -34,6 +34,10 @@ struct Seen {
     findings: Vec<Finding>,
     /// Variables that the program itself reads.
     reads: Vec<String>,
+    /// Variables that a recording leaves as they are here.
+    left: Vec<String>,
+    /// What clients without a variable are to be given.
+    fixed_clients: Vec<(String, Fixed)>,
     /// Variables to be named, with the path behind the address.
     envs: Vec<(String, String)>,
     /// Of each fixed address the provider, if known, and the file.
@@ -51,7 +55,9 @@ pub fn inspect(program: &Program, set: &dyn Fn(&str) -> Option<String>) -> Resul
     let directory = program.directory.as_deref().unwrap_or(Path::new(""));
     let (kind, start) = start(program, &chain);
     let sources = Sources::read(kind, &start, directory);
-    let mut seen = Seen { findings: sources.findings, ..Seen::default() };
+    let left = Variable::known().into_iter().filter(|variable| !variable.is_recorded(set));
+    let left = left.map(|variable| variable.name).collect();
+    let mut seen = Seen { findings: sources.findings, left, ..Seen::default() };
     if kind == Kind::Other || sources.files.is_empty() {
         seen.command(program);
     }
@@ -60,6 +66,8 @@ pub fn inspect(program: &Program, set: &dyn Fn(&str) -> Option<String>) -> Resul
         found.iter().for_each(|found| seen.address(source, found));
     }
     seen.clients_alone();
+    seen.clients_left();
+    seen.models_of_litellm(&sources.files);
     let (upstreams, wrong) = surroundings::upstreams(set);
     seen.findings.extend(wrong);
     let keys = surroundings::keys(set);
@@ -106,12 +114,13 @@ impl Seen {
         }
     }
 
-    fn client(&mut self, name: &str, variables: &[&str], fixed: Option<&str>, place: Place) {
+    fn client(&mut self, name: &str, variables: &[&str], fixed: Option<Fixed>, place: Place) {
         if self.clients.iter().any(|client| client.name == name) {
             return;
         }
         let mut providers = providers(variables);
-        providers.extend(fixed.map(str::to_owned));
+        providers.extend(fixed.map(|fixed| fixed.provider.to_owned()));
+        self.fixed_clients.extend(fixed.map(|fixed| (name.to_owned(), fixed)));
         let variables = variables.iter().map(|name| (*name).to_owned()).collect();
         self.clients.push(Client { name: name.to_owned(), providers, variables, place });
     }
@@ -128,6 +137,14 @@ impl Seen {
             }
             if source.kind != Kind::Shell && WEB_SOCKETS.contains(&import.name.as_str()) {
                 self.web_socket(place(import.at), &format!("{} is imported", import.name), false);
+            }
+        }
+        if matches!(source.kind, Kind::Python | Kind::Node) {
+            for (known, at) in called(&source.code) {
+                self.client(known.name, known.variables, None, place(at));
+                if source.kind == Kind::Node && known.name == AZURE {
+                    self.azure_of_node(place(at));
+                }
             }
         }
         let (found, reads) = addresses(source);
@@ -210,7 +227,8 @@ impl Seen {
 
     /// Clients that read no variable, where the program hands them none either.
     fn clients_alone(&mut self) {
-        let read = self.reads.iter().map(String::as_str).collect::<Vec<_>>();
+        let read = self.reads.iter().filter(|name| !self.left.contains(name));
+        let read = read.map(String::as_str).collect::<Vec<_>>();
         let handed = providers(&read);
         for client in &self.clients {
             let fixed = client.variables.is_empty() && client.providers.iter().any(|of| !handed.contains(of));
@@ -218,16 +236,92 @@ impl Seen {
                 continue;
             }
             let provider = client.providers.join(", ");
-            let variable =
-                Variable::known().into_iter().find(|variable| client.providers.contains(&variable.provider));
-            let name = variable.map_or_else(|| "a variable".to_owned(), |variable| variable.name);
+            let given = self.fixed_clients.iter().find(|(name, _)| *name == client.name);
+            let given = given.map_or_else(String::new, |(_, Fixed { variable, path, .. })| match *path {
+                "" => format!("the value of {variable}"),
+                path => format!("the value of {variable} with {path} behind it"),
+            });
             self.not.push(format!("{} ({})", client.name, client.place));
             self.findings.push(Finding {
                 problem: true,
                 what: "client",
                 place: Some(client.place.clone()),
                 text: format!("{} reads no variable for the address of {provider}", client.name),
-                next: format!("give it the value of {name} as its base address, or use another library"),
+                next: format!("give it {given} as its base address, or use another library"),
+            });
+        }
+    }
+
+    /// Clients whose variables a recording leaves as they are.
+    fn clients_left(&mut self) {
+        for client in &self.clients {
+            let first = client
+                .variables
+                .first()
+                .filter(|_| client.variables.iter().all(|name| self.left.contains(name)));
+            let Some(variable) = first else { continue };
+            let provider = client.providers.first().map_or("", String::as_str);
+            let next = match provider {
+                "bedrock" => {
+                    "name a gateway that checks no signature: --upstream bedrock=URL; AWS refuses what was signed for another address".to_owned()
+                }
+                provider => format!("set {variable}, or name the upstream: --upstream {provider}=URL"),
+            };
+            self.not.push(format!("{} ({})", client.name, client.place));
+            self.findings.push(Finding {
+                problem: true,
+                what: "client",
+                place: Some(client.place.clone()),
+                text: format!(
+                    "{} reads {variable}, which a recording leaves as it is in this environment",
+                    client.name
+                ),
+                next,
+            });
+        }
+    }
+
+    /// The Node client of Azure takes OpenAI's address before its own.
+    fn azure_of_node(&mut self, place: Place) {
+        if self.left.iter().any(|name| name == "OPENAI_BASE_URL") {
+            return;
+        }
+        self.findings.push(Finding {
+            problem: true,
+            what: "client",
+            place: Some(place),
+            text: "AzureOpenAI in Node goes to OPENAI_BASE_URL where that is set, which a recording does"
+                .to_owned(),
+            next: "leave the variable out: annals record --env OPENAI_BASE_URL= -- ...".to_owned(),
+        });
+    }
+
+    /// Models that litellm asks without reading a variable that a recording sets.
+    fn models_of_litellm(&mut self, files: &[Source]) {
+        let Some(client) = self.clients.iter().find(|client| is_litellm(&client.name)) else { return };
+        let (name, first) = (client.name.clone(), client.place.clone());
+        let mut is_seen = false;
+        for source in files.iter().filter(|source| source.kind == Kind::Python) {
+            let Some((at, provider)) = other_model(&source.code) else { continue };
+            let place = Place { file: source.looked.file.clone(), line: Lines::of(&source.code).line(at) };
+            is_seen = true;
+            self.not.push(format!("models {provider}/... of {name} ({place})"));
+            self.findings.push(Finding {
+                problem: true,
+                what: "client",
+                place: Some(place),
+                text: format!("{name} reads no variable that a recording sets for models {provider}/..."),
+                next: "pass api_base, from a variable of your own with --env NAME=/PATH".to_owned(),
+            });
+        }
+        if !is_seen {
+            self.findings.push(Finding {
+                problem: false,
+                what: "client",
+                place: Some(first),
+                text: format!("{name} is captured for the providers of its variables only"),
+                next: "for other providers pass api_base, from a variable of your own with --env NAME=/PATH"
+                    .to_owned(),
             });
         }
     }
@@ -272,11 +366,16 @@ impl Seen {
                 None => *file == client.place.file,
             })
         };
-        let captured = self.clients.iter().filter(|client| !client.variables.is_empty() && !lost(client));
+        let is_set = |client: &Client| client.variables.iter().any(|name| !self.left.contains(name));
+        let captured = self.clients.iter().filter(|client| is_set(client) && !lost(client));
         let mut likely: Vec<_> = captured
             .map(|client| match client.name.starts_with(ITSELF) {
                 true => client.name.clone(),
-                false => format!("{} ({})", client.name, client.variables.join(", ")),
+                false => {
+                    let set = client.variables.iter().filter(|name| !self.left.contains(name));
+                    let set: Vec<_> = set.map(String::as_str).collect();
+                    format!("{} ({})", client.name, set.join(", "))
+                }
             })
             .collect();
         likely.extend(self.envs.iter().map(|(name, _)| format!("what goes by {name}, with --env")));

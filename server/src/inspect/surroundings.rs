@@ -14,9 +14,8 @@ pub(super) fn upstreams(set: &dyn Fn(&str) -> Option<String>) -> (Vec<Upstream>,
     let (mut upstreams, mut findings) = (Vec::new(), Vec::new());
     for variable in Variable::known() {
         let Some(value) = set(&variable.name).filter(|value| !value.is_empty()) else { continue };
-        let allowed = origin_of(&value).and_then(|origin| {
-            let mount =
-                Mount { name: variable.provider, origin: origin.clone(), variables: Default::default() };
+        let allowed = origin_of(&variable, &value).and_then(|origin| {
+            let mount = Mount { name: variable.provider.clone(), origin: origin.clone(), ..Mount::default() };
             Guard::default().check(&Mounts(vec![mount])).map_err(|error| error.0)?;
             Ok(origin)
         });

@@ -59,37 +59,24 @@ pub enum DestinationKind {
 }
 
 /// Hosts of providers that `record` has no variable for. A name covers what ends in it behind a dot.
-const PROVIDERS: [(&str, &str); 30] = [
+const PROVIDERS: [(&str, &str); 17] = [
     ("ai21", "api.ai21.com"),
     ("anyscale", "api.endpoints.anyscale.com"),
     ("azure", "openai.azure.com"),
     ("azure", "services.ai.azure.com"),
     ("azure", "models.inference.ai.azure.com"),
     ("baseten", "baseten.co"),
-    ("cerebras", "api.cerebras.ai"),
-    ("cohere", "api.cohere.com"),
     ("cohere", "api.cohere.ai"),
-    ("dashscope", "dashscope.aliyuncs.com"),
     ("databricks", "databricks.com"),
-    ("deepinfra", "api.deepinfra.com"),
-    ("deepseek", "api.deepseek.com"),
-    ("fireworks", "api.fireworks.ai"),
     ("github", "models.github.ai"),
-    ("groq", "api.groq.com"),
     ("huggingface", "router.huggingface.co"),
     ("huggingface", "api-inference.huggingface.co"),
-    ("mistral", "api.mistral.ai"),
-    ("moonshot", "api.moonshot.ai"),
     ("nvidia", "integrate.api.nvidia.com"),
-    ("perplexity", "api.perplexity.ai"),
     ("replicate", "api.replicate.com"),
-    ("sambanova", "api.sambanova.ai"),
     ("together", "api.together.xyz"),
-    ("together", "api.together.ai"),
     ("vercel", "ai-gateway.vercel.sh"),
     ("vertex", "aiplatform.googleapis.com"),
     ("voyage", "api.voyageai.com"),
-    ("xai", "api.x.ai"),
 ];
 
 /// Hosts that carry no model calls.
@@ -140,16 +127,19 @@ pub(super) fn kind(hosts: &[&str], address: Option<IpAddr>, port: u16, mounts: &
         };
         return DestinationKind::Model { provider, advice };
     }
+    let is_at = |variable: &Variable| {
+        variable.default.as_deref().is_some_and(|origin| is_origin(origin, hosts, port))
+    };
+    if let Some(variable) = Variable::known().into_iter().find(is_at) {
+        let advice = format!("its client has to take its base address from {}", variable.name);
+        return DestinationKind::Model { provider: variable.provider, advice };
+    }
     if let Some((provider, _)) = PROVIDERS.iter().find(|(_, name)| hosts.iter().any(|host| under(host, name)))
     {
         return DestinationKind::Model { provider: (*provider).to_owned(), advice: unset_advice() };
     }
     if hosts.iter().any(|host| host.starts_with("bedrock-runtime.") && under(host, "amazonaws.com")) {
         return DestinationKind::Model { provider: "bedrock".to_owned(), advice: unset_advice() };
-    }
-    if let Some(variable) = Variable::known().into_iter().find(|of| is_origin(&of.default, hosts, port)) {
-        let advice = format!("its client has to take its base address from {}", variable.name);
-        return DestinationKind::Model { provider: variable.provider, advice };
     }
     let is_local = address.is_some_and(|address| address.is_loopback() || address.is_unspecified());
     match port {

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use super::bedrock;
 use crate::percent;
 
 /// The interface of a request, with what its address says about the model.
@@ -31,10 +32,14 @@ pub enum Shape {
     OpenAiResponses,
     /// OpenAI embeddings.
     OpenAiEmbeddings,
-    /// Anthropic messages; also on Vertex and, without streams, on Bedrock.
+    /// Anthropic messages; also on Vertex and Bedrock.
     AnthropicMessages,
     /// Gemini `generateContent` and `streamGenerateContent`.
     Gemini,
+    /// Amazon Bedrock's Converse and ConverseStream.
+    BedrockConverse,
+    /// Amazon Bedrock's InvokeModel, of a model that is not known to be Anthropic's.
+    BedrockInvoke,
     /// Ollama's own `/api/chat` and `/api/generate`.
     Ollama,
     /// Counting of tokens: asks no model for an answer.
@@ -45,12 +50,14 @@ pub enum Shape {
 
 impl Shape {
     /// All of them.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::OpenAiChat,
         Self::OpenAiResponses,
         Self::OpenAiEmbeddings,
         Self::AnthropicMessages,
         Self::Gemini,
+        Self::BedrockConverse,
+        Self::BedrockInvoke,
         Self::Ollama,
         Self::CountTokens,
         Self::Opaque,
@@ -65,6 +72,8 @@ impl Shape {
             Self::OpenAiEmbeddings => "openai.embeddings",
             Self::AnthropicMessages => "anthropic.messages",
             Self::Gemini => "gemini.generate",
+            Self::BedrockConverse => "bedrock.converse",
+            Self::BedrockInvoke => "bedrock.invoke",
             Self::Ollama => "ollama.chat",
             Self::CountTokens => "count_tokens",
             Self::Opaque => "opaque",
@@ -85,7 +94,7 @@ impl fmt::Display for Shape {
 }
 
 /// Hosts, by their end, and the provider that they belong to.
-const HOSTS: [(&str, &str); 17] = [
+const HOSTS: [(&str, &str); 29] = [
     ("api.openai.com", "openai"),
     (".openai.azure.com", "azure"),
     (".cognitiveservices.azure.com", "azure"),
@@ -99,6 +108,18 @@ const HOSTS: [(&str, &str); 17] = [
     ("api.mistral.ai", "mistral"),
     ("api.deepseek.com", "deepseek"),
     ("api.x.ai", "xai"),
+    ("codestral.mistral.ai", "codestral"),
+    ("api.cohere.com", "cohere"),
+    ("api.perplexity.ai", "perplexity"),
+    ("api.sambanova.ai", "sambanova"),
+    ("api.deepinfra.com", "deepinfra"),
+    ("api.novita.ai", "novita"),
+    ("api.moonshot.ai", "moonshot"),
+    ("dashscope.aliyuncs.com", "dashscope"),
+    ("api.hyperbolic.xyz", "hyperbolic"),
+    ("api.minimax.io", "minimax"),
+    ("api.z.ai", "zai"),
+    ("api.together.ai", "together"),
     ("api.together.xyz", "together"),
     ("api.fireworks.ai", "fireworks"),
     ("api.cerebras.ai", "cerebras"),
@@ -112,7 +133,11 @@ pub fn recognise(method: &str, path: &str, host: &str) -> Api {
     // Decoded before it is split: `%3A` stands for the colon of Gemini's verbs in some clients.
     let path = percent::decode(path);
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
-    let found = if method.eq_ignore_ascii_case("POST") { by_path(&segments) } else { None };
+    let is_post = method.eq_ignore_ascii_case("POST");
+    if let Some((shape, id, streams)) = bedrock::by_path(&segments).filter(|_| is_post) {
+        return Api { shape, provider: provider(host).unwrap_or("bedrock"), model: Some(id), streams };
+    }
+    let found = if is_post { by_path(&segments) } else { None };
     let (shape, fallback, model, streams) = found.unwrap_or((Shape::Opaque, "http", None, false));
     Api { shape, provider: provider(host).unwrap_or(fallback), model: model.map(str::to_owned), streams }
 }
@@ -140,9 +165,6 @@ fn by_path<'a>(segments: &[&'a str]) -> Option<Found<'a>> {
         }
         [.., "v1", "messages", "count_tokens"] => (Shape::CountTokens, "anthropic-compatible", None, false),
         [.., "api", "chat" | "generate"] => (Shape::Ollama, "ollama", None, false),
-        [.., "model", id, verb @ ("invoke" | "invoke-with-response-stream")] if id.contains("anthropic.") => {
-            (Shape::AnthropicMessages, "bedrock", Some(id), *verb != "invoke")
-        }
         [.., "models", last] => by_verb(last)?,
         _ => return None,
     })
@@ -244,6 +266,22 @@ mod tests {
                 false,
             ),
             (
+                "/model/amazon.nova-lite-v1%3A0/converse-stream",
+                "127.0.0.1:9",
+                Shape::BedrockConverse,
+                "bedrock",
+                Some("amazon.nova-lite-v1:0"),
+                true,
+            ),
+            (
+                "/model/arn%3Aaws%3Abedrock%3Aus-east-1%3A1%3Ainference-profile%2Fx/invoke",
+                "h",
+                Shape::BedrockInvoke,
+                "bedrock",
+                Some("arn:aws:bedrock:us-east-1:1:inference-profile/x"),
+                false,
+            ),
+            (
                 "/v1/projects/p/locations/l/publishers/anthropic/models/claude-4:streamRawPredict",
                 "us-aiplatform.googleapis.com",
                 Shape::AnthropicMessages,
@@ -289,6 +327,8 @@ mod tests {
             ("POST", "/survey/responses"),
             ("POST", "/chat/completions/more"),
             ("POST", "/v1beta/models/g:embedContent"),
+            ("POST", "/model/mine/invoke"),
+            ("POST", "/model/converse"),
             ("POST", ""),
             ("POST", "*"),
             ("", "http://["),

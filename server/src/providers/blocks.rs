@@ -158,6 +158,26 @@ fn gemini<'a>(role: &str, node: Node<'a>, fields: &Fields<'a>) -> Part<'a> {
         };
         return shown(role, kind, node, Node::default());
     }
+    // Bedrock's Converse names its blocks by their keys, too.
+    let called = fields.get("toolUse");
+    if called.is_object() {
+        let name = called.get("name").string().unwrap_or_default();
+        return call(role, &name, called.get("toolUseId"), node, called.get("input"));
+    }
+    let answered = fields.get("toolResult");
+    if answered.is_object() {
+        let failed = answered.get("status").string().as_deref() == Some("error");
+        return result(role, "", answered.get("toolUseId"), node, answered.get("content"), failed);
+    }
+    let thought = fields.get("reasoningContent");
+    if thought.is_object() {
+        return shown(role, Kind::Thinking, node, thought.get("reasoningText").get("text"));
+    }
+    for (key, kind) in [("image", Kind::Image), ("audio", Kind::Audio), ("document", Kind::Document)] {
+        if fields.get(key).is_object() {
+            return shown(role, kind, node, Node::default());
+        }
+    }
     let called = either("functionCall", "function_call");
     if called.is_object() {
         let name = called.get("name").string().unwrap_or_default();

@@ -107,6 +107,7 @@ pub(super) struct Part<'a> {
 /// Keys of the conversation; every other key is a parameter.
 const SYSTEM_KEYS: [&str; 4] = ["system", "instructions", "systemInstruction", "system_instruction"];
 const TOOL_KEYS: [&str; 2] = ["tools", "functions"];
+const TOOL_CONFIG: &str = "toolConfig";
 const TURN_KEYS: [&str; 4] = ["messages", "input", "contents", "prompt"];
 
 /// The parts of a request, in the order parameters, system prompt, tools, messages. `body` is JSON, decoded
@@ -125,7 +126,10 @@ pub(super) fn parts<'a>(api: &Api, body: &'a [u8]) -> Vec<Part<'a>> {
     let fields = node.fields();
     let mut parts = Vec::new();
     for (key, node) in fields.iter() {
-        let beside = SYSTEM_KEYS.contains(&key) || TOOL_KEYS.contains(&key) || TURN_KEYS.contains(&key);
+        // Bedrock's Converse has its tools one deeper; Gemini has no tools there.
+        let has_tools = key == TOOL_CONFIG && node.get("tools").is_array();
+        let beside =
+            SYSTEM_KEYS.contains(&key) || TOOL_KEYS.contains(&key) || TURN_KEYS.contains(&key) || has_tools;
         if !beside {
             parts.push(blocks::part("", Kind::Parameter, key, node));
         }
@@ -137,8 +141,9 @@ pub(super) fn parts<'a>(api: &Api, body: &'a [u8]) -> Vec<Part<'a>> {
     for part in &mut parts[first..] {
         part.view.kind = Kind::System;
     }
-    for key in TOOL_KEYS {
-        for node in fields.get(key).items().nodes.into_iter().take(blocks::room(&parts)) {
+    let converse = fields.get(TOOL_CONFIG).get("tools");
+    for tools in TOOL_KEYS.map(|key| fields.get(key)).into_iter().chain([converse]) {
+        for node in tools.items().nodes.into_iter().take(blocks::room(&parts)) {
             tool(node, &mut parts);
         }
     }
@@ -189,7 +194,7 @@ fn tool<'a>(node: Node<'a>, parts: &mut Vec<Part<'a>>) {
             return;
         }
     }
-    let name = fields.get("function").get("name").string();
+    let name = ["function", "toolSpec"].iter().find_map(|key| fields.get(key).get("name").string());
     let name = name.or_else(|| fields.get("name").string()).or_else(|| fields.get("type").string());
     let name = name.or_else(|| fields.iter().next().map(|(key, _)| key.to_owned()));
     parts.push(blocks::part("", Kind::Tool, &name.unwrap_or_default(), node));

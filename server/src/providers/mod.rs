@@ -6,6 +6,8 @@
 
 mod anthropic;
 mod api;
+mod aws_events;
+mod bedrock;
 mod blocks;
 mod diff;
 mod encoding;

@@ -11,7 +11,7 @@ use super::json::{Fields, Node, values};
 use super::sse::EventStream;
 use super::summary::{ProviderError, SAMPLING_MAX, Summary, short};
 use super::text::{TEXT_BYTES_MAX, Text, clip, one_line};
-use super::{anthropic, gemini, messages, ollama, openai_chat, openai_responses};
+use super::{anthropic, bedrock, gemini, messages, ollama, openai_chat, openai_responses};
 
 /// One exchange as it went over the wire, transfer coding undone.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +70,7 @@ const SAMPLING: [&str; 34] = [
     "output_config",
 ];
 /// Objects whose fields are such parameters.
-const NESTED: [&str; 3] = ["generationConfig", "generation_config", "options"];
+const NESTED: [&str; 4] = ["generationConfig", "generation_config", "options", "inferenceConfig"];
 /// A value longer than this is not kept in metadata.
 const VALUE_BYTES_MAX: usize = 1024;
 
@@ -164,6 +164,10 @@ fn response(exchange: &Exchange<'_>, body: &[u8], faulty: bool, summary: &mut Su
     // Types lie both ways: errors come as JSON under the type of a stream, and streams under none. No JSON
     // begins as an event does.
     let is_json = body.trim_ascii_start().starts_with(b"{") || body.trim_ascii_start().starts_with(b"[");
+    if bedrock::is_event_stream(&kind) && !is_json {
+        bedrock::events(shape, body, summary);
+        return;
+    }
     if looks_like_events(body) || (kind.starts_with("text/event-stream") && !is_json) {
         events(shape, body, summary);
         return;
@@ -207,6 +211,8 @@ fn answer(shape: Shape, fields: &Fields<'_>, summary: &mut Summary) -> bool {
         }
         Shape::AnthropicMessages => anthropic::answer(fields, summary),
         Shape::Gemini => gemini::answer(fields, summary),
+        Shape::BedrockConverse => bedrock::converse(fields, summary),
+        Shape::BedrockInvoke => bedrock::invoke(fields, summary),
         Shape::Ollama => return ollama::answer(fields, summary),
         Shape::CountTokens => {
             let count = fields.get("input_tokens").number();

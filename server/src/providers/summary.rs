@@ -153,6 +153,11 @@ impl Summary {
         }
     }
 
+    /// The tool call of `slot` that has begun.
+    pub(super) fn tool_call_of(&mut self, slot: (u64, u64)) -> Option<&mut ToolCall> {
+        self.tool_calls.iter_mut().rfind(|call| call.slot == slot)
+    }
+
     /// A new tool call; pieces of `slot` that follow are its own.
     pub(super) fn new_tool_call(&mut self, slot: (u64, u64)) -> Option<&mut ToolCall> {
         if self.tool_calls.len() == TOOL_CALLS_MAX {

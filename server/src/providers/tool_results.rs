@@ -30,12 +30,20 @@ pub fn set_tool_result(request: &mut Value, wanted: &str, text: &str) -> bool {
                         Value::Object(Map::from_iter([("result".to_owned(), Value::from(text))]))
                     })
                 }
+                // Bedrock's Converse takes blocks only.
+                Value::Array(blocks) if blocks.iter().any(is_converse_block) => {
+                    serde_json::json!([{ "text": text }])
+                }
                 _ => Value::from(text),
             };
             found = true;
         }
     });
     found
+}
+
+fn is_converse_block(block: &Value) -> bool {
+    block.get("type").is_none() && ["text", "json"].iter().any(|key| block.get(*key).is_some())
 }
 
 /// Every tool result below a value: its call's id, and where it stands.
@@ -60,13 +68,14 @@ fn each(value: &mut Value, depth: usize, seen: &mut dyn FnMut(&str, &mut Value))
 }
 
 /// The id of the call and the member with the result, where an object is a tool's result: OpenAI chat completions and Ollama, Anthropic,
-/// OpenAI responses, Gemini.
+/// OpenAI responses, Bedrock's Converse, Gemini.
 fn result_of(object: &Map<String, Value>) -> Option<(&str, &'static str)> {
     let text = |key: &str| object.get(key).and_then(Value::as_str);
     match (text("role"), text("type")) {
         (Some("tool"), _) => Some((text("tool_call_id").or_else(|| text("tool_name"))?, "content")),
         (_, Some("tool_result")) => Some((text("tool_use_id")?, "content")),
         (_, Some("function_call_output")) => Some((text("call_id")?, "output")),
+        (None, None) if text("toolUseId").is_some() => Some((text("toolUseId")?, "content")),
         (None, None) if object.get("response").is_some_and(Value::is_object) => {
             Some((text("id").or_else(|| text("name"))?, "response"))
         }
@@ -96,6 +105,11 @@ mod tests {
                 json!({"input":[{"type":"function_call","call_id":"a","name":"f"},{"type":"function_call_output","call_id":"a","output":"42"}]}),
                 vec!["a"],
                 "/input/1/output",
+            ),
+            (
+                json!({"messages":[{"role":"assistant","content":[{"toolUse":{"toolUseId":"a","name":"f","input":{}}}]},{"role":"user","content":[{"toolResult":{"toolUseId":"a","content":[{"json":{"n":42}}]}}]}]}),
+                vec!["a"],
+                "/messages/1/content/0/toolResult/content/0/text",
             ),
             (
                 json!({"contents":[{"role":"user","parts":[{"functionResponse":{"name":"a","response":{"n":42}}}]}]}),

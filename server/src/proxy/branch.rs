@@ -118,8 +118,9 @@ impl Branch {
 }
 
 impl Handler for Inner {
-    fn answer(self: Arc<Self>, asked: Asked) -> Answer {
+    fn answer(self: Arc<Self>, mut asked: Asked) -> Answer {
         Box::pin(async move {
+            self.parent.settle_path(&mut asked);
             let (http, _) = http_of(&asked);
             match self.parent.ask(&http.call(), &asked.body) {
                 Ok(Found::Exact(seq) | Found::Matched(seq)) if seq < self.from => {

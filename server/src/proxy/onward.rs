@@ -57,8 +57,9 @@ impl Onward {
 }
 
 impl Handler for Inner {
-    fn answer(self: Arc<Self>, asked: Asked) -> Answer {
+    fn answer(self: Arc<Self>, mut asked: Asked) -> Answer {
         Box::pin(async move {
+            self.parent.settle_path(&mut asked);
             let began = Instant::now();
             let child = self.child.read().await;
             if let Some(child) = child.clone() {

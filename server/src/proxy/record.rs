@@ -297,6 +297,9 @@ impl Recorder {
 impl Inner {
     async fn exchange(self: &Arc<Self>, mut asked: Asked, sent: Option<Bytes>) -> Response<Outgoing> {
         let came = self.comes();
+        if let Some(path) = self.mounts.path(&asked.mount, &asked.path) {
+            asked.path = path;
+        }
         let (going, mut gone) = asked.coming.take().map(Coming::fork).unzip();
         let asked = Arc::new(asked);
         let ask = self.ask(&asked, going, sent.clone());
@@ -478,7 +481,7 @@ impl Inner {
         let content_type = header(&exchange.volatile.response_headers, "content-type");
         let content_encoding = header(&exchange.volatile.response_headers, "content-encoding");
         let request_encoding = header(&exchange.volatile.request_headers, "content-encoding");
-        let summary = providers::summary(&providers::Exchange {
+        let mut summary = providers::summary(&providers::Exchange {
             api,
             request,
             request_encoding: request_encoding.as_deref(),
@@ -487,6 +490,9 @@ impl Inner {
             content_encoding: content_encoding.as_deref(),
             response: answer.unwrap_or_default(),
         });
+        if api.shape.is_model_call() {
+            summary.count_by_headers(|name| exchange.volatile.response_headers.get(name));
+        }
         let broken = exchange.http.broken.clone();
         let rules = self.rules.get_or_init(RulesFile::default);
         let verdict = rules.severity.judge(&Evidence {

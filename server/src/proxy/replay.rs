@@ -23,6 +23,7 @@ use tokio::time::{Instant, timeout};
 use super::awake::Awake;
 use super::exchange::Exchange;
 use super::listen::{Answer, Asked, Handler, OURS, Outgoing, Proxy, ProxyError, refused, told, whole};
+use super::mounts::recorded_path;
 use super::record::http_of;
 use super::room::{Held, Room};
 use super::taping::HUNG_UP;
@@ -131,6 +132,8 @@ struct Inner {
     secrets: Secrets,
     prices: Prices,
     exchanges: HashMap<u32, Exchange>,
+    /// Mounts and paths of all calls.
+    places: HashSet<(String, String)>,
     /// Calls that overlapped no other when they were recorded.
     alone: HashSet<u32>,
     matching: Mutex<Matching>,
@@ -170,7 +173,7 @@ impl Replayer {
         room: Room,
         mut held: Held,
     ) -> annals::Result<Self> {
-        let mut exchanges = HashMap::new();
+        let (mut exchanges, mut places) = (HashMap::new(), HashSet::new());
         let mut calls = Vec::new();
         for seq in 1..=reader.info().frames {
             let frame = reader.frame_info(seq)?;
@@ -193,6 +196,7 @@ impl Replayer {
             let ended_ns = frame.started_ns.saturating_add(frame.duration_ns);
             let (name, exact) = (exchange.http.call(), CallHash(hash));
             calls.push(Call { seq, name, exact, begun_ns: frame.started_ns, ended_ns });
+            places.insert((exchange.http.mount.clone(), exchange.http.path.clone()));
             exchanges.insert(seq, exchange);
         }
         let (bodies, alone) = (reader.clone(), alone(&calls));
@@ -206,6 +210,7 @@ impl Replayer {
             secrets: options.secrets,
             prices: options.prices,
             exchanges,
+            places,
             alone,
             matching: Mutex::new(matching),
             diverged: Mutex::default(),
@@ -215,6 +220,11 @@ impl Replayer {
             room,
             _held: held,
         })))
+    }
+
+    /// Gives a request the path under which the recording has it.
+    pub(crate) fn settle_path(&self, asked: &mut Asked) {
+        self.0.settle_path(asked);
     }
 
     /// Answers a request.
@@ -353,9 +363,10 @@ pub(crate) fn unhex(text: &str) -> Option<[u8; 32]> {
 }
 
 impl Handler for Inner {
-    fn answer(self: Arc<Self>, asked: Asked) -> Answer {
+    fn answer(self: Arc<Self>, mut asked: Asked) -> Answer {
         Box::pin(async move {
             let began = Instant::now();
+            self.settle_path(&mut asked);
             let (http, _) = http_of(&asked);
             match self.find(&http.call(), &asked.body) {
                 Ok(Found::Exact(seq) | Found::Matched(seq)) => self.serve(seq, began, asked.wire).await,
@@ -367,6 +378,15 @@ impl Handler for Inner {
 }
 
 impl Inner {
+    /// A run that was recorded with other paths than this version's keeps its own.
+    fn settle_path(&self, asked: &mut Asked) {
+        let Some(path) = recorded_path(&asked.mount, &asked.path) else { return };
+        let is_recorded = |path: &str| self.places.contains(&(asked.mount.clone(), path.to_owned()));
+        if !is_recorded(&asked.path) && is_recorded(&path) {
+            asked.path = path;
+        }
+    }
+
     fn find(&self, call: &str, body: &[u8]) -> annals::Result<Found> {
         let found = if self.secrets.is_empty() {
             lock(&self.matching).ask(call, body)

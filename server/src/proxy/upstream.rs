@@ -164,10 +164,9 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
 
     fn mounts(origin: &str) -> Mounts {
-        Mounts(vec![Mount { name: "x".into(), origin: origin.into(), variables: BTreeMap::new() }])
+        Mounts(vec![Mount { name: "x".into(), origin: origin.into(), ..Mount::default() }])
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::share::{Kept, NewRun};
 pub(crate) const PROGRAM: &str = "program";
 
 /// Values for variables without which client libraries refuse to start. They open nothing.
-pub(crate) const KEYS: [&str; 7] = [
+pub(crate) const KEYS: [&str; 9] = [
     "OPENAI_API_KEY",
     "ANTHROPIC_API_KEY",
     "GEMINI_API_KEY",
@@ -27,6 +27,8 @@ pub(crate) const KEYS: [&str; 7] = [
     "MISTRAL_API_KEY",
     "OPENROUTER_API_KEY",
     "AZURE_OPENAI_API_KEY",
+    "GROQ_API_KEY",
+    "CO_API_KEY",
 ];
 
 /// A program that has ended, and how long it ran.

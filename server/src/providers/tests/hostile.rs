@@ -5,7 +5,7 @@ use crate::providers::{
     Exchange, NAME_BYTES_MAX, PARTS_MAX, TEXT_BYTES_MAX, TOOL_CALLS_MAX, messages, new_part, summary,
 };
 
-const PATHS: [&str; 8] = [
+const PATHS: [&str; 10] = [
     "/v1/chat/completions",
     "/v1/responses",
     "/v1/embeddings",
@@ -14,6 +14,8 @@ const PATHS: [&str; 8] = [
     "/v1beta/models/g:streamGenerateContent",
     "/api/chat",
     "/other",
+    "/model/a.b/converse-stream",
+    "/model/a.b/invoke",
 ];
 
 /// Bodies of the wrong form for every interface.

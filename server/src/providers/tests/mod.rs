@@ -1,6 +1,7 @@
 //! Exchanges written by hand after the providers' documentation: plain, streamed, failed, cut.
 
 mod anthropic;
+mod bedrock;
 mod gemini;
 mod hostile;
 mod mutated;

@@ -30,10 +30,11 @@ use self::replays::Replays;
 pub(crate) use self::runs::{Opened, Proxied, Refused, Runs, Unended, has_ended};
 pub(crate) use self::said::{RECORDED, REPLAYED, Wants};
 use super::listen::{Arriving, Asked, BoxError, Outgoing, swallow};
-use super::mounts::{MountError, Mounts, Variable};
+use super::mounts::{MountError, Mounts};
 use super::record::Common;
 use super::room::Room;
 use super::upstream::Guard;
+use super::variables::Variable;
 use super::wire::Wire;
 
 /// Runs that are begun or read at a time, each on a thread where waiting keeps no other request waiting.
