@@ -15,9 +15,11 @@ def bare(package):
 
 class Installer:
     def __init__(self, cache):
-        self.cache, self.node, self.sets = cache, cache / "node", cache / "sets"
-        self.node.mkdir(parents=True, exist_ok=True)
-        self.sets.mkdir(parents=True, exist_ok=True)
+        self.sets = cache / "sets"
+        # Coding agents are apart from the libraries: each has many packages of its own.
+        self.npm = {"node": cache / "node", "agent": cache / "agents"}
+        for folder in (self.sets, *self.npm.values()):
+            folder.mkdir(parents=True, exist_ok=True)
         self.uv = shutil.which("uv")
 
     def venv(self, packages):
@@ -38,40 +40,36 @@ class Installer:
         (venv / "installed").touch()
         return True
 
-    def install_node(self, packages):
-        """npm has one folder for all. Returns whether all of these packages are there."""
-        missing = [package for package in packages if self.node_version(package) is None]
+    def install_npm(self, runtime, packages):
+        """Returns whether all of these packages are there."""
+        missing = [package for package in packages if self.npm_version(runtime, package) is None]
         if missing and shutil.which("npm"):
             command = ["npm", "install", "--silent", "--no-audit", "--no-fund", *missing]
-            subprocess.run(command, cwd=self.node, stdout=sys.stderr, check=False)
-        return all(self.node_version(package) for package in packages)
+            subprocess.run(command, cwd=self.npm[runtime], stdout=sys.stderr, check=False)
+        return shutil.which("node") and all(self.npm_version(runtime, package) for package in packages)
 
-    def node_version(self, package):
-        file = self.node / "node_modules" / package / "package.json"
+    def npm_version(self, runtime, package):
+        file = self.npm[runtime] / "node_modules" / package / "package.json"
         return json.loads(file.read_text())["version"] if file.exists() else None
 
     def prepare(self, clients):
         """Installs what the clients need. Returns why a client cannot run, by its name."""
-        node = sorted({package for client in clients if client.runtime == "node" for package in client.packages})
-        if node and shutil.which("node"):
-            self.install_node(node)
+        for runtime in self.npm:
+            self.install_npm(runtime, sorted({package for client in clients if client.runtime == runtime for package in client.packages}))
         return {client.name: why for client in clients if (why := self.missing(client))}
 
     def missing(self, client):
-        if client.runtime == "python" and not self.install_python(client.packages):
-            return f"pip cannot install {' '.join(client.packages)}"
-        if client.runtime == "node" and not (shutil.which("node") and self.install_node(client.packages)):
-            return f"npm cannot install {' '.join(client.packages)}"
-        if client.packages == ["httpie"]:
-            return None if self.install_python(["httpie"]) else "pip cannot install httpie"
-        if client.runtime == "shell" and not shutil.which(client.packages[0]):
-            return f"{client.packages[0]} is not on the path: apt-get install {client.packages[0]}"
-        return None
+        names = " ".join(client.packages)
+        if client.runtime == "python" or client.packages == ["httpie"]:
+            return None if self.install_python(client.packages) else f"PyPI's {names} cannot be installed"
+        if client.runtime in self.npm:
+            return None if self.install_npm(client.runtime, client.packages) else f"npm's {names} cannot be installed"
+        return None if shutil.which(names) else f"{names} is not on the path: apt-get install {names}"
 
     def version(self, client):
         package = bare(client.packages[0])
-        if client.runtime == "node":
-            return self.node_version(package)
+        if client.runtime in self.npm:
+            return self.npm_version(client.runtime, package)
         if client.runtime == "shell" and package != "httpie":
             told = subprocess.run([package, "--version"], capture_output=True, text=True).stdout
             return re.search(r"\d+(\.\d+)+", told)[0]
@@ -79,15 +77,16 @@ class Installer:
         return subprocess.run([python, "-c", VERSION, package], capture_output=True, text=True).stdout.strip()
 
     def command(self, client, folder):
-        """Writes the program into the folder. Returns the command that runs it and what PATH needs besides."""
-        ending = {"python": "py", "node": "mjs", "shell": "sh"}[client.runtime]
+        """Writes the program into the folder. Returns the command that runs it."""
+        ending = {"python": "py", "node": "mjs"}.get(client.runtime, "sh")
         (folder / f"agent.{ending}").write_text(client.script)
         if client.runtime == "node":
-            (folder / "node_modules").symlink_to(self.node / "node_modules")
+            (folder / "node_modules").symlink_to(self.npm["node"] / "node_modules")
             return ["node", "agent.mjs"]
-        if client.runtime == "shell":
+        if client.runtime in ("shell", "agent"):
             return ["bash", "agent.sh"]
         return [str(self.venv(client.packages) / "bin" / "python"), "agent.py"]
 
     def path(self):
-        return [self.venv(["httpie"]) / "bin", self.node / "node_modules" / ".bin"]
+        """What PATH needs besides."""
+        return [self.venv(["httpie"]) / "bin", self.npm["agent"] / "node_modules" / ".bin"]

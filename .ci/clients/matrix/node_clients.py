@@ -101,13 +101,14 @@ const model = new ChatOpenAI({ model: "m-1" });
 console.log((await model.invoke("hi")).content);
 for await (const chunk of await model.stream("hi")) console.log(chunk.content);
 """, **OPENAI),
-    Client("@aws-sdk/client-bedrock-runtime", ["@aws-sdk/client-bedrock-runtime"], """
+    Client("@aws-sdk/client-bedrock-runtime", ["@aws-sdk/client-bedrock-runtime", "@smithy/node-http-handler"], """
 import { BedrockRuntimeClient, ConverseCommand, ConverseStreamCommand } from "@aws-sdk/client-bedrock-runtime";
-const client = new BedrockRuntimeClient({});
+import { NodeHttpHandler } from "@smithy/node-http-handler";
+const client = new BedrockRuntimeClient({ requestHandler: new NodeHttpHandler() });
 const asked = { modelId: "m-1", messages: [{ role: "user", content: [{ text: "hi" }] }] };
 console.log((await client.send(new ConverseCommand(asked))).output.message.content[0].text);
 for await (const event of (await client.send(new ConverseStreamCommand(asked))).stream) console.log(JSON.stringify(event));
-""", **AWS),
+""", **AWS, note="its handler of HTTP/1.1: its own choice is HTTP/2, also without TLS"),
     Client("fetch and undici: bare", ["undici"], """
 import { request } from "undici";
 const url = process.env.OPENAI_BASE_URL + "/chat/completions";
