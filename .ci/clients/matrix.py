@@ -34,7 +34,7 @@ import shell_clients  # noqa: E402
 from install import Installer  # noqa: E402
 from provider import Provider  # noqa: E402
 
-# How annals says that calls were missed: words of a closing line of `record`, and a key of the run's metadata.
+# How annals says that calls were missed: words of a closing line of `record`, and a key of the metadata of the run or its program.
 NETWORK_LINE = re.compile("did not go through annals", re.I)
 NETWORK_KEY = "network"
 # How a replay says that a connection was refused, and that the program's output is not the recorded one.
@@ -132,7 +132,7 @@ class Trial:
         frames = self.objects(self.annals("--json", "replay", "r"))
         numbers = [number for frame in frames for number in self.numbers(frame)]
         missed = {number: call for number, call in calls.items() if number not in numbers}
-        metadata = (self.objects(self.annals("--json", "show", "r")) or [{}])[0].get("metadata") or {}
+        kept = self.kept([*self.objects(self.annals("--json", "show", "r")), *frames])
         # 1 is annals' own, for what it missed.
         codes = {alone.code} if not NETWORK_LINE.search(recorded.err) else {alone.code, 1}
         if shape(recorded.out) != shape(alone.out) or recorded.code not in codes:
@@ -141,10 +141,11 @@ class Trial:
         alone_count, count = (sum(call["is_model"] for call in of.values()) for of in (self.alone_calls, calls))
         if alone_count != count:
             self.faults.append(f"{alone_count} model calls alone, {count} under `record`")
-        said = {True: "yes", False: "**NO**"}[NETWORK_LINE.search(recorded.err) is not None and bool(metadata.get(NETWORK_KEY))] if missed else ""
-        if missed and said != "yes":
-            hosts = "the variable's address" if all(call["listener"] == self.named for call in missed.values()) else "the fixed address"
-            self.faults.append(f"{len(missed)} missed in silence ({hosts})")
+        silent = [where for where, is_said in (("in the closing lines", NETWORK_LINE.search(recorded.err)), ("in the run's metadata", kept)) if not is_said]
+        said = "" if not missed else "**NO**" if silent else "yes"
+        if missed and silent:
+            where = "the variable's address" if all(call["listener"] == self.named for call in missed.values()) else "the fixed address"
+            self.faults.append(f"{len(missed)} calls to {where} missed in silence: not said {' and not '.join(silent)}")
         if missed and recorded.code == 0:
             self.faults.append("`record` ends with 0 with calls missed")
         if not missed and NETWORK_LINE.search(recorded.err):
@@ -156,6 +157,13 @@ class Trial:
     @staticmethod
     def objects(ended):
         return [json.loads(line) for line in ended.out.splitlines() if line.startswith("{")]
+
+    @staticmethod
+    def kept(objects):
+        """Whether a run or its program's frame keeps connections that annals did not record."""
+        all_metadata = [value.get("metadata") or {} for value in objects]
+        places = [place for metadata in all_metadata for place in (metadata, metadata.get("volatile") or {})]
+        return any((place.get(NETWORK_KEY) or {}).get("connections") for place in places)
 
     @staticmethod
     def numbers(frame):
