@@ -98,6 +98,9 @@ class Trial:
             values |= {name: self.named + path for name, path in self.client.reads.items()}
         return values | (dict.fromkeys(self.client.keys, KEY) if with_keys else {})
 
+    def options_of(self, option):
+        return [word for host in self.client.expected for word in (option, host)]
+
     def annals(self, *words, with_keys=True):
         command = [self.options.annals, "--store", self.folder / "store", *words]
         return run(command, self.environment(with_keys), self.folder)
@@ -116,9 +119,11 @@ class Trial:
         self.keep("doctor", doctor)
         recorded, said, counts = self.record(alone, len(calls))
         exact, connections = self.replay(alone.code, recorded.out, counts["missed"])
-        verdict = "covered" if doctor.code == 0 and "likely captured" in doctor.out + doctor.err else "not covered" if doctor.code else "unknown"
-        if counts["missed"] and doctor.code == 0:
+        verdict = "not covered" if doctor.code else "cannot tell" if "likely captured: cannot be told" in doctor.out else "covered"
+        if counts["missed"] and verdict == "covered":
             verdict += " (WRONG)"
+        if self.client.expected:
+            self.notes.append("recorded and replayed with " + " ".join([*self.options_of("--expect-host"), *self.options_of("--refuse-quietly")]))
         if self.provider.odd:
             self.notes.append("the provider did not understand: " + "; ".join(sorted(set(self.provider.odd)))[:120])
         notes = "; ".join([*self.notes, *(f"**{fault}**" for fault in self.faults)])
@@ -126,7 +131,7 @@ class Trial:
 
     def record(self, alone, before):
         upstreams = [word for provider in self.client.upstreams for word in ("--upstream", f"{provider}={self.named}")]
-        recorded = self.annals("record", "--run", "r", *upstreams, "--", *self.command)
+        recorded = self.annals("record", "--run", "r", *upstreams, *self.options_of("--expect-host"), "--", *self.command)
         self.keep("record", recorded)
         calls = self.provider.since(before)
         frames = self.objects(self.annals("--json", "replay", "r"))
@@ -181,7 +186,7 @@ class Trial:
         good, why = 0, {}
         with self.provider.closed() as connections:
             for number in range(self.options.replays):
-                replayed = self.annals("replay", "r", with_keys=False)
+                replayed = self.annals("replay", "r", *self.options_of("--refuse-quietly"), with_keys=False)
                 self.keep(f"replay-{number + 1}", replayed)
                 called_exact = "annals: replayed r: exact" in replayed.err
                 same = replayed.out == printed

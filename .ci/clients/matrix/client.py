@@ -17,6 +17,8 @@ class Client:
     keys: tuple = ()
     # Other settings, the same for recording and replay.
     settings: dict = dataclasses.field(default_factory=dict)
+    # Hosts of telemetry and the like that the client calls besides: a recording expects them, a replay refuses them without an error.
+    expected: tuple = ()
     note: str = ""
     runtime: str = "python"
 
