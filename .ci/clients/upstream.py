@@ -147,8 +147,13 @@ class Server(http.server.ThreadingHTTPServer):
     request_queue_size = 256
 
 
-server = Server(("127.0.0.1", 0), Handler)
-with open(sys.argv[1] + ".new", "w") as file:
-    file.write(str(server.server_port))
-os.rename(sys.argv[1] + ".new", sys.argv[1])
-server.serve_forever()
+def main():
+    server = Server(("127.0.0.1", 0), Handler)
+    with open(sys.argv[1] + ".new", "w") as file:
+        file.write(str(server.server_port))
+    os.rename(sys.argv[1] + ".new", sys.argv[1])
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()
