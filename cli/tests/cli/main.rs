@@ -14,6 +14,7 @@ mod memory;
 #[cfg(target_os = "linux")]
 mod nondet;
 mod onward;
+mod order;
 mod reading;
 mod real_input;
 mod record;

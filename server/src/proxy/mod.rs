@@ -8,6 +8,7 @@ mod backlog;
 mod branch;
 mod cache;
 mod clearing;
+mod ends;
 mod exchange;
 mod listen;
 mod many;

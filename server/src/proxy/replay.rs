@@ -1,8 +1,8 @@
 //! Answering from a recording: every request is looked up by what it asks, and gets the answer that was recorded for it,
 //! in the parts in which it came. There is no upstream here.
 //!
-//! The last part of an answer waits for the answers that had ended before it, so that a program sees its calls end in the
-//! recorded order. Whoever would wait for ever is let go after a while, and that counts as a divergence.
+//! The last part of an answer waits for the answers whose data had ended before its own ([`super::ends`]), so that a program sees its calls
+//! end in the recorded order. Whoever would wait for ever is let go after a while, and that counts as a divergence.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::awake::Awake;
+use super::ends::{alone, end_with_data};
 use super::exchange::Exchange;
 use super::listen::{Answer, Asked, Handler, OURS, Outgoing, Proxy, ProxyError, refused, told, whole};
 use super::record::http_of;
@@ -32,6 +33,12 @@ use crate::redact::Secrets;
 
 /// How long an answer waits for others while nothing at all moves.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Longest time between two answers of identical requests.
+const GAP_MAX: Duration = Duration::from_millis(3);
+
+/// The line break behind a chunk: a client may leave it unread until it wants more.
+const CHUNK_END_BYTES: u64 = 2;
 
 /// What a broken answer is given to reach its client before the connection is cut.
 const FLUSH: Duration = Duration::from_millis(50);
@@ -195,6 +202,7 @@ impl Replayer {
             calls.push(Call { seq, name, exact, begun_ns: frame.started_ns, ended_ns });
             exchanges.insert(seq, exchange);
         }
+        end_with_data(&mut calls, &exchanges);
         let (bodies, alone) = (reader.clone(), alone(&calls));
         let mut matching = Matching::new(calls, move |seq| Ok(bodies.frame(seq)?.input), options.rules, key)?;
         if let Some(seed) = options.chaos {
@@ -322,22 +330,6 @@ impl Replayer {
         }
         (tokens, cost)
     }
-}
-
-/// The numbers of calls that overlap no other.
-fn alone(calls: &[Call]) -> HashSet<u32> {
-    let mut by_begin: Vec<_> = calls.iter().map(|call| (call.begun_ns, call.ended_ns, call.seq)).collect();
-    by_begin.sort_unstable();
-    let mut ended = 0;
-    let mut alone = HashSet::new();
-    for (at, (begun_ns, ended_ns, seq)) in by_begin.iter().enumerate() {
-        let next = by_begin.get(at + 1).is_some_and(|(next, ..)| next < ended_ns);
-        if *begun_ns >= ended && !next {
-            alone.insert(*seq);
-        }
-        ended = ended.max(*ended_ns);
-    }
-    alone
 }
 
 pub(crate) fn unhex(text: &str) -> Option<[u8; 32]> {
@@ -474,8 +466,8 @@ impl Inner {
             if sender.send_data(part).await.is_err() {
                 break;
             }
-            if let Some(wire) = wire.as_ref().filter(|_| left == 0 && ends && !self.alone.contains(&seq)) {
-                wire.taken(upto).await;
+            if left == 0 && ends && !self.alone.contains(&seq) {
+                self.taken(seq, exchange, upto, wire.as_deref()).await;
             }
         }
         if exchange.volatile.part_bytes.is_empty() && ends {
@@ -493,6 +485,19 @@ impl Inner {
                 tokio::time::sleep(pause).await;
                 sender.abort(why.to_owned().into());
             }
+        }
+    }
+
+    /// Waits until the client has read an answer up to this byte of its connection, and for a moment more where only the order of
+    /// answers tells them apart: its threads may still go on in another order.
+    async fn taken(&self, seq: u32, exchange: &Exchange, upto: u64, wire: Option<&Wire>) {
+        let sized = exchange.volatile.response_headers.get("content-length").is_some();
+        if let Some(wire) = wire {
+            wire.taken(upto, if sized { 0 } else { CHUNK_END_BYTES }).await;
+        }
+        let gap = Duration::from_nanos(lock(&self.matching).gap_after(seq));
+        if !gap.is_zero() {
+            tokio::time::sleep(gap.min(GAP_MAX)).await;
         }
     }
 

@@ -54,7 +54,8 @@ pub struct Call {
     pub exact: CallHash,
     /// When it began, nanoseconds since 1970-01-01 UTC.
     pub begun_ns: u64,
-    /// When its answer was whole, by the same clock.
+    /// When the last byte of its answer had come, by the same clock: not when the connection ended, which its program may not have
+    /// waited for.
     pub ended_ns: u64,
 }
 

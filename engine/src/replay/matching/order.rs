@@ -73,6 +73,11 @@ impl Release {
         }
     }
 
+    /// The call that is released next after this one.
+    pub(super) fn after(&self, seq: u32) -> Option<u32> {
+        self.place.get(&seq).and_then(|place| self.order.get(place + 1)).copied()
+    }
+
     /// The calls that have to be released before this one, the first first.
     pub(super) fn blocking(&self, seq: u32) -> Vec<u32> {
         let upto = self.place.get(&seq).copied().unwrap_or_default();
