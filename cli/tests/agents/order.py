@@ -31,7 +31,7 @@ def stops_at_done(steps="2"):
     for step in range(int(steps)):
         body = chat(f"step {step}", stream=True)
         stream = socket.create_connection((BASE.hostname, BASE.port))
-        head = f"POST {BASE.path}/held HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST {BASE.path}/held HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
         stream.sendall(head.encode() + body)
         told = b""
         while not told.endswith(b"data: [DONE]\n\n"):
@@ -59,6 +59,30 @@ def same(count, prints="by thread"):
     [thread.join() for thread in threads]
     for number in sorted(answers) if prints == "by thread" else answers:
         print(answers[number])
+
+
+def gathers(count, prints="by task"):
+    """The same of tasks of one thread, as an agent does that samples an answer several times."""
+    import asyncio
+    body = chat("the same")
+    head = f"POST {BASE.path}/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+
+    async def one():
+        reader, writer = await asyncio.open_connection(BASE.hostname, BASE.port)
+        writer.write(head.encode() + body)
+        told = (await reader.read()).partition(b"\r\n\r\n")[2]
+        writer.close()
+        answer = json.loads(told)["choices"][0]["message"]["content"]
+        if prints != "by task":
+            print(answer)
+        return answer
+
+    async def all_of_them():
+        return await asyncio.gather(*[one() for _ in range(int(count))])
+
+    answers = asyncio.run(all_of_them())
+    if prints == "by task":
+        print("\n".join(answers))
 
 
 def twice():

@@ -62,7 +62,14 @@ mod tests {
 
     fn call(begun_ms: u64, ended_ms: u64) -> Call {
         let name = "POST openai /v1/x".to_owned();
-        Call { seq: 1, name, exact: CallHash([0; 32]), begun_ns: begun_ms * MS, ended_ns: ended_ms * MS }
+        Call {
+            seq: 1,
+            name,
+            exact: CallHash([0; 32]),
+            begun_ns: begun_ms * MS,
+            ended_ns: ended_ms * MS,
+            arrived: 0,
+        }
     }
 
     fn parts(parts: &[(u64, u64)]) -> Volatile {

@@ -10,6 +10,7 @@ mod cache;
 mod clearing;
 mod ends;
 mod exchange;
+mod lines;
 mod listen;
 mod many;
 mod mounts;

@@ -18,11 +18,12 @@ use hyper::header::HeaderMap;
 use hyper::{Response, StatusCode};
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::awake::Awake;
 use super::ends::{alone, end_with_data};
 use super::exchange::Exchange;
+use super::lines::{Line, Lines};
 use super::listen::{Answer, Asked, Handler, OURS, Outgoing, Proxy, ProxyError, refused, told, whole};
 use super::record::http_of;
 use super::room::{Held, Room};
@@ -141,6 +142,9 @@ struct Inner {
     /// Calls that overlapped no other when they were recorded.
     alone: HashSet<u32>,
     matching: Mutex<Matching>,
+    /// Whether identical requests were under way at once.
+    has_batches: bool,
+    lines: Lines,
     diverged: Mutex<Vec<Diverged>>,
     timing: Timing,
     /// Counts what has moved: requests and releases.
@@ -199,7 +203,8 @@ impl Replayer {
             })?;
             let ended_ns = frame.started_ns.saturating_add(frame.duration_ns);
             let (name, exact) = (exchange.http.call(), CallHash(hash));
-            calls.push(Call { seq, name, exact, begun_ns: frame.started_ns, ended_ns });
+            let arrived = exchange.volatile.arrived.unwrap_or_default();
+            calls.push(Call { seq, name, exact, begun_ns: frame.started_ns, ended_ns, arrived });
             exchanges.insert(seq, exchange);
         }
         end_with_data(&mut calls, &exchanges);
@@ -215,6 +220,8 @@ impl Replayer {
             prices: options.prices,
             exchanges,
             alone,
+            has_batches: matching.has_batches(),
+            lines: Lines::default(),
             matching: Mutex::new(matching),
             diverged: Mutex::default(),
             timing: options.timing,
@@ -349,7 +356,8 @@ impl Handler for Inner {
         Box::pin(async move {
             let began = Instant::now();
             let (http, _) = http_of(&asked);
-            match self.find(&http.call(), &asked.body) {
+            let found = self.find_in_line(&http.call(), &asked.body, asked.arrived).await;
+            match found {
                 Ok(Found::Exact(seq) | Found::Matched(seq)) => self.serve(seq, began, asked.wire).await,
                 Ok(Found::Diverged(divergence)) => self.diverge(divergence),
                 Err(error) => self.unreadable(&error),
@@ -369,6 +377,48 @@ impl Inner {
         };
         self.moved.send_modify(|moved| *moved += 1);
         found
+    }
+
+    /// As `find`, once all requests that are identical to this one and were under way with it have come, or no more come: the one
+    /// that arrived first gets the answer of the recorded one that did.
+    async fn find_in_line(&self, call: &str, body: &[u8], arrived: Option<u64>) -> annals::Result<Found> {
+        if !self.has_batches {
+            return self.find(call, body);
+        }
+        let hash = CallHash::of(&self.key, call, body);
+        let (mut place, is_full) = {
+            let mut lines = self.lines.lock();
+            let expected = || lock(&self.matching).batch(&hash);
+            let line = lines.entry(hash).or_insert_with(|| Line::of(expected()));
+            line.join(arrived.unwrap_or_default())
+        };
+        if is_full {
+            self.serve_line(&hash, call, body);
+        }
+        loop {
+            let until = self.lines.lock().get(&hash).map(Line::quiet_at);
+            let until = until.unwrap_or_else(Instant::now);
+            match timeout_at(until, &mut place).await {
+                Ok(found) => return found.unwrap_or_else(|_| self.find(call, body)),
+                Err(_)
+                    if self.lines.lock().get(&hash).is_none_or(|line| line.quiet_at() <= Instant::now()) =>
+                {
+                    self.serve_line(&hash, call, body);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Gives all who wait in a line what they asked for.
+    fn serve_line(&self, hash: &CallHash, call: &str, body: &[u8]) {
+        let Some(line) = self.lines.lock().remove(hash) else { return };
+        for place in line.places() {
+            // A client that has gone takes no answer; its request was made all the same.
+            if let Err(Ok(Found::Exact(seq) | Found::Matched(seq))) = place.send(self.find(call, body)) {
+                self.released(seq);
+            }
+        }
     }
 
     fn note(&self, diverged: Diverged) {

@@ -90,7 +90,7 @@ impl Taping {
         let (http, mut removed) = http_of(asked);
         let hash = CallHash::of(&recorder.key, &http.call(), &body);
         let asked_as = hash.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        let volatile = Volatile { asked: asked_as, ..Volatile::default() };
+        let volatile = Volatile { asked: asked_as, arrived: asked.arrived, ..Volatile::default() };
         let mut exchange = Exchange { http, summary: Map::new(), volatile };
         exchange.volatile.request_headers = Headers::of(&asked.headers);
         removed += exchange.volatile.request_headers.remove_secrets();

@@ -57,6 +57,8 @@ pub struct Call {
     /// When the last byte of its answer had come, by the same clock: not when the connection ended, which its program may not have
     /// waited for.
     pub ended_ns: u64,
+    /// Order in which this request arrived among identical ones under way at the same time: the smallest first. 0 where only `begun_ns` tells.
+    pub arrived: u64,
 }
 
 #[cfg(test)]

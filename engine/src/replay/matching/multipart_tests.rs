@@ -33,7 +33,7 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 
 fn asked(recorded: &[u8], asked: &[u8]) -> Answer {
     let exact = CallHash::of(&KEY, ROUTE, recorded);
-    let call = Call { seq: 1, name: ROUTE.to_owned(), exact, begun_ns: 0, ended_ns: 1 };
+    let call = Call { seq: 1, name: ROUTE.to_owned(), exact, begun_ns: 0, ended_ns: 1, arrived: 0 };
     let recorded = recorded.to_vec();
     let mut matching = Matching::new(vec![call], move |_| Ok(recorded.clone()), Rules::none(), KEY).unwrap();
     matching.ask(ROUTE, asked).unwrap()

@@ -128,7 +128,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn call(seq: u32, begun_ns: u64, ended_ns: u64) -> Call {
-        Call { seq, name: "POST /x".to_owned(), exact: CallHash([0; 32]), begun_ns, ended_ns }
+        Call { seq, name: "POST /x".to_owned(), exact: CallHash([0; 32]), begun_ns, ended_ns, arrived: 0 }
     }
 
     fn calls(spans: &[(u64, u64)]) -> Vec<Call> {

@@ -44,6 +44,8 @@ pub struct Matching {
     served: Vec<bool>,
     /// Calls that overlapped one with the same request.
     overlapped: Vec<bool>,
+    /// Which batch a call belongs to; 0 is none.
+    batches: Vec<u32>,
     bodies: Bodies,
     rules: Rules,
     key: [u8; 32],
@@ -120,10 +122,15 @@ impl Matching {
             exact.entry(calls[place].exact).or_default().add(place);
             routes.entry(route(&calls[place].name).to_owned()).or_default().calls.push(place);
         }
+        let mut batches = vec![0; calls.len()];
+        for (batch, waiting) in (1..).zip(exact.values_mut()) {
+            line_up(&calls, waiting, batch, &mut batches);
+        }
         let recorded = u32::try_from(calls.len()).map_err(|_| Error::invalid("a run has too many calls"))?;
         Ok(Self {
             served: vec![false; calls.len()],
             overlapped: overlapped(&calls, exact.values()),
+            batches,
             release: Release::new(&calls),
             calls,
             bodies: Box::new(bodies),
@@ -300,6 +307,25 @@ impl Matching {
         self.release.blocking(seq)
     }
 
+    /// Whether identical requests were ever under way before one of them was answered.
+    #[must_use]
+    pub fn has_batches(&self) -> bool {
+        self.batches.iter().any(|batch| *batch > 0)
+    }
+
+    /// How many recorded calls with this request were under way before the first of them was answered, of those that are asked for
+    /// next: so many requests come before any of them needs its answer.
+    #[must_use]
+    pub fn batch(&self, hash: &CallHash) -> usize {
+        let Some(waiting) = self.exact.get(hash) else { return 0 };
+        let mut left = waiting.calls.iter().filter(|place| !self.served[**place]).peekable();
+        match left.peek().map(|first| self.batches[**first]) {
+            None => 0,
+            Some(0) => 1,
+            Some(batch) => left.take_while(|place| self.batches[**place] == batch).count(),
+        }
+    }
+
     /// How long the next answer came after this one, in nanoseconds, where this call overlapped one with the same request: there the order of
     /// answers is all by which a program tells them apart. Else 0.
     #[must_use]
@@ -325,6 +351,30 @@ impl Matching {
         let overlapped = self.overlapped.iter().zip(&self.served).filter(|(of, served)| **of && **served);
         let overlapped = u32::try_from(overlapped.count()).unwrap_or(u32::MAX);
         Receipt { missing: missing.collect(), overlapped, ..self.receipt.clone() }
+    }
+}
+
+/// Puts each batch, the calls with one request that began before the first of them had ended, into the order of arrival.
+fn line_up(calls: &[Call], waiting: &mut Waiting, request: u32, batches: &mut [u32]) {
+    let places = waiting.calls.make_contiguous();
+    let mut is_odd = false;
+    let mut from = 0;
+    while from < places.len() {
+        let (mut upto, mut first_end) = (from, u64::MAX);
+        while let Some(call) =
+            places.get(upto).map(|place| &calls[*place]).filter(|of| of.begun_ns < first_end)
+        {
+            first_end = first_end.min(call.ended_ns.max(call.begun_ns + 1));
+            upto += 1;
+        }
+        let batch = &mut places[from..upto];
+        if batch.len() > 1 {
+            batch.sort_by_key(|place| calls[*place].arrived);
+            // Batches that follow each other have two numbers.
+            is_odd = !is_odd;
+            batch.iter().for_each(|place| batches[*place] = 2 * request + u32::from(is_odd));
+        }
+        from = upto;
     }
 }
 
