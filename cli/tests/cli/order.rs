@@ -206,3 +206,30 @@ fn report_does_not_contradict_itself_and_names_the_remedy() {
     let twice = bench.replay_client(&[], &["twice"]);
     assert!(!twice.stderr.contains("no such call"), "{}", twice.stderr);
 }
+
+/// An agent of one thread samples an answer eight times at once, and prints the samples in the order in which it asked. The proxy reads
+/// connections in an order of its own: 4 of 20 replays printed what was recorded.
+#[test]
+fn identical_requests_of_one_thread_keep_their_answers() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = bench.record_client(&[], &upstream.url, &["gathers", "8"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    for _ in 0..REPLAYS {
+        let replayed = bench.replay_client(&["--check-output"], &[]);
+        assert_eq!((replayed.code, &replayed.stdout), (0, &recorded.stdout), "{}", replayed.stderr);
+        says(&replayed, &["exact 8 of 8"]);
+    }
+}
+
+/// Eight were recorded, and another number is asked: nobody waits for ever for those that do not come.
+#[test]
+fn identical_requests_of_another_number_do_not_hang() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record_client(&[], &upstream.url, &["gathers", "8"]).code, 0);
+    let fewer = bench.replay_client(&[], &["twice"]);
+    assert_eq!(fewer.code, 3, "{fewer:?}");
+    says(&fewer, &["never asked for"]);
+    let more = bench.replay_client(&[], &["gathers", "9", "raw"]);
+    assert_eq!(more.code, 3, "{more:?}");
+    says(&more, &["once more than it was recorded (8 times)", "exact 8 of 8, unrecorded 1"]);
+}
