@@ -470,6 +470,9 @@ pub(crate) struct ReplayArgs {
     /// Answers come as fast as they are taken, or as slowly as they were recorded
     #[arg(long, value_enum, default_value_t)]
     pub(crate) timing: TimingArg,
+    /// End with 3 where the program's standard output is not what was recorded, or cannot be compared
+    #[arg(long)]
+    pub(crate) check_output: bool,
     /// Release answers that overlapped in another order, by this seed, to find programs that hang on chance
     #[arg(long, value_name = "SEED")]
     pub(crate) chaos: Option<u64>,
@@ -563,6 +566,9 @@ pub(crate) struct DriftArgs {
     /// Also run each recorded program again, its model calls answered from the recording
     #[arg(long)]
     pub(crate) programs: bool,
+    /// With programs: one whose standard output is not what was recorded has drifted
+    #[arg(long)]
+    pub(crate) check_output: bool,
     /// Also write the results as JUnit XML
     #[arg(long, value_name = "FILE")]
     pub(crate) junit: Option<PathBuf>,

@@ -201,6 +201,7 @@ async fn asked(request: &mut Request) -> Result<Asked> {
         coming: None,
         refusal: None,
         wire: None,
+        arrived: None,
     })
 }
 

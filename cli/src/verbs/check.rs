@@ -69,6 +69,13 @@ enum Target {
 }
 
 pub(super) fn run(global: &Global, args: &DriftArgs, out: &mut Out) -> Result<()> {
+    if args.check_output && !args.programs && args.command.is_empty() {
+        return Err(Failure::new(
+            Code::Usage,
+            "--check-output compares the output of programs, and none is to run",
+            "--programs runs the recorded ones",
+        ));
+    }
     // Said once, and not of every run.
     rules::matcher(&rules::read(args.rules.file.as_deref())?, &args.rules)?;
     network::policy(&args.network, &args.allow_host)?;
@@ -196,6 +203,9 @@ fn repeat(args: &DriftArgs, seed: u64) -> String {
     if args.programs {
         line.push_str(" --programs");
     }
+    if args.check_output {
+        line.push_str(" --check-output");
+    }
     if !args.command.is_empty() {
         let command: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
         line = format!("{line} -- {}", command.join(" "));
@@ -292,6 +302,9 @@ fn replayed(
         [("--allow-host", &args.allow_host), ("--refuse-quietly", &args.network.refuse_quietly)]
     {
         words.extend(values.iter().flat_map(|value| [option.into(), value.into()]));
+    }
+    if args.check_output {
+        words.push("--check-output".into());
     }
     if !args.command.is_empty() {
         words.push("--".into());

@@ -8,7 +8,7 @@ use std::io::Write;
 use annals::RunReader;
 use annals::import::base64;
 use annals_server::profiles::Redactor;
-use annals_server::{Onward, Origin, Program, Recorded, ReplayOptions, ReplayReport, Timing};
+use annals_server::{Diverged, Onward, Origin, Program, Recorded, ReplayOptions, ReplayReport, Timing};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -36,6 +36,9 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
     }
     let redactor = profiles::of(global, &args.reader)?;
     let redactor = redactor.as_ref();
+    if args.check_output && (args.all || args.raw || out.json || redactor.is_some()) {
+        return Err(no_output("--all, --raw, --json and --as start no program"));
+    }
     if redactor.is_some() && (onward || !args.command.is_empty()) {
         return Err(Failure::new(
             Code::Usage,
@@ -88,6 +91,9 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
             return again(&door, &reader, &run, &origin, args);
         }
     }
+    if args.check_output {
+        return Err(no_output(&format!("no program was recorded as run `{}`", run.id)));
+    }
     if !args.command.is_empty() {
         return Err(Failure::new(
             Code::Usage,
@@ -139,6 +145,15 @@ fn no_frames(message: String) -> Failure {
     )
 }
 
+/// Why --check-output has nothing to check.
+fn no_output(why: &str) -> Failure {
+    Failure::new(
+        Code::Usage,
+        format!("--check-output compares the output of a replayed program: {why}"),
+        "leave out --check-output",
+    )
+}
+
 /// Whether a program was recorded as this run.
 fn reader_has_program(door: &Door, reader: &RunReader) -> bool {
     door.origin(reader).is_ok_and(|origin| origin.is_some())
@@ -169,8 +184,9 @@ fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &
     };
     let faithful = report.replayed.receipt.is_faithful() && report.replayed.diverged.is_empty();
     let reached = tell_network(&report, child.is_some());
-    let faithful = faithful && !reached;
-    tell(run, &report, child.as_ref(), faithful);
+    let checked = !args.check_output || report.same_output == Some(true);
+    let faithful = faithful && !reached && checked;
+    tell(run, &report, child.as_ref(), (faithful, args.check_output));
     match (faithful, report.code) {
         (false, _) => Err(Failure::Exit(Code::Damage as u8)),
         (true, 0) => Ok(()),
@@ -210,15 +226,35 @@ pub(super) fn program(run: &str, origin: &Origin, command: &[OsString]) -> Resul
     Ok(program)
 }
 
+/// What is said where a request differs by what `--capture-nondet` covers.
+const DRAWN_HINT: &str = "hint: a time or a random id differs; `annals record --capture-nondet` records what the program draws, \
+     and a replay serves it";
+
+fn looks_drawn(diverged: &Diverged) -> bool {
+    matches!(diverged, Diverged::Request(divergence) if divergence.looks_drawn())
+}
+
 /// The receipt, on standard error: standard output is the program's.
-fn tell(run: &RunRow, report: &ReplayReport, child: Option<&(String, Recorded)>, faithful: bool) {
+fn tell(
+    run: &RunRow,
+    report: &ReplayReport,
+    child: Option<&(String, Recorded)>,
+    (faithful, checks_output): (bool, bool),
+) {
     let mut stderr = anstream::stderr().lock();
     // Nothing is left to do where even this cannot be written.
     let mut line = |text: String| _ = writeln!(stderr, "annals: {}", printable(&text));
     for diverged in &report.replayed.diverged {
         line(format!("DIVERGED {diverged}"));
     }
+    if report.captured.is_none() && report.replayed.diverged.iter().any(looks_drawn) {
+        line(DRAWN_HINT.to_owned());
+    }
     let receipt = &report.replayed.receipt;
+    if receipt.overlapped > 0 {
+        let many = receipt.overlapped;
+        line(format!("{many} identical requests overlapped: which caller got which answer is not recorded"));
+    }
     // Once a program is live, nothing more of the recording is asked for.
     if !receipt.missing.is_empty() && child.is_none() {
         let many = receipt.missing.len();
@@ -229,8 +265,10 @@ fn tell(run: &RunRow, report: &ReplayReport, child: Option<&(String, Recorded)>,
         captured.missed.iter().for_each(|what| line(format!("NOT CAPTURED: {what}")));
         captured.differences.iter().for_each(|what| line(format!("DRAWN OTHERWISE: {what}")));
     }
-    if report.same_output == Some(false) {
-        line("the program's standard output is not what was recorded".to_owned());
+    match report.same_output {
+        Some(false) => line("the program's standard output is not what was recorded".to_owned()),
+        None if checks_output => line("the program's recorded standard output is not known".to_owned()),
+        _ => {}
     }
     if run.status == "abandoned" || run.status == "open" {
         line(format!("the recording is {}: it ends after frame {}", run.status, run.frames));

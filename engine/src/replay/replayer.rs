@@ -68,6 +68,7 @@ impl Replayer {
                     name,
                     begun_ns: frame.started_ns,
                     ended_ns: frame.started_ns.saturating_add(frame.duration_ns),
+                    arrived: 0,
                 });
             }
         }

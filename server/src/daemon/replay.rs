@@ -80,6 +80,7 @@ impl Replay {
                 name,
                 begun_ns: frame.started_ns,
                 ended_ns: frame.started_ns.saturating_add(frame.duration_ns),
+                arrived: 0,
             });
         }
         let bodies = reader.clone();

@@ -153,6 +153,12 @@ pub struct Volatile {
     /// When each came, milliseconds after the request.
     #[serde(default)]
     pub part_ms: Vec<u64>,
+    /// When the last byte of the answer came, nanoseconds after the request. The connection may have ended later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_ns: Option<u64>,
+    /// Order in which identical requests arrived, by the connections that brought them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrived: Option<u64>,
     /// Other such things, from the answer's body.
     #[serde(flatten)]
     pub other: Map<String, Value>,

@@ -8,6 +8,7 @@
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -65,6 +66,9 @@ pub(crate) struct Asked {
     pub(crate) refusal: Option<(StatusCode, String)>,
     /// The connection it came by, if there is one.
     pub(crate) wire: Option<Arc<Wire>>,
+    /// Its place among all requests by arrival. The first request of a connection arrived with the connection: those are accepted in the
+    /// order in which a program opened them, and read in any order.
+    pub(crate) arrived: Option<u64>,
 }
 
 /// Whoever answers requests.
@@ -161,6 +165,7 @@ async fn listen(
 ) {
     let mut connections = JoinSet::new();
     let mut other: Option<TcpListener> = None;
+    let arrivals = Arc::new(AtomicU64::new(1));
     loop {
         let accepted = tokio::select! {
             _ = stopped.changed() => break,
@@ -174,7 +179,9 @@ async fn listen(
         };
         match accepted {
             Some(Ok((stream, _))) => {
-                connections.spawn(serve(stream, handler.clone(), secret.clone()));
+                let first = arrivals.fetch_add(1, Ordering::Relaxed);
+                let arrivals = (first, arrivals.clone());
+                connections.spawn(serve(stream, handler.clone(), secret.clone(), arrivals));
             }
             // Out of descriptors or the like: it may pass, and must not become a busy loop.
             Some(Err(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
@@ -192,13 +199,21 @@ async fn accept(listener: Option<&TcpListener>) -> std::io::Result<(TcpStream, S
     }
 }
 
-async fn serve(stream: TcpStream, handler: Arc<dyn Handler>, secret: Arc<str>) {
+async fn serve(
+    stream: TcpStream,
+    handler: Arc<dyn Handler>,
+    secret: Arc<str>,
+    (first, arrivals): (u64, Arc<AtomicU64>),
+) {
     let _ = stream.set_nodelay(true);
     let Some(stream) = Counted::new(stream) else { return };
     let wire = stream.wire();
+    let is_first = AtomicBool::new(true);
     let service = service_fn(move |request| {
         let (handler, secret, wire) = (handler.clone(), secret.clone(), wire.clone());
-        async move { Ok::<_, std::convert::Infallible>(one(request, handler, &secret, wire).await) }
+        let is_first = is_first.swap(false, Ordering::Relaxed);
+        let arrived = if is_first { first } else { arrivals.fetch_add(1, Ordering::Relaxed) };
+        async move { Ok::<_, std::convert::Infallible>(one(request, handler, &secret, wire, arrived).await) }
     });
     // A client that breaks off ends its own connection, and nothing else.
     let _ = hyper::server::conn::http1::Builder::new()
@@ -214,6 +229,7 @@ async fn one(
     handler: Arc<dyn Handler>,
     secret: &str,
     wire: Arc<Wire>,
+    arrived: u64,
 ) -> Response<Outgoing> {
     let (parts, body) = request.into_parts();
     let Some((mount, path)) = place(parts.uri.path(), secret) else {
@@ -229,6 +245,7 @@ async fn one(
         coming: None,
         refusal: None,
         wire: Some(wire),
+        arrived: Some(arrived),
     };
     let body = body.map_err(Into::into).boxed_unsync();
     match asked.take_body(body, &handler.room(), handler.takes_coming()).await {

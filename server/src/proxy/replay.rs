@@ -1,8 +1,8 @@
 //! Answering from a recording: every request is looked up by what it asks, and gets the answer that was recorded for it,
 //! in the parts in which it came. There is no upstream here.
 //!
-//! The last part of an answer waits for the answers that had ended before it, so that a program sees its calls end in the
-//! recorded order. Whoever would wait for ever is let go after a while, and that counts as a divergence.
+//! The last part of an answer waits for the answers whose data had ended before its own ([`super::ends`]), so that a program sees its calls
+//! end in the recorded order. Whoever would wait for ever is let go after a while, and that counts as a divergence.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
@@ -18,10 +18,12 @@ use hyper::header::HeaderMap;
 use hyper::{Response, StatusCode};
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::awake::Awake;
+use super::ends::{alone, end_with_data};
 use super::exchange::Exchange;
+use super::lines::{Line, Lines};
 use super::listen::{Answer, Asked, Handler, OURS, Outgoing, Proxy, ProxyError, refused, told, whole};
 use super::mounts::recorded_path;
 use super::record::http_of;
@@ -33,6 +35,12 @@ use crate::redact::Secrets;
 
 /// How long an answer waits for others while nothing at all moves.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Longest time between two answers of identical requests.
+const GAP_MAX: Duration = Duration::from_millis(3);
+
+/// The line break behind a chunk: a client may leave it unread until it wants more.
+const CHUNK_END_BYTES: u64 = 2;
 
 /// What a broken answer is given to reach its client before the connection is cut.
 const FLUSH: Duration = Duration::from_millis(50);
@@ -137,6 +145,9 @@ struct Inner {
     /// Calls that overlapped no other when they were recorded.
     alone: HashSet<u32>,
     matching: Mutex<Matching>,
+    /// Whether identical requests were under way at once.
+    has_batches: bool,
+    lines: Lines,
     diverged: Mutex<Vec<Diverged>>,
     timing: Timing,
     /// Counts what has moved: requests and releases.
@@ -195,10 +206,12 @@ impl Replayer {
             })?;
             let ended_ns = frame.started_ns.saturating_add(frame.duration_ns);
             let (name, exact) = (exchange.http.call(), CallHash(hash));
-            calls.push(Call { seq, name, exact, begun_ns: frame.started_ns, ended_ns });
             places.insert((exchange.http.mount.clone(), exchange.http.path.clone()));
+            let arrived = exchange.volatile.arrived.unwrap_or_default();
+            calls.push(Call { seq, name, exact, begun_ns: frame.started_ns, ended_ns, arrived });
             exchanges.insert(seq, exchange);
         }
+        end_with_data(&mut calls, &exchanges);
         let (bodies, alone) = (reader.clone(), alone(&calls));
         let mut matching = Matching::new(calls, move |seq| Ok(bodies.frame(seq)?.input), options.rules, key)?;
         if let Some(seed) = options.chaos {
@@ -212,6 +225,8 @@ impl Replayer {
             exchanges,
             places,
             alone,
+            has_batches: matching.has_batches(),
+            lines: Lines::default(),
             matching: Mutex::new(matching),
             diverged: Mutex::default(),
             timing: options.timing,
@@ -334,22 +349,6 @@ impl Replayer {
     }
 }
 
-/// The numbers of calls that overlap no other.
-fn alone(calls: &[Call]) -> HashSet<u32> {
-    let mut by_begin: Vec<_> = calls.iter().map(|call| (call.begun_ns, call.ended_ns, call.seq)).collect();
-    by_begin.sort_unstable();
-    let mut ended = 0;
-    let mut alone = HashSet::new();
-    for (at, (begun_ns, ended_ns, seq)) in by_begin.iter().enumerate() {
-        let next = by_begin.get(at + 1).is_some_and(|(next, ..)| next < ended_ns);
-        if *begun_ns >= ended && !next {
-            alone.insert(*seq);
-        }
-        ended = ended.max(*ended_ns);
-    }
-    alone
-}
-
 pub(crate) fn unhex(text: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
@@ -368,7 +367,8 @@ impl Handler for Inner {
             let began = Instant::now();
             self.settle_path(&mut asked);
             let (http, _) = http_of(&asked);
-            match self.find(&http.call(), &asked.body) {
+            let found = self.find_in_line(&http.call(), &asked.body, asked.arrived).await;
+            match found {
                 Ok(Found::Exact(seq) | Found::Matched(seq)) => self.serve(seq, began, asked.wire).await,
                 Ok(Found::Diverged(divergence)) => self.diverge(divergence),
                 Err(error) => self.unreadable(&error),
@@ -397,6 +397,48 @@ impl Inner {
         };
         self.moved.send_modify(|moved| *moved += 1);
         found
+    }
+
+    /// As `find`, once all requests that are identical to this one and were under way with it have come, or no more come: the one
+    /// that arrived first gets the answer of the recorded one that did.
+    async fn find_in_line(&self, call: &str, body: &[u8], arrived: Option<u64>) -> annals::Result<Found> {
+        if !self.has_batches {
+            return self.find(call, body);
+        }
+        let hash = CallHash::of(&self.key, call, body);
+        let (mut place, is_full) = {
+            let mut lines = self.lines.lock();
+            let expected = || lock(&self.matching).batch(&hash);
+            let line = lines.entry(hash).or_insert_with(|| Line::of(expected()));
+            line.join(arrived.unwrap_or_default())
+        };
+        if is_full {
+            self.serve_line(&hash, call, body);
+        }
+        loop {
+            let until = self.lines.lock().get(&hash).map(Line::quiet_at);
+            let until = until.unwrap_or_else(Instant::now);
+            match timeout_at(until, &mut place).await {
+                Ok(found) => return found.unwrap_or_else(|_| self.find(call, body)),
+                Err(_)
+                    if self.lines.lock().get(&hash).is_none_or(|line| line.quiet_at() <= Instant::now()) =>
+                {
+                    self.serve_line(&hash, call, body);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Gives all who wait in a line what they asked for.
+    fn serve_line(&self, hash: &CallHash, call: &str, body: &[u8]) {
+        let Some(line) = self.lines.lock().remove(hash) else { return };
+        for place in line.places() {
+            // A client that has gone takes no answer; its request was made all the same.
+            if let Err(Ok(Found::Exact(seq) | Found::Matched(seq))) = place.send(self.find(call, body)) {
+                self.released(seq);
+            }
+        }
     }
 
     fn note(&self, diverged: Diverged) {
@@ -494,8 +536,8 @@ impl Inner {
             if sender.send_data(part).await.is_err() {
                 break;
             }
-            if let Some(wire) = wire.as_ref().filter(|_| left == 0 && ends && !self.alone.contains(&seq)) {
-                wire.taken(upto).await;
+            if left == 0 && ends && !self.alone.contains(&seq) {
+                self.taken(seq, exchange, upto, wire.as_deref()).await;
             }
         }
         if exchange.volatile.part_bytes.is_empty() && ends {
@@ -513,6 +555,19 @@ impl Inner {
                 tokio::time::sleep(pause).await;
                 sender.abort(why.to_owned().into());
             }
+        }
+    }
+
+    /// Waits until the client has read an answer up to this byte of its connection, and for a moment more where only the order of
+    /// answers tells them apart: its threads may still go on in another order.
+    async fn taken(&self, seq: u32, exchange: &Exchange, upto: u64, wire: Option<&Wire>) {
+        let sized = exchange.volatile.response_headers.get("content-length").is_some();
+        if let Some(wire) = wire {
+            wire.taken(upto, if sized { 0 } else { CHUNK_END_BYTES }).await;
+        }
+        let gap = Duration::from_nanos(lock(&self.matching).gap_after(seq));
+        if !gap.is_zero() {
+            tokio::time::sleep(gap.min(GAP_MAX)).await;
         }
     }
 

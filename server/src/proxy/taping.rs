@@ -90,7 +90,7 @@ impl Taping {
         let (http, mut removed) = http_of(asked);
         let hash = CallHash::of(&recorder.key, &http.call(), &body);
         let asked_as = hash.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        let volatile = Volatile { asked: asked_as, ..Volatile::default() };
+        let volatile = Volatile { asked: asked_as, arrived: asked.arrived, ..Volatile::default() };
         let mut exchange = Exchange { http, summary: Map::new(), volatile };
         exchange.volatile.request_headers = Headers::of(&asked.headers);
         removed += exchange.volatile.request_headers.remove_secrets();
@@ -207,7 +207,11 @@ impl Taping {
 
     pub(super) fn part(&mut self, bytes: Bytes) {
         let Some(frame) = self.frame.clone() else { return };
-        let ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let after = self.began.elapsed();
+        let ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+        if !bytes.is_empty() {
+            self.exchange.volatile.data_ns = u64::try_from(after.as_nanos()).ok();
+        }
         let fits = self.answer.as_ref().is_some_and(|kept| kept.len() + bytes.len() <= ANSWER_BYTES_MAX)
             && self.room.more(bytes.len()).is_ok();
         // What is to be searched for secrets is held back until all of it is here: one may be spread over parts.

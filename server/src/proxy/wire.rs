@@ -40,13 +40,13 @@ impl Wire {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many bytes were written in all, and read.
-    pub(crate) async fn taken(&self, bytes: u64) {
+    /// Waits until so many bytes were written in all, and all but `spare` of them read.
+    pub(crate) async fn taken(&self, bytes: u64, spare: u64) {
         let began = Instant::now();
         while began.elapsed() < UNREAD_MAX {
             if self.written() >= bytes {
                 match unread(self.client, self.own) {
-                    Some(0) => return,
+                    Some(left) if left <= spare => return,
                     Some(_) => {}
                     None => return sleep(BLIND).await,
                 }
@@ -149,7 +149,7 @@ mod tests {
                 assert_eq!(unread, 4);
             }
             client.read_exact(&mut [0; 4]).unwrap();
-            wire.taken(4).await;
+            wire.taken(4, 0).await;
             assert!(matches!(unread(wire.client, wire.own), Some(0) | None));
         });
     }

@@ -54,8 +54,11 @@ pub struct Call {
     pub exact: CallHash,
     /// When it began, nanoseconds since 1970-01-01 UTC.
     pub begun_ns: u64,
-    /// When its answer was whole, by the same clock.
+    /// When the last byte of its answer had come, by the same clock: not when the connection ended, which its program may not have
+    /// waited for.
     pub ended_ns: u64,
+    /// Order in which this request arrived among identical ones under way at the same time: the smallest first. 0 where only `begun_ns` tells.
+    pub arrived: u64,
 }
 
 #[cfg(test)]

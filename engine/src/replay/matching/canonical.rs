@@ -1,13 +1,15 @@
 //! What of a request is compared: its name and body as bytes in one form.
 //!
 //! A body with a tree takes the form of RFC 8785 without what the rules leave out; a number that 64-bit floating point
-//! does not hold exactly stands as it was written, for two of those that differ must stay two. Any other body is its bytes.
+//! does not hold exactly stands as it was written, for two of those that differ must stay two. A form is its parts, whatever its
+//! boundary. Any other body is its bytes.
 
 use std::borrow::Cow;
 
 use crate::error::{Error, Result};
 use crate::replay::matching::call::CallHash;
 use crate::replay::matching::json::Json;
+use crate::replay::matching::multipart::Multipart;
 use crate::replay::matching::rules::Rules;
 
 /// Most digits that a number may have to be the only one of its value.
@@ -17,6 +19,7 @@ const EXACT_DIGITS: usize = 15;
 #[derive(Debug)]
 pub(super) enum Body<'a> {
     Json(Json<'a>),
+    Form(Multipart<'a>),
     Bytes(&'a [u8]),
 }
 
@@ -27,7 +30,7 @@ impl<'a> Body<'a> {
                 rules.apply(&mut json);
                 Self::Json(json)
             }
-            None => Self::Bytes(bytes),
+            None => Multipart::parse(bytes).map_or(Self::Bytes(bytes), Self::Form),
         }
     }
 
@@ -37,6 +40,11 @@ impl<'a> Body<'a> {
                 let mut out = String::new();
                 write(json, &mut out, usize::MAX)?;
                 Ok(Cow::Owned(out.into_bytes()))
+            }
+            Self::Form(form) => {
+                let mut out = Vec::new();
+                form.write(&mut out);
+                Ok(Cow::Owned(out))
             }
             Self::Bytes(bytes) => Ok(Cow::Borrowed(bytes)),
         }

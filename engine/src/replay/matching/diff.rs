@@ -3,13 +3,14 @@
 //! Objects are compared by key. Arrays of one length are compared element by element; of two lengths, equal elements are
 //! taken from both ends first, so that a message put in is one difference. Each difference weighs the bytes that differ,
 //! and the sum is the distance of the two. The work is linear in the bodies, times their depth where arrays differ in
-//! length. Left out on purpose: the least edit of two arrays, which costs their product.
+//! length. Forms are compared part by part in the same way. Left out on purpose: the least edit of two arrays, which costs their product.
 
 use std::borrow::Cow;
 
 use crate::error::Result;
 use crate::replay::matching::canonical::{Body, write};
 use crate::replay::matching::json::{At, Json};
+use crate::replay::matching::multipart::{Content, Multipart, Part};
 use crate::replay::matching::path::show;
 use crate::replay::matching::rules::{Rules, is_volatile};
 use crate::replay::matching::shape::{SHAPES, Shape};
@@ -51,7 +52,8 @@ pub struct Span {
 /// A field in which a request differs from a recorded one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Where: a JSONPath in the body, `query.KEY` or `name` in the call's name, `body` where the body is no JSON.
+    /// Where: a JSONPath in the body, `query.KEY` or `name` in the call's name, `part N "FIELD" HEADER` or
+    /// `part N "FIELD" content` in a form, `body` where the body is neither.
     pub path: String,
     /// What happened to it.
     pub kind: ChangeKind,
@@ -92,6 +94,10 @@ impl Diff {
             (Body::Json(a), Body::Json(b)) => {
                 differ.diff.weight = a.weight().max(b.weight());
                 differ.values(a, b)?;
+            }
+            (Body::Form(a), Body::Form(b)) => {
+                differ.diff.weight = a.weight().max(b.weight());
+                differ.forms(a, b, "");
             }
             _ => {
                 differ.diff.weight = bytes.0.len().max(bytes.1.len()) as u64;
@@ -219,23 +225,112 @@ impl<'a> Differ<'_, 'a> {
         self.diff.add(bytes, difference);
     }
 
+    /// Forms: part by part, without what both begin and end with where one has more parts. `within` is the part that holds them.
+    fn forms(&mut self, a: &Multipart<'_>, b: &Multipart<'_>, within: &str) {
+        let (short, long) = (a.parts.len().min(b.parts.len()), a.parts.len().max(b.parts.len()));
+        let (mut from, mut tail) = (0, 0);
+        if short != long {
+            from = a.parts.iter().zip(&b.parts).take_while(|(a, b)| a == b).count();
+            let ends = a.parts.iter().rev().zip(b.parts.iter().rev()).take(short - from);
+            tail = ends.take_while(|(a, b)| a == b).count();
+        }
+        for index in from..long - tail {
+            let left = a.parts[..a.parts.len() - tail].get(index);
+            let right = b.parts[..b.parts.len() - tail].get(index);
+            let name = left.or(right).map_or("", |part| part.name());
+            let path = format!("{within}part {} \"{}\"", index + 1, cut(name));
+            match (left, right) {
+                (Some(a), Some(b)) => self.parts(a, b, &path),
+                (Some(part), None) => self.part_of_one(ChangeKind::Removed, part, path),
+                (None, Some(part)) => self.part_of_one(ChangeKind::Added, part, path),
+                (None, None) => {}
+            }
+        }
+        if !a.ends_as(b) {
+            let end = |form: &Multipart<'_>| if form.is_closed { "closed" } else { "cut off" }.to_owned();
+            self.field(format!("{within}body's end"), 1, end(a), end(b), None);
+        }
+    }
+
+    fn parts(&mut self, a: &Part<'_>, b: &Part<'_>, path: &str) {
+        let names: std::collections::BTreeSet<&str> =
+            a.headers.iter().chain(&b.headers).map(|(name, _)| name.as_str()).collect();
+        for name in names {
+            let values = |part: &Part<'_>| {
+                let all = part.headers.iter().filter(|(of, _)| of == name).map(|(_, value)| value.as_ref());
+                all.collect::<Vec<&str>>().join(", ")
+            };
+            let (a, b) = (values(a), values(b));
+            if a != b {
+                let (from, end_a, end_b) = middle(&a, &b);
+                let (recorded, asked) = (excerpt(&a, from, end_a), excerpt(&b, from, end_b));
+                let bytes = end_a.max(end_b) - from;
+                self.field(format!("{path} {}", cut(name)), bytes, recorded, asked, looks_like(&a, &b));
+            }
+        }
+        match (&a.content, &b.content) {
+            (Content::Nested(a), Content::Nested(b)) => self.forms(a, b, &format!("{path}, ")),
+            (Content::Bytes(a), Content::Bytes(b)) => self.contents(a, b, path),
+            _ => self.field(format!("{path} content"), 1, String::new(), String::new(), None),
+        }
+    }
+
+    /// The bytes of two parts; as text where both are.
+    fn contents(&mut self, a: &[u8], b: &[u8], path: &str) {
+        if a == b {
+            return;
+        }
+        let path = format!("{path} content");
+        if let (Ok(a), Ok(b)) = (std::str::from_utf8(a), std::str::from_utf8(b)) {
+            let (from, end_a, end_b) = middle(a, b);
+            let looks_like = around(a, b, (from, end_a, end_b)).and_then(|(a, b)| looks_like(a, b));
+            let (recorded, asked) = (excerpt(a, from, end_a), excerpt(b, from, end_b));
+            return self.field(path, end_a.max(end_b) - from, recorded, asked, looks_like);
+        }
+        let (from, bytes) = differing(a, b);
+        self.field(path, bytes, shown_from(a, from), shown_from(b, from), None);
+    }
+
+    fn part_of_one(&mut self, kind: ChangeKind, part: &Part<'_>, path: String) {
+        let bytes = usize::try_from(part.weight()).unwrap_or(usize::MAX);
+        let shown = match part.content {
+            Content::Bytes(bytes) => {
+                cut(&String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_BYTES_MAX)]))
+            }
+            Content::Nested(_) => "a form".to_owned(),
+        };
+        let (recorded, asked) =
+            if kind == ChangeKind::Removed { (shown, String::new()) } else { (String::new(), shown) };
+        let difference =
+            || Difference { path, kind, recorded, asked, span: None, looks_like: None, rule: None };
+        self.diff.add(bytes, difference);
+    }
+
+    /// A field of a form, which no rule covers.
+    fn field(
+        &mut self,
+        path: String,
+        bytes: usize,
+        recorded: String,
+        asked: String,
+        looks_like: Option<Shape>,
+    ) {
+        let kind = ChangeKind::Changed;
+        let difference = || Difference { path, kind, recorded, asked, span: None, looks_like, rule: None };
+        self.diff.add(bytes.max(1), difference);
+    }
+
     /// Bodies of which at least one has no tree.
     fn bytes(&mut self, a: &[u8], b: &[u8]) {
         if a == b {
             return;
         }
-        let from = a.iter().zip(b).take_while(|(a, b)| a == b).count();
-        let end = a[from..].iter().rev().zip(b[from..].iter().rev()).take_while(|(a, b)| a == b).count();
+        let (from, bytes) = differing(a, b);
         // Where one side is JSON it still says which field the byte belongs to.
         let path = Json::way_to(a, from)
             .or_else(|| Json::way_to(b, from))
             .map_or("body".to_owned(), |way| show(&way).0);
-        let text = |bytes: &[u8]| {
-            let upto = bytes.len().min(from + SHOWN_BYTES_MAX);
-            let text = String::from_utf8_lossy(&bytes[from.min(upto)..upto]);
-            format!("from byte {from} of {}: {}", bytes.len(), cut(&text))
-        };
-        let (recorded, asked) = (text(a), text(b));
+        let (recorded, asked) = (shown_from(a, from), shown_from(b, from));
         let difference = || Difference {
             path,
             kind: ChangeKind::Changed,
@@ -245,7 +340,7 @@ impl<'a> Differ<'_, 'a> {
             looks_like: None,
             rule: None,
         };
-        self.diff.add(a.len().max(b.len()) - from - end, difference);
+        self.diff.add(bytes, difference);
     }
 
     /// The present path, and the rule that would cover what differs there.
@@ -266,6 +361,20 @@ impl<'a> Differ<'_, 'a> {
         let taken = |rule: &String| self.rules.clone().rule(rule).is_ok();
         (path, candidates.into_iter().find(taken).filter(|_| whole))
     }
+}
+
+/// Where two bodies begin to differ, and in how many bytes they do.
+fn differing(a: &[u8], b: &[u8]) -> (usize, usize) {
+    let from = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    let end = a[from..].iter().rev().zip(b[from..].iter().rev()).take_while(|(a, b)| a == b).count();
+    (from, a.len().max(b.len()) - from - end)
+}
+
+/// A little of a body from a byte on.
+fn shown_from(bytes: &[u8], from: usize) -> String {
+    let upto = bytes.len().min(from + SHOWN_BYTES_MAX);
+    let text = String::from_utf8_lossy(&bytes[from.min(upto)..upto]);
+    format!("from byte {from} of {}: {}", bytes.len(), cut(&text))
 }
 
 fn canonical(json: &Json<'_>) -> Result<String> {

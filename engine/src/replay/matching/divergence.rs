@@ -5,6 +5,7 @@ use std::fmt;
 use crate::replay::matching::canonical::{query, route};
 use crate::replay::matching::diff::{ChangeKind, Diff, Difference, cut};
 use crate::replay::matching::rules::Rules;
+use crate::replay::matching::shape::{SHAPES, Shape};
 
 /// Query keys whose values no report prints.
 const SECRET_KEYS: [&str; 8] = [
@@ -56,6 +57,28 @@ pub struct Divergence {
     pub recorded_times: Option<u32>,
     /// The nearest recorded calls that are still to come, the nearest first; at most 3.
     pub nearest: Vec<Nearest>,
+}
+
+impl Divergence {
+    /// Whether a time or a random id differs from the nearest recorded call: what a recording with its draws would serve.
+    #[must_use]
+    pub fn looks_drawn(&self) -> bool {
+        self.nearest.first().is_some_and(|near| near.differences.iter().any(Difference::looks_drawn))
+    }
+}
+
+impl Difference {
+    fn looks_drawn(&self) -> bool {
+        let drawn: Vec<Shape> = SHAPES.into_iter().filter(|shape| *shape != Shape::Number).collect();
+        if self.looks_like.is_some_and(|shape| drawn.contains(&shape)) {
+            return true;
+        }
+        // Several kinds in one text: each of them masked.
+        let masked =
+            |text: &str| drawn.iter().fold(text.to_owned(), |text, shape| shape.mask(&text).unwrap_or(text));
+        let (recorded, asked) = (masked(&self.recorded), masked(&self.asked));
+        self.kind == ChangeKind::Changed && recorded == asked && recorded != self.recorded
+    }
 }
 
 /// Adds how two names differ.
@@ -145,10 +168,22 @@ impl fmt::Display for Divergence {
             (Grade::Unrecorded, Some(times)) => {
                 write!(f, " once more than it was recorded ({times} times)")?;
             }
-            (Grade::Unrecorded, None) => f.write_str(", and no such call was recorded")?,
+            (Grade::Unrecorded, None) if self.nearest.is_empty() => {
+                f.write_str(", and every recorded request is answered already")?;
+            }
+            (Grade::Unrecorded, None) => {
+                f.write_str(", which is like no recorded request that is left; the nearest:")?;
+            }
         }
         for near in &self.nearest {
-            write!(f, "\n  {} {} differs by {} bytes", near.seq, near.name, near.distance)?;
+            write!(
+                f,
+                "\n  {} {} differs by {} byte{}",
+                near.seq,
+                near.name,
+                near.distance,
+                if near.distance == 1 { "" } else { "s" }
+            )?;
             for difference in &near.differences {
                 write!(f, "\n    {difference}")?;
             }

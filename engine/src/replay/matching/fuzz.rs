@@ -32,7 +32,14 @@ pub fn request(data: &[u8]) {
         assert_eq!((diff.distance == 0, diff.differences.is_empty()), (same, same));
     }
     let name = "POST /x?a=1".to_owned();
-    let call = Call { seq: 1, exact: CallHash::of(&KEY, &name, recorded), name, begun_ns: 0, ended_ns: 1 };
+    let call = Call {
+        seq: 1,
+        exact: CallHash::of(&KEY, &name, recorded),
+        name,
+        begun_ns: 0,
+        ended_ns: 1,
+        arrived: 0,
+    };
     let kept = recorded.to_vec();
     let Ok(mut matching) = Matching::new(vec![call], move |_| Ok(kept.clone()), rules, KEY) else { return };
     match matching.ask("POST /x?a=1", asked) {

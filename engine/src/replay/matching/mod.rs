@@ -9,6 +9,7 @@ mod divergence;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod json;
+mod multipart;
 mod order;
 mod path;
 mod receipt;

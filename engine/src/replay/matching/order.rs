@@ -73,6 +73,11 @@ impl Release {
         }
     }
 
+    /// The call that is released next after this one.
+    pub(super) fn after(&self, seq: u32) -> Option<u32> {
+        self.place.get(&seq).and_then(|place| self.order.get(place + 1)).copied()
+    }
+
     /// The calls that have to be released before this one, the first first.
     pub(super) fn blocking(&self, seq: u32) -> Vec<u32> {
         let upto = self.place.get(&seq).copied().unwrap_or_default();
@@ -123,7 +128,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn call(seq: u32, begun_ns: u64, ended_ns: u64) -> Call {
-        Call { seq, name: "POST /x".to_owned(), exact: CallHash([0; 32]), begun_ns, ended_ns }
+        Call { seq, name: "POST /x".to_owned(), exact: CallHash([0; 32]), begun_ns, ended_ns, arrived: 0 }
     }
 
     fn calls(spans: &[(u64, u64)]) -> Vec<Call> {

@@ -20,6 +20,8 @@ pub struct Receipt {
     pub served: u32,
     /// Answers given up: whoever waited for them would have waited for ever.
     pub given_up: u32,
+    /// Of the answered requests, those that overlapped an identical one: which caller got which answer is not recorded.
+    pub overlapped: u32,
     /// Recorded calls that nobody asked for, by their numbers.
     pub missing: Vec<u32>,
     /// Recorded draws of times, ids and random numbers that nobody drew.
@@ -55,6 +57,9 @@ impl fmt::Display for Receipt {
         if self.undrawn > 0 {
             write!(f, ", undrawn {}", self.undrawn)?;
         }
+        if self.overlapped > 0 {
+            write!(f, ", {} identical requests overlapped", self.overlapped)?;
+        }
         Ok(())
     }
 }
@@ -71,6 +76,9 @@ mod tests {
         let masked = Receipt { exact: 5, matched: 2, ..good.clone() };
         assert_eq!(masked.to_string(), "exact 5 of 7, same after the matcher 2, served 7, unused 0");
         assert!(masked.is_faithful());
+        let alike = Receipt { overlapped: 3, ..good.clone() };
+        assert_eq!(alike.to_string(), "exact 7 of 7, served 7, unused 0, 3 identical requests overlapped");
+        assert!(alike.is_faithful(), "each was answered as recorded");
         let bad = Receipt {
             exact: 5,
             changed: 1,

@@ -1,6 +1,6 @@
 //! Requests as they are asked, against the calls of a recording.
 //!
-//! A request is answered by the first unserved call whose hash is its own; else by the first that is the same after the
+//! A request is answered by the unserved call that began first and whose hash is its own; else by the first that is the same after the
 //! rules; else by none. Recorded bodies are read and brought into their canonical form only when a request of their
 //! route is not there byte for byte, and then once. What has no answer is compared with a bounded number of calls.
 //!
@@ -42,6 +42,10 @@ pub enum Answer {
 pub struct Matching {
     calls: Vec<Call>,
     served: Vec<bool>,
+    /// Calls that overlapped one with the same request.
+    overlapped: Vec<bool>,
+    /// Which batch a call belongs to; 0 is none.
+    batches: Vec<u32>,
     bodies: Bodies,
     rules: Rules,
     key: [u8; 32],
@@ -53,7 +57,7 @@ pub struct Matching {
     last: Option<usize>,
 }
 
-/// Equal calls, the first recorded first.
+/// Equal calls, the first begun first.
 #[derive(Default)]
 struct Waiting {
     calls: VecDeque<usize>,
@@ -111,13 +115,22 @@ impl Matching {
         }
         let mut exact: HashMap<CallHash, Waiting> = HashMap::new();
         let mut routes: HashMap<String, Route> = HashMap::new();
-        for (place, call) in calls.iter().enumerate() {
-            exact.entry(call.exact).or_default().add(place);
-            routes.entry(route(&call.name).to_owned()).or_default().calls.push(place);
+        // Frames are numbered as they are stored, and a recorder may store a call when it ends.
+        let mut begun: Vec<usize> = (0..calls.len()).collect();
+        begun.sort_by_key(|place| calls[*place].begun_ns);
+        for place in begun {
+            exact.entry(calls[place].exact).or_default().add(place);
+            routes.entry(route(&calls[place].name).to_owned()).or_default().calls.push(place);
+        }
+        let mut batches = vec![0; calls.len()];
+        for (batch, waiting) in (1..).zip(exact.values_mut()) {
+            line_up(&calls, waiting, batch, &mut batches);
         }
         let recorded = u32::try_from(calls.len()).map_err(|_| Error::invalid("a run has too many calls"))?;
         Ok(Self {
             served: vec![false; calls.len()],
+            overlapped: overlapped(&calls, exact.values()),
+            batches,
             release: Release::new(&calls),
             calls,
             bodies: Box::new(bodies),
@@ -294,8 +307,40 @@ impl Matching {
         self.release.blocking(seq)
     }
 
+    /// Whether identical requests were ever under way before one of them was answered.
+    #[must_use]
+    pub fn has_batches(&self) -> bool {
+        self.batches.iter().any(|batch| *batch > 0)
+    }
+
+    /// How many recorded calls with this request were under way before the first of them was answered, of those that are asked for
+    /// next: so many requests come before any of them needs its answer.
+    #[must_use]
+    pub fn batch(&self, hash: &CallHash) -> usize {
+        let Some(waiting) = self.exact.get(hash) else { return 0 };
+        let mut left = waiting.calls.iter().filter(|place| !self.served[**place]).peekable();
+        match left.peek().map(|first| self.batches[**first]) {
+            None => 0,
+            Some(0) => 1,
+            Some(batch) => left.take_while(|place| self.batches[**place] == batch).count(),
+        }
+    }
+
+    /// How long the next answer came after this one, in nanoseconds, where this call overlapped one with the same request: there the order of
+    /// answers is all by which a program tells them apart. Else 0.
+    #[must_use]
+    pub fn gap_after(&self, seq: u32) -> u64 {
+        let Some(place) = self.place(seq).filter(|place| self.overlapped[*place]) else { return 0 };
+        let next = self.release.after(seq).and_then(|next| self.place(next));
+        next.map_or(0, |next| self.calls[next].ended_ns.saturating_sub(self.calls[place].ended_ns))
+    }
+
     fn is_served(&self, seq: u32) -> bool {
-        self.calls.binary_search_by_key(&seq, |call| call.seq).is_ok_and(|place| self.served[place])
+        self.place(seq).is_some_and(|place| self.served[place])
+    }
+
+    fn place(&self, seq: u32) -> Option<usize> {
+        self.calls.binary_search_by_key(&seq, |call| call.seq).ok()
     }
 
     /// What it has come to so far.
@@ -303,8 +348,51 @@ impl Matching {
     pub fn receipt(&self) -> Receipt {
         let missing =
             self.calls.iter().zip(&self.served).filter(|(_, served)| !**served).map(|(call, _)| call.seq);
-        Receipt { missing: missing.collect(), ..self.receipt.clone() }
+        let overlapped = self.overlapped.iter().zip(&self.served).filter(|(of, served)| **of && **served);
+        let overlapped = u32::try_from(overlapped.count()).unwrap_or(u32::MAX);
+        Receipt { missing: missing.collect(), overlapped, ..self.receipt.clone() }
     }
+}
+
+/// Puts each batch, the calls with one request that began before the first of them had ended, into the order of arrival.
+fn line_up(calls: &[Call], waiting: &mut Waiting, request: u32, batches: &mut [u32]) {
+    let places = waiting.calls.make_contiguous();
+    let mut is_odd = false;
+    let mut from = 0;
+    while from < places.len() {
+        let (mut upto, mut first_end) = (from, u64::MAX);
+        while let Some(call) =
+            places.get(upto).map(|place| &calls[*place]).filter(|of| of.begun_ns < first_end)
+        {
+            first_end = first_end.min(call.ended_ns.max(call.begun_ns + 1));
+            upto += 1;
+        }
+        let batch = &mut places[from..upto];
+        if batch.len() > 1 {
+            batch.sort_by_key(|place| calls[*place].arrived);
+            // Batches that follow each other have two numbers.
+            is_odd = !is_odd;
+            batch.iter().for_each(|place| batches[*place] = 2 * request + u32::from(is_odd));
+        }
+        from = upto;
+    }
+}
+
+/// Which calls were under way at the same time as one with the same request; `equal` are calls with one request each, the first begun
+/// first.
+fn overlapped<'a>(calls: &[Call], equal: impl Iterator<Item = &'a Waiting>) -> Vec<bool> {
+    let mut overlapped = vec![false; calls.len()];
+    for waiting in equal {
+        let mut longest: Option<usize> = None;
+        for place in &waiting.calls {
+            if let Some(longest) = longest.filter(|of| calls[*place].begun_ns < calls[*of].ended_ns) {
+                (overlapped[*place], overlapped[longest]) = (true, true);
+            }
+            let end = |place: usize| calls[place].ended_ns;
+            longest = longest.filter(|of| end(*of) >= end(*place)).or(Some(*place));
+        }
+    }
+    overlapped
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ fn recording(requests: &[(&str, &str)], rules: Rules) -> (Matching, Arc<AtomicUs
         exact: CallHash::of(&KEY, name, body.as_bytes()),
         begun_ns: u64::from(seq) * 10,
         ended_ns: u64::from(seq) * 10 + 5,
+        arrived: 0,
     });
     let bodies: Vec<Vec<u8>> = requests.iter().map(|(_, body)| body.as_bytes().to_vec()).collect();
     let reads = Arc::new(AtomicUsize::new(0));
@@ -129,6 +130,7 @@ fn a_recording_without_its_secrets_still_knows_the_request() {
         exact: CallHash::of(&KEY, CHAT, sent.as_bytes()),
         begun_ns: 0,
         ended_ns: 1,
+        arrived: 0,
     };
     let redacted = chat("my key is [redacted]").into_bytes();
     let mut matching = Matching::new(vec![call], move |_| Ok(redacted.clone()), Rules::none(), KEY).unwrap();
@@ -151,7 +153,14 @@ fn a_call_out_of_turn_waits_and_says_for_whom() {
 
 #[test]
 fn calls_of_one_number_and_bodies_that_cannot_be_read_are_errors() {
-    let call = Call { seq: 1, name: CHAT.to_owned(), exact: CallHash([0; 32]), begun_ns: 0, ended_ns: 0 };
+    let call = Call {
+        seq: 1,
+        name: CHAT.to_owned(),
+        exact: CallHash([0; 32]),
+        begun_ns: 0,
+        ended_ns: 0,
+        arrived: 0,
+    };
     let twice = Matching::new(vec![call.clone(), call.clone()], |_| Ok(Vec::new()), Rules::none(), KEY);
     assert_eq!(twice.unwrap_err().kind(), crate::ErrorKind::Invalid);
     let mut matching =
@@ -168,6 +177,7 @@ fn ten_thousand_equal_calls_cost_each_the_same() {
         exact: CallHash::of(&KEY, CHAT, body.as_bytes()),
         begun_ns: 0,
         ended_ns: u64::from(seq),
+        arrived: 0,
     });
     let mut matching =
         Matching::new(calls.collect(), |_| Err(Error::bug("read")), Rules::none(), KEY).unwrap();
@@ -186,4 +196,58 @@ fn hostile_depth_is_compared_as_bytes() {
     let found = diverged(matching.ask(CHAT, deep(99_999).as_bytes()).unwrap());
     assert_eq!((found.grade, found.nearest[0].differences[0].path.as_str()), (Grade::Changed, "body"));
     assert_eq!(matching.ask(CHAT, deep(100_000).as_bytes()).unwrap(), Answer::Exact(1));
+}
+
+/// Calls with this request, each with when it began, when it ended, and its arrival.
+fn identical(spans: &[(u64, u64, u64)]) -> Matching {
+    let calls = (1..).zip(spans).map(|(seq, (begun_ns, ended_ns, arrived))| Call {
+        seq,
+        name: CHAT.to_owned(),
+        exact: CallHash::of(&KEY, CHAT, b"{}"),
+        begun_ns: *begun_ns,
+        ended_ns: *ended_ns,
+        arrived: *arrived,
+    });
+    Matching::new(calls.collect(), |_| Err(Error::bug("read")), Rules::none(), KEY).unwrap()
+}
+
+/// What each of so many requests gets.
+fn answers(matching: &mut Matching, count: usize) -> Vec<u32> {
+    let mut ask = || match matching.ask(CHAT, b"{}").unwrap() {
+        Answer::Exact(seq) => seq,
+        other => panic!("{other:?}"),
+    };
+    (0..count).map(|_| ask()).collect()
+}
+
+/// Frames are numbered as they are stored, which for a program that records its own calls is the order of their ends.
+#[test]
+fn identical_requests_get_answers_in_the_order_they_began() {
+    let mut matching = identical(&[(20, 30, 0), (10, 40, 0), (0, 50, 0)]);
+    assert_eq!(answers(&mut matching, 3), [3, 2, 1]);
+    let receipt = matching.receipt();
+    assert_eq!(receipt.overlapped, 3);
+    assert_eq!((matching.gap_after(1), matching.gap_after(2), matching.gap_after(3)), (10, 10, 0));
+    let mut in_sequence = identical(&[(0, 10, 3), (10, 20, 2), (20, 30, 1)]);
+    assert!(!in_sequence.has_batches());
+    assert_eq!(answers(&mut in_sequence, 3), [1, 2, 3], "arrivals only tell apart what overlapped");
+    assert_eq!((in_sequence.receipt().overlapped, in_sequence.gap_after(1)), (0, 0));
+}
+
+#[test]
+fn batch_is_what_was_under_way_before_its_first_answer() {
+    // 1 to 3 at once; 4 began when 2 had been answered; 5 alone.
+    let mut matching = identical(&[(0, 90, 7), (1, 50, 5), (2, 80, 6), (60, 95, 8), (200, 210, 9)]);
+    assert!(matching.has_batches());
+    let hash = CallHash::of(&KEY, CHAT, b"{}");
+    let mut sizes = Vec::new();
+    let mut order = Vec::new();
+    for _ in 0..5 {
+        sizes.push(matching.batch(&hash));
+        order.extend(answers(&mut matching, 1));
+    }
+    assert_eq!((sizes, order), (vec![3, 2, 1, 1, 1], vec![2, 3, 1, 4, 5]));
+    assert_eq!(matching.batch(&hash), 0);
+    assert_eq!(matching.batch(&CallHash([1; 32])), 0);
+    assert_eq!(matching.receipt().overlapped, 4);
 }

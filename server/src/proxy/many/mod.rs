@@ -122,6 +122,7 @@ impl Many {
                 coming: None,
                 refusal: None,
                 wire: parts.extensions.remove::<Arc<Wire>>(),
+                arrived: None,
             };
             match said.wants {
                 Wants::Record => self.record(&runs, (&said.run, said.tags), asked, &mut body).await,

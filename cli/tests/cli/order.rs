@@ -1,0 +1,235 @@
+//! Replays of clients whose requests overlap, repeat, or can differ in what does not matter; and what a replay says of the output.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Condvar, Mutex};
+
+use crate::record::says;
+use crate::upstream::Upstream;
+use crate::{Bench, Done};
+
+/// How often a recording is replayed.
+const REPLAYS: usize = 5;
+
+fn client() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents/order.py");
+    path.to_str().unwrap().to_owned()
+}
+
+impl Bench {
+    fn record_client(&self, options: &[&str], upstream: &str, doing: &[&str]) -> Done {
+        let client = client();
+        let mut args = vec!["record", "--run", "r", "--upstream", upstream];
+        args.extend(options);
+        args.extend(["--", "python3", "-B", &client]);
+        args.extend(doing);
+        let mut command = self.command(args);
+        Done::of(command.env("OPENAI_API_KEY", "k").stdin(Stdio::null()).output().unwrap())
+    }
+
+    fn replay_client(&self, options: &[&str], doing: &[&str]) -> Done {
+        let client = client();
+        let mut args = vec!["replay", "r"];
+        args.extend(options);
+        if !doing.is_empty() {
+            args.extend(["--", "python3", "-B", &client]);
+            args.extend(doing);
+        }
+        Done::of(self.command(args).stdin(Stdio::null()).output().unwrap())
+    }
+}
+
+/// Answers `/v1/held` with a stream whose last event comes at once and whose end comes when `/v1/finish` was asked.
+struct HoldingUpstream {
+    url: String,
+}
+
+impl HoldingUpstream {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let finished = Arc::new((Mutex::new(false), Condvar::new()));
+        let accept = move || {
+            for stream in listener.incoming() {
+                let (stream, finished) = (stream.unwrap(), finished.clone());
+                std::thread::Builder::new().spawn(move || hold(stream, &finished)).unwrap();
+            }
+        };
+        std::thread::Builder::new().spawn(accept).unwrap();
+        Self { url }
+    }
+}
+
+/// Serves the requests of one connection until its client goes.
+fn hold(mut to: TcpStream, (finished, changed): &(Mutex<bool>, Condvar)) -> Option<()> {
+    let mut from = BufReader::new(to.try_clone().unwrap());
+    loop {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            from.read_line(&mut head).ok().filter(|read| *read > 0)?;
+        }
+        let path = head.split(' ').nth(1)?;
+        let lower = head.to_ascii_lowercase();
+        let length = lower.split("content-length:").nth(1)?.lines().next()?.trim().parse().ok()?;
+        from.read_exact(&mut vec![0; length]).ok()?;
+        if path == "/v1/held" {
+            let head =
+                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+            to.write_all(head).ok()?;
+            for event in ["data: {\"choices\":[]}\n\n", "data: [DONE]\n\n"] {
+                write!(to, "{:x}\r\n{event}\r\n", event.len()).ok()?;
+            }
+            drop(changed.wait_while(finished.lock().unwrap(), |finished| !*finished).unwrap());
+            to.write_all(b"0\r\n\r\n").ok()?;
+            continue;
+        }
+        if path == "/v1/finish" {
+            *finished.lock().unwrap() = true;
+            changed.notify_all();
+        }
+        let body = r#"{"choices":[{"message":{"content":"fine"}}]}"#;
+        let head = format!("content-type: application/json\r\ncontent-length: {}", body.len());
+        write!(to, "HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}").ok()?;
+    }
+}
+
+/// A client of OpenAI's interface reads a stream up to `data: [DONE]` and goes on; the stream's end, which came later, was
+/// taken for the end of the answer. So the last event waited for the end of the next answer, which the client had not asked
+/// for yet: 3 s of nothing, then "step 1 was answered before [2]" and exit code 3, for a client without any concurrency.
+#[test]
+fn client_that_stops_at_done_replays_exactly() {
+    let (bench, upstream) = (Bench::new(), HoldingUpstream::start());
+    let recorded = bench.record_client(&[], &upstream.url, &["stops_at_done", "3"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    for _ in 0..REPLAYS {
+        let replayed = bench.replay_client(&[], &[]);
+        assert_eq!((replayed.code, &replayed.stdout), (0, &recorded.stdout), "{}", replayed.stderr);
+        says(&replayed, &["exact 5 of 5, served 5, unused 0"]);
+    }
+}
+
+/// Eight threads asked the same thing at once. A replay was `exact 8 of 8` without a word, and each thread got the answer of another.
+/// Which thread asked first is chance; the order in which the answers come is not.
+#[test]
+fn identical_requests_are_answered_in_order_and_said() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = bench.record_client(&[], &upstream.url, &["same", "8", "as they come"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    let lines = |bytes: &[u8]| {
+        let mut lines: Vec<_> = String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    for _ in 0..REPLAYS {
+        let replayed = bench.replay_client(&[], &[]);
+        assert_eq!(
+            (replayed.code, lines(&replayed.stdout)),
+            (0, lines(&recorded.stdout)),
+            "{}",
+            replayed.stderr
+        );
+        says(
+            &replayed,
+            &["exact 8 of 8", "identical requests overlapped: which caller got which answer is not recorded"],
+        );
+    }
+}
+
+/// One after the other the same request is no puzzle: nothing is said.
+#[test]
+fn identical_requests_in_sequence_are_not_remarked() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = bench.record_client(&[], &upstream.url, &["twice"]);
+    let replayed = bench.replay_client(&["--check-output"], &[]);
+    assert_eq!((replayed.code, replayed.stdout), (0, recorded.stdout), "{}", replayed.stderr);
+    assert!(!replayed.stderr.contains("overlapped"), "{}", replayed.stderr);
+}
+
+/// A replay was exact and its program's output another, which no exit code told.
+#[test]
+fn output_that_differs_is_said_and_checked_on_demand() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record_client(&[], &upstream.url, &["prints_time"]).code, 0);
+    let another = "the program's standard output is not what was recorded";
+    let replayed = bench.replay_client(&[], &[]);
+    assert_eq!(replayed.code, 0, "{replayed:?}");
+    says(&replayed, &[another, "annals: replayed r: exact 1 of 1"]);
+    let checked = bench.replay_client(&["--check-output"], &[]);
+    assert_eq!(checked.code, 3, "{checked:?}");
+    says(&checked, &[another, "NOT replayed as recorded: r: exact 1 of 1"]);
+    assert_eq!(bench.run("check r --programs").code, 0);
+    let drifted = bench.run("check r --programs --check-output");
+    assert_eq!(drifted.code, 3, "{drifted:?}");
+    assert!(String::from_utf8_lossy(&drifted.stdout).contains(another), "{drifted:?}");
+    for line in ["check r --check-output", "replay r --raw --check-output"] {
+        assert_eq!(bench.run(line).code, 2, "{line}");
+    }
+}
+
+/// Every upload of a file has a boundary that its client has just drawn: no replay of one ever matched.
+#[test]
+fn uploads_match_whatever_their_boundary() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let parts = ["model=whisper-1", "file@a.txt=some --b1 bytes\r\n--b1x"];
+    let doing = |boundary, parts: [&'static str; 2]| ["uploads", boundary, parts[0], parts[1]];
+    assert_eq!(bench.record_client(&[], &upstream.url, &doing("b1", parts)).code, 0);
+    let exact = bench.replay_client(&["--check-output"], &[]);
+    assert_eq!(exact.code, 0, "{exact:?}");
+    let other = bench.replay_client(&["--check-output"], &doing("3f2a5c1e00004abc", parts));
+    assert_eq!(other.code, 0, "{other:?}");
+    says(&other, &["exact 0 of 1, same after the matcher 1, served 1"]);
+    for (changed, what) in [
+        (["model=whisper-2", parts[1]], "part 1 \"model\" content: \"whisper-1\" was recorded"),
+        ([parts[0], "file@b.txt=some --b1 bytes\r\n--b1x"], "part 2 \"file\" content-disposition: "),
+        ([parts[0], "file@a.txt=some --b1 byte\r\n--b1x"], "part 2 \"file\" content: "),
+    ] {
+        let replayed = bench.replay_client(&[], &doing("3f2a5c1e00004abc", changed));
+        assert_eq!(replayed.code, 3, "{replayed:?}");
+        says(&replayed, &[what, "exact 0 of 1, changed 1"]);
+    }
+}
+
+/// A report said "no such call was recorded" and then compared the request with one.
+#[test]
+fn report_does_not_contradict_itself_and_names_the_remedy() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record_client(&[], &upstream.url, &["timed"]).code, 0);
+    let timed = bench.replay_client(&[], &[]);
+    assert_eq!(timed.code, 3, "{timed:?}");
+    says(&timed, &["only a time differs", "`annals record --capture-nondet`"]);
+    let far = bench.replay_client(&[], &["uploads", "b1", "a=something else altogether"]);
+    assert_eq!(far.code, 3, "{far:?}");
+    says(&far, &["which is like no recorded request that is left; the nearest:", "name: "]);
+    assert!(!far.stderr.contains("no such call") && !far.stderr.contains("capture-nondet"), "{}", far.stderr);
+    let twice = bench.replay_client(&[], &["twice"]);
+    assert!(!twice.stderr.contains("no such call"), "{}", twice.stderr);
+}
+
+/// An agent of one thread samples an answer eight times at once, and prints the samples in the order in which it asked. The proxy reads
+/// connections in an order of its own: 4 of 20 replays printed what was recorded.
+#[test]
+fn identical_requests_of_one_thread_keep_their_answers() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let recorded = bench.record_client(&[], &upstream.url, &["gathers", "8"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    for _ in 0..REPLAYS {
+        let replayed = bench.replay_client(&["--check-output"], &[]);
+        assert_eq!((replayed.code, &replayed.stdout), (0, &recorded.stdout), "{}", replayed.stderr);
+        says(&replayed, &["exact 8 of 8"]);
+    }
+}
+
+/// Eight were recorded, and another number is asked: nobody waits for ever for those that do not come.
+#[test]
+fn identical_requests_of_another_number_do_not_hang() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record_client(&[], &upstream.url, &["gathers", "8"]).code, 0);
+    let fewer = bench.replay_client(&[], &["twice"]);
+    assert_eq!(fewer.code, 3, "{fewer:?}");
+    says(&fewer, &["never asked for"]);
+    let more = bench.replay_client(&[], &["gathers", "9", "raw"]);
+    assert_eq!(more.code, 3, "{more:?}");
+    says(&more, &["once more than it was recorded (8 times)", "exact 8 of 8, unrecorded 1"]);
+}
