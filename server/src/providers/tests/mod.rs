@@ -3,6 +3,7 @@
 mod anthropic;
 mod gemini;
 mod hostile;
+mod meaning;
 mod mutated;
 mod openai;
 mod requests;
