@@ -9,6 +9,9 @@ const CLAUDE: &str = "/v1/messages";
 const GEMINI: &str = "/v1beta/models/g:streamGenerateContent";
 const OLLAMA: &str = "/api/chat";
 
+/// Writes words as the events of a stream.
+type Form<'a> = &'a dyn Fn(&[&str]) -> String;
+
 fn asked(path: &str, body: &str) -> Meaning {
     Meaning::of_request(&api(path), body.as_bytes()).unwrap()
 }
@@ -141,7 +144,7 @@ fn a_stream_is_compared_by_what_it_comes_to() {
         };
         words.iter().map(row).collect::<String>() + "{\"model\":\"o\",\"done\":true}\n"
     };
-    let forms: [(&str, &dyn Fn(&[&str]) -> String); 5] =
+    let forms: [(&str, Form<'_>); 5] =
         [(CHAT, &chat), (CLAUDE, &claude), (GEMINI, &gemini), (RESPONSES, &responses), (OLLAMA, &ollama)];
     for (path, form) in forms {
         let of = |words: &[&str]| answered(path, &form(words)).expect(path);
