@@ -12,6 +12,7 @@ The counts belong to one compiler and architecture, named in the file: under ano
 """
 
 import json
+import os
 import pathlib
 import platform
 import re
@@ -63,9 +64,13 @@ def own(text, program):
 
 def main():
     subprocess.run(
-        ["cargo", "build", "--release", "-p", "annals-benches", "--example", "hot"], cwd=ROOT, check=True
+        ["cargo", "build", "--profile", "dist", "-p", "annals-benches", "--example", "hot"],
+        cwd=ROOT,
+        check=True,
+        # Counts are told by source file.
+        env={**os.environ, "CARGO_PROFILE_DIST_DEBUG": "line-tables-only", "CARGO_PROFILE_DIST_STRIP": "false"},
     )
-    program = str(ROOT / "target" / "release" / "examples" / "hot")
+    program = str(ROOT / "target" / "dist" / "examples" / "hot")
     found = {path: count(program, path, times) for path, times in PATHS.items()}
     if "--write" in sys.argv:
         COMMITTED.write_text(json.dumps({"toolchain": toolchain(), "instructions": found}, indent=2) + "\n")

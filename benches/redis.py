@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`annals serve` beside Redis on one machine, both with a sync for every write, by redis-benchmark: medians of interleaved rounds.
 
-    cargo build --release
+    cargo build --profile dist
     python3 benches/redis.py [--rounds 5] [--seconds 3] [--only 'SET,GET'] [--dir DIR]
 
 50 clients, values of 512 bytes, over loopback TCP without passwords and over Unix sockets. Both stores lie in fresh directories below DIR
@@ -75,7 +75,7 @@ def redis(directory, socket):
 
 
 def annals(directory, socket):
-    built = str(ROOT / "target" / "release" / "annals")
+    built = str(ROOT / "target" / "dist" / "annals")
     return [built, "--store", str(directory / "store"), "serve", "--socket", socket, "--tcp", "127.0.0.1:7430", "--no-auth"]
 
 

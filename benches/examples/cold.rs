@@ -1,6 +1,6 @@
 //! How long a small body takes to be read when nothing of it is in memory: neither in the engine's caches nor in the system's.
 //!
-//! `cargo run --release -p annals-benches --example cold -- STORE... [--samples N]`: frames of the namespace `default` of which input and output
+//! `cargo run --profile dist -p annals-benches --example cold -- STORE... [--samples N]`: frames of the namespace `default` of which input and output
 //! together have 2 to 8 KB, drawn by chance (300 without N). For each the store's files are dropped from the system's page cache
 //! (`posix_fadvise`, DONTNEED) and the store is opened anew, which reads no log; then they are dropped again, and finding the run and
 //! reading the one frame, verified, is timed. A store that nobody writes; one on a disk, not in memory.

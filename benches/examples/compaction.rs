@@ -1,7 +1,7 @@
 //! What a compaction does a second, and what it costs whoever works beside it: a store of which 70% is dead is compacted
 //! while one thread records and two read.
 //!
-//! `cargo run --release -p annals-benches --example compaction -- [MIB] [--dir DIR] [--recompress] [--nobody] [--restless]`; 2048 MiB without
+//! `cargo run --profile dist -p annals-benches --example compaction -- [MIB] [--dir DIR] [--recompress] [--nobody] [--restless]`; 2048 MiB without
 //! MIB; with `--nobody` nobody works beside it; with `--restless` the readers do not rest between their reads, so that five threads want all of two
 //! cores.
 #![expect(clippy::print_stdout, reason = "a program that measures and prints")]

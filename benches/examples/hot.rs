@@ -2,7 +2,7 @@
 //! begins, and only what goes through `measured` counts. Commits are submitted inside it and awaited outside, so that
 //! how long the writer took does not show in a count.
 //!
-//! `cargo run --release -p annals-benches --example hot -- PATH [TIMES]`, PATH one of plain, marker, head, kv, frames,
+//! `cargo run --profile dist -p annals-benches --example hot -- PATH [TIMES]`, PATH one of plain, marker, head, kv, frames,
 //! scan, single, get. TIMES is how much of it is done: steps, batches of 100 records, frames, scans, reads.
 #![expect(clippy::print_stderr, reason = "a program for a terminal")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a measurement fails by panicking")]

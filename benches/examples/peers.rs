@@ -1,6 +1,6 @@
 //! The peers at the work that annals is for, beside what the disk itself can do.
 //!
-//! `cargo run --release -p annals-benches --features peers-all --example peers -- [--rounds N]
+//! `cargo run --profile dist -p annals-benches --features peers-all --example peers -- [--rounds N]
 //! [--workload conversation|kv|kv-sync] [--peer NAME] [--dir FOLDER] [--json]`
 //!
 //! - `conversation`: 200 steps of the growing conversation, each one transaction of four values, with and

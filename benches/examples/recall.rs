@@ -1,7 +1,7 @@
 //! How well the built-in embedder finds what real runs are asked about: precision and recall at its threshold, and at others, for two halves of the questions,
 //! one that its constants were chosen on and one that was held out.
 //!
-//! `cargo run --release -p annals-benches --example recall -- FILE.json[.xz] [--misses] [--times N] [--costs N]`, FILE the runs of tau-bench's airline agent (`tau-airline.json.xz`, see
+//! `cargo run --profile dist -p annals-benches --example recall -- FILE.json[.xz] [--misses] [--times N] [--costs N]`, FILE the runs of tau-bench's airline agent (`tau-airline.json.xz`, see
 //! docs/memory.md). Of each task's four runs three are remembered and the fourth is only asked about, so that no question is the text of an entry.
 //! The halves go by a hash of the task, since a task's runs are much alike. docs/memory.md says how questions are made. With `--times` the
 //! runs are remembered so many times. With `--costs` nothing of this is done: so many entries of a tenant are remembered, each with ids of its own, and what

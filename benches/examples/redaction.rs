@@ -1,7 +1,7 @@
 //! How fast bodies are redacted, on one core, by the profile `safe`, and by one with a pattern more: megabytes a second of what is stored, medians of
 //! seven rounds.
 //!
-//! `cargo run --release -p annals-benches --example redaction [FILE ...]`: requests of a growing conversation, the same with values to be found in every
+//! `cargo run --profile dist -p annals-benches --example redaction [FILE ...]`: requests of a growing conversation, the same with values to be found in every
 //! turn, tools' results full of ids, digests and numbers, a streamed answer, plain text; and the files that are named.
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 #![expect(clippy::unwrap_used, reason = "a measurement fails by panicking")]

@@ -1,6 +1,6 @@
 //! How long a sweep takes, and what stays of a year.
 //!
-//! `cargo run --release -p annals-benches --example retention -- [RUNS]` records so many runs (100,000 where nothing is said) and sweeps them by
+//! `cargo run --profile dist -p annals-benches --example retention -- [RUNS]` records so many runs (100,000 where nothing is said) and sweeps them by
 //! the built-in policy, its dry run first. Then it simulates a year: each day runs of every kind, and a sweep; it prints what is there at
 //! the end, as docs/retention.md has it.
 

@@ -1,7 +1,7 @@
 //! What a store costs on disk: the growing conversation in its three forms with one commit a frame, runs of real
 //! input, and forks. Every file is counted after a clean close.
 //!
-//! `cargo run --release -p annals-benches --example storage -- [STEPS] [--csv FILE] [--chat FILE.json]`
+//! `cargo run --profile dist -p annals-benches --example storage -- [STEPS] [--csv FILE] [--chat FILE.json]`
 
 #![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that measures and prints")]
 

@@ -1,7 +1,7 @@
 //! Vectors: recall, searches a second, opening, memory, building, searches beside inserts, filters; with the feature `usearch`
 //! that beside it, on one thread, the queries of both by turns, medians of rounds. One table, a line a figure.
 //!
-//! `cargo run --release -p annals-benches --features usearch --example vectors -- [COUNT] [DIMENSIONS] [FOLDER] [KINDS]`, 100,000 and 384
+//! `cargo run --profile dist -p annals-benches --features usearch --example vectors -- [COUNT] [DIMENSIONS] [FOLDER] [KINDS]`, 100,000 and 384
 //! unless said otherwise; usearch keeps its numbers in these kinds (`f32,bf16,i8`). A folder that is given stays, with what was built in it:
 //! a second run measures that again; and with the vectors, the queries and their nearest ones, for `benches/vectors_hnswlib.py`.
 //! The vectors are clustered, as embeddings are: a centre for each hundred, and noise around it, from a seed.

@@ -7,7 +7,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 /// Record AI-agent runs bit-exactly, and replay them.
 #[derive(Debug, Parser)]
-#[command(name = "annals", version, about, propagate_version = true, after_help = EXIT_CODES)]
+#[command(name = "annals", version, propagate_version = true, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -15,8 +15,8 @@ pub(crate) struct Cli {
     pub(crate) verb: Verb,
 }
 
-const EXIT_CODES: &str =
-    "Exit codes: 0 done, 1 failed, 2 usage, 3 divergence or damage found, 4 no such thing.
+const EXIT_CODES: &str = "`annals VERB --help` shows the options of a verb.
+Exit codes: 0 done, 1 failed, 2 usage, 3 divergence or damage found, 4 no such thing.
 The store is --store, else $ANNALS_STORE, else the nearest .annals directory upward, else ./.annals.";
 
 /// Options that every verb takes.
@@ -49,7 +49,8 @@ pub(crate) enum Verb {
     Init,
     /// Record runs from a file of transcripts or frames
     Import(ImportArgs),
-    /// List runs
+    /// List runs, the newest first, with duration, tokens, cost and model
+    #[command(visible_alias = "ls")]
     Runs(RunsArgs),
     /// Show a run, or one of its frames
     Show(ShowArgs),
@@ -69,7 +70,7 @@ pub(crate) enum Verb {
     /// Runs as files that stand alone: for git, for mail, for another machine
     #[command(subcommand)]
     Tape(TapeVerb),
-    /// Compare two runs frame by frame; ends with 3 where they differ
+    /// Compare two runs: what requests and answers say, then their bytes; ends with 3 if they differ
     Diff(DiffArgs),
     /// Run a recorded program on from one of its frames, with something changed, into a new run
     Fork(ForkArgs),
@@ -396,7 +397,7 @@ pub(crate) struct RunsArgs {
     /// Only runs that failed or were abandoned
     #[arg(long, conflicts_with = "status")]
     pub(crate) failed: bool,
-    /// At most this many
+    /// Only the newest N; 0 for all [default: 50; with --json: 0]
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
 }
@@ -684,9 +685,12 @@ pub(crate) struct ForkArgs {
     /// Ask another model from frame SEQ on
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
-    /// Set a value in every request from frame SEQ on: $.temperature=0; what is no JSON is a text; may be given again
-    #[arg(long, value_name = "JSONPATH=VALUE")]
+    /// Set a value in the request of frame SEQ only: $.temperature=0. A value that is not JSON is a text. May be given again
+    #[arg(long, value_name = "JSONPATH=VALUE", conflicts_with_all = ["response", "edit"])]
     pub(crate) set: Vec<String>,
+    /// Set a value in every request from frame SEQ on, as --set does in one. May be given again
+    #[arg(long, value_name = "JSONPATH=VALUE")]
+    pub(crate) set_all: Vec<String>,
     /// Answer the request of frame SEQ with what $VISUAL or $EDITOR makes of its answer
     #[arg(long, conflicts_with = "response")]
     pub(crate) edit: bool,
@@ -702,7 +706,7 @@ pub(crate) struct ForkArgs {
     #[command(flatten)]
     pub(crate) live: LiveArgs,
     /// Start no program
-    #[arg(long, conflicts_with_all = ["response", "edit", "tool_result", "model", "set", "rules", "command"])]
+    #[arg(long, conflicts_with_all = ["response", "edit", "tool_result", "model", "set", "set_all", "rules", "command"])]
     pub(crate) no_run: bool,
     /// Another program than the recorded one
     #[arg(last = true, value_name = "CMD")]

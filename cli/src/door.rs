@@ -14,10 +14,10 @@ use annals::{
 };
 
 use annals_server::profiles::{Redactor, make_placeholder_key, passing_key, placeholder_key};
-use annals_server::providers::NewPart;
+use annals_server::providers::{NewPart, Prices};
 use annals_server::{
-    Alignment, AskedOrOpened, Destination, EmbedderHere, Failing, ForkReport, Forking, Onward, OnwardReport,
-    Origin, Program, ReplayOptions, SessionError, Shared, ask_or_open,
+    Alignment, AskedOrOpened, Destination, EmbedderHere, Failing, ForkReport, Forking, FrameDifference,
+    Onward, OnwardReport, Origin, Program, ReplayOptions, RunUsage, SessionError, Shared, ask_or_open,
 };
 
 use crate::failure::{Code, Failure, Result, before};
@@ -113,6 +113,7 @@ pub(crate) struct VersionRow {
 pub(crate) struct Door {
     store: Store,
     namespace: String,
+    prices: Prices,
 }
 
 /// A run being recorded, a commit a frame.
@@ -173,7 +174,7 @@ impl Door {
     pub(crate) fn write(root: &Path, namespace: &str) -> Result<Self> {
         let store = Store::open(root).map_err(engine)?;
         store.namespace(namespace).map_err(engine)?;
-        Ok(Self { store, namespace: namespace.to_owned() })
+        Ok(Self::of(store, namespace))
     }
 
     /// Opens a store for writing, where it and the namespace are there.
@@ -185,7 +186,7 @@ impl Door {
     pub(crate) fn write_whole(root: &Path, namespace: &str) -> Result<Self> {
         let options = Options { create: false, ..Options::default() };
         let store = Store::open_with(root, options).map_err(|error| opening(root, error))?;
-        Ok(Self { store, namespace: namespace.to_owned() })
+        Ok(Self::of(store, namespace))
     }
 
     /// Opens a store to record a program into, as [`Recorder::open`], where it and the namespace are there.
@@ -193,12 +194,16 @@ impl Door {
         Self::existing(root, namespace, Options { durability: Durability::Process, ..Options::default() })
     }
 
+    fn of(store: Store, namespace: &str) -> Self {
+        Self { store, namespace: namespace.to_owned(), prices: Prices::built_in() }
+    }
+
     fn existing(root: &Path, namespace: &str, options: Options) -> Result<Self> {
         let options = Options { create: false, ..options };
         let store = Store::open_with(root, options).map_err(|error| opening(root, error))?;
         let names = store.namespaces().map_err(engine)?;
         if names.iter().any(|name| name == namespace) {
-            return Ok(Self { store, namespace: namespace.to_owned() });
+            return Ok(Self::of(store, namespace));
         }
         Err(no_namespace(format!("there is no namespace {namespace:?}"), &names))
     }
@@ -222,7 +227,7 @@ impl Door {
     /// Opens a store for reading.
     pub(crate) fn read(root: &Path, namespace: &str) -> Result<Self> {
         let store = Store::open_read_only(root).map_err(|error| opening(root, error))?;
-        Ok(Self { store, namespace: namespace.to_owned() })
+        Ok(Self::of(store, namespace))
     }
 
     /// Sees what was committed since the store was opened for reading.
@@ -248,6 +253,23 @@ impl Door {
         let pins = self.pins(&space)?;
         let runs = space.runs().map_err(engine)?;
         Ok(runs.map(move |run| run.map(|info| pinned_row(&info, &pins)).map_err(engine)))
+    }
+
+    /// Runs, the one begun last first.
+    pub(crate) fn newest_runs(&self) -> Result<impl ExactSizeIterator<Item = Result<(RunReader, RunRow)>>> {
+        let space = self.namespace()?;
+        let pins = self.pins(&space)?;
+        let runs = space.newest_runs().map_err(engine)?;
+        Ok(runs.map(move |run| {
+            let reader = run.map_err(engine)?;
+            let row = pinned_row(reader.info(), &pins);
+            Ok((reader, row))
+        }))
+    }
+
+    /// Models, tokens and cost of a run.
+    pub(crate) fn usage(&self, reader: &RunReader) -> RunUsage {
+        annals_server::run_usage(reader, &self.prices)
     }
 
     /// The run of this name; `last` is the one begun last, and the beginning of one name only stands for it, where no
@@ -353,8 +375,19 @@ impl Door {
     }
 
     /// Two runs side by side.
-    pub(crate) fn align(&self, a: &RunReader, b: &RunReader, by: Option<&Redactor>) -> Result<Alignment> {
-        annals_server::align(a, b, by).map_err(engine)
+    pub(crate) fn align(&self, a: &RunReader, b: &RunReader) -> Result<Alignment> {
+        annals_server::align(a, b).map_err(engine)
+    }
+
+    /// What differs between two frames, as `by` shows them.
+    pub(crate) fn difference(
+        &self,
+        a: (&RunReader, u32),
+        b: (&RunReader, u32),
+        by: Option<&Redactor>,
+    ) -> Result<FrameDifference> {
+        let (a, b) = (a.0.frame(a.1).map_err(engine)?, b.0.frame(b.1).map_err(engine)?);
+        Ok(annals_server::frame_difference(&a, &b, by))
     }
 
     /// The frame of a run to look at first.

@@ -1,6 +1,6 @@
 //! The `annals` command line: arguments, progress, tables. What it does is done by the engine.
 //!
-//! Layout: `args` (the command line), `verbs` (a file for each), `door` (the one way into the engine), `out`
+//! Layout: `args` (the command line), `groups` (its help), `screen` (tables that fit), `verbs` (a file for each), `door` (the one way into the engine), `out`
 //! (everything printed), `failure` (errors and exit codes), `locate` (which store), `address` (`RUN@SEQ`),
 //! `input` and `progress` (reading what is imported), `whole_file` and `junit` (files for the user), `tracefork` (its tapes),
 //! `allocator` (whose memory is whose).
@@ -11,6 +11,7 @@ mod args;
 mod door;
 mod editor;
 mod failure;
+mod groups;
 mod input;
 mod junit;
 mod locate;
@@ -18,6 +19,7 @@ mod out;
 mod profiles;
 mod progress;
 mod rules;
+mod screen;
 mod tracefork;
 mod verbs;
 mod watched;
@@ -25,13 +27,14 @@ mod whole_file;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 
 #[global_allocator]
 static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 fn main() -> ExitCode {
-    let cli = match args::Cli::try_parse() {
+    let parsed = groups::command().try_get_matches();
+    let cli = match parsed.and_then(|matches| args::Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(refused) => return failure::refused(&refused),
     };

@@ -195,9 +195,26 @@ pub(crate) fn time(ns: u64) -> String {
     stamp.map_or_else(|_| format!("{ns} ns"), |stamp| format!("{stamp:.3}"))
 }
 
+/// The same to the minute, for a table.
+pub(crate) fn minute(ns: u64) -> String {
+    let stamp = jiff::Timestamp::from_nanosecond(i128::from(ns));
+    stamp.map_or_else(|_| format!("{ns} ns"), |stamp| stamp.strftime("%Y-%m-%d %H:%M").to_string())
+}
+
+/// A length of time in the unit that suits it.
+pub(crate) fn span(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000;
+    match seconds {
+        0 => format!("{} ms", ns / 1_000_000),
+        1..60 => format!("{seconds}.{} s", ns / 100_000_000 % 10),
+        60..3600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
+        _ => format!("{}h {:02}m", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Cost, bytes, count, dollars, metadata, preview, printable, time};
+    use super::{Cost, bytes, count, dollars, metadata, minute, preview, printable, span, time};
 
     #[test]
     fn numbers_are_readable() {
@@ -205,6 +222,9 @@ mod tests {
         let shown = [0, 999, 1000, 40_358, 31_000_000, 5_250_000_000].map(bytes);
         assert_eq!(shown, ["0 B", "999 B", "1.0 KB", "40.3 KB", "31.0 MB", "5.2 GB"]);
         assert_eq!(time(1_700_000_000_123_456_789), "2023-11-14T22:13:20.123Z");
+        assert_eq!(minute(1_700_000_000_123_456_789), "2023-11-14 22:13");
+        let spans = [7_000_000, 59_960_000_000, 245_000_000_000, 7_380_000_000_000].map(span);
+        assert_eq!(spans, ["7 ms", "59.9 s", "4m 05s", "2h 03m"]);
     }
 
     #[test]

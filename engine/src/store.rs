@@ -584,6 +584,18 @@ impl Namespace {
         }))
     }
 
+    /// All living runs, the one that began last first. Each is opened when its turn comes, so that a few of many cost little;
+    /// the length is known before.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`; each item may fail, too.
+    pub fn newest_runs(&self) -> Result<impl ExactSizeIterator<Item = Result<RunReader>> + use<>> {
+        let hits: Vec<Hit> = self.core().index.prefix(&keys::runs(self.id), Seqno(u64::MAX))?;
+        let uids: Vec<RunUid> = hits.iter().filter_map(|hit| keys::run_uid(&hit.key)).collect();
+        let (core, namespace) = (self.core().clone(), self.id);
+        Ok(uids.into_iter().rev().map(move |uid| RunReader::open(&core, namespace, uid)))
+    }
+
     /// The living run that began last.
     ///
     /// # Errors

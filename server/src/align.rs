@@ -1,14 +1,16 @@
 //! Two runs side by side, frame by frame.
 //!
-//! Frames are the same where component, request, answer and failure are. The longest common beginning and end are taken off;
-//! between them frames of equal content are paired in order, and what is left over is paired by its place.
+//! Frames match where component, failure, and what request and answer say are the same; what says nothing that is known
+//! ([`Meaning`]) is compared by its bytes. The longest common beginning and end are taken off; between them frames that
+//! match are paired in order, and what is left over is paired by its place.
 
 use annals::{RecordedFrame, RunReader};
 use blake3::Hash;
 
-use crate::look::api_shown;
+use crate::look::{api, shown};
 use crate::profiles::Redactor;
-use crate::providers::{self, NewPart};
+use crate::providers::{self, Difference, Meaning, Span};
+use crate::proxy::Exchange;
 
 /// Frames between the common ends that are aligned by content; more are paired by their place.
 const ALIGNED_MAX: usize = 2_000;
@@ -16,18 +18,20 @@ const ALIGNED_MAX: usize = 2_000;
 /// A pair of frames, or one that the other run does not have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pair {
-    /// In both, the same.
+    /// In both, the same bytes.
     Same(u32, u32),
-    /// In both, not the same.
+    /// In both, not the same bytes.
     Changed {
         /// In the first run.
         a: u32,
         /// In the second.
         b: u32,
-        /// Whether what was asked differs.
+        /// Whether the bytes of the request differ.
         input: bool,
-        /// Whether what was answered differs.
+        /// Whether the bytes of the answer differ.
         output: bool,
+        /// Whether both say the same all the same.
+        says_same: bool,
     },
     /// In the first run only.
     Dropped(u32),
@@ -40,67 +44,146 @@ pub enum Pair {
 pub struct Alignment {
     /// Every frame of both, in order.
     pub pairs: Vec<Pair>,
-    /// What the first changed request has in the second run and not in the first.
-    pub first: Option<(u32, u32, NewPart)>,
 }
 
-#[derive(PartialEq, Eq)]
+/// What differs between two requests, or two answers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum BodyDifference {
+    /// Nothing.
+    Same,
+    /// What is said.
+    Words(Vec<Difference>),
+    /// Only how it is said: where the bytes first differ.
+    Form(Span),
+    /// The bytes, of what says nothing that is known: where they first differ.
+    Bytes(Span),
+    /// Only what the profile does not show.
+    Hidden,
+}
+
+/// What differs between two frames.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FrameDifference {
+    /// Between what was asked.
+    pub request: BodyDifference,
+    /// Between what was answered.
+    pub answer: BodyDifference,
+}
+
 struct Sums {
     component: String,
-    input: Hash,
-    output: Hash,
     error: bool,
+    /// Of what is said, else of the bytes.
+    said: [[u8; 32]; 2],
+    bytes: [Hash; 2],
 }
 
-fn sums(reader: &RunReader) -> annals::Result<Vec<Sums>> {
-    let of = |frame: RecordedFrame| Sums {
-        component: frame.component.name().to_owned(),
-        input: blake3::hash(&frame.input),
-        output: blake3::hash(&frame.output),
-        error: frame.error,
+impl Sums {
+    fn of(frame: &RecordedFrame) -> Self {
+        let bytes = [blake3::hash(&frame.input), blake3::hash(&frame.output)];
+        let [request, answer] = meanings(frame);
+        let or = |meaning: Option<Meaning>, of: &Hash| meaning.map_or(*of.as_bytes(), |said| said.hash());
+        let said = [or(request, &bytes[0]), or(answer, &bytes[1])];
+        Self { component: frame.component.name().to_owned(), error: frame.error, said, bytes }
+    }
+
+    fn matches(&self, other: &Self) -> bool {
+        (&self.component, self.error, &self.said) == (&other.component, other.error, &other.said)
+    }
+}
+
+/// What the request and the answer of a model call say.
+fn meanings(frame: &RecordedFrame) -> [Option<Meaning>; 2] {
+    let Some((api, request)) = api(frame) else { return [None, None] };
+    let said = Meaning::of_request(&api, &request);
+    let Ok(exchange) = serde_json::from_slice::<Exchange>(&frame.metadata) else {
+        return [said, Meaning::of_message(&api, &frame.output)];
     };
-    reader.frames().map(|frame| frame.map(of)).collect()
+    let header = |name: &str| exchange.volatile.response_headers.get(name);
+    let answer = Meaning::of_answer(&providers::Exchange {
+        api: &api,
+        request: &request,
+        request_encoding: None,
+        status: exchange.http.status.unwrap_or(0),
+        content_type: header("content-type"),
+        content_encoding: header("content-encoding"),
+        response: &frame.output,
+    });
+    [said, answer]
 }
 
-/// Aligns two runs. What is the same is so as it was recorded; what the first changed request has is as `by` shows it.
+/// Aligns two runs, by what was recorded.
 ///
 /// # Errors
 /// As [`RunReader::frame`].
-pub fn align(a: &RunReader, b: &RunReader, by: Option<&Redactor>) -> annals::Result<Alignment> {
-    let pairs = pairs(&sums(a)?, &sums(b)?);
-    let changed = pairs.iter().find_map(|pair| match pair {
-        Pair::Changed { a, b, input: true, .. } => Some((*a, *b)),
-        _ => None,
-    });
-    let mut first = None;
-    if let Some((of_a, of_b)) = changed
-        && let (Some((speaks, before)), Some((_, after))) =
-            (api_shown(&a.frame(of_a)?, by), api_shown(&b.frame(of_b)?, by))
-    {
-        first = Some((of_a, of_b, providers::new_part(&speaks, &before, &after)));
+pub fn align(a: &RunReader, b: &RunReader) -> annals::Result<Alignment> {
+    let sums = |reader: &RunReader| -> annals::Result<Vec<Sums>> {
+        reader.frames().map(|frame| frame.map(|frame| Sums::of(&frame))).collect()
+    };
+    Ok(Alignment { pairs: pairs(&sums(a)?, &sums(b)?) })
+}
+
+/// What differs between two frames, as `by` shows them.
+#[must_use]
+pub fn frame_difference(a: &RecordedFrame, b: &RecordedFrame, by: Option<&Redactor>) -> FrameDifference {
+    let differs = [a.input != b.input, a.output != b.output];
+    let (a, b) = (shown(a.clone(), by), shown(b.clone(), by));
+    let ([asked_a, answered_a], [asked_b, answered_b]) = (meanings(&a), meanings(&b));
+    let of = |differs: bool, said: (Option<Meaning>, Option<Meaning>), a: &[u8], b: &[u8]| {
+        let span = || Span::of(&String::from_utf8_lossy(a), &String::from_utf8_lossy(b));
+        let words = match &said {
+            (Some(a), Some(b)) => Some(a.differences(b)),
+            _ => None,
+        };
+        match words {
+            _ if !differs => BodyDifference::Same,
+            Some(words) if !words.is_empty() => BodyDifference::Words(words),
+            _ if a == b => BodyDifference::Hidden,
+            Some(_) => BodyDifference::Form(span()),
+            None => BodyDifference::Bytes(span()),
+        }
+    };
+    FrameDifference {
+        request: of(differs[0], (asked_a, asked_b), &a.input, &b.input),
+        answer: of(differs[1], (answered_a, answered_b), &a.output, &b.output),
     }
-    Ok(Alignment { pairs, first })
 }
 
 fn pairs(a: &[Sums], b: &[Sums]) -> Vec<Pair> {
-    let number = |at: usize| u32::try_from(at + 1).unwrap_or(u32::MAX);
-    let head = a.iter().zip(b).take_while(|(a, b)| a == b).count();
-    let tail = a[head..].iter().rev().zip(b[head..].iter().rev()).take_while(|(a, b)| a == b).count();
+    let matched = |at_a: usize, at_b: usize| pair(a, b, at_a, at_b);
+    let head = a.iter().zip(b).take_while(|(a, b)| a.matches(b)).count();
+    let tail = a[head..].iter().rev().zip(b[head..].iter().rev()).take_while(|(a, b)| a.matches(b)).count();
     let (mid_a, mid_b) = (head..a.len() - tail, head..b.len() - tail);
-    let mut found: Vec<_> = (0..head).map(|at| Pair::Same(number(at), number(at))).collect();
+    let mut found: Vec<_> = (0..head).map(|at| matched(at, at)).collect();
     let (mut from_a, mut from_b) = (head, head);
     for (at_a, at_b) in common(&a[mid_a.clone()], &b[mid_b.clone()]) {
         let (at_a, at_b) = (head + at_a, head + at_b);
         between(a, b, from_a..at_a, from_b..at_b, &mut found);
-        found.push(Pair::Same(number(at_a), number(at_b)));
+        found.push(matched(at_a, at_b));
         (from_a, from_b) = (at_a + 1, at_b + 1);
     }
     between(a, b, from_a..mid_a.end, from_b..mid_b.end, &mut found);
-    found.extend((0..tail).map(|at| Pair::Same(number(mid_a.end + at), number(mid_b.end + at))));
+    found.extend((0..tail).map(|at| matched(mid_a.end + at, mid_b.end + at)));
     found
 }
 
-/// Frames without an equal one: paired by their place as long as both have one.
+/// Two frames beside each other.
+fn pair(a: &[Sums], b: &[Sums], at_a: usize, at_b: usize) -> Pair {
+    let (of_a, of_b) = (&a[at_a], &b[at_b]);
+    let says_same = of_a.matches(of_b);
+    let [input, output] = [0, 1].map(|part: usize| of_a.bytes[part] != of_b.bytes[part]);
+    match says_same && !input && !output {
+        true => Pair::Same(number(at_a), number(at_b)),
+        false => Pair::Changed { a: number(at_a), b: number(at_b), input, output, says_same },
+    }
+}
+
+/// The number of the frame at a place.
+fn number(at: usize) -> u32 {
+    u32::try_from(at + 1).unwrap_or(u32::MAX)
+}
+
+/// Frames without a match: paired by their place as long as both have one.
 fn between(
     a: &[Sums],
     b: &[Sums],
@@ -108,12 +191,8 @@ fn between(
     of_b: std::ops::Range<usize>,
     found: &mut Vec<Pair>,
 ) {
-    let number = |at: usize| u32::try_from(at + 1).unwrap_or(u32::MAX);
     let both = of_a.len().min(of_b.len());
-    for (at_a, at_b) in of_a.clone().zip(of_b.clone()) {
-        let (input, output) = (a[at_a].input != b[at_b].input, a[at_a].output != b[at_b].output);
-        found.push(Pair::Changed { a: number(at_a), b: number(at_b), input, output });
-    }
+    found.extend(of_a.clone().zip(of_b.clone()).map(|(at_a, at_b)| pair(a, b, at_a, at_b)));
     found.extend(of_a.skip(both).map(|at| Pair::Dropped(number(at))));
     found.extend(of_b.skip(both).map(|at| Pair::Added(number(at))));
 }
@@ -127,7 +206,7 @@ fn common(a: &[Sums], b: &[Sums]) -> Vec<(usize, usize)> {
     let mut longest = vec![0_u16; (a.len() + 1) * width];
     for at_a in (0..a.len()).rev() {
         for at_b in (0..b.len()).rev() {
-            longest[at_a * width + at_b] = if a[at_a] == b[at_b] {
+            longest[at_a * width + at_b] = if a[at_a].matches(&b[at_b]) {
                 longest[(at_a + 1) * width + at_b + 1] + 1
             } else {
                 longest[(at_a + 1) * width + at_b].max(longest[at_a * width + at_b + 1])
@@ -136,7 +215,7 @@ fn common(a: &[Sums], b: &[Sums]) -> Vec<(usize, usize)> {
     }
     let (mut at_a, mut at_b, mut found) = (0, 0, Vec::new());
     while at_a < a.len() && at_b < b.len() {
-        if a[at_a] == b[at_b] {
+        if a[at_a].matches(&b[at_b]) {
             found.push((at_a, at_b));
             (at_a, at_b) = (at_a + 1, at_b + 1);
         } else if longest[(at_a + 1) * width + at_b] >= longest[at_a * width + at_b + 1] {
@@ -153,11 +232,10 @@ mod tests {
     use super::*;
 
     fn of(text: &str) -> Vec<Sums> {
-        let one = |c: char| Sums {
-            component: "llm".into(),
-            input: blake3::hash(&[c as u8]),
-            output: blake3::hash(&[c.to_ascii_lowercase() as u8]),
-            error: false,
+        let one = |c: char| {
+            let bytes = [blake3::hash(&[c as u8]), blake3::hash(&[c.to_ascii_lowercase() as u8])];
+            let said = bytes.map(|hash| *hash.as_bytes());
+            Sums { component: "llm".into(), error: false, said, bytes }
         };
         text.chars().map(one).collect()
     }
@@ -165,7 +243,7 @@ mod tests {
     fn shown(a: &str, b: &str) -> String {
         let one = |pair: &Pair| match pair {
             Pair::Same(a, b) => format!("={a}:{b}"),
-            Pair::Changed { a, b, input, output } => {
+            Pair::Changed { a, b, input, output, .. } => {
                 format!("~{a}:{b}{}{}", if *input { "i" } else { "" }, if *output { "o" } else { "" })
             }
             Pair::Dropped(a) => format!("-{a}"),

@@ -48,7 +48,7 @@ pub(crate) fn api(frame: &RecordedFrame) -> Option<(Api, Vec<u8>)> {
 }
 
 /// The same as it is shown.
-pub(crate) fn api_shown(frame: &RecordedFrame, by: Option<&Redactor>) -> Option<(Api, Vec<u8>)> {
+fn api_shown(frame: &RecordedFrame, by: Option<&Redactor>) -> Option<(Api, Vec<u8>)> {
     let (api, body) = api(frame)?;
     let body = match by {
         Some(by) => by.body(&body, None).bytes.into_owned(),
@@ -115,7 +115,7 @@ pub fn plain_answer(reader: &RunReader, seq: u32) -> annals::Result<Vec<u8>> {
 }
 
 /// A frame as it is shown.
-fn shown(frame: RecordedFrame, by: Option<&Redactor>) -> RecordedFrame {
+pub(crate) fn shown(frame: RecordedFrame, by: Option<&Redactor>) -> RecordedFrame {
     let Some(by) = by else { return frame };
     let shown = by.frame(&frame.input, &frame.output, &frame.metadata);
     RecordedFrame { input: shown.input, output: shown.output, metadata: shown.metadata, ..frame }

@@ -1,6 +1,6 @@
 //! What the engine does a second, each path beside its physical limit in the same process, in turn, medians.
 //!
-//! `cargo run --release -p annals-benches --example performance -- [--dir DIR] [--rounds N] [--chat FILE.json] [SECTION…]`
+//! `cargo run --profile dist -p annals-benches --example performance -- [--dir DIR] [--rounds N] [--chat FILE.json] [SECTION…]`
 //!
 //! Sections: conversation, real, kv, frames, scan, single, open, forks, memory, curve; without any, all of them.
 #![expect(clippy::print_stdout, reason = "a program that measures and prints")]

@@ -1,7 +1,7 @@
 //! What recording and replaying through the proxy costs: an agent, a scripted upstream and `annals` on one machine, as processes of
 //! their own, each figure beside the same agent without annals.
 //!
-//! `cargo build --release && cargo run --release -p annals-benches --example proxy -- [steps|latency|streams|replay]...`
+//! `cargo build --profile dist && cargo run --profile dist -p annals-benches --example proxy -- [steps|latency|streams|replay]...`
 
 #![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that measures and prints")]
 
@@ -46,7 +46,7 @@ fn main() -> Outcome<()> {
 fn annals() -> Outcome<PathBuf> {
     let own = std::env::current_exe()?;
     let path = own.parent().and_then(Path::parent).map(|directory| directory.join("annals"));
-    path.filter(|path| path.exists()).ok_or_else(|| "build annals first: cargo build --release".into())
+    path.filter(|path| path.exists()).ok_or_else(|| "build annals first: cargo build --profile dist".into())
 }
 
 struct Bench {

@@ -1,80 +1,214 @@
-//! `annals diff`: two runs side by side.
+//! `annals diff`: two runs side by side. What requests and answers say comes before how they are written.
 
-use annals_server::Pair;
-use serde_json::json;
+use std::collections::HashSet;
+
+use annals::RunReader;
+use annals_server::profiles::Redactor;
+use annals_server::providers::{Detail, Difference, Span};
+use annals_server::{BodyDifference, FrameDifference, Pair};
+use serde_json::{Map, Value, json};
 
 use crate::args::{DiffArgs, Global};
+use crate::door::Door;
 use crate::failure::{Code, Failure, Result};
 use crate::out::{Out, count, many, preview, printable};
 use crate::profiles;
 
-/// Rows of frames that are not the same.
-const ROWS_MAX: usize = 200;
+/// Frames that are not the same and are shown.
+const FRAMES_MAX: usize = 200;
+/// Differences of one request or answer that are shown.
+const DIFFERENCES_MAX: usize = 20;
+/// Characters of an answer that only one run has.
+const ANSWER_CHARS: usize = 60;
+
+/// Both runs, and who reads.
+struct Sides<'a> {
+    door: &'a Door,
+    a: RunReader,
+    b: RunReader,
+    redactor: Option<&'a Redactor>,
+}
 
 pub(super) fn run(global: &Global, args: &DiffArgs, out: &mut Out) -> Result<()> {
     let redactor = profiles::of(global, &args.reader)?;
     let redactor = redactor.as_ref();
     let door = super::reading(global)?;
-    let (a, b) = (door.reader(&args.a)?, door.reader(&args.b)?);
-    let alignment = door.align(&a, &b, redactor)?;
-    let (name_a, name_b) = (a.info().name.clone(), b.info().name.clone());
-    let same = alignment.pairs.iter().filter(|pair| matches!(pair, Pair::Same(..))).count();
-    let other: Vec<_> = alignment.pairs.iter().filter(|pair| !matches!(pair, Pair::Same(..))).collect();
+    let sides = Sides { door: &door, a: door.reader(&args.a)?, b: door.reader(&args.b)?, redactor };
+    let pairs = door.align(&sides.a, &sides.b)?.pairs;
+    let is_same = |pair: &&Pair| matches!(pair, Pair::Same(..));
+    let says_same = |pair: &&Pair| matches!(pair, Pair::Changed { says_same: true, .. });
+    let (same, form) = (pairs.iter().filter(is_same).count(), pairs.iter().filter(says_same).count());
     if out.json {
-        for pair in &alignment.pairs {
-            let object = match pair {
-                Pair::Same(a, b) => json!({ "same": true, "a": a, "b": b }),
-                Pair::Changed { a, b, input, output } => {
-                    json!({ "same": false, "a": a, "b": b, "input": input, "output": output })
-                }
-                Pair::Dropped(a) => json!({ "same": false, "a": a }),
-                Pair::Added(b) => json!({ "same": false, "b": b }),
-            };
-            out.object(&object)?;
-        }
+        pairs.iter().try_for_each(|pair| out.object(&sides.object(pair)?))?;
     } else {
         profiles::note(redactor);
-        let mut rows = Vec::new();
-        for pair in other.iter().take(ROWS_MAX) {
-            let (mark, of_a, of_b, what) = match pair {
-                Pair::Same(..) => continue,
-                Pair::Changed { a, b, input: true, output: true } => {
-                    ("~", Some(*a), Some(*b), "request and answer")
-                }
-                Pair::Changed { a, b, input: true, .. } => ("~", Some(*a), Some(*b), "request"),
-                Pair::Changed { a, b, output: true, .. } => ("~", Some(*a), Some(*b), "answer"),
-                Pair::Changed { a, b, .. } => ("~", Some(*a), Some(*b), "component or failure"),
-                Pair::Dropped(a) => ("-", Some(*a), None, "in the first only"),
-                Pair::Added(b) => ("+", None, Some(*b), "in the second only"),
-            };
-            let shown = |run: &str, seq: Option<u32>| match seq {
-                Some(seq) => {
-                    door.frame(run, seq).map(|frame| preview(&profiles::shown(redactor, frame).output, 36))
-                }
-                None => Ok(String::new()),
-            };
-            let number = |seq: Option<u32>| seq.map(|seq| seq.to_string()).unwrap_or_default();
-            rows.push(vec![
-                mark.to_owned(),
-                number(of_a),
-                number(of_b),
-                what.to_owned(),
-                shown(&name_a, of_a)?,
-                shown(&name_b, of_b)?,
-            ]);
+        // What says the same is counted, not shown.
+        let mut others = pairs.iter().filter(|pair| !is_same(pair) && !says_same(pair));
+        let mut told = HashSet::new();
+        others.by_ref().take(FRAMES_MAX).try_for_each(|pair| sides.tell(pair, &mut told, out))?;
+        match others.count() {
+            0 => {}
+            more => out.line(format_args!("and {} more that differ", many(more as u64, "frame")))?,
         }
-        if !rows.is_empty() {
-            out.table(&["", ">A", ">B", "DIFFERS", "ANSWER IN A", "ANSWER IN B"], rows)?;
-        }
-        if other.len() > ROWS_MAX {
-            out.line(format_args!("and {} more", count((other.len() - ROWS_MAX) as u64)))?;
-        }
-        if let Some((a, b, new)) = &alignment.first {
-            out.line(format_args!("\n{name_b}@{b} beside {name_a}@{a}:"))?;
-            out.line(printable(new.to_string().trim_end()))?;
-        }
-        let (same, other) = (many(same as u64, "frame"), count(other.len() as u64));
-        out.line(format_args!("{same} the same, {other} not"))?;
+        out.line(summary(same, form, pairs.len() - same - form))?;
     }
-    if other.is_empty() { Ok(()) } else { Err(Failure::Silent(Code::Damage)) }
+    if same == pairs.len() { Ok(()) } else { Err(Failure::Silent(Code::Damage)) }
+}
+
+/// `2 frames the same, 1 says the same in other bytes, 3 differ`.
+fn summary(same: usize, form: usize, other: usize) -> String {
+    let mut text = format!("{} the same, ", many(same as u64, "frame"));
+    if form > 0 {
+        let say = if form == 1 { "says" } else { "say" };
+        text += &format!("{} {say} the same in other bytes, ", count(form as u64));
+    }
+    text + &format!("{} {}", count(other as u64), if other == 1 { "differs" } else { "differ" })
+}
+
+impl Sides<'_> {
+    fn difference(&self, a: u32, b: u32) -> Result<FrameDifference> {
+        self.door.difference((&self.a, a), (&self.b, b), self.redactor)
+    }
+
+    /// Later requests of a conversation repeat what earlier ones say: what was `told` is counted.
+    fn tell(&self, pair: &Pair, told: &mut HashSet<String>, out: &mut Out) -> Result<()> {
+        let (name_a, name_b) = (&self.a.info().name, &self.b.info().name);
+        match pair {
+            Pair::Same(..) => Ok(()),
+            Pair::Dropped(seq) => self.tell_one('-', name_a, *seq, out),
+            Pair::Added(seq) => self.tell_one('+', name_b, *seq, out),
+            Pair::Changed { a, b, .. } => {
+                let difference = self.difference(*a, *b)?;
+                out.line(format_args!("~ {name_b}@{b} beside {name_a}@{a}: {}", what(&difference)))?;
+                tell_body("request", &difference.request, told, out)?;
+                tell_body("answer", &difference.answer, &mut HashSet::new(), out)
+            }
+        }
+    }
+
+    /// A frame that only one run has.
+    fn tell_one(&self, mark: char, run: &str, seq: u32, out: &mut Out) -> Result<()> {
+        let frame = profiles::shown(self.redactor, self.door.frame(run, seq)?);
+        let answer = preview(&frame.output, ANSWER_CHARS);
+        out.line(format_args!("{mark} {run}@{seq} only: {}: {answer}", printable(&frame.component)))
+    }
+
+    fn object(&self, pair: &Pair) -> Result<Value> {
+        Ok(match pair {
+            Pair::Same(a, b) => json!({ "same": true, "a": a, "b": b }),
+            Pair::Dropped(a) => json!({ "same": false, "a": a }),
+            Pair::Added(b) => json!({ "same": false, "b": b }),
+            Pair::Changed { a, b, input, output, says_same } => {
+                let mut object = json!({
+                    "same": false, "a": a, "b": b, "input": input, "output": output, "says_same": says_same,
+                });
+                let found = self.difference(*a, *b)?;
+                let mut all = Vec::new();
+                objects("request", &found.request, &mut all);
+                objects("answer", &found.answer, &mut all);
+                object["differences"] = Value::Array(all);
+                object
+            }
+        })
+    }
+}
+
+/// The side that differs in more than its form.
+fn what(difference: &FrameDifference) -> &'static str {
+    let differs = |body: &BodyDifference| !matches!(body, BodyDifference::Same | BodyDifference::Form(_));
+    match (differs(&difference.request), differs(&difference.answer)) {
+        (true, true) => "request and answer",
+        (true, false) => "request",
+        (false, true) => "answer",
+        (false, false) => "component or failure",
+    }
+}
+
+fn tell_body(side: &str, body: &BodyDifference, told: &mut HashSet<String>, out: &mut Out) -> Result<()> {
+    let span = |span: &Span, why: &str, out: &mut Out| {
+        let Span { at, was, is } = span;
+        out.line(format_args!(
+            "  {side}, {why}, from byte {at}\n    was  {}\n    is   {}",
+            printable(was),
+            printable(is)
+        ))
+    };
+    match body {
+        BodyDifference::Same => Ok(()),
+        BodyDifference::Hidden => {
+            out.line(format_args!("  {side}: differs in what this profile does not show"))
+        }
+        BodyDifference::Form(_) => out.line(format_args!("  {side}: says the same in other bytes")),
+        BodyDifference::Bytes(at) => span(at, "compared by its bytes", out),
+        BodyDifference::Words(differences) => {
+            let lines: Vec<_> = differences.iter().map(ToString::to_string).collect();
+            let new: Vec<_> = lines.iter().filter(|line| told.insert((*line).clone())).collect();
+            let before = lines.len() - new.len();
+            out.line(format_args!("  {side}:"))?;
+            for line in new.iter().take(DIFFERENCES_MAX) {
+                out.line(printable(&format!("  {line}")))?;
+            }
+            if let Some(more) = new.len().checked_sub(DIFFERENCES_MAX).filter(|more| *more > 0) {
+                out.line(format_args!("  and {} more: --json has all", count(more as u64)))?;
+            }
+            match before {
+                0 => Ok(()),
+                before => out.line(format_args!("  and {} told above", count(before as u64))),
+            }
+        }
+    }
+}
+
+fn objects(side: &str, body: &BodyDifference, into: &mut Vec<Value>) {
+    let span = |span: &Span, kind: &str| json!({ "in": side, "kind": kind, "at": span.at, "a": span.was, "b": span.is });
+    match body {
+        BodyDifference::Same => {}
+        BodyDifference::Hidden => into.push(json!({ "in": side, "kind": "hidden" })),
+        BodyDifference::Form(at) => into.push(span(at, "form")),
+        BodyDifference::Bytes(at) => into.push(span(at, "bytes")),
+        BodyDifference::Words(all) => into.extend(all.iter().map(|one| Value::Object(object(side, one)))),
+    }
+}
+
+fn object(side: &str, difference: &Difference) -> Map<String, Value> {
+    let mut object = Map::new();
+    let mut put = |key: &str, value: Value| object.insert(key.to_owned(), value);
+    put("in", side.into());
+    put("kind", difference.kind.to_string().into());
+    if let Some(message) = difference.message {
+        put("message", (message + 1).into());
+    }
+    for (key, text) in [("role", &difference.role), ("name", &difference.name)] {
+        if !text.is_empty() {
+            put(key, text.as_str().into());
+        }
+    }
+    let mut sides = |change: &str, a: Option<&str>, b: Option<&str>| {
+        put("change", change.into());
+        for (key, text) in [("a", a), ("b", b)] {
+            if let Some(text) = text {
+                put(key, text.into());
+            }
+        }
+    };
+    match &difference.detail {
+        Detail::Added(b) => sides("added", None, Some(b)),
+        Detail::Dropped(a) => sides("dropped", Some(a), None),
+        Detail::Role { a, b } => sides("role", Some(a), Some(b)),
+        Detail::Tool { a, b } => sides("tool", Some(a), Some(b)),
+        Detail::Text(span) => {
+            sides("text", Some(&span.was), Some(&span.is));
+            put("at", span.at.into());
+        }
+        Detail::Values(values, more) => {
+            sides("values", None, None);
+            let value = |value: &annals_server::providers::ValueChange| json!({ "path": value.path, "a": value.a, "b": value.b });
+            put("paths", values.iter().map(value).collect());
+            if *more > 0 {
+                put("more", (*more).into());
+            }
+        }
+        _ => {}
+    }
+    object
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use annals::RunReader;
-use annals_server::{Edits, ForkReport, Forking, Origin, Place, new_tool_results, plain_answer};
+use annals_server::{Edit, Edits, ForkReport, Forking, Origin, Place, new_tool_results, plain_answer};
 use serde_json::Value;
 
 use super::network;
@@ -44,10 +44,11 @@ pub(super) fn run(global: &Global, args: &ForkArgs, out: &mut Out) -> Result<()>
         let forking = forking(args, &reader, seq, &origin)?;
         let report = door.fork_program(&reader, &origin, &name, &forking)?;
         let closed = door.close();
-        return tell(&name, &report).and(closed);
+        return tell(&name, args, &report).and(closed);
     }
     let changes = args.response.is_some() || args.edit || args.model.is_some() || args.rules.is_some();
-    if changes || !args.command.is_empty() || !args.set.is_empty() || !args.tool_result.is_empty() {
+    let requests = [&args.set, &args.set_all, &args.tool_result];
+    if changes || !args.command.is_empty() || requests.iter().any(|edits| !edits.is_empty()) {
         return Err(Failure::new(
             Code::Usage,
             format!("no program was recorded as run `{parent}`, so none can run on from it"),
@@ -55,9 +56,10 @@ pub(super) fn run(global: &Global, args: &ForkArgs, out: &mut Out) -> Result<()>
         ));
     }
     let run = door.fork(&parent, seq, &name)?;
+    let object = runs::whole_object(&door, &run);
     door.close()?;
     if out.json {
-        return out.object(&runs::object(&run));
+        return out.object(&object?);
     }
     out.line(format_args!("{} shares frames 1 to {seq} of {parent}", run.id))
 }
@@ -74,22 +76,39 @@ fn forking(args: &ForkArgs, reader: &RunReader, at: u32, origin: &Origin) -> Res
     for text in &args.tool_result {
         edits.tool_results.push(tool_result(text, reader, at)?);
     }
-    let place = |text: &str| {
-        Place::parse(text).map_err(|why| Failure::new(Code::Usage, why, "--set '$.temperature=0'"))
-    };
+    edits.set = args.set.iter().map(|text| value_at(text)).collect::<Result<_>>()?;
+    edits.set_all = args.set_all.iter().map(|text| value_at(text)).collect::<Result<_>>()?;
     if let Some(model) = &args.model {
-        edits.set.push((place("$.model")?, Value::String(model.clone())));
-    }
-    for text in &args.set {
-        let (path, value) = pair(text, "--set JSONPATH=VALUE")?;
-        let value = serde_json::from_str(&value).unwrap_or(Value::String(value));
-        edits.set.push((place(&path)?, value));
+        edits.set_all.push((place("$.model")?, Value::String(model.clone())));
     }
     let program = program(&reader.info().name, origin, &args.command)?;
     let (upstreams, guard, cache) = (upstreams(&args.live.upstream), guard(&args.live), cache(&args.live)?);
     let rules = rules::of(args.rules.as_deref(), &reader.info().name, origin).map_err(before)?;
     let network = network::policy(&args.network, &args.live.allow_host)?;
     Ok(Forking { at, edits, program, upstreams, cache, guard, rules, network })
+}
+
+fn place(text: &str) -> Result<Place> {
+    Place::parse(text).map_err(|why| Failure::new(Code::Usage, why, "--set '$.temperature=0'"))
+}
+
+/// `JSONPATH=VALUE`: a place, and the value to set there.
+fn value_at(text: &str) -> Result<(Place, Value)> {
+    let (path, value) = pair(text, "--set JSONPATH=VALUE")?;
+    let value = serde_json::from_str(&value).unwrap_or(Value::String(value));
+    Ok((place(&path)?, value))
+}
+
+/// The option that an edit was given by.
+fn option(args: &ForkArgs, edit: Edit) -> String {
+    let given =
+        |option: &str, values: &[String], at: usize| values.get(at).map(|value| format!("{option} {value}"));
+    let option = match edit {
+        Edit::Set(at) => given("--set", &args.set, at),
+        Edit::SetAll(at) => given("--set-all", &args.set_all, at),
+        Edit::ToolResult(at) => given("--tool-result", &args.tool_result, at),
+    };
+    option.unwrap_or_else(|| format!("--model {}", args.model.as_deref().unwrap_or_default()))
 }
 
 /// `[ID=]FILE`: the id of a tool's call, and what it is to have answered.
@@ -118,7 +137,7 @@ fn tool_result(text: &str, reader: &RunReader, at: u32) -> Result<(String, Strin
     Ok((id, text))
 }
 
-fn tell(name: &str, report: &ForkReport) -> Result<()> {
+fn tell(name: &str, args: &ForkArgs, report: &ForkReport) -> Result<()> {
     let mut stderr = anstream::stderr().lock();
     // Nothing is left to do where even this cannot be written.
     let mut line = |text: String| _ = writeln!(stderr, "annals: {}", printable(&text));
@@ -139,6 +158,10 @@ fn tell(name: &str, report: &ForkReport) -> Result<()> {
         let calls = many(u64::from(report.left), "shared request");
         line(format!("{calls} never asked for: the program took another path before the fork's point"));
     }
+    for edit in &report.unapplied {
+        let option = option(args, *edit);
+        line(format!("NOT EDITED: {option} changed no request: none came, or it has no such place"));
+    }
     let differs = match report.differs_at {
         Some(seq) => format!("first different at frame {seq}"),
         None => "the same as its parent".to_owned(),
@@ -154,7 +177,9 @@ fn tell(name: &str, report: &ForkReport) -> Result<()> {
         report.replayed, recorded.requests, report.seconds,
     ));
     match report.code {
-        _ if report.left > 0 || !report.diverged.is_empty() => Err(Failure::Exit(Code::Damage as u8)),
+        _ if report.left > 0 || !report.diverged.is_empty() || !report.unapplied.is_empty() => {
+            Err(Failure::Exit(Code::Damage as u8))
+        }
         _ if report.traffic.refused().next().is_some() => Err(Failure::Exit(Code::Damage as u8)),
         0 if is_wrong => Err(Failure::Silent(Code::Failed)),
         0 => Ok(()),

@@ -1,5 +1,6 @@
 //! `annals open`: where a run failed, on one screen.
 
+use super::show::{exchange, exchange_line};
 use crate::args::{Global, OpenArgs};
 use crate::failure::{Code, Failure, Result};
 use crate::out::{Out, bytes, printable, time};
@@ -16,10 +17,11 @@ pub(super) fn run(global: &Global, args: &OpenArgs, out: &mut Out) -> Result<()>
         Some(run) => door.run(run)?,
         None => {
             let mut last = None;
-            for run in door.runs()? {
-                let run = run?;
+            for run in door.newest_runs()? {
+                let (_, run) = run?;
                 if matches!(run.status, "failed" | "abandoned") {
                     last = Some(run);
+                    break;
                 }
             }
             last.ok_or_else(|| {
@@ -32,11 +34,15 @@ pub(super) fn run(global: &Global, args: &OpenArgs, out: &mut Out) -> Result<()>
         }
     };
     let failing = door.failing(&run.id, redactor.as_ref())?;
+    let http = failing.as_ref().and_then(|failing| exchange(&failing.frame.metadata));
     if out.json {
         let mut object = serde_json::json!({
             "run": run.id, "status": run.status, "severity": run.severity, "frames": run.frames,
             "seq": failing.as_ref().map(|failing| failing.frame.seq),
             "why": failing.as_ref().and_then(|failing| failing.why.clone()),
+            "method": http.as_ref().map(|http| &http.method),
+            "path": http.as_ref().map(|http| &http.path),
+            "status_code": http.as_ref().and_then(|http| http.status),
             "exit_code": failing.as_ref().and_then(|failing| failing.exit.map(|(code, _)| code)),
         });
         if let Some(by) = by {
@@ -58,6 +64,9 @@ pub(super) fn run(global: &Global, args: &OpenArgs, out: &mut Out) -> Result<()>
     let failed = if frame.error { ", failed" } else { "" };
     let component = printable(frame.component.name());
     out.line(format_args!("\n{name} of {}: {component}, {}{failed}", run.frames, frame.severity))?;
+    if let Some(http) = &http {
+        out.line(printable(&exchange_line(http)))?;
+    }
     if let Some(why) = &failing.why {
         out.line(printable(why))?;
     }

@@ -1,11 +1,33 @@
-//! `annals runs`.
+//! `annals runs`: the newest first.
 
+use std::io::Write;
+
+use annals_server::RunUsage;
+use annals_server::providers::Cost;
 use serde_json::{Map, Value, json};
 
 use crate::args::{Global, RunsArgs};
-use crate::door::RunRow;
-use crate::failure::Result;
-use crate::out::{Out, count};
+use crate::door::{Door, RunRow};
+use crate::failure::{Code, Failure, Result};
+use crate::out::{Out, count, dollars, many, minute, span};
+use crate::screen::{self, Column, Fit};
+
+/// Rows of a table where `--limit` is not given. JSON has all.
+const ROWS: usize = 50;
+
+const COLUMNS: [Column; 11] = [
+    ("RUN", Fit::Cut(2, 64)),
+    ("STATUS", Fit::Fixed),
+    ("SEVERITY", Fit::Fixed),
+    ("STARTED (UTC)", Fit::Fixed),
+    (">DURATION", Fit::Last),
+    (">TOKENS", Fit::Fixed),
+    (">COST", Fit::Fixed),
+    ("MODEL", Fit::Cut(1, 20)),
+    (">FRAMES", Fit::Drop(3)),
+    ("FROM", Fit::Drop(2)),
+    ("FINGERPRINT", Fit::Drop(1)),
+];
 
 pub(super) fn run(global: &Global, args: &RunsArgs, out: &mut Out) -> Result<()> {
     let door = super::reading(global)?;
@@ -14,35 +36,113 @@ pub(super) fn run(global: &Global, args: &RunsArgs, out: &mut Out) -> Result<()>
             && (!args.failed || matches!(run.status, "failed" | "abandoned"))
             && args.severity.as_ref().is_none_or(|severity| severity == run.severity)
     };
-    let mut rows = Vec::new();
-    let runs = door.runs()?.filter(|run| run.as_ref().map_or(true, wanted));
-    for run in runs.take(args.limit.unwrap_or(usize::MAX)) {
-        let run = run?;
+    let limit = match args.limit {
+        None if out.json => usize::MAX,
+        None => ROWS,
+        Some(0) => usize::MAX,
+        Some(limit) => limit,
+    };
+    let mut runs = door.newest_runs()?;
+    let all = runs.len();
+    let (mut shown, mut rows, mut unreadable) = (0, Vec::new(), 0);
+    let mut more = false;
+    for run in &mut runs {
+        let (reader, run) = run?;
+        if !wanted(&run) {
+            continue;
+        }
+        if shown == limit {
+            more = true;
+            break;
+        }
+        let used = door.usage(&reader);
+        unreadable += usize::from(used.unreadable.is_some());
+        shown += 1;
         if out.json {
-            out.object(&object(&run))?;
+            out.object(&object(&run, Some(&used)))?;
         } else {
-            rows.push(vec![
-                run.id,
-                match run.pinned {
-                    Some(_) => format!("{}, pinned", run.status),
-                    None => run.status.to_owned(),
-                },
-                run.severity.to_owned(),
-                count(run.frames),
-                run.model.unwrap_or_default(),
-                run.forked_from
-                    .map_or(String::new(), |(from, at)| format!("{}@{at}", from.as_deref().unwrap_or("?"))),
-                short(run.fingerprint.as_deref().unwrap_or_default()),
-            ]);
+            rows.push(cells(run, &used));
         }
     }
-    if out.json {
-        return Ok(());
+    if !out.json {
+        table(rows, out)?;
     }
+    out.flush()?;
+    let filtered = args.failed || args.status.is_some() || args.severity.is_some();
+    // A limit that was asked for is no surprise.
+    if more && args.limit.is_none() {
+        say(&match filtered {
+            true => format!("showing the newest {shown}, and there are more: --limit 0 for all"),
+            false => format!("showing the newest {shown} of {}: --limit 0 for all", count(all as u64)),
+        });
+    }
+    match unreadable {
+        0 => Ok(()),
+        runs => Err(Failure::new(
+            Code::Damage,
+            format!("tokens and cost are not whole for {}: frames cannot be read", many(runs as u64, "run")),
+            "`annals verify --all` lists the damage",
+        )),
+    }
+}
+
+fn table(rows: Vec<Vec<String>>, out: &mut Out) -> Result<()> {
     if rows.is_empty() {
         return out.line("no runs");
     }
-    out.table(&["RUN", "STATUS", "SEVERITY", ">FRAMES", "MODEL", "FROM", "FINGERPRINT"], rows)
+    let fitted = screen::fit(&COLUMNS, &rows, screen::columns());
+    out.table(&fitted.headers, fitted.rows)?;
+    out.flush()?;
+    if !fitted.reduced.is_empty() {
+        say(&format!("left out or cut to fit: {}; --json has all", fitted.reduced.join(", ")));
+    }
+    Ok(())
+}
+
+fn say(text: &str) {
+    // Nothing is left to do where even this cannot be written.
+    let _ = writeln!(anstream::stderr().lock(), "annals: {text}");
+}
+
+fn cells(run: RunRow, used: &RunUsage) -> Vec<String> {
+    let from = run.forked_from.map(|(from, at)| format!("{}@{at}", from.as_deref().unwrap_or("?")));
+    let models = if used.models.is_empty() { run.model.unwrap_or_default() } else { used.models.join(", ") };
+    let tokens = tokens(used).map(count);
+    let unknown = if used.unreadable.is_some() { "?" } else { "" };
+    vec![
+        run.id,
+        match run.pinned {
+            Some(_) => format!("{}, pinned", run.status),
+            None => run.status.to_owned(),
+        },
+        if run.severity == "normal" { String::new() } else { run.severity.to_owned() },
+        minute(run.started_ns),
+        run.ended_ns.map(|ended| span(ended.saturating_sub(run.started_ns))).unwrap_or_default(),
+        format!("{}{unknown}", tokens.unwrap_or_default()),
+        cost(&used.cost),
+        models,
+        count(run.frames),
+        from.unwrap_or_default(),
+        short(run.fingerprint.as_deref().unwrap_or_default()),
+    ]
+}
+
+/// Tokens in and out, where any were counted.
+pub(super) fn tokens(used: &RunUsage) -> Option<u64> {
+    match (used.input, used.output) {
+        (None, None) => None,
+        (input, output) => Some(input.unwrap_or(0).saturating_add(output.unwrap_or(0))),
+    }
+}
+
+/// What calls cost, in a cell: `over` where some have no price.
+fn cost(cost: &Cost) -> String {
+    match (cost.priced, cost.unpriced) {
+        (0, 0) => String::new(),
+        (0, _) => "unknown".to_owned(),
+        (_, 0) => dollars(cost).unwrap_or_default(),
+        _ => format!("over {}", dollars(&Cost { unpriced: 0, ..*cost }).unwrap_or_default()),
+    }
 }
 
 /// The beginning of a fingerprint or digest: enough to compare by eye.
@@ -50,8 +150,8 @@ pub(super) fn short(hex: &str) -> String {
     hex.chars().take(16).collect()
 }
 
-/// A run as JSON.
-pub(super) fn object(run: &RunRow) -> Map<String, Value> {
+/// A run as JSON, with what it used.
+pub(super) fn object(run: &RunRow, used: Option<&RunUsage>) -> Map<String, Value> {
     let mut object = Map::new();
     let mut put = |key: &str, value: Value| object.insert(key.to_owned(), value);
     put("id", json!(run.id));
@@ -60,11 +160,26 @@ pub(super) fn object(run: &RunRow) -> Map<String, Value> {
     put("frames", json!(run.frames));
     put("fingerprint", json!(run.fingerprint));
     put("started_ns", json!(run.started_ns));
+    let first = used.and_then(|used| used.models.first());
+    let model = run.model.as_ref().or(first);
     for (key, value) in
-        [("agent", json!(run.agent)), ("model", json!(run.model)), ("ended_ns", json!(run.ended_ns))]
+        [("agent", json!(run.agent)), ("model", json!(model)), ("ended_ns", json!(run.ended_ns))]
     {
         if !value.is_null() {
             put(key, value);
+        }
+    }
+    if let Some(used) = used {
+        if !used.models.is_empty() {
+            put("models", json!(used.models));
+        }
+        if tokens(used).is_some() {
+            put("tokens", json!({ "input": used.input.unwrap_or(0), "output": used.output.unwrap_or(0) }));
+            let Cost { dollars, priced, unpriced } = used.cost;
+            put("cost", json!({ "dollars": dollars, "priced": priced, "unpriced": unpriced }));
+        }
+        if let Some(why) = &used.unreadable {
+            put("unreadable", json!(why));
         }
     }
     if let Some(why) = &run.pinned {
@@ -74,4 +189,10 @@ pub(super) fn object(run: &RunRow) -> Map<String, Value> {
         put("forked_from", json!({ "run": from, "seq": shared }));
     }
     object
+}
+
+/// The same of a run by its name.
+pub(super) fn whole_object(door: &Door, run: &RunRow) -> Result<Map<String, Value>> {
+    let used = door.usage(&door.reader(&run.id)?);
+    Ok(object(run, Some(&used)))
 }

@@ -2,6 +2,7 @@
 
 use annals_server::profiles::Redactor;
 use annals_server::providers::NewPart;
+use annals_server::{Exchange, Http};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -12,8 +13,20 @@ use crate::address::Address;
 use crate::args::{Global, ShowArgs, StateArgs};
 use crate::door::{Door, FrameRow, RunRow};
 use crate::failure::{Code, Failure, Result};
-use crate::out::{Out, bytes, count, metadata, preview, printable, put_bytes, time};
+use crate::out::{Out, bytes, count, dollars, many, metadata, preview, printable, put_bytes, time};
 use crate::profiles;
+use crate::screen::{self, Column, Fit};
+
+const COLUMNS: [Column; 8] = [
+    (">SEQ", Fit::Fixed),
+    ("COMPONENT", Fit::Fixed),
+    ("SEVERITY", Fit::Fixed),
+    (">PARENT", Fit::Drop(1)),
+    (">INPUT", Fit::Drop(2)),
+    (">OUTPUT", Fit::Drop(3)),
+    ("REQUEST", Fit::Cut(2, 32)),
+    ("WHAT CAME OUT", Fit::Cut(1, 16)),
+];
 
 /// Bytes of a body that are shown to a person before `--raw` is pointed out.
 const SHOWN_MAX: usize = 4000;
@@ -25,7 +38,7 @@ pub(super) fn run(global: &Global, args: &ShowArgs, out: &mut Out) -> Result<()>
     let address = Address::parse(&args.target)?;
     match address.seq {
         Some(seq) => {
-            let run = door.run(&address.run)?.id;
+            let run = door.reader(&address.run)?.info().name.clone();
             if args.new {
                 let (before, new) = door.new_part(&run, seq, redactor)?;
                 profiles::note(redactor);
@@ -81,8 +94,9 @@ fn show_run(
     let metadata = redactor.map(|by| by.metadata(&metadata).bytes.into_owned()).unwrap_or(metadata);
     // By its fingerprint somebody could try guesses.
     let run = &RunRow { fingerprint: run.fingerprint.clone().filter(|_| redactor.is_none()), ..run.clone() };
+    let used = door.usage(&door.reader(&run.id)?);
     if out.json {
-        let mut object = RunObject::of(run, &metadata);
+        let mut object = RunObject::of(runs::object(run, Some(&used)), &metadata);
         if let Some(redactor) = redactor {
             object.run.insert("redacted".to_owned(), json!(redactor.profile().name()));
         }
@@ -92,8 +106,10 @@ fn show_run(
         profiles::note(redactor);
         return if args.raw { out.bytes(&metadata) } else { out.value(&metadata) };
     }
-    let model = run.model.as_deref().map_or(String::new(), |model| format!(", {}", printable(model)));
-    out.line(format_args!("{}: {}, {}{model}", run.id, run.status, run.severity))?;
+    let models =
+        if used.models.is_empty() { run.model.iter().cloned().collect() } else { used.models.clone() };
+    let models: String = models.iter().map(|model| format!(", {}", printable(model))).collect();
+    out.line(format_args!("{}: {}, {}{models}", run.id, run.status, run.severity))?;
     if let Some(why) = &run.pinned {
         out.line(format_args!("pinned: {}", printable(why)))?;
     }
@@ -112,6 +128,10 @@ fn show_run(
     }
     let ended = run.ended_ns.map_or_else(|| "not ended".to_owned(), |ns| format!("ended {}", time(ns)));
     out.line(format_args!("began {}, {ended}", time(run.started_ns)))?;
+    if let Some(tokens) = runs::tokens(&used) {
+        let cost = dollars(&used.cost).map_or(String::new(), |cost| format!(", {cost}"));
+        out.line(format_args!("its own calls: {}{cost}", many(tokens, "token")))?;
+    }
     if let Some(fingerprint) = &run.fingerprint {
         out.line(format_args!("fingerprint {fingerprint}"))?;
     }
@@ -124,14 +144,32 @@ fn show_run(
         rows.push(vec![
             frame.seq.to_string(),
             frame.component,
+            if frame.severity == "normal" { String::new() } else { frame.severity.to_owned() },
             frame.parent.map_or(String::new(), |parent| parent.to_string()),
             count(frame.input.len() as u64),
             count(frame.output.len() as u64),
+            exchange(&frame.metadata).map_or(String::new(), |http| {
+                let status = http.status.map_or("no answer".to_owned(), |status| status.to_string());
+                format!("{} {} {status}", http.method, http.path)
+            }),
             preview(&frame.output, 60),
         ]);
     }
     out.line("")?;
-    out.table(&[">SEQ", "COMPONENT", ">PARENT", ">INPUT", ">OUTPUT", "WHAT CAME OUT"], rows)
+    let fitted = screen::fit(&COLUMNS, &rows, screen::columns());
+    out.table(&fitted.headers, fitted.rows)
+}
+
+/// The line of an exchange over HTTP, where a frame is one.
+pub(super) fn exchange(metadata: &[u8]) -> Option<Http> {
+    serde_json::from_slice::<Exchange>(metadata).ok().map(|exchange| exchange.http)
+}
+
+/// `POST openai /v1/chat/completions: 429`.
+pub(super) fn exchange_line(http: &Http) -> String {
+    let status = http.status.map_or("no answer".to_owned(), |status| status.to_string());
+    let broken = http.broken.as_ref().map_or(String::new(), |why| format!(", not whole: {why}"));
+    format!("{}: {status}{broken}", http.call())
 }
 
 /// What a request adds to the one before.
@@ -159,6 +197,9 @@ fn show_frame(run: &str, frame: &FrameRow, args: &ShowArgs, out: &mut Out) -> Re
     let error = if frame.error { ", failed" } else { "" };
     let component = printable(&frame.component);
     out.line(format_args!("{run}@{}: {component}, {}{error}{incomplete}", frame.seq, frame.severity))?;
+    if let Some(http) = exchange(&frame.metadata) {
+        out.line(printable(&exchange_line(&http)))?;
+    }
     if let Some(parent) = frame.parent {
         out.line(format_args!("parent {run}@{parent}"))?;
     }
@@ -199,8 +240,8 @@ struct RunObject {
 }
 
 impl RunObject {
-    fn of(run: &RunRow, of_run: &[u8]) -> Self {
+    fn of(run: Map<String, Value>, of_run: &[u8]) -> Self {
         let (metadata, metadata_base64) = metadata(of_run);
-        Self { run: runs::object(run), metadata, metadata_base64 }
+        Self { run, metadata, metadata_base64 }
     }
 }

@@ -4,13 +4,14 @@ use std::io::Read;
 
 use crate::{Bench, LINES, carried};
 
+/// Runs in the order in which they were imported.
 fn listing(bench: &Bench) -> Vec<(String, String, u64)> {
     let runs = bench.run("runs --json").json();
     let row = |run: &serde_json::Value| {
         let text = |key: &str| run[key].as_str().unwrap().to_owned();
         (text("id"), text("status"), run["frames"].as_u64().unwrap())
     };
-    runs.iter().map(row).collect()
+    runs.iter().rev().map(row).collect()
 }
 
 fn both() -> Vec<(String, String, u64)> {

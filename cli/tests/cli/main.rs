@@ -3,6 +3,7 @@
 
 mod agent_doctor;
 mod base_addresses;
+mod commands;
 mod damage;
 mod demo;
 mod embedders;

@@ -22,7 +22,7 @@ fn runs_as_json_and_as_a_table() {
     for key in ["id", "status", "severity", "frames", "fingerprint"] {
         assert!(runs.iter().all(|run| keys(run).contains(&key)), "{key}");
     }
-    assert_eq!((&runs[0]["severity"], &runs[0]["model"]), (&json!("normal"), &json!("m")));
+    assert_eq!((&runs[1]["severity"], &runs[1]["model"]), (&json!("normal"), &json!("m")));
     assert_eq!(runs[0]["fingerprint"].as_str().unwrap().len(), 64);
     let table = bench.run("runs").text();
     assert_eq!(table.lines().count(), 3, "{table}");

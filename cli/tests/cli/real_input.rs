@@ -269,11 +269,12 @@ fn check_killed(bench: &Bench, input: &Input, killed: &Killed, what: &str) -> us
         // Killed before there was a namespace.
         return 0;
     }
-    let listed = listed.json();
+    let mut listed = listed.json();
     if listed.is_empty() && killed.acknowledged.is_empty() {
         // Killed before the first run was there: a replay of nothing ends with 4.
         return 0;
     }
+    listed.reverse();
     let (order, replayed) = replay(bench);
     assert_eq!(order.len(), listed.len(), "{what}");
     // Runs are recorded one after the other: those that are there are the first of the source, and at most the last

@@ -12,8 +12,10 @@ fn recorded() -> Bench {
     bench
 }
 
+/// Names of the runs, oldest first.
 fn runs(bench: &Bench) -> Vec<String> {
-    let rows = bench.run("runs --json").json();
+    let mut rows = bench.run("runs --json").json();
+    rows.reverse();
     rows.iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
 }
 

@@ -46,12 +46,17 @@ fn a_rule_raises_the_severity_of_a_frame_and_of_its_run_and_is_what_is_opened() 
     }
 
     // A reason that hangs on time is no part of what two recordings have in common.
-    let slow = bench.write("slow.toml", "[[severity]]\nseverity = 'flagged'\nwhy = 'slow'\nduration_over_ms = 5\ninput = { '$.stream' = true }\n");
+    let slow = bench.write("slow.toml", "[[severity]]\nseverity = 'escalated'\nwhy = 'slow'\nduration_over_ms = 5\ninput = { '$.stream' = true }\n");
     assert_eq!(bench.record_by(&upstream, &slow, "s", "every").code, 0);
     let frames = bench.frames("s");
     assert_eq!(frames[2]["metadata"]["volatile"]["why_severe"], "slow", "{}", frames[2]);
     assert!(frames[2]["metadata"]["why_severe"].is_null() && frames[0]["severity"] == "normal");
-    assert!(bench.run("open s").text().contains("s@3 of 11: llm, flagged\nslow\n"));
+    assert!(
+        bench
+            .run("open s")
+            .text()
+            .contains("s@3 of 11: llm, escalated\nPOST openai /v1/chat/completions: 200\nslow\n")
+    );
 }
 
 #[test]

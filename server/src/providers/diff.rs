@@ -57,65 +57,120 @@ pub struct NewPart {
     pub same: usize,
 }
 
+/// A part that is compared with others.
+pub(super) trait Comparable {
+    fn kind(&self) -> Kind;
+    fn name(&self) -> &str;
+    /// Equal for parts that are the same.
+    fn hash(&self) -> &[u8; 32];
+    /// Whether two parts that are not the same, at the same place, are two forms of one.
+    fn is_like(&self, other: &Self) -> bool;
+}
+
+/// How two lists of parts match.
+#[derive(Debug)]
+pub(super) enum Match<'p, T> {
+    Same,
+    Added(&'p T),
+    Dropped(&'p T),
+    Changed(&'p T, &'p T),
+}
+
 /// Compares two requests of the same interface. Bodies are JSON, decoded from their content encoding; one that
 /// is not reads as empty.
 #[must_use]
 pub fn new_part(api: &Api, before: &[u8], after: &[u8]) -> NewPart {
     let (before, after) = (parts(api, before), parts(api, after));
-    let beside = |part: &&Part<'_>| matches!(part.view.kind, Kind::Parameter | Kind::System | Kind::Tool);
-    let split = |parts: &[Part<'_>]| parts.iter().take_while(beside).count();
-    let (before, said_before) = before.split_at(split(&before));
-    let (after, said_after) = after.split_at(split(&after));
     let mut new = NewPart::default();
-    by_name(before, after, &mut new);
-    in_order(said_before, said_after, &mut new);
+    for found in matches(&before, &after) {
+        match found {
+            Match::Same => new.same += 1,
+            Match::Added(part) => new.changes.push(Change::Added(part.view.clone())),
+            Match::Dropped(part) => new.changes.push(Change::Dropped(part.view.clone())),
+            Match::Changed(old, part) => new.changes.push(Change::Changed {
+                before: old.view.clone(),
+                after: part.view.clone(),
+                span: Span::of(old.source, part.source),
+            }),
+        }
+    }
     new
 }
 
-fn by_name(before: &[Part<'_>], after: &[Part<'_>], new: &mut NewPart) {
+impl Comparable for Part<'_> {
+    fn kind(&self) -> Kind {
+        self.view.kind
+    }
+
+    fn name(&self) -> &str {
+        &self.view.name
+    }
+
+    fn hash(&self) -> &[u8; 32] {
+        &self.view.hash
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        self.view.role == other.view.role && self.view.kind == other.view.kind
+    }
+}
+
+/// Matches the parts of two requests. Parameters, system prompt and tools stand before the messages.
+pub(super) fn matches<'p, T: Comparable>(before: &'p [T], after: &'p [T]) -> Vec<Match<'p, T>> {
+    let beside = |part: &&T| matches!(part.kind(), Kind::Parameter | Kind::System | Kind::Tool);
+    let split = |parts: &[T]| parts.iter().take_while(beside).count();
+    let (before, said_before) = before.split_at(split(before));
+    let (after, said_after) = after.split_at(split(after));
+    let mut found = Vec::new();
+    by_name(before, after, &mut found);
+    in_order(said_before, said_after, &mut found);
+    found
+}
+
+fn by_name<'p, T: Comparable>(before: &'p [T], after: &'p [T], found: &mut Vec<Match<'p, T>>) {
     // Two of one name are told apart by their order.
-    fn keyed<'p, 'a>(parts: &'p [Part<'a>]) -> Vec<((Kind, &'p str, usize), &'p Part<'a>)> {
+    fn keyed<T: Comparable>(parts: &[T]) -> Vec<((Kind, &str, usize), &T)> {
         let mut counts: HashMap<(Kind, &str), usize> = HashMap::new();
-        let number = |part: &'p Part<'a>| {
-            let (kind, name) = (part.view.kind, part.view.name.as_str());
-            let count = counts.entry((kind, name)).or_default();
+        let mut keyed = Vec::with_capacity(parts.len());
+        for part in parts {
+            let count = counts.entry((part.kind(), part.name())).or_default();
             *count += 1;
-            ((kind, name, *count), part)
-        };
-        parts.iter().map(number).collect()
+            keyed.push(((part.kind(), part.name(), *count), part));
+        }
+        keyed
     }
     let mut left: HashMap<_, _> = keyed(before).into_iter().collect();
     for (key, part) in keyed(after) {
-        match left.remove(&key) {
-            Some(old) => new.compare(old, part),
-            None => new.changes.push(Change::Added(part.view.clone())),
-        }
+        found.push(match left.remove(&key) {
+            Some(old) => one(old, part),
+            None => Match::Added(part),
+        });
     }
     for (key, part) in keyed(before) {
         if left.contains_key(&key) {
-            new.changes.push(Change::Dropped(part.view.clone()));
+            found.push(Match::Dropped(part));
         }
     }
 }
 
-fn in_order(before: &[Part<'_>], after: &[Part<'_>], new: &mut NewPart) {
-    let same = |(a, b): &(&Part<'_>, &Part<'_>)| a.view.hash == b.view.hash;
+fn in_order<'p, T: Comparable>(before: &'p [T], after: &'p [T], found: &mut Vec<Match<'p, T>>) {
+    let same = |(a, b): &(&T, &T)| a.hash() == b.hash();
     let head = before.iter().zip(after).take_while(same).count();
     let (before, after) = (&before[head..], &after[head..]);
     let tail = before.iter().rev().zip(after.iter().rev()).take_while(same).count();
     let (before, after) = (&before[..before.len() - tail], &after[..after.len() - tail]);
-    new.same += head + tail;
+    found.extend((0..head + tail).map(|_| Match::Same));
     let (mut from, mut to) = (0, 0);
     for (old, part) in anchors(before, after) {
-        between(&before[from..old], &after[to..part], new);
-        new.same += 1;
+        between(&before[from..old], &after[to..part], found);
+        found.push(Match::Same);
         (from, to) = (old + 1, part + 1);
     }
-    between(&before[from..], &after[to..], new);
+    between(&before[from..], &after[to..], found);
 }
 
 /// Pairs of places that hold the same part, rising on both sides.
-fn anchors(before: &[Part<'_>], after: &[Part<'_>]) -> Vec<(usize, usize)> {
+fn anchors<T: Comparable>(before: &[T], after: &[T]) -> Vec<(usize, usize)> {
     let old = unique(before);
     let mut pairs: Vec<(usize, usize)> =
         unique(after).into_iter().filter_map(|(hash, at)| Some(((*old.get(hash)?)?, at?))).collect();
@@ -142,10 +197,10 @@ fn anchors(before: &[Part<'_>], after: &[Part<'_>]) -> Vec<(usize, usize)> {
 }
 
 /// Each hash with its place, or with none if it stands more than once.
-fn unique<'p>(parts: &'p [Part<'_>]) -> HashMap<&'p [u8; 32], Option<usize>> {
+fn unique<T: Comparable>(parts: &[T]) -> HashMap<&[u8; 32], Option<usize>> {
     let mut places = HashMap::with_capacity(parts.len());
     for (at, part) in parts.iter().enumerate() {
-        match places.entry(&part.view.hash) {
+        match places.entry(part.hash()) {
             Entry::Vacant(entry) => {
                 entry.insert(Some(at));
             }
@@ -158,29 +213,19 @@ fn unique<'p>(parts: &'p [Part<'_>]) -> HashMap<&'p [u8; 32], Option<usize>> {
 }
 
 /// What stands between two parts that both have.
-fn between(before: &[Part<'_>], after: &[Part<'_>], new: &mut NewPart) {
-    let alike = |a: &Part<'_>, b: &Part<'_>| a.view.role == b.view.role && a.view.kind == b.view.kind;
-    let paired = before.iter().zip(after).take_while(|(a, b)| alike(a, b)).count();
-    for (old, part) in before.iter().zip(after).take(paired) {
-        new.compare(old, part);
-    }
-    new.changes.extend(before[paired..].iter().map(|part| Change::Dropped(part.view.clone())));
-    new.changes.extend(after[paired..].iter().map(|part| Change::Added(part.view.clone())));
+fn between<'p, T: Comparable>(before: &'p [T], after: &'p [T], found: &mut Vec<Match<'p, T>>) {
+    let paired = before.iter().zip(after).take_while(|(a, b)| a.is_like(b)).count();
+    found.extend(before.iter().zip(after).take(paired).map(|(old, part)| one(old, part)));
+    found.extend(before[paired..].iter().map(Match::Dropped));
+    found.extend(after[paired..].iter().map(Match::Added));
 }
 
-impl NewPart {
-    fn compare(&mut self, old: &Part<'_>, part: &Part<'_>) {
-        if old.view.hash == part.view.hash {
-            self.same += 1;
-            return;
-        }
-        let span = Span::of(old.source, part.source);
-        self.changes.push(Change::Changed { before: old.view.clone(), after: part.view.clone(), span });
-    }
+fn one<'p, T: Comparable>(old: &'p T, part: &'p T) -> Match<'p, T> {
+    if old.hash() == part.hash() { Match::Same } else { Match::Changed(old, part) }
 }
 
 impl Span {
-    fn of(was: &str, is: &str) -> Self {
+    pub(crate) fn of(was: &str, is: &str) -> Self {
         let common = was.bytes().zip(is.bytes()).take_while(|(a, b)| a == b).count();
         let at = was.floor_char_boundary(common);
         let from = was.floor_char_boundary(at.saturating_sub(LEAD_BYTES));
@@ -227,7 +272,7 @@ impl fmt::Display for Change {
 }
 
 /// `message 3, assistant tool call search (80 B)`.
-struct Title<'a>(&'a MessageView);
+pub(super) struct Title<'a>(pub(super) &'a MessageView);
 
 impl fmt::Display for Title<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

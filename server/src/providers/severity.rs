@@ -1,8 +1,8 @@
 //! How much an exchange matters, told by itself: what is built in, and rules of the user's, which raise it further.
 //!
-//! Built in: a connection that failed, an error status (429 only where nothing came after it, since clients try
-//! again), an error within a stream, a stream that was cut, a refusal, and a tool result that tells of a
-//! failure are flagged.
+//! Built in: a connection that failed, an error status (429, too, though clients try again: nobody knows yet whether
+//! they will), an error within a stream, a stream that was cut, a refusal, and a tool result that reports a failure are
+//! flagged.
 //!
 //! Invariant: no rule lowers a severity. The greatest of all that hold counts; among equals the first rule, then what is
 //! built in.
@@ -37,8 +37,6 @@ pub struct Evidence<'a> {
     pub input: Body<'a>,
     /// The answer's body, or what arrived of it.
     pub output: Body<'a>,
-    /// Whether it is the last exchange of its run, as far as is known.
-    pub last: bool,
 }
 
 /// A body as it was sent.
@@ -160,9 +158,6 @@ fn built_in(evidence: &Evidence<'_>) -> Option<String> {
         one_line(&words.join(": "), REASON_CHARS)
     });
     if summary.status >= 400 {
-        if summary.status == 429 && !evidence.last {
-            return None;
-        }
         let words = words.map(|words| format!(": {words}")).unwrap_or_default();
         return Some(format!("the provider answered {}{words}", summary.status));
     }

@@ -4,8 +4,9 @@
 //! Requests are asserted while the shared frames last: one that is not the parent's then is a divergence, since
 //! everything after it would be another story than the one that was forked.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use annals::matching::Answer as Found;
 use bytes::Bytes;
@@ -26,8 +27,10 @@ use crate::providers::{Cost, set_tool_result};
 pub struct Edits {
     /// The answer of the frame at which the run is forked, in place of the recorded one.
     pub response: Option<Bytes>,
-    /// Values of JSON requests, by their places, in every request from there on.
+    /// Values of the JSON request of that frame, by their places. They win over `set_all`.
     pub set: Vec<(Place, Value)>,
+    /// Values of JSON requests, by their places, in every request from there on.
+    pub set_all: Vec<(Place, Value)>,
     /// What tools had answered, by the ids of their calls, in every request from there on.
     pub tool_results: Vec<(String, String)>,
 }
@@ -36,23 +39,67 @@ impl Edits {
     /// Whether nothing is changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.response.is_none() && self.set.is_empty() && self.tool_results.is_empty()
+        self.response.is_none()
+            && self.set.is_empty()
+            && self.set_all.is_empty()
+            && self.tool_results.is_empty()
     }
 
-    /// A request's body as it is to be sent. One that is not JSON, or has no such places, goes as it is.
-    fn apply(&self, body: &Bytes) -> Option<Bytes> {
-        if self.set.is_empty() && self.tool_results.is_empty() {
+    /// A request's body as it is to be sent; `named` for the request of the frame at which the run is forked. One that is not
+    /// JSON, or has no such places, goes as it is. Notes in `applied` which edits changed something.
+    fn apply(&self, body: &Bytes, named: bool, applied: &Applied) -> Option<Bytes> {
+        let set: &[_] = if named { &self.set } else { &[] };
+        if set.is_empty() && self.set_all.is_empty() && self.tool_results.is_empty() {
             return None;
         }
         let mut value: Value = serde_json::from_slice(body).ok()?;
         let mut changed = false;
-        for (place, to) in &self.set {
-            changed |= place.set(&mut value, to);
+        for (at, (place, to)) in self.set_all.iter().enumerate() {
+            changed |= applied.note(Edit::SetAll(at), place.set(&mut value, to));
         }
-        for (id, text) in &self.tool_results {
-            changed |= set_tool_result(&mut value, id, text);
+        for (at, (place, to)) in set.iter().enumerate() {
+            changed |= applied.note(Edit::Set(at), place.set(&mut value, to));
+        }
+        for (at, (id, text)) in self.tool_results.iter().enumerate() {
+            changed |= applied.note(Edit::ToolResult(at), set_tool_result(&mut value, id, text));
         }
         changed.then(|| serde_json::to_vec(&value).ok().map(Bytes::from)).flatten()
+    }
+
+    /// Each edit of requests.
+    fn each(&self) -> impl Iterator<Item = Edit> {
+        let set = (0..self.set.len()).map(Edit::Set);
+        let set_all = (0..self.set_all.len()).map(Edit::SetAll);
+        set.chain(set_all).chain((0..self.tool_results.len()).map(Edit::ToolResult))
+    }
+}
+
+/// One edit of requests, by its number among those of its kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Edit {
+    /// Of [`Edits::set`].
+    Set(usize),
+    /// Of [`Edits::set_all`].
+    SetAll(usize),
+    /// Of [`Edits::tool_results`].
+    ToolResult(usize),
+}
+
+/// The edits that have changed a request.
+#[derive(Debug, Default)]
+struct Applied(Mutex<HashSet<Edit>>);
+
+impl Applied {
+    /// Gives `changed` back.
+    fn note(&self, edit: Edit, changed: bool) -> bool {
+        if changed {
+            self.edits().insert(edit);
+        }
+        changed
+    }
+
+    fn edits(&self) -> MutexGuard<'_, HashSet<Edit>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -65,6 +112,9 @@ struct Inner {
     /// Frames of the parent before this one are the child's, too.
     from: u32,
     edits: Edits,
+    applied: Applied,
+    /// The request of the frame `from` has come, or one that stands in its place.
+    has_named: AtomicBool,
     /// Calls of the shared frames that were not asked for yet.
     left: AtomicU32,
     /// Keeps the program from the network while the shared frames last.
@@ -74,7 +124,9 @@ struct Inner {
 impl Branch {
     pub(crate) fn new(parent: Replayer, child: Recorder, from: u32, edits: Edits) -> Self {
         let left = AtomicU32::new(parent.calls_before(from));
-        Self(Arc::new(Inner { parent, child, from, edits, left, network: OnceLock::new() }))
+        let (applied, has_named) = (Applied::default(), AtomicBool::new(false));
+        let network = OnceLock::new();
+        Self(Arc::new(Inner { parent, child, from, edits, applied, has_named, left, network }))
     }
 
     /// The program's network, which is free once the shared frames are over.
@@ -98,6 +150,12 @@ impl Branch {
 
     pub(crate) fn child(&self) -> &Recorder {
         &self.0.child
+    }
+
+    /// The edits that changed no request.
+    pub(crate) fn unapplied(&self) -> Vec<Edit> {
+        let applied = self.0.applied.edits();
+        self.0.edits.each().filter(|edit| !applied.contains(edit)).collect()
     }
 
     /// As [`Replayer::settle`].
@@ -136,10 +194,10 @@ impl Handler for Inner {
                         Some(response) if seq == self.from => {
                             self.swapped(seq, &asked, response.clone()).await
                         }
-                        _ => self.on(asked).await,
+                        _ => self.on(asked, Some(seq)).await,
                     }
                 }
-                Ok(Found::Diverged(_)) if self.left.load(Ordering::SeqCst) == 0 => self.on(asked).await,
+                Ok(Found::Diverged(_)) if self.left.load(Ordering::SeqCst) == 0 => self.on(asked, None).await,
                 Ok(Found::Diverged(divergence)) => self.parent.diverge(divergence),
                 Err(error) => self.parent.unreadable(&error),
             }
@@ -152,10 +210,13 @@ impl Inner {
         self.network.get().into_iter().for_each(|network| network.go_live());
     }
 
-    /// A request of the tail: live, and recorded.
-    async fn on(&self, asked: Asked) -> Response<super::listen::Outgoing> {
+    /// A request of the tail: live, and recorded. The recorded frame that it matches is `seq`.
+    async fn on(&self, asked: Asked, seq: Option<u32>) -> Response<super::listen::Outgoing> {
         self.go_live();
-        let sent = self.edits.apply(&asked.body);
+        // A program that asks otherwise than recorded right behind its prefix asks for the named step all the same.
+        let stands_for = seq.is_none_or(|seq| seq == self.from);
+        let named = stands_for && !self.has_named.swap(true, Ordering::SeqCst);
+        let sent = self.edits.apply(&asked.body, named, &self.applied);
         self.child.exchange(asked, sent).await
     }
 
@@ -187,13 +248,21 @@ mod tests {
     #[test]
     fn places_are_set_where_they_are_or_can_be_made() {
         let body = Bytes::from(json!({"model":"a","messages":[{"role":"system","content":"x"}]}).to_string());
-        let of = |set: &[(&str, Value)]| edits(set).apply(&body);
+        let of = |set: &[(&str, Value)]| edits(set).apply(&body, true, &Applied::default());
         let sent =
             of(&[("$.model", json!("b")), ("$.messages[0].content", json!("y")), ("$['top p']", json!(1))]);
         let sent: Value = serde_json::from_slice(&sent.unwrap()).unwrap();
         assert_eq!(sent, json!({"model":"b","messages":[{"role":"system","content":"y"}],"top p":1}));
         assert_eq!(of(&[("$.messages[7].content", json!(1))]), None);
         assert_eq!(of(&[]), None);
-        assert_eq!(edits(&[("$.model", json!("b"))]).apply(&Bytes::from_static(b"no json")), None);
+        assert_eq!(
+            edits(&[("$.model", json!("b"))]).apply(
+                &Bytes::from_static(b"no json"),
+                true,
+                &Applied::default()
+            ),
+            None
+        );
+        assert_eq!(edits(&[("$.model", json!("b"))]).apply(&body, false, &Applied::default()), None);
     }
 }

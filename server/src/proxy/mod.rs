@@ -26,7 +26,7 @@ mod variables;
 mod wire;
 
 pub(crate) use branch::Branch;
-pub use branch::Edits;
+pub use branch::{Edit, Edits};
 pub(crate) use cache::Cache;
 pub use cache::{CacheUse, forget_answers};
 pub(crate) use clearing::clear_request;

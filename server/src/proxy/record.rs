@@ -503,7 +503,6 @@ impl Inner {
             duration_ms: duration_ns / 1_000_000,
             input: Looked { bytes: request, encoding: request_encoding.as_deref() },
             output: Looked { bytes: answer.unwrap_or_default(), encoding: content_encoding.as_deref() },
-            last: false,
         });
         let mut facts = match summary.to_json() {
             Value::Object(facts) => facts,

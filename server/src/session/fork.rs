@@ -14,7 +14,8 @@ use crate::nondet::{Capture, Captured, Lanes};
 use crate::program::Program;
 use crate::providers::Cost;
 use crate::proxy::{
-    Branch, Cache, CacheUse, Diverged, Edits, Exchange, Guard, Recorded, Recorder, ReplayOptions, Replayer,
+    Branch, Cache, CacheUse, Diverged, Edit, Edits, Exchange, Guard, Recorded, Recorder, ReplayOptions,
+    Replayer,
 };
 use crate::redact::is_secret_header;
 use crate::rules::RulesFile;
@@ -31,6 +32,8 @@ pub struct ForkReport {
     pub left: u32,
     /// What was not as recorded while the shared frames lasted.
     pub diverged: Vec<Diverged>,
+    /// The edits that changed no request.
+    pub unapplied: Vec<Edit>,
     /// What the calls answered from the parent had cost.
     pub saved: Cost,
     /// The first frame in which parent and child differ, if one does.
@@ -154,8 +157,20 @@ async fn session(
     branch.settle().await;
     let (replayed, saved) = branch.served();
     let (left, diverged) = (branch.left(), branch.diverged());
-    let differs_at = None;
-    Ok(ForkReport { recorded, replayed, left, diverged, saved, differs_at, code, seconds, captured, traffic })
+    let (differs_at, unapplied) = (None, branch.unapplied());
+    Ok(ForkReport {
+        recorded,
+        replayed,
+        left,
+        diverged,
+        unapplied,
+        saved,
+        differs_at,
+        code,
+        seconds,
+        captured,
+        traffic,
+    })
 }
 
 /// The first frame whose request or answer is another, or that only one of the two has.

@@ -4,6 +4,7 @@ mod anthropic;
 mod bedrock;
 mod gemini;
 mod hostile;
+mod meaning;
 mod mutated;
 mod openai;
 mod requests;

@@ -12,7 +12,7 @@ fn summary(status: u16) -> Summary {
 fn evidence(summary: &Summary) -> Evidence<'_> {
     let (input, output) = (Body::default(), Body::default());
     let (mount, path, duration_ms) = ("openai", "/v1/chat/completions", 0);
-    Evidence { summary, mount, path, transport: None, duration_ms, input, output, last: false }
+    Evidence { summary, mount, path, transport: None, duration_ms, input, output }
 }
 
 fn judge(rules: &SeverityRules, evidence: &Evidence<'_>) -> Option<(Severity, String)> {
@@ -33,25 +33,24 @@ fn holds(conditions: &str, evidence: &Evidence<'_>) -> bool {
 #[test]
 fn what_is_built_in() {
     let rules = SeverityRules::default();
-    let judge = |summary: &Summary, last| judge(&rules, &Evidence { last, ..evidence(summary) });
-    assert_eq!(judge(&summary(200), true), None);
-    assert_eq!(judge(&summary(429), false), None, "it was tried again");
+    let judge = |summary: &Summary| judge(&rules, &evidence(summary));
+    assert_eq!(judge(&summary(200)), None);
     let mut limited = summary(429);
     limited.error = Some(ProviderError {
         kind: Some("rate_limit_error".to_owned()),
         message: Some("slow\ndown".to_owned()),
     });
     let flagged = |reason: &str| Some((Severity::Flagged, reason.to_owned()));
-    assert_eq!(judge(&limited, true), flagged("the provider answered 429: rate_limit_error: slow down"));
-    assert_eq!(judge(&summary(503), false), flagged("the provider answered 503"));
+    assert_eq!(judge(&limited), flagged("the provider answered 429: rate_limit_error: slow down"));
+    assert_eq!(judge(&summary(503)), flagged("the provider answered 503"));
     let mut refused = summary(200);
     refused.refuse("I can't");
-    assert_eq!(judge(&refused, false), flagged("the model refused: I can't"));
+    assert_eq!(judge(&refused), flagged("the model refused: I can't"));
     let mut tool = summary(200);
     tool.tool_errors = vec!["search: Error: gone".to_owned()];
-    assert_eq!(judge(&tool, false), flagged("a tool failed: search: Error: gone"));
+    assert_eq!(judge(&tool), flagged("a tool failed: search: Error: gone"));
     tool.complete = Some(false);
-    assert_eq!(judge(&tool, false), flagged("the answer's stream ended before its end"));
+    assert_eq!(judge(&tool), flagged("the answer's stream ended before its end"));
     let found = rules.judge(&Evidence { transport: Some("timed out"), ..evidence(&summary(0)) });
     assert_eq!(found.unwrap().reason, "the connection failed: timed out");
 }

@@ -1,0 +1,130 @@
+//! `annals --help`: the verbs in groups. clap has no headings for subcommands, so the list is made here, from the command
+//! itself: a verb that no group names stands under the last heading.
+
+use std::fmt::Write;
+
+use clap::{Command, CommandFactory};
+
+use crate::args::Cli;
+use crate::screen;
+
+/// Headings and their verbs, in the order they are shown.
+const GROUPS: [(&str, &[&str]); 7] = [
+    ("Record and replay:", &["record", "attach", "replay", "import", "tape", "demo"]),
+    ("Look:", &["runs", "show", "open", "tail", "state"]),
+    ("Compare and fork:", &["diff", "fork", "check"]),
+    (
+        "Keys and memory:",
+        &["get", "put", "del", "scan", "remember", "recall", "define-memory", "export-training"],
+    ),
+    ("Evidence:", &["verify", "ledger"]),
+    (
+        "Store upkeep:",
+        &[
+            "init", "stats", "doctor", "retain", "pin", "unpin", "forget", "compact", "backup", "restore",
+            "repair",
+        ],
+    ),
+    ("The daemon:", &["serve", "token"]),
+];
+const OTHERS: &str = "Others:";
+/// The name that a line of help begins with takes so many columns.
+const NAME_COLUMNS: usize = 19;
+/// The width of help where the terminal has none, and at most.
+const HELP_COLUMNS: usize = 100;
+
+/// The command line with its help in groups.
+pub(crate) fn command() -> Command {
+    let command = Cli::command();
+    let width = screen::columns().unwrap_or(HELP_COLUMNS).clamp(40, HELP_COLUMNS);
+    let (head, verbs) = (anstyle::Style::new().bold().underline(), verbs(&command, width));
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{verbs}\n{head}Options:{head:#}\n{{options}}{{after-help}}"
+    ))
+}
+
+/// The verbs under their headings.
+fn verbs(command: &Command, width: usize) -> String {
+    let mut text = String::new();
+    let head = anstyle::Style::new().bold().underline();
+    for (heading, names) in grouped(command) {
+        let _ = writeln!(text, "\n{head}{heading}{head:#}");
+        for name in names {
+            if let Some(verb) = command.find_subcommand(&name) {
+                line(verb, width, &mut text);
+            }
+        }
+    }
+    text
+}
+
+/// Every verb that is not hidden, by its heading.
+fn grouped(command: &Command) -> Vec<(&'static str, Vec<String>)> {
+    let visible = |name: &str| command.find_subcommand(name).is_some_and(|verb| !verb.is_hide_set());
+    let mut groups: Vec<(&str, Vec<String>)> = Vec::new();
+    for (heading, names) in GROUPS {
+        let names = names.iter().filter(|name| visible(name)).map(|name| (*name).to_owned());
+        groups.push((heading, names.collect()));
+    }
+    let all = command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(|verb| verb.get_name());
+    let rest = all.filter(|name| !GROUPS.iter().any(|(_, names)| names.contains(name)));
+    groups.push((OTHERS, rest.map(str::to_owned).collect()));
+    groups.retain(|(_, names)| !names.is_empty());
+    groups
+}
+
+/// A verb's name, its other names, and what it does.
+fn line(verb: &Command, width: usize, text: &mut String) {
+    let bold = anstyle::Style::new().bold();
+    let name = [verb.get_name()].into_iter().chain(verb.get_visible_aliases()).collect::<Vec<_>>().join(", ");
+    let pad = NAME_COLUMNS.saturating_sub(name.chars().count() + 2).max(1);
+    let _ = write!(text, "  {bold}{name}{bold:#}{:pad$}", "");
+    let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
+    let mut column = NAME_COLUMNS;
+    for word in about.split_whitespace() {
+        if column > NAME_COLUMNS && column + 1 + word.chars().count() > width {
+            let _ = write!(text, "\n{:NAME_COLUMNS$}", "");
+            column = NAME_COLUMNS;
+        }
+        if column > NAME_COLUMNS {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += word.chars().count();
+    }
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A new verb that is in no group would stand under "Others:"; give it a group.
+    #[test]
+    fn every_visible_verb_stands_in_one_group_once() {
+        let command = Cli::command();
+        let groups = grouped(&command);
+        assert!(groups.iter().all(|(heading, _)| *heading != OTHERS), "{groups:?}");
+        let mut shown: Vec<_> = groups.into_iter().flat_map(|(_, names)| names).collect();
+        let visible = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+        let mut wanted: Vec<_> = visible.map(|verb| verb.get_name().to_owned()).collect();
+        shown.sort_unstable();
+        wanted.sort_unstable();
+        assert_eq!(shown, wanted);
+        let text = verbs(&command, HELP_COLUMNS);
+        for name in wanted {
+            let mark = format!("  {}{name}", anstyle::Style::new().bold());
+            assert_eq!(text.matches(&format!("\n{mark}")).count(), 1, "{name}: {text}");
+        }
+        for (_, names) in GROUPS {
+            assert!(names.iter().all(|name| command.find_subcommand(name).is_some()), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn help_lines_fit_the_width() {
+        let plain = anstream::adapter::strip_str(&verbs(&Cli::command(), 60)).to_string();
+        assert!(plain.lines().all(|line| line.chars().count() <= 60), "{plain}");
+    }
+}

@@ -1,0 +1,376 @@
+//! What a person reads on the screen: the list of runs, a run, a frame, two runs side by side, the help.
+
+use annals::{Component, Frame, RunSpec, Status, Store};
+use serde_json::{Value, json};
+
+use crate::record::says;
+use crate::upstream::Upstream;
+use crate::{Bench, Done};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// A model call with these facts, as the recorder writes them.
+fn call(path: &str, facts: Value) -> Frame {
+    exchange(path, "application/json", "{}", "ok", facts)
+}
+
+fn exchange(path: &str, kind: &str, request: &str, answer: &str, facts: Value) -> Frame {
+    let mut metadata = json!({
+        "http": { "mount": "openai", "method": "POST", "path": path, "status": 200 },
+        "volatile": { "asked": "", "request_headers": [], "response_headers": [["content-type", kind]] },
+    });
+    for (key, value) in facts.as_object().unwrap() {
+        metadata[key] = value.clone();
+    }
+    Frame::new(Component::Llm, request, answer).metadata(metadata.to_string())
+}
+
+fn usage(model: &str, input: u64, output: u64) -> Value {
+    json!({ "model": model, "usage": { "input": input, "output": output } })
+}
+
+impl Bench {
+    /// Records runs by the library.
+    fn holds(&self, runs: Vec<(&str, Vec<Frame>)>) {
+        let store = Store::open(self.path(".annals")).unwrap();
+        let space = store.namespace("default").unwrap();
+        for (name, frames) in runs {
+            let run = space.begin_run(RunSpec::new(name)).unwrap();
+            for frame in frames {
+                run.record(frame).unwrap();
+            }
+            run.end(Status::Ok).unwrap();
+        }
+        store.close().unwrap();
+    }
+
+    /// A command on a terminal of so many columns.
+    fn within(&self, columns: usize, line: &str) -> Done {
+        let mut command = self.command(line.split_whitespace());
+        Done::of(command.env("COLUMNS", columns.to_string()).output().unwrap())
+    }
+}
+
+fn ids(runs: &[Value]) -> Vec<&str> {
+    runs.iter().map(|run| run["id"].as_str().unwrap()).collect()
+}
+
+/// The oldest runs came first, so that `--limit 5` gave the five oldest, and nothing told when a run was, how long it took
+/// or what it cost.
+#[test]
+fn runs_lists_the_newest_first_with_tokens_and_cost() {
+    let bench = Bench::new();
+    bench.holds(vec![
+        ("old", vec![call(CHAT, usage("gpt-4o", 1000, 100)), call(CHAT, usage("gpt-4o", 500, 50))]),
+        ("two", vec![call(CHAT, usage("gpt-4o", 1000, 100)), call(CHAT, usage("own-model", 7, 3))]),
+        ("bare", vec![Frame::new(Component::Tool, "", "")]),
+    ]);
+    let runs = bench.run("runs --json").json();
+    assert_eq!(ids(&runs), ["bare", "two", "old"]);
+    assert_eq!(ids(&bench.run("runs --json --limit 2").json()), ["bare", "two"]);
+    assert_eq!(runs[2]["tokens"], json!({ "input": 1500, "output": 150 }));
+    let dollars = runs[2]["cost"]["dollars"].as_f64().unwrap();
+    assert!((dollars - 0.00525).abs() < 1e-9, "{dollars}");
+    assert_eq!(
+        (&runs[1]["cost"]["unpriced"], &runs[1]["models"]),
+        (&json!(1), &json!(["gpt-4o", "own-model"]))
+    );
+    assert_eq!(
+        (&runs[0]["tokens"], &runs[0]["cost"], &runs[0]["model"]),
+        (&Value::Null, &Value::Null, &Value::Null)
+    );
+    let table = bench.run("runs").text();
+    let lines: Vec<_> = table.lines().collect();
+    for header in ["RUN", "STATUS", "STARTED", "DURATION", "TOKENS", "COST", "MODEL"] {
+        assert!(lines[0].contains(header), "{header} is not in {table}");
+    }
+    assert!(
+        lines[3].starts_with("old") && lines[3].contains("1,650") && lines[3].contains("$0.0053"),
+        "{table}"
+    );
+    assert!(lines[2].contains("gpt-4o, own-model") && lines[2].contains("over $0.0035"), "{table}");
+    assert_eq!(bench.run("ls").text(), table);
+}
+
+/// A list that is cut says so, and how to see the rest.
+#[test]
+fn runs_says_when_it_shows_only_the_newest() {
+    let bench = Bench::new();
+    let names: Vec<_> = (0..53).map(|number| format!("run-{number}")).collect();
+    bench.holds(names.iter().map(|name| (name.as_str(), vec![])).collect());
+    let cut = bench.run("runs");
+    let table = String::from_utf8(cut.stdout).unwrap();
+    assert_eq!((cut.code, table.lines().count()), (0, 51), "{table}");
+    assert!(table.contains("run-52") && !table.contains("run-2 "), "{table}");
+    assert_eq!(cut.stderr, "annals: showing the newest 50 of 53: --limit 0 for all\n");
+    assert_eq!(bench.run("runs --limit 0").text().lines().count(), 54);
+    assert_eq!(bench.run("runs --limit 3").text().lines().count(), 4);
+    assert_eq!(bench.run("runs --json").json().len(), 53);
+    let some = bench.run("runs --status ok");
+    assert_eq!(some.stderr, "annals: showing the newest 50, and there are more: --limit 0 for all\n");
+}
+
+#[test]
+fn runs_fits_the_terminal_and_names_what_it_leaves_out() {
+    let bench = Bench::new();
+    let long = "a-run-with-a-rather-long-name-20261123-231500-and-more";
+    let facts = usage("anthropic.claude-sonnet-4-20250514-v1:0", 123_456, 7_890);
+    bench.holds(vec![(long, vec![call(CHAT, facts)]), ("b", vec![])]);
+    for (columns, left_out) in [(80, true), (140, true), (400, false)] {
+        let listed = bench.within(columns, "runs");
+        let table = String::from_utf8(listed.stdout).unwrap();
+        let widest = table.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(widest <= columns, "{widest} of {columns}: {table}");
+        assert_eq!(listed.stderr.contains("--json has all"), left_out, "{} {table}", listed.stderr);
+        assert_eq!(table.contains(long), columns > 80, "{table}");
+    }
+    assert!(bench.run("runs").text().contains(long), "a pipe has no width");
+}
+
+/// A fork's shared frames were paid for by its parent, answers from the cache by the run that they come from.
+#[test]
+fn runs_counts_tokens_once() {
+    let bench = Bench::new();
+    let mut cached = usage("gpt-4o", 5, 5);
+    cached["cached"] = json!({ "run": "a", "seq": 1 });
+    bench.holds(vec![("a", vec![call(CHAT, usage("gpt-4o", 9, 1)), call(CHAT, cached)])]);
+    bench.run("fork a@1 b").ok();
+    let runs = bench.run("runs --json").json();
+    assert_eq!(ids(&runs), ["b", "a"]);
+    assert_eq!((&runs[0]["tokens"], &runs[1]["tokens"]), (&Value::Null, &json!({ "input": 9, "output": 1 })));
+}
+
+#[test]
+fn runs_of_an_empty_namespace_says_no_runs() {
+    let bench = Bench::new();
+    bench.run("init").ok();
+    assert_eq!(bench.run("runs").text(), "no runs\n");
+    assert_eq!(bench.run("runs --json").text(), "");
+}
+
+/// docs/record.md says that a frame with an HTTP error is flagged, and a 429 was not: it was to be flagged only where no
+/// request came after it, which nobody knows when the frame is written.
+#[test]
+fn a_429_is_flagged_and_its_status_is_shown() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record(&upstream.url, "r", &["every"]).code, 0);
+    let frame = &bench.run("show r@4 --json").json()[0];
+    assert_eq!((&frame["severity"], &frame["error"]), (&json!("flagged"), &json!(true)));
+    assert_eq!(frame["metadata"]["why_severe"], "the provider answered 429");
+    assert_eq!(bench.run("runs --json --severity flagged").json().len(), 1);
+    let run = bench.run("show r").text();
+    for line in ["POST /v1/limited 429", "POST /v1/chat/completions 200", "DELETE /v1/nowhere/known 200"] {
+        assert!(run.contains(line), "{line} is not in {run}");
+    }
+    assert!(bench.run("show r@4").text().contains("POST openai /v1/limited: 429"));
+    let opened = bench.run("open r").text();
+    assert!(opened.contains("POST openai /v1/limited: 429"), "{opened}");
+    let object = &bench.run("open r --json").json()[0];
+    assert_eq!(
+        (&object["method"], &object["path"], &object["status_code"]),
+        (&json!("POST"), &json!("/v1/limited"), &json!(429))
+    );
+}
+
+#[test]
+fn a_run_on_a_narrow_terminal_fits_its_lines() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record(&upstream.url, "r", &["every"]).code, 0);
+    for columns in [80, 140] {
+        let shown = bench.within(columns, "show r").text();
+        let table = shown.split_once("\n\n").unwrap().1;
+        let widest = table.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(widest <= columns, "{widest} of {columns}: {table}");
+    }
+}
+
+#[test]
+fn help_shows_the_verbs_in_groups() {
+    let help = Bench::new().run("--help").text();
+    for group in
+        ["Record and replay:", "Look:", "Compare and fork:", "Keys and memory:", "Evidence:", "The daemon:"]
+    {
+        assert!(help.contains(&format!("\n{group}\n")), "{group} is not in {help}");
+    }
+    for place in [help.find("Options:"), help.find("Exit codes:"), help.find("--store")] {
+        assert!(place.is_some(), "{help}");
+    }
+}
+
+fn sent(bench: &Bench, run: &str, seq: u32, key: &str) -> Value {
+    let input = bench.run(&format!("show {run}@{seq} --input --raw")).ok();
+    serde_json::from_slice::<Value>(&input).unwrap()[key].clone()
+}
+
+/// `--set` changed every request from the named frame on, so that what one changed step comes to could not be seen.
+#[test]
+fn fork_set_edits_the_named_step_only() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record(&upstream.url, "r", &["changed", "two"]).code, 0);
+    let of = |run: &str| [2, 3].map(|seq| sent(&bench, run, seq, "temperature"));
+    let forked = bench.fork(&["r@2", "one", "--set", "$.temperature=0"], &upstream.url);
+    assert_eq!(forked.code, 0, "{forked:?}");
+    assert_eq!(of("one"), [json!(0), json!(0.5)]);
+    let edited =
+        |seq: u32| bench.run(&format!("show one@{seq} --json")).json()[0]["metadata"]["edited"].clone();
+    assert_eq!((edited(2), edited(3)), (json!(true), Value::Null));
+    assert_eq!(bench.replay(&["one"], &[]).code, 0);
+
+    let forked = bench.fork(&["r@2", "all", "--set-all", "$.temperature=0"], &upstream.url);
+    assert_eq!(forked.code, 0, "{forked:?}");
+    assert_eq!(of("all"), [json!(0), json!(0)]);
+    assert_eq!(bench.replay(&["all"], &[]).code, 0);
+
+    // A step's own value wins over that of all, and another model stays.
+    let args = ["r@2", "both", "--set", "$.temperature=1", "--set-all", "$.temperature=0", "--model", "m-2"];
+    assert_eq!(bench.fork(&args, &upstream.url).code, 0);
+    assert_eq!(of("both"), [json!(1), json!(0)]);
+    assert_eq!([2, 3].map(|seq| sent(&bench, "both", seq, "model")), [json!("m-2"), json!("m-2")]);
+}
+
+/// An edit that met no request, or no place in it, was passed over in silence.
+#[test]
+fn fork_says_when_an_edit_changed_nothing() {
+    let (bench, upstream) = (Bench::new(), Upstream::start());
+    assert_eq!(bench.record(&upstream.url, "r", &["changed", "two"]).code, 0);
+    for (name, option) in [("x", "--set"), ("y", "--set-all")] {
+        let forked = bench.fork(&["r@2", name, option, "$.messages[7].content=x"], &upstream.url);
+        assert_eq!(forked.code, 3, "{forked:?}");
+        says(&forked, &["NOT EDITED", option, "$.messages[7].content"]);
+    }
+    let refused = bench.fork(&["r@2", "z", "--set", "$.a=1", "--response", "x"], &upstream.url);
+    assert_eq!(refused.code, 2, "{refused:?}");
+}
+
+/// Two recordings of one program never have the same bytes: ids, times and the cuts of a stream are others. What was said
+/// was lost among them.
+#[test]
+fn diff_tells_what_was_said_before_the_bytes() {
+    let bench = Bench::new();
+    let request = |text: &str, id: &str, city: &str| {
+        let arguments = format!(r#"{{"city":"{city}","days":2}}"#);
+        json!({ "model": "m", "messages": [
+            { "role": "user", "content": text },
+            { "role": "assistant", "tool_calls": [{ "id": id, "type": "function", "function": { "name": "weather", "arguments": arguments } }] },
+            { "role": "tool", "tool_call_id": id, "content": "19 degrees" },
+        ] })
+        .to_string()
+    };
+    let answer = |id: &str, text: &str| {
+        json!({ "id": id, "created": id.len(), "choices": [{ "index": 0, "message": { "role": "assistant", "content": text }, "finish_reason": "stop" }] }).to_string()
+    };
+    let stream = |id: &str, words: &[&str]| {
+        let event = |word: &&str| {
+            format!(
+                "data: {}\n\n",
+                json!({ "id": id, "choices": [{ "index": 0, "delta": { "content": word } }] })
+            )
+        };
+        words.iter().map(event).collect::<String>() + "data: [DONE]\n\n"
+    };
+    let frames = |id: &str, city: &str, said: &str, words: &[&str]| {
+        vec![
+            exchange(CHAT, "application/json", &request("hi", id, "Rome"), &answer(id, "warm"), json!({})),
+            exchange(CHAT, "text/event-stream", &request("hi", id, city), &stream(id, words), json!({})),
+            exchange(CHAT, "application/json", &request("hi", id, "Rome"), &answer(id, said), json!({})),
+        ]
+    };
+    bench.holds(vec![
+        ("a", frames("call_1", "Rome", "it is warm", &["it is", " warm"])),
+        ("same", frames("call_two", "Rome", "it is warm", &["it", " is", " warm"])),
+        ("b", frames("call_3", "Paris", "it is cold", &["it is", " warm"])),
+    ]);
+    let same = bench.run("diff a same");
+    let text = String::from_utf8(same.stdout).unwrap();
+    assert_eq!(same.code, 3, "the bytes differ: {text}");
+    assert!(text.contains("0 frames the same, 3 say the same in other bytes, 0 differ"), "{text}");
+    assert!(!text.contains("message"), "{text}");
+
+    let other = bench.run("diff a b");
+    let text = String::from_utf8(other.stdout).unwrap();
+    for line in [
+        "b@2 beside a@2: request",
+        "message 2, assistant tool call weather",
+        r#"$.city: "Rome" -> "Paris""#,
+        "b@3 beside a@3: answer",
+        "assistant text",
+        "it is warm",
+        "it is cold",
+        "0 frames the same, 1 says the same in other bytes, 2 differ",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in {text}");
+    }
+    assert!(!text.contains("call_3"), "ids of calls are no words: {text}");
+    let lines: Vec<Value> = String::from_utf8(bench.run("diff a b --json").stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!((&lines[0]["same"], &lines[0]["says_same"]), (&json!(false), &json!(true)));
+    let difference = &lines[1]["differences"][0];
+    assert_eq!(
+        (&difference["in"], &difference["message"], &difference["kind"], &difference["name"]),
+        (&json!("request"), &json!(2), &json!("tool call"), &json!("weather"))
+    );
+    assert_eq!(difference["paths"], json!([{ "path": "$.city", "a": "Rome", "b": "Paris" }]));
+}
+
+/// Roles, in the words of each provider, and one that changes alone.
+#[test]
+fn diff_names_a_role_that_changed() {
+    let bench = Bench::new();
+    for (path, before, after, line) in [
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "user", "content": "hi" }] }),
+            json!({ "messages": [{ "role": "system", "content": "hi" }] }),
+            "message 1, text: role user -> system",
+        ),
+        (
+            "/v1/messages",
+            json!({ "messages": [{ "role": "user", "content": "hi" }] }),
+            json!({ "messages": [{ "role": "assistant", "content": [{ "type": "text", "text": "hi" }] }] }),
+            "message 1, text: role user -> assistant",
+        ),
+        (
+            "/v1/responses",
+            json!({ "input": [{ "type": "function_call", "call_id": "1", "name": "f", "arguments": "{\"n\":1}" }] }),
+            json!({ "input": [{ "type": "function_call", "call_id": "2", "name": "f", "arguments": "{ \"n\": 2 }" }] }),
+            "$.n: 1 -> 2",
+        ),
+        (
+            "/v1beta/models/g:generateContent",
+            json!({ "contents": [{ "role": "user", "parts": [{ "text": "a" }] }] }),
+            json!({ "contents": [{ "role": "user", "parts": [{ "text": "b" }] }] }),
+            "message 1, user text",
+        ),
+        (
+            "/api/chat",
+            json!({ "messages": [{ "role": "user", "content": "a" }] }),
+            json!({ "messages": [{ "role": "user", "content": "b" }] }),
+            "message 1, user text",
+        ),
+    ] {
+        let name = path.replace(['/', ':'], "-");
+        let frame =
+            |body: &Value| vec![exchange(path, "application/json", &body.to_string(), "{}", json!({}))];
+        bench.holds(vec![(&format!("a{name}"), frame(&before)), (&format!("b{name}"), frame(&after))]);
+        let text = String::from_utf8(bench.run(&format!("diff a{name} b{name}")).stdout).unwrap();
+        assert!(text.contains(line), "{line:?} is not in {text}");
+    }
+}
+
+/// What is no model call is compared by its bytes, and where they part is shown.
+#[test]
+fn diff_shows_bytes_of_other_frames() {
+    let bench = Bench::new();
+    let tool = |text: &str| vec![Frame::new(Component::Tool, "same", text)];
+    bench.holds(vec![("a", tool("one two")), ("b", tool("one too"))]);
+    let done = bench.run("diff a b");
+    let text = String::from_utf8(done.stdout).unwrap();
+    for line in
+        ["b@1 beside a@1: answer", "from byte 5", "one two", "one too", "0 frames the same, 1 differs"]
+    {
+        assert!(text.contains(line), "{line:?} is not in {text}");
+    }
+}

@@ -1,0 +1,415 @@
+//! What a request or an answer says, without its form: roles, texts, tool calls with their arguments, parameters.
+//!
+//! Two recordings of one program differ in ids, times, counts of tokens, spacing and in where a stream was cut. None of
+//! these is part of a meaning. Where a body holds more than is read here (sounds, images of an answer, several choices, a
+//! text that is too long), there is no meaning of it, and its bytes count.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::api::{Api, Shape};
+use super::diff::{Comparable, Match, Span, matches};
+use super::encoding::{DECODED_BYTES_MAX, decode};
+use super::json::Node;
+use super::messages::{Kind, PARTS_MAX, Part, parts};
+use super::read::{Exchange, summary_with};
+use super::summary::Summary;
+use super::text::one_line;
+
+/// Characters shown of a value.
+const VALUE_CHARS: usize = 60;
+/// Values of one part that are listed.
+const PATHS_MAX: usize = 20;
+/// What an answer may hold that no summary has.
+const UNREAD: [&[u8]; 5] =
+    [b"inlineData", b"inline_data", b"image_generation_call", b"\"audio\":", b"b64_json"];
+
+/// What a request or an answer says.
+#[derive(Debug, Clone, Default)]
+pub struct Meaning(Vec<Statement>);
+
+/// One part of it.
+#[derive(Debug, Clone)]
+struct Statement {
+    message: Option<usize>,
+    role: String,
+    kind: Kind,
+    name: String,
+    value: Value,
+    hash: [u8; 32],
+}
+
+/// One thing that two sides say differently.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Difference {
+    /// The message of the second side, of the first where only that has it; from 0. None for what stands beside the
+    /// messages, and for an answer.
+    pub message: Option<usize>,
+    /// Who says it, on the same side.
+    pub role: String,
+    /// What it is.
+    pub kind: Kind,
+    /// The parameter, or the tool.
+    pub name: String,
+    /// What differs.
+    pub detail: Detail,
+}
+
+/// What differs of one part.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Detail {
+    /// Only the second side says it; its beginning.
+    Added(String),
+    /// Only the first side says it; its beginning.
+    Dropped(String),
+    /// Somebody else says the same.
+    Role {
+        /// On the first side.
+        a: String,
+        /// On the second.
+        b: String,
+    },
+    /// Another tool is called, or answers.
+    Tool {
+        /// On the first side.
+        a: String,
+        /// On the second.
+        b: String,
+    },
+    /// Another text.
+    Text(Span),
+    /// Other values of a parameter, of arguments, of a tool's result; and how many more there are.
+    Values(Vec<ValueChange>, usize),
+}
+
+/// A value that differs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ValueChange {
+    /// Where it stands: `$.city`, `$.items[2]`; `$` for the whole.
+    pub path: String,
+    /// On the first side, if there.
+    pub a: Option<Value>,
+    /// On the second side, if there.
+    pub b: Option<Value>,
+}
+
+impl Meaning {
+    /// What a request says; its body is decoded. None where it cannot be read whole.
+    #[must_use]
+    pub fn of_request(api: &Api, body: &[u8]) -> Option<Self> {
+        let parts = parts(api, body);
+        if parts.is_empty() || parts.len() >= PARTS_MAX {
+            return None;
+        }
+        Some(Self(parts.iter().map(Statement::of).collect()))
+    }
+
+    /// What a recorded message says that stands for an answer, as imports have it.
+    #[must_use]
+    pub fn of_message(api: &Api, message: &[u8]) -> Option<Self> {
+        let node = Node::parse(message).ok()?;
+        if node.get("role").is_absent() && node.get("content").is_absent() {
+            return None;
+        }
+        let body = [b"{\"messages\":[", message, b"]}"].concat();
+        let mut meaning = Self::of_request(api, &body)?;
+        for statement in &mut meaning.0 {
+            statement.message = None;
+        }
+        Some(meaning)
+    }
+
+    /// What the answer of an exchange says. None where it cannot be read whole.
+    #[must_use]
+    pub fn of_answer(exchange: &Exchange<'_>) -> Option<Self> {
+        if !exchange.api.shape.is_model_call() || exchange.api.shape == Shape::OpenAiEmbeddings {
+            return None;
+        }
+        let body = decode(exchange.content_encoding, exchange.response, DECODED_BYTES_MAX);
+        if body.fault.is_some() || UNREAD.iter().any(|mark| holds(&body.bytes, mark)) {
+            return None;
+        }
+        let summary = summary_with(exchange, DECODED_BYTES_MAX);
+        let mut statements = facts(&summary);
+        statements.extend(words(&summary)?);
+        (statements.len() > 1).then_some(Self(statements))
+    }
+
+    /// The same for two sides that say the same.
+    #[must_use]
+    pub fn hash(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        for statement in &self.0 {
+            hasher.update(&statement.hash);
+        }
+        *hasher.finalize().as_bytes()
+    }
+
+    /// What another side says differently, in order: parameters, prompt, tools, then messages.
+    #[must_use]
+    pub fn differences(&self, other: &Self) -> Vec<Difference> {
+        let of = |found: Match<'_, Statement>| match found {
+            Match::Same => Vec::new(),
+            Match::Added(at) => vec![at.differs(Detail::Added(at.preview()))],
+            Match::Dropped(at) => vec![at.differs(Detail::Dropped(at.preview()))],
+            Match::Changed(a, b) => changed(a, b),
+        };
+        matches(&self.0, &other.0).into_iter().flat_map(of).collect()
+    }
+}
+
+/// Status, end and error of an answer.
+fn facts(summary: &Summary) -> Vec<Statement> {
+    let mut facts = vec![("status", Value::from(summary.status))];
+    if !summary.finish_reasons.is_empty() {
+        facts.push(("finish_reason", Value::from(summary.finish_reasons.clone())));
+    }
+    if let Some(model) = &summary.model_answered {
+        facts.push(("model", Value::from(model.as_str())));
+    }
+    if let Some(error) = &summary.error {
+        facts.push(("error", serde_json::json!({ "type": error.kind, "message": error.message })));
+    }
+    if summary.complete == Some(false) {
+        facts.push(("cut_short", Value::from(true)));
+    }
+    if let Some(bytes) = summary.thinking_bytes {
+        facts.push(("thinking_bytes", Value::from(bytes)));
+    }
+    let parameter = |(name, value): (&str, Value)| Statement::new("", Kind::Parameter, name, value);
+    facts.into_iter().map(parameter).collect()
+}
+
+/// What the model says: a text, a refusal, calls of tools. None where it is not all there.
+fn words(summary: &Summary) -> Option<Vec<Statement>> {
+    let whole = summary.text.bytes() == summary.text.head().len() as u64;
+    let calls = &summary.tool_calls;
+    let called = calls.iter().all(|call| call.arguments.bytes() == call.arguments.head().len() as u64);
+    let single = summary.finish_reasons.len() <= 1 && summary.tool_calls_more == 0;
+    if !whole || !called || !single || summary.unparsed.is_some() {
+        return None;
+    }
+    let mut words = Vec::new();
+    if summary.text.bytes() > 0 {
+        words.push(Statement::new("assistant", Kind::Text, "", Value::from(summary.text.head())));
+    }
+    if let Some(refusal) = &summary.refusal {
+        words.push(Statement::new("assistant", Kind::Refusal, "", Value::from(refusal.as_str())));
+    }
+    for call in calls {
+        let arguments = structured(call.arguments.head());
+        words.push(Statement::new("assistant", Kind::ToolCall, &call.name, arguments));
+    }
+    Some(words)
+}
+
+impl Statement {
+    fn of(part: &Part<'_>) -> Self {
+        let view = &part.view;
+        let value = match view.kind {
+            Kind::Text | Kind::System | Kind::Thinking | Kind::Refusal if !part.said.is_absent() => {
+                said(part.said, false)
+            }
+            Kind::ToolCall | Kind::ToolResult => said(part.said, true),
+            _ => plain(part.source),
+        };
+        let mut statement = Self::new(&view.role, view.kind, &view.name, value);
+        statement.message = view.message;
+        statement
+    }
+
+    fn new(role: &str, kind: Kind, name: &str, value: Value) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        let canonical = sorted(value);
+        for text in [role, &kind.to_string(), name, &canonical.to_string()] {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        }
+        let hash = *hasher.finalize().as_bytes();
+        Self { message: None, role: role.to_owned(), kind, name: name.to_owned(), value: canonical, hash }
+    }
+
+    fn differs(&self, detail: Detail) -> Difference {
+        let (role, name) = (self.role.clone(), self.name.clone());
+        Difference { message: self.message, role, kind: self.kind, name, detail }
+    }
+
+    fn preview(&self) -> String {
+        shown(&self.value)
+    }
+}
+
+impl Comparable for Statement {
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn hash(&self) -> &[u8; 32] {
+        &self.hash
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        self.kind == other.kind && (self.role == other.role || self.value == other.value)
+    }
+}
+
+fn changed(a: &Statement, b: &Statement) -> Vec<Difference> {
+    let mut found = Vec::new();
+    if a.role != b.role {
+        found.push(b.differs(Detail::Role { a: a.role.clone(), b: b.role.clone() }));
+    }
+    if a.name != b.name {
+        found.push(b.differs(Detail::Tool { a: a.name.clone(), b: b.name.clone() }));
+    }
+    match (&a.value, &b.value) {
+        (a, b) if a == b => {}
+        (Value::String(was), Value::String(is)) if b.kind != Kind::Parameter => {
+            found.push(b.differs(Detail::Text(Span::of(was, is))));
+        }
+        (was, is) => {
+            let (mut values, mut more) = (Vec::new(), 0);
+            compare("$", Some(was), Some(is), &mut values, &mut more);
+            found.push(b.differs(Detail::Values(values, more)));
+        }
+    }
+    found
+}
+
+/// Where two values differ. Values from outside are at most 128 deep, as serde_json reads them.
+fn compare(path: &str, a: Option<&Value>, b: Option<&Value>, into: &mut Vec<ValueChange>, more: &mut usize) {
+    match (a, b) {
+        (a, b) if a == b => {}
+        (Some(Value::Object(a)), Some(Value::Object(b))) => {
+            for (key, value) in a {
+                compare(&member(path, key), Some(value), b.get(key), into, more);
+            }
+            for (key, value) in b.iter().filter(|(key, _)| !a.contains_key(*key)) {
+                compare(&member(path, key), None, Some(value), into, more);
+            }
+        }
+        (Some(Value::Array(a)), Some(Value::Array(b))) => {
+            for at in 0..a.len().max(b.len()) {
+                compare(&format!("{path}[{at}]"), a.get(at), b.get(at), into, more);
+            }
+        }
+        _ if into.len() == PATHS_MAX => *more += 1,
+        (a, b) => into.push(ValueChange { path: path.to_owned(), a: a.cloned(), b: b.cloned() }),
+    }
+}
+
+fn member(path: &str, key: &str) -> String {
+    let plain = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    if plain { format!("{path}.{key}") } else { format!("{path}['{key}']") }
+}
+
+/// The words of a text, of a list of texts, or a value; of a tool's, JSON in a text counts as JSON.
+fn said(node: Node<'_>, of_tool: bool) -> Value {
+    let texts: Option<Vec<String>> = match node.is_array() {
+        true => node.items().nodes.iter().map(|item| item.get("text").string()).collect(),
+        false => node.string().map(|text| vec![text]),
+    };
+    match texts.filter(|texts| !texts.is_empty()) {
+        Some(texts) if of_tool => structured(&texts.concat()),
+        Some(texts) => Value::String(texts.concat()),
+        None => plain(node.source()),
+    }
+}
+
+/// A text, or the object or list that it is the source of.
+fn structured(text: &str) -> Value {
+    let is_json = text.trim_ascii_start().starts_with(['{', '[']);
+    let parsed = if is_json { serde_json::from_str(text).ok() } else { None };
+    parsed.unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+/// A value as it is, without marks for the provider's cache.
+fn plain(source: &str) -> Value {
+    match serde_json::from_str(source) {
+        Ok(Value::Object(mut object)) => {
+            object.remove("cache_control");
+            Value::Object(object)
+        }
+        Ok(value) => value,
+        Err(_) => Value::String(source.to_owned()),
+    }
+}
+
+/// A value whose keys stand in order, however maps keep them.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(object) => {
+            let mut pairs: Vec<_> = object.into_iter().map(|(key, value)| (key, sorted(value))).collect();
+            pairs.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+            Value::Object(pairs.into_iter().collect::<Map<_, _>>())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
+        value => value,
+    }
+}
+
+fn holds(bytes: &[u8], mark: &[u8]) -> bool {
+    memchr::memmem::find(bytes, mark).is_some()
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => one_line(text, VALUE_CHARS),
+        value => one_line(&value.to_string(), VALUE_CHARS),
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self.detail {
+            Detail::Added(_) => "+ ",
+            Detail::Dropped(_) => "- ",
+            _ => "~ ",
+        })?;
+        if let Some(message) = self.message {
+            write!(formatter, "message {}, ", message + 1)?;
+        }
+        if !self.role.is_empty() && !matches!(self.detail, Detail::Role { .. }) {
+            write!(formatter, "{} ", one_line(&self.role, 20))?;
+        }
+        write!(formatter, "{}", self.kind)?;
+        if !self.name.is_empty() && !matches!(self.detail, Detail::Tool { .. }) {
+            write!(formatter, " {}", one_line(&self.name, VALUE_CHARS))?;
+        }
+        match &self.detail {
+            Detail::Added(text) | Detail::Dropped(text) => write!(formatter, ": {text}"),
+            Detail::Role { a, b } => write!(formatter, ": role {} -> {}", one_line(a, 20), one_line(b, 20)),
+            Detail::Tool { a, b } => write!(formatter, ": {} -> {}", one_line(a, 60), one_line(b, 60)),
+            Detail::Text(Span { at, was, is }) => {
+                write!(formatter, ", from byte {at}\n    was  {was}\n    is   {is}")
+            }
+            Detail::Values(values, more) => {
+                match values.as_slice() {
+                    [one] if *more == 0 => write!(formatter, ": {one}")?,
+                    values => values.iter().try_for_each(|value| write!(formatter, "\n    {value}"))?,
+                }
+                if *more > 0 { write!(formatter, "\n    and {more} more") } else { Ok(()) }
+            }
+        }
+    }
+}
+
+impl fmt::Display for ValueChange {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = self.path == "$";
+        let side = |value: &Option<Value>| match value {
+            None => "nothing".to_owned(),
+            Some(value) if whole => shown(value),
+            Some(value) => one_line(&value.to_string(), VALUE_CHARS),
+        };
+        if !whole {
+            write!(formatter, "{}: ", one_line(&self.path, 120))?;
+        }
+        write!(formatter, "{} -> {}", side(&self.a), side(&self.b))
+    }
+}
