@@ -18,6 +18,7 @@ mod out;
 mod profiles;
 mod progress;
 mod rules;
+mod supervision;
 mod tracefork;
 mod verbs;
 mod watched;

@@ -16,6 +16,7 @@ mod memory;
 mod network;
 mod nondet;
 mod onward;
+mod program;
 mod reading;
 mod real_input;
 mod record;

@@ -180,11 +180,18 @@ fn the_programs_end_is_passed_on_and_recorded() {
 }
 
 #[test]
-fn a_program_that_calls_no_model_is_warned_about_loudly() {
+fn a_program_without_model_calls_fails_unless_allowed() {
     let (bench, upstream) = (Bench::new(), Upstream::start());
     let done = bench.record(&upstream.url, "r", &["nothing"]);
-    assert_eq!((done.code, done.stdout.as_slice()), (0, &b"no call\n"[..]));
-    says(&done, &["NO MODEL CALL WAS CAPTURED", "hint: ", "--env NAME=/PATH"]);
+    assert_eq!((done.code, done.stdout.as_slice()), (1, &b"no call\n"[..]));
+    let error = "error: NO MODEL CALL WAS CAPTURED; the program ended with 0";
+    says(&done, &[error, "hint: ", "--env NAME=/PATH", "--allow-empty"]);
+    let allowed = ["record", "--allow-empty", "--", "sh", "-c", "exit 0"];
+    assert_eq!(bench.run_args(allowed).code, 0);
+    // A failure of the program's own says more, and nothing is lost.
+    let failed = bench.run_args(["record", "--", "sh", "-c", "exit 7"]);
+    assert_eq!(failed.code, 7);
+    says(&failed, &["NO MODEL CALL WAS CAPTURED; the program ended with 7"]);
     // A wish for a name is met; a name that is taken is not.
     assert_eq!(bench.record(&upstream.url, "r", &["nothing"]).code, 125);
 }
