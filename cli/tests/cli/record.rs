@@ -276,7 +276,7 @@ fn strangers_and_smugglers_are_turned_away() {
 fn a_run_is_named_by_the_beginning_of_its_name_and_as_the_last() {
     let (bench, upstream) = (Bench::new(), Upstream::start());
     for run in ["first", "second", "secret"] {
-        assert_eq!(bench.record(&upstream.url, run, &["nothing"]).code, 0);
+        assert_eq!(bench.record(&upstream.url, run, &["swapped", "a"]).code, 0);
     }
     assert!(bench.run("show last").text().starts_with("secret:"));
     assert!(bench.run("show fi").text().starts_with("first:"));
@@ -291,7 +291,7 @@ fn a_failed_run_is_opened_where_it_failed() {
     assert_eq!(bench.record(&upstream.url, "good", &["swapped", "a,b"]).code, 0);
     assert!(bench.run("open --last-failed").failed(4).contains("no run has failed"));
     assert_eq!(bench.record(&upstream.url, "bad", &["fails", "7"]).code, 7);
-    assert_eq!(bench.record(&upstream.url, "later", &["nothing"]).code, 0);
+    assert_eq!(bench.record(&upstream.url, "later", &["swapped", "a"]).code, 0);
     let runs = bench.run("runs --failed --json").json();
     assert_eq!(runs.iter().map(|run| run["id"].as_str().unwrap()).collect::<Vec<_>>(), ["bad"]);
     let shown = bench.run("open --last-failed").text();
@@ -443,6 +443,7 @@ fn a_run_is_followed_while_it_is_recorded() {
     lines.write_all(b"third\n").unwrap();
     assert!(next().trim_start().starts_with('3'));
     drop(lines);
+    assert!(next().contains("stdin"));
     assert!(next().contains("program"));
     assert_eq!(next(), "r: ok, normal\n");
     assert!(tail.wait().unwrap().success() && recorder.wait().unwrap().success());

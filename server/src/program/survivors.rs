@@ -79,6 +79,6 @@ fn command(process: &Path) -> String {
     if let Some(program) = words.first_mut() {
         *program = program.rsplit('/').next().unwrap_or_default().to_owned();
     }
-    let line = crate::redact::mask_arguments(&words, |_| Vec::new()).0.join(" ");
+    let line = crate::redact::mask_arguments(&words, &[], |_| Vec::new()).0.join(" ");
     line.chars().take(COMMAND_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -27,7 +27,7 @@ use super::upload::{Coming, Cut, Going};
 use super::upstream::Upstream;
 use crate::nondet::Capture;
 use crate::program::Survivor;
-use crate::providers::{self, Api, Body as Looked, Cost, Evidence, Summary};
+use crate::providers::{self, Api, Body as Looked, Cost, Evidence};
 use crate::redact::{Secrets, redact_target};
 use crate::rules::RulesFile;
 use crate::share::NewRun;
@@ -536,7 +536,7 @@ impl Inner {
             about.insert(WHY_SEVERE.to_owned(), verdict.reason.clone().into());
         }
         exchange.summary.extend(facts);
-        if let Some(version) = self.tool_version.get().filter(|_| has_tools(&summary, request)) {
+        if let Some(version) = self.tool_version.get().filter(|_| summary.has_tools(request)) {
             exchange.summary.insert(TOOL_VERSION.to_owned(), version.clone().into());
         }
         let (cached, cost) = (exchange.summary.contains_key(CACHED), rules.prices.cost(&summary));
@@ -579,21 +579,6 @@ impl Inner {
     pub(super) fn is_failed(&self) -> bool {
         self.counts().failed.is_some()
     }
-}
-
-/// Whether an answer calls tools, or the request brings results of them. Results are looked for by the words of all providers' forms:
-/// a copy of a long conversation is not worth it.
-fn has_tools(summary: &Summary, request: &[u8]) -> bool {
-    const RESULTS: [&str; 5] = [
-        "\"tool_call_id\"",
-        "\"tool_name\"",
-        "\"tool_result\"",
-        "\"function_call_output\"",
-        "\"functionResponse\"",
-    ];
-    let brings = |word: &&str| memchr::memmem::find(request, word.as_bytes()).is_some();
-    summary.shape.is_model_call()
-        && (!summary.tool_calls.is_empty() || RESULTS.iter().any(|word| brings(&word)))
 }
 
 /// A request's line without the secrets of its query, and how many there were.

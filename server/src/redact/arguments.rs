@@ -42,16 +42,20 @@ static FLAG: LazyLock<Option<Regex>> = LazyLock::new(|| {
 static ADDRESS: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r#"[a-z][a-z0-9+.-]*://([^/\s:@]*):([^@/\s]+)@"#).ok());
 
-/// A command with its secrets masked, and what was masked. `variables_of` gives the names of the variables that have this value.
+/// A command with its secrets masked, and what was masked. `known` are secrets by the names of their variables; `variables_of` gives the
+/// names of the variables that have this value.
 pub(crate) fn mask_arguments(
     words: &[String],
+    known: &[(String, String)],
     variables_of: impl Fn(&str) -> Vec<String>,
 ) -> (Vec<String>, Vec<MaskedArgument>) {
     let (mut stored, mut masked) = (Vec::with_capacity(words.len()), Vec::new());
     for (at, word) in words.iter().enumerate() {
         let before = at.checked_sub(1).and_then(|before| words.get(before)).map_or("", String::as_str);
         let (mut text, mut end) = (String::new(), 0);
-        for Secret { place, name } in secrets(word, before) {
+        let named = known_within(word, known);
+        let found = if named.is_empty() { secrets(word, before) } else { named };
+        for Secret { place, name } in found {
             text += &word[end..place.start];
             text += PLACEHOLDER;
             end = place.end;
@@ -86,6 +90,25 @@ pub(crate) fn unmask_arguments(
         word.replace_range(place, &value);
     }
     Ok(words)
+}
+
+/// Known secrets within an argument, in order.
+fn known_within(word: &str, known: &[(String, String)]) -> Vec<Secret> {
+    let (mut found, mut end) = (Vec::new(), 0);
+    let places = |(name, value): &(String, String)| {
+        let starts: Vec<_> = word.match_indices(value.as_str()).map(|(start, _)| start).collect();
+        let (name, len) = (name.clone(), value.len());
+        starts.into_iter().map(move |start| Secret { place: start..start + len, name: Some(name.clone()) })
+    };
+    let mut all: Vec<_> = known.iter().filter(|(_, value)| !value.is_empty()).flat_map(places).collect();
+    all.sort_by_key(|secret| secret.place.start);
+    for secret in all {
+        if secret.place.start >= end {
+            end = secret.place.end;
+            found.push(secret);
+        }
+    }
+    found
 }
 
 /// The secrets of an argument, in order, none within another.
@@ -215,7 +238,7 @@ fn may_be_secret(name: &str, value: &str) -> bool {
     !value.is_empty()
         && value != PLACEHOLDER
         && !value.starts_with(['$', '@', '%'])
-        && !(is_small_number && !is_password)
+        && (!is_small_number || is_password)
         && !is_short
         && !matches!(value, "true" | "false" | "none" | "null")
         && !Path::new(value).exists()
@@ -232,7 +255,7 @@ mod tests {
 
     fn masked(words: &[&str]) -> (Vec<String>, Vec<MaskedArgument>) {
         let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
-        mask_arguments(&words, |_| Vec::new())
+        mask_arguments(&words, &[], |_| Vec::new())
     }
 
     const KEY: &str = "sk-proj-Ab3dEf6hIj9kLm2nOp5qRs8tUv1w";
@@ -294,7 +317,7 @@ mod tests {
     fn masked_arguments_come_back_from_variables() {
         let words: Vec<_> = ["x", "A_KEY=one", "--token", "two", "--pass-token=é"].map(str::to_owned).into();
         let named = |value: &str| if value == "two" { vec!["MINE".to_owned()] } else { Vec::new() };
-        let (stored, masks) = mask_arguments(&words, named);
+        let (stored, masks) = mask_arguments(&words, &[], named);
         assert_eq!(
             stored,
             ["x", "A_KEY=annals-redacted", "--token", "annals-redacted", "--pass-token=annals-redacted"]
@@ -313,9 +336,18 @@ mod tests {
     }
 
     #[test]
+    fn known_secrets_are_masked_wherever_they_stand() {
+        let words = vec!["x".to_owned(), "a mine-9 b mine-9".to_owned()];
+        let known = [("MINE".to_owned(), "mine-9".to_owned())];
+        let (stored, masks) = mask_arguments(&words, &known, |_| Vec::new());
+        assert_eq!(stored[1], "a annals-redacted b annals-redacted");
+        assert_eq!(unmask_arguments(&stored, &masks, |_| Some("mine-9".to_owned())).unwrap(), words);
+    }
+
+    #[test]
     fn two_masks_of_one_argument_come_back_in_their_order() {
         let words = vec!["sh".to_owned(), "-c".to_owned(), "A_TOKEN=one B_TOKEN=two x".to_owned()];
-        let (stored, masks) = mask_arguments(&words, |_| Vec::new());
+        let (stored, masks) = mask_arguments(&words, &[], |_| Vec::new());
         assert_eq!(stored[2], "A_TOKEN=annals-redacted B_TOKEN=annals-redacted x");
         assert_eq!(
             unmask_arguments(&stored, &masks, |name| Some(name.to_owned())).unwrap()[2],

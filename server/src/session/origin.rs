@@ -167,7 +167,7 @@ impl Origin {
     pub(crate) fn new(program: &Program, mounts: &Mounts, keep: &[String], key: &[u8; 32]) -> Self {
         let names = ENVIRONMENT.iter().copied().chain(keep.iter().map(String::as_str));
         let directory = directory_of(program);
-        let (argv, masked) = stored_command(program);
+        let (argv, masked) = stored_command(program, &[]);
         Self {
             argv,
             masked,
@@ -191,7 +191,9 @@ impl Origin {
     /// `Secret` where a secret stands in the command.
     pub(super) fn running(mut self, program: &Program, secrets: &Secrets) -> Result<Self, SessionError> {
         let directory = directory_of(program);
-        (self.argv, self.masked) = stored_command(program);
+        let value = |name: &String| Some((name.clone(), std::env::var(name).ok()?));
+        let known: Vec<_> = self.secrets.iter().filter_map(value).collect();
+        (self.argv, self.masked) = stored_command(program, &known);
         self.revision = revision(&directory);
         self.directory = lossy(directory.as_os_str());
         self.without(secrets)
@@ -268,7 +270,7 @@ fn directory_of(program: &Program) -> PathBuf {
 }
 
 /// The command as it is stored, and what of it is masked. A secret that a variable has is looked for in that variable again.
-fn stored_command(program: &Program) -> (Vec<String>, Vec<MaskedArgument>) {
+fn stored_command(program: &Program, known: &[(String, String)]) -> (Vec<String>, Vec<MaskedArgument>) {
     let words: Vec<_> = program.argv.iter().map(|word| lossy(word)).collect();
     let variables_of = |secret: &str| {
         let same = std::env::vars_os().filter(|(_, value)| value.as_os_str() == OsStr::new(secret));
@@ -276,7 +278,7 @@ fn stored_command(program: &Program) -> (Vec<String>, Vec<MaskedArgument>) {
         names.sort_unstable();
         names
     };
-    mask_arguments(&words, variables_of)
+    mask_arguments(&words, known, variables_of)
 }
 
 pub(crate) fn random_key() -> Result<[u8; 32], ProxyError> {
