@@ -149,6 +149,12 @@ pub(crate) struct RecordArgs {
     /// given again
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) expect_host: Vec<String>,
+    /// Leave standard input to the program and record none of it. Without it, a pipe or a file is passed on and recorded; a terminal is
+    /// left to the program in any case
+    #[arg(long)]
+    pub(crate) no_stdin: bool,
+    #[command(flatten)]
+    pub(crate) linger: LingerArgs,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
@@ -275,6 +281,9 @@ pub(crate) struct NewRunArgs {
     /// holds the store, its policy counts
     #[arg(long, value_name = "POLICY", env = "ANNALS_RETAIN")]
     pub(crate) retain: Option<PathBuf>,
+    /// Do not fail where no model call is recorded
+    #[arg(long)]
+    pub(crate) allow_empty: bool,
     #[command(flatten)]
     pub(crate) live: LiveArgs,
     /// Another variable that the program reads a base address from, with the path that belongs after the address:
@@ -304,6 +313,33 @@ pub(crate) enum ScopeArg {
     Loopback,
     /// Everything
     All,
+}
+
+/// How long processes keep their proxy that outlive the program.
+#[derive(Debug, Args)]
+pub(crate) struct LingerArgs {
+    /// How long processes that outlive the program keep their proxy, at most: a number and s, min or h
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub(crate) linger: String,
+}
+
+/// The standard input of a program that runs again.
+#[derive(Debug, Args)]
+pub(crate) struct InputArgs {
+    /// What the program reads as standard input [default: recorded, where the run has it]
+    #[arg(long, value_enum)]
+    pub(crate) stdin: Option<StdinArg>,
+    #[command(flatten)]
+    pub(crate) linger: LingerArgs,
+}
+
+/// What a program that runs again reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StdinArg {
+    /// What the recorded program was given
+    Recorded,
+    /// The standard input of this command
+    Live,
 }
 
 /// How calls go to upstreams.
@@ -487,6 +523,8 @@ pub(crate) struct ReplayArgs {
     pub(crate) network: NetworkArgs,
     #[command(flatten)]
     pub(crate) live: LiveArgs,
+    #[command(flatten)]
+    pub(crate) input: InputArgs,
     /// Another program than the recorded one
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
@@ -705,6 +743,8 @@ pub(crate) struct ForkArgs {
     pub(crate) network: NetworkArgs,
     #[command(flatten)]
     pub(crate) live: LiveArgs,
+    #[command(flatten)]
+    pub(crate) input: InputArgs,
     /// Start no program
     #[arg(long, conflicts_with_all = ["response", "edit", "tool_result", "model", "set", "set_all", "rules", "command"])]
     pub(crate) no_run: bool,

@@ -17,7 +17,8 @@ use annals_server::profiles::{Redactor, make_placeholder_key, passing_key, place
 use annals_server::providers::{NewPart, Prices};
 use annals_server::{
     Alignment, AskedOrOpened, Destination, EmbedderHere, Failing, ForkReport, Forking, FrameDifference,
-    Onward, OnwardReport, Origin, Program, ReplayOptions, RunUsage, SessionError, Shared, ask_or_open,
+    Onward, OnwardReport, Origin, Program, ReplayOptions, RunUsage, SessionError, Shared, Supervision,
+    ask_or_open,
 };
 
 use crate::failure::{Code, Failure, Result, before};
@@ -466,11 +467,12 @@ impl Door {
         reader: &RunReader,
         origin: &Origin,
         program: &Program,
+        supervision: &Supervision,
         options: ReplayOptions,
         onward: &Onward,
     ) -> Result<OnwardReport> {
         let space = self.namespace().map_err(before)?;
-        Ok(annals_server::replay_onward(&space, reader, origin, program, options, onward)?)
+        Ok(annals_server::replay_onward(&space, reader, origin, program, supervision, options, onward)?)
     }
 
     /// The state after a frame (none: the last), and the frame that it was taken after.

@@ -20,6 +20,7 @@ mod profiles;
 mod progress;
 mod rules;
 mod screen;
+mod supervision;
 mod tracefork;
 mod verbs;
 mod watched;

@@ -50,7 +50,9 @@ pub use network::{
 pub use nondet::{Captured, NondetError};
 pub use otlp::is_ingested;
 pub use place::Place;
-pub use program::{Program, ProgramError, interrupted, when_interrupted};
+pub use program::{
+    Program, ProgramError, StandardInput, Supervision, Survivor, interrupted, when_interrupted,
+};
 pub use proxy::{
     CacheUse, Diverged, Edit, Edits, Exchange, Guard, Headers, Http, Mount, MountError, Mounts, ProxyError,
     Recorded, ReplayOptions, Replayed, Timing, Upstreams, Variable, Volatile, forget_answers,
@@ -60,7 +62,7 @@ pub use rules::{POLICY_BYTES_MAX, RULES_BYTES_MAX, RulesError, RulesFile, parse_
 pub use run_memory::{CONVERSATION, MEMORY, OFF, PRINCIPAL, Remembered, TENANT, remember_run};
 pub use run_usage::{RunUsage, run_usage};
 pub use session::{
-    Attached, Attaching, ForkReport, Forking, Onward, OnwardReport, Origin, Recording, ReplayReport, Report,
-    SessionError, attach, fork, record, replay, replay_onward,
+    Attached, Attaching, ForkReport, Forking, Onward, OnwardReport, Origin, RecordedInput, Recording,
+    ReplayReport, Report, SessionError, attach, fork, record, replay, replay_onward,
 };
 pub use share::{AskedOrOpened, Destination, Shared, ask_daemon, ask_daemon_patiently, ask_or_open};

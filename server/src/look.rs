@@ -128,7 +128,7 @@ pub(crate) fn shown(frame: RecordedFrame, by: Option<&Redactor>) -> RecordedFram
 /// As [`RunReader::frame`].
 pub fn failing(reader: &RunReader, by: Option<&Redactor>) -> annals::Result<Option<Failing>> {
     let (mut found, mut stderr, mut exit) = (None, None, None);
-    let own = |component: &Component| matches!(component.name(), "program" | "stderr");
+    let own = |component: &Component| matches!(component.name(), "stdin" | "program" | "stderr");
     for seq in 1..=reader.info().frames {
         let frame = reader.frame_info(seq)?;
         let weight = (frame.severity, frame.error);

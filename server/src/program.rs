@@ -2,9 +2,15 @@
 //!
 //! What it writes goes on to where it would have gone, and is kept. A signal that ends a program at a terminal reaches it
 //! by itself; one that is sent to annals alone is handed on.
+//!
+//! Layout: `input` (its standard input), `survivors` (processes that it leaves behind).
 
-use std::ffi::OsString;
+mod input;
+mod survivors;
+
+use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Read, Write};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -15,9 +21,18 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+pub(crate) use input::InputKind;
+use input::InputRelay;
+pub use input::StandardInput;
+pub use survivors::Survivor;
+use survivors::survivors;
 
 /// How long output is waited for once the program has ended and others hold its pipe open.
 const LINGER: Duration = Duration::from_millis(500);
+/// How often processes that outlive the program are looked for while they are waited for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Parts of output on their way.
 const PARTS_MAX: usize = 64;
 const PART_BYTES: usize = 64 << 10;
@@ -31,6 +46,23 @@ pub struct Program {
     pub directory: Option<PathBuf>,
     /// Variables besides those of this process.
     pub environment: Vec<(String, String)>,
+}
+
+/// What a program is given, and what becomes of processes that outlive it.
+#[derive(Debug, Clone)]
+pub struct Supervision {
+    /// Its standard input.
+    pub stdin: StandardInput,
+    /// How long processes that outlive it keep their proxy.
+    pub linger: Duration,
+    /// Is told which processes are about to be waited for.
+    pub waiting: fn(&[Survivor]),
+}
+
+impl Default for Supervision {
+    fn default() -> Self {
+        Self { stdin: StandardInput::Inherited, linger: Duration::from_secs(30), waiting: |_| () }
+    }
 }
 
 /// Why a program could not be started.
@@ -49,6 +81,12 @@ pub(crate) struct Ended<T> {
     pub code: u8,
     /// The signal that ended it.
     pub signal: Option<i32>,
+    /// How long it ran.
+    pub ran: Duration,
+    /// Processes that outlived it and are still there.
+    pub left: Vec<Survivor>,
+    /// What became of its standard input, where it was passed on.
+    pub stdin: Option<T>,
     /// What became of its standard output.
     pub stdout: T,
     /// What became of its standard error.
@@ -56,14 +94,43 @@ pub(crate) struct Ended<T> {
 }
 
 impl Program {
-    /// Runs it to its end. `spawn` starts its process; `keep` is given each of both outputs as a stream, on a thread of its own, and may stop reading;
-    /// the output goes on to this process's own all the same.
+    /// Whether its command can be found and executed.
+    ///
+    /// # Errors
+    /// Where it cannot be: as a shell says it, 127 or 126.
+    pub fn check(&self) -> Result<(), ProgramError> {
+        use rustix::io::Errno;
+        let Some(name) = self.argv.first() else { return Ok(()) };
+        let relative = self.directory.clone().unwrap_or_default();
+        let own = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+        let set = self.environment.iter().rev().find(|(name, _)| name == "PATH");
+        let path = set.map_or(own, |(_, value)| value.into());
+        let places: Vec<PathBuf> = match name.as_encoded_bytes().contains(&b'/') {
+            true => vec![relative.join(name)],
+            false => std::env::split_paths(&path).map(|place| relative.join(place).join(name)).collect(),
+        };
+        let mut why = Errno::NOENT;
+        for place in places {
+            match rustix::fs::access(&place, rustix::fs::Access::EXEC_OK) {
+                Ok(()) if !place.is_dir() => return Ok(()),
+                Ok(()) | Err(Errno::ACCESS) => why = Errno::ACCESS,
+                Err(_) => {}
+            }
+        }
+        Err(ProgramError::of(name, &why.into()))
+    }
+
+    /// Runs it to its end. `spawn` starts its process. `keep` is given each of both outputs, and the input that is passed on, as a stream, on a thread of its own,
+    /// and may stop reading; all of it goes on all the same. Processes that have `marker` in their environment and outlive the program
+    /// are waited for.
     ///
     /// # Errors
     /// Where it cannot be started.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         spawn: impl FnOnce(&mut Command) -> std::io::Result<Child>,
+        supervision: &Supervision,
+        marker: &str,
         keep: impl Fn(&mut dyn Read) -> T + Clone + Send + 'static,
     ) -> Result<Ended<T>, ProgramError> {
         let (program, arguments) = self
@@ -77,18 +144,28 @@ impl Program {
         if let Some(directory) = &self.directory {
             command.current_dir(directory);
         }
-        let mut child = spawn(&mut command).map_err(|error| {
-            let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-            ProgramError {
-                code,
-                message: format!("{} cannot be started: {error}", program.to_string_lossy()),
-            }
-        })?;
+        let began = Instant::now();
+        let input = InputRelay::of(&supervision.stdin, &mut command);
+        let spawned = input.and_then(|input| Ok((input, spawn(&mut command)?)));
+        let (input, mut child) = spawned.map_err(|error| ProgramError::of(program, &error))?;
+        // Holds the program's end of its input.
+        drop(command);
+        let input = input.map(|input| input.start(keep.clone())).transpose();
+        let input = input.map_err(|error| ProgramError::of(program, &error))?;
         let (over, ended) = tokio::sync::watch::channel(false);
+        let pipes = [child.stdout.as_ref().map(inode), child.stderr.as_ref().map(inode)];
+        let pipes: Vec<u64> = pipes.into_iter().flatten().flatten().collect();
         let stdout =
             child.stdout.take().map(|from| relay(from, std::io::stdout(), ended.clone(), keep.clone()));
         let stderr = child.stderr.take().map(|from| relay(from, std::io::stderr(), ended, keep));
         let status = signals.pass_on(&mut child).await;
+        let ran = began.elapsed();
+        let stdin = match input {
+            Some(input) => input.stop().await,
+            None => None,
+        };
+        let open = || [&stdout, &stderr].into_iter().flatten().any(|output| !output.0.is_finished());
+        let left = outlive(supervision, marker, &pipes, &mut signals, open).await;
         let _ = over.send(true);
         let failed = |what: &str| ProgramError { code: 125, message: format!("its {what} was lost") };
         let status = status
@@ -96,12 +173,57 @@ impl Program {
         let stdout = join(stdout).await.ok_or_else(|| failed("standard output"))?;
         let stderr = join(stderr).await.ok_or_else(|| failed("standard error"))?;
         let (code, signal) = code_of(status);
-        Ok(Ended { code, signal, stdout, stderr })
+        Ok(Ended { code, signal, ran, left, stdin, stdout, stderr })
     }
 }
 
-async fn join<T>(task: Option<JoinHandle<T>>) -> Option<T> {
-    task?.await.ok()
+impl ProgramError {
+    fn of(program: &OsStr, error: &std::io::Error) -> Self {
+        let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+        Self { code, message: format!("{} cannot be started: {error}", program.to_string_lossy()) }
+    }
+}
+
+/// Waits for processes that outlive their program: those with the marker, and those that hold its output open. Gives those that are
+/// still there after the time for lingering, or once this process was told to end.
+async fn outlive(
+    supervision: &Supervision,
+    marker: &str,
+    pipes: &[u64],
+    signals: &mut Signals,
+    open: impl Fn() -> bool,
+) -> Vec<Survivor> {
+    let (ended, mut known) = (Instant::now(), Vec::new());
+    // Output that is on its way holds a pipe open for a moment.
+    while open() && ended.elapsed() < LINGER {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    loop {
+        let found = survivors(marker, if open() { pipes } else { &[] });
+        if found.is_empty() || ended.elapsed() >= supervision.linger {
+            return found;
+        }
+        if found.iter().any(|survivor| !known.contains(survivor)) {
+            (supervision.waiting)(&found);
+            known.clone_from(&found);
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = signals.any() => return survivors(marker, pipes),
+        }
+    }
+}
+
+/// The number by which the system knows a pipe.
+fn inode(pipe: &impl AsFd) -> Option<u64> {
+    rustix::fs::fstat(pipe).ok().map(|known| known.st_ino)
+}
+
+/// The tasks that read an output, and that make something of it.
+type Relayed<T> = (JoinHandle<()>, JoinHandle<T>);
+
+async fn join<T>(output: Option<Relayed<T>>) -> Option<T> {
+    output?.1.await.ok()
 }
 
 fn code_of(status: ExitStatus) -> (u8, Option<i32>) {
@@ -118,9 +240,9 @@ fn relay<T: Send + 'static>(
     to: impl Write + Send + 'static,
     mut ended: tokio::sync::watch::Receiver<bool>,
     keep: impl Fn(&mut dyn Read) -> T + Send + 'static,
-) -> JoinHandle<T> {
+) -> Relayed<T> {
     let (parts, arriving) = mpsc::channel(PARTS_MAX);
-    tokio::spawn(async move {
+    let reading = tokio::spawn(async move {
         let lingering = async {
             let _ = ended.wait_for(|ended| *ended).await;
             tokio::time::sleep(LINGER).await;
@@ -139,12 +261,13 @@ fn relay<T: Send + 'static>(
             }
         }
     });
-    tokio::task::spawn_blocking(move || {
+    let kept = tokio::task::spawn_blocking(move || {
         let mut passing = Passing { arriving, to, rest: Bytes::new() };
         let kept = keep(&mut passing);
         let _ = std::io::copy(&mut passing, &mut std::io::sink());
         kept
-    })
+    });
+    (reading, kept)
 }
 
 struct Passing<W> {

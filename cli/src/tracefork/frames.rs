@@ -27,6 +27,8 @@ impl Recording {
         let digest: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
         let mounts = Mounts::new(&Variable::known(), &[], |_| None).map_err(|error| error.to_string())?;
         let origin = Origin {
+            masked: Vec::new(),
+            stdin: None,
             argv: Vec::new(),
             directory: String::new(),
             revision: None,

@@ -4,13 +4,14 @@ use std::io::Write;
 
 use annals_server::{Attaching, Destination, interrupted};
 
-use super::record::{cache, guard, mounts, secrets, spec, tags, tell, tell_sampled, wait_for};
+use super::record::{cache, guard, mounts, result_of, secrets, spec, tags, tell, wait_for};
 use crate::args::{AttachArgs, Global};
 use crate::door::Recorder;
 use crate::failure::{Result, before};
 use crate::locate;
 use crate::out::Out;
 use crate::rules;
+use crate::supervision::RecordingEnd;
 use crate::verbs::retain;
 
 pub(super) fn run(global: &Global, args: &AttachArgs, out: &mut Out) -> Result<()> {
@@ -50,7 +51,14 @@ pub(super) fn run(global: &Global, args: &AttachArgs, out: &mut Out) -> Result<(
         tell(name, &attached.recorded, None, attached.seconds, &format!("annals replay {name} -- CMD"));
     }
     let closed = door.close(wait_for);
-    recorded?;
-    tell_sampled(closed?);
-    Ok(())
+    let (_, attached) = recorded?;
+    let may_be_empty = args.run.allow_empty;
+    let end = RecordingEnd {
+        recorded: &attached.recorded,
+        code: None,
+        may_be_empty,
+        waits: false,
+        is_missed: false,
+    };
+    result_of(&end, closed)
 }

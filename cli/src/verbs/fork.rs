@@ -19,6 +19,7 @@ use crate::input;
 use crate::locate;
 use crate::out::{Out, dollars, many, printable};
 use crate::rules;
+use crate::supervision::{self, RecordingEnd, masked};
 
 /// Greatest length of an answer that is put in a recorded one's place.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
@@ -44,7 +45,9 @@ pub(super) fn run(global: &Global, args: &ForkArgs, out: &mut Out) -> Result<()>
         let forking = forking(args, &reader, seq, &origin)?;
         let report = door.fork_program(&reader, &origin, &name, &forking)?;
         let closed = door.close();
-        return tell(&name, args, &report).and(closed);
+        let waits = !forking.supervision.linger.is_zero();
+        let told = tell(&name, args, &report, waits);
+        return if report.recorded.failed.is_some() { told } else { told.and(closed) };
     }
     let changes = args.response.is_some() || args.edit || args.model.is_some() || args.rules.is_some();
     let requests = [&args.set, &args.set_all, &args.tool_result];
@@ -85,7 +88,8 @@ fn forking(args: &ForkArgs, reader: &RunReader, at: u32, origin: &Origin) -> Res
     let (upstreams, guard, cache) = (upstreams(&args.live.upstream), guard(&args.live), cache(&args.live)?);
     let rules = rules::of(args.rules.as_deref(), &reader.info().name, origin).map_err(before)?;
     let network = network::policy(&args.network, &args.live.allow_host)?;
-    Ok(Forking { at, edits, program, upstreams, cache, guard, rules, network })
+    let supervision = supervision::of_replay(&args.input, origin, reader, true)?;
+    Ok(Forking { at, edits, program, supervision, upstreams, cache, guard, rules, network })
 }
 
 fn place(text: &str) -> Result<Place> {
@@ -137,14 +141,11 @@ fn tool_result(text: &str, reader: &RunReader, at: u32) -> Result<(String, Strin
     Ok((id, text))
 }
 
-fn tell(name: &str, args: &ForkArgs, report: &ForkReport) -> Result<()> {
+fn tell(name: &str, args: &ForkArgs, report: &ForkReport, waits: bool) -> Result<()> {
     let mut stderr = anstream::stderr().lock();
     // Nothing is left to do where even this cannot be written.
     let mut line = |text: String| _ = writeln!(stderr, "annals: {}", printable(&text));
     let recorded = &report.recorded;
-    if let Some(why) = &recorded.failed {
-        line(format!("RECORDING STOPPED, the program went on without it: {why}"));
-    }
     unremembered(recorded).map(&mut line);
     let (lines, is_wrong) = network::live(&report.traffic);
     lines.into_iter().for_each(&mut line);
@@ -166,8 +167,8 @@ fn tell(name: &str, args: &ForkArgs, report: &ForkReport) -> Result<()> {
         Some(seq) => format!("first different at frame {seq}"),
         None => "the same as its parent".to_owned(),
     };
-    let money: String =
-        money(recorded).into_iter().chain(removed(recorded)).map(|aside| format!(", {aside}")).collect();
+    let asides = money(recorded).into_iter().chain(removed(recorded)).chain(masked(recorded));
+    let money: String = asides.map(|aside| format!(", {aside}")).collect();
     let saved = match dollars(&report.saved) {
         Some(saved) if report.saved.priced > 0 => format!(", {saved} not spent on the prefix"),
         _ => String::new(),
@@ -176,6 +177,12 @@ fn tell(name: &str, args: &ForkArgs, report: &ForkReport) -> Result<()> {
         "forked into {name}: prefix replayed {}, tail recorded {}, {differs} ({:.1} s{saved}{money}): annals replay {name}",
         report.replayed, recorded.requests, report.seconds,
     ));
+    drop(stderr);
+    let end =
+        RecordingEnd { recorded, code: Some(report.code), may_be_empty: true, waits, is_missed: is_wrong };
+    if let Some(lost) = end.lost(&format!("; the program ended with {}", report.code)) {
+        return Err(lost);
+    }
     match report.code {
         _ if report.left > 0 || !report.diverged.is_empty() || !report.unapplied.is_empty() => {
             Err(Failure::Exit(Code::Damage as u8))

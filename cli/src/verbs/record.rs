@@ -15,12 +15,14 @@ use crate::failure::{Code, Failure, Result, before};
 use crate::locate;
 use crate::out::{count, dollars, many, printable};
 use crate::rules;
+use crate::supervision::{self, RecordingEnd, masked};
 use crate::verbs::{network, retain};
 
 pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
     let tags = tags(&args.run)?;
     let recording = Recording {
         program: Program { argv: args.command.clone(), directory: None, environment: Vec::new() },
+        supervision: supervision::of_recording(args).map_err(before)?,
         mounts: mounts(&args.run)?,
         guard: guard(&args.run.live),
         cache: cache(&args.run.live)?,
@@ -47,12 +49,23 @@ pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
     }
     let closed = door.close(wait_for);
     let (_, report) = recorded?;
-    tell_sampled(closed?);
-    match report.code {
-        0 if is_missed => Err(Failure::Silent(Code::Failed)),
-        0 => Ok(()),
-        code => Err(Failure::Exit(code)),
+    let end = RecordingEnd {
+        recorded: &report.recorded,
+        code: Some(report.code),
+        may_be_empty: args.run.allow_empty,
+        waits: !recording.supervision.linger.is_zero(),
+        is_missed,
+    };
+    result_of(&end, closed)
+}
+
+/// How the command ends: as the recording did, and if that lacks nothing, as the store closed.
+pub(super) fn result_of(end: &RecordingEnd<'_>, closed: Result<u64>) -> Result<()> {
+    // A store that could not be written cannot be closed either; that says nothing new.
+    if end.recorded.failed.is_none() {
+        tell_sampled(closed?);
     }
+    end.result()
 }
 
 /// Says what did not go through annals; whether model calls may be missing.
@@ -237,13 +250,6 @@ pub(super) fn tell(name: &str, recorded: &Recorded, captured: Option<&Captured>,
     let mut stderr = anstream::stderr().lock();
     // Nothing is left to do where even this cannot be written.
     let mut line = |text: String| _ = writeln!(stderr, "annals: {text}");
-    if let Some(why) = &recorded.failed {
-        line(format!("RECORDING STOPPED, the program went on without it: {why}"));
-    }
-    if recorded.calls == 0 {
-        line("NO MODEL CALL WAS CAPTURED".to_owned());
-        line("hint: the program may read its base address from another variable (--env NAME=/PATH) or have it fixed".to_owned());
-    }
     unremembered(recorded).map(&mut line);
     for missed in captured.iter().flat_map(|captured| &captured.missed) {
         line(format!("NOT CAPTURED: {}", printable(missed)));
@@ -257,6 +263,7 @@ pub(super) fn tell(name: &str, recorded: &Recorded, captured: Option<&Captured>,
         asides.push(format!("{} without a whole answer", count(recorded.broken)));
     }
     asides.extend(removed(recorded));
+    asides.extend(masked(recorded));
     let asides = asides.join(", ");
     let requests = many(recorded.requests, "request");
     let tools =

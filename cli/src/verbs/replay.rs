@@ -22,6 +22,7 @@ use crate::locate;
 use crate::out::{Out, bytes, count, dollars, many, metadata, preview, printable};
 use crate::profiles;
 use crate::rules;
+use crate::supervision::{self, RecordingEnd, masked, named};
 
 pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<()> {
     let onward = args.on_divergence == DivergenceArg::Live;
@@ -165,10 +166,12 @@ fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &
     let rules = rules::matcher(&file, &args.rules).map_err(before)?;
     let program = program(&run.id, origin, &args.command)?;
     let network = network::policy(&args.network, &args.live.allow_host).map_err(before)?;
+    let is_live = args.on_divergence == DivergenceArg::Live;
+    let supervision = supervision::of_replay(&args.input, origin, reader, is_live)?;
     let timing = if args.timing == TimingArg::Recorded { Timing::Recorded } else { Timing::None };
     let prices = file.prices.clone();
     let options = ReplayOptions { rules, prices, timing, chaos: args.chaos, ..ReplayOptions::default() };
-    let (report, child) = if args.on_divergence == DivergenceArg::Live {
+    let (report, child) = if is_live {
         let onward = Onward {
             name: args.into.clone().unwrap_or_else(|| format!("{}-live", run.id)),
             upstreams: upstreams(&args.live.upstream),
@@ -177,16 +180,28 @@ fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &
             rules: file,
             network,
         };
-        let done = door.replay_onward(reader, origin, &program, options, &onward)?;
+        let done = door.replay_onward(reader, origin, &program, &supervision, options, &onward)?;
         (done.replay, done.child)
     } else {
-        (annals_server::replay(reader, origin, &program, options, &network)?, None)
+        (annals_server::replay(reader, origin, &program, &supervision, options, &network)?, None)
     };
     let faithful = report.replayed.receipt.is_faithful() && report.replayed.diverged.is_empty();
     let reached = tell_network(&report, child.is_some());
     let checked = !args.check_output || report.same_output == Some(true);
     let faithful = faithful && !reached && checked;
     tell(run, &report, child.as_ref(), (faithful, args.check_output));
+    if let Some((_, recorded)) = &child {
+        let end = RecordingEnd {
+            recorded,
+            code: Some(report.code),
+            may_be_empty: true,
+            waits: false,
+            is_missed: false,
+        };
+        if let Some(lost) = end.lost(&format!("; the program ended with {}", report.code)) {
+            return Err(lost);
+        }
+    }
     match (faithful, report.code) {
         (false, _) => Err(Failure::Exit(Code::Damage as u8)),
         (true, 0) => Ok(()),
@@ -215,7 +230,10 @@ pub(super) fn program(run: &str, origin: &Origin, command: &[OsString]) -> Resul
     if !command.is_empty() {
         return Ok(Program { argv: command.to_vec(), directory: None, environment: Vec::new() });
     }
-    let program = origin.program();
+    let program = origin.program().map_err(|why| {
+        let hint = format!("set the variable, or name the command: annals replay {run} -- CMD");
+        Failure::new(Code::Usage, why, hint)
+    })?;
     if program.argv.is_empty() {
         return Err(Failure::new(
             Code::Usage,
@@ -270,6 +288,9 @@ fn tell(
         None if checks_output => line("the program's recorded standard output is not known".to_owned()),
         _ => {}
     }
+    if !report.left.is_empty() {
+        line(format!("not waited for any longer, still running: {}", named(&report.left)));
+    }
     if run.status == "abandoned" || run.status == "open" {
         line(format!("the recording is {}: it ends after frame {}", run.status, run.frames));
     }
@@ -285,13 +306,10 @@ fn tell(
         run.id, report.seconds
     ));
     if let Some((name, recorded)) = child {
-        if let Some(why) = &recorded.failed {
-            line(format!("RECORDING STOPPED, the program went on without it: {why}"));
-        }
         unremembered(recorded).map(&mut line);
         let served = report.replayed.receipt.exact + report.replayed.receipt.matched;
-        let money: String =
-            money(recorded).into_iter().chain(removed(recorded)).map(|aside| format!(", {aside}")).collect();
+        let asides = money(recorded).into_iter().chain(removed(recorded)).chain(masked(recorded));
+        let money: String = asides.map(|aside| format!(", {aside}")).collect();
         let tail = many(recorded.requests, "request");
         line(format!(
             "went on live into {name}: {served} answered from {}, then {tail} recorded{money}: annals replay {name}",

@@ -175,6 +175,37 @@ def strange():
     print(told(ask("/chat/completions", chat("still there"))))
 
 
+def reads(count=""):
+    """Reads all of its standard input, or so many bytes of it."""
+    data = sys.stdin.buffer.read(*[int(count)] if count else [])
+    print(len(data), ask("/chat/completions", chat(hashlib.sha256(data).hexdigest())).read().decode())
+
+
+def leaves(file, output=""):
+    """Ends at once; a grandchild in a session of its own goes on once there is such a file."""
+    noted("before", "a")
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            if output == "silent":
+                [os.dup2(os.open(os.devnull, os.O_RDWR), number) for number in (0, 1, 2)]
+            held("b", file, "c")
+        os._exit(0)
+    os.wait()
+
+
+def bulky(number, bytes):
+    """So many requests with as many random bytes each."""
+    import random
+    chance = random.Random(7)
+    for _ in range(int(number)):
+        print(ask("/chat/completions", chat(chance.randbytes(int(bytes)).hex())).status)
+
+
+def argued(*words):
+    print(words, ask("/chat/completions", chat(" ".join(words))).read().decode(), os.getcwd())
+
+
 def secretive():
     """Tells its secrets to the model, in an address, a header and its output; a stream spells one back in pieces."""
     token, plain = os.environ.get("TOKEN", "none"), os.environ.get("PLAIN", "none")

@@ -18,6 +18,7 @@ mod network;
 mod nondet;
 mod onward;
 mod order;
+mod program;
 mod reading;
 mod real_input;
 mod record;

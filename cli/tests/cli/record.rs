@@ -180,11 +180,18 @@ fn the_programs_end_is_passed_on_and_recorded() {
 }
 
 #[test]
-fn a_program_that_calls_no_model_is_warned_about_loudly() {
+fn a_program_without_model_calls_fails_unless_allowed() {
     let (bench, upstream) = (Bench::new(), Upstream::start());
     let done = bench.record(&upstream.url, "r", &["nothing"]);
-    assert_eq!((done.code, done.stdout.as_slice()), (0, &b"no call\n"[..]));
-    says(&done, &["NO MODEL CALL WAS CAPTURED", "hint: ", "--env NAME=/PATH"]);
+    assert_eq!((done.code, done.stdout.as_slice()), (1, &b"no call\n"[..]));
+    let error = "error: NO MODEL CALL WAS CAPTURED; the program ended with 0";
+    says(&done, &[error, "hint: ", "--env NAME=/PATH", "--allow-empty"]);
+    let allowed = ["record", "--allow-empty", "--", "sh", "-c", "exit 0"];
+    assert_eq!(bench.run_args(allowed).code, 0);
+    // A failure of the program's own says more, and nothing is lost.
+    let failed = bench.run_args(["record", "--", "sh", "-c", "exit 7"]);
+    assert_eq!(failed.code, 7);
+    says(&failed, &["NO MODEL CALL WAS CAPTURED; the program ended with 7"]);
     // A wish for a name is met; a name that is taken is not.
     assert_eq!(bench.record(&upstream.url, "r", &["nothing"]).code, 125);
 }
@@ -269,7 +276,7 @@ fn strangers_and_smugglers_are_turned_away() {
 fn a_run_is_named_by_the_beginning_of_its_name_and_as_the_last() {
     let (bench, upstream) = (Bench::new(), Upstream::start());
     for run in ["first", "second", "secret"] {
-        assert_eq!(bench.record(&upstream.url, run, &["nothing"]).code, 0);
+        assert_eq!(bench.record(&upstream.url, run, &["swapped", "a"]).code, 0);
     }
     assert!(bench.run("show last").text().starts_with("secret:"));
     assert!(bench.run("show fi").text().starts_with("first:"));
@@ -284,7 +291,7 @@ fn a_failed_run_is_opened_where_it_failed() {
     assert_eq!(bench.record(&upstream.url, "good", &["swapped", "a,b"]).code, 0);
     assert!(bench.run("open --last-failed").failed(4).contains("no run has failed"));
     assert_eq!(bench.record(&upstream.url, "bad", &["fails", "7"]).code, 7);
-    assert_eq!(bench.record(&upstream.url, "later", &["nothing"]).code, 0);
+    assert_eq!(bench.record(&upstream.url, "later", &["swapped", "a"]).code, 0);
     let runs = bench.run("runs --failed --json").json();
     assert_eq!(runs.iter().map(|run| run["id"].as_str().unwrap()).collect::<Vec<_>>(), ["bad"]);
     let shown = bench.run("open --last-failed").text();
@@ -440,6 +447,7 @@ fn a_run_is_followed_while_it_is_recorded() {
     lines.write_all(b"third\n").unwrap();
     assert!(next().trim_start().starts_with('3'));
     drop(lines);
+    assert!(next().contains("stdin"));
     assert!(next().contains("program"));
     assert_eq!(next(), "r: ok, normal\n");
     assert!(tail.wait().unwrap().success() && recorder.wait().unwrap().success());

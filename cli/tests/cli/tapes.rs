@@ -143,7 +143,17 @@ fn a_folder_of_tapes_is_a_regression_suite() {
         let script = bench.write("drifts.sh", script);
         bench.write("word", "two");
         let record = |run: &str, command: &[&str]| {
-            let mut args = vec!["--store", "a", "record", "--run", run, "--upstream", &upstream.url, "--"];
+            let mut args = vec![
+                "--store",
+                "a",
+                "record",
+                "--allow-empty",
+                "--run",
+                run,
+                "--upstream",
+                &upstream.url,
+                "--",
+            ];
             args.extend(command);
             let mut command = bench.command(args);
             command.env("OPENAI_API_KEY", "sk-x").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());

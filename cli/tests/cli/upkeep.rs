@@ -210,7 +210,7 @@ fn an_interrupted_compaction_says_that_nothing_has_changed_and_leaves_nothing() 
 #[test]
 fn beside_a_recorder_nothing_is_compacted_dropped_or_pinned() {
     let bench = imported();
-    let mut recorder = bench.command(["record", "--run", "r", "--", "cat"]);
+    let mut recorder = bench.command(["record", "--allow-empty", "--run", "r", "--", "cat"]);
     let recorder = recorder.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut recorder = recorder.unwrap();
     // It reads on until its input ends.

@@ -27,6 +27,7 @@ mod stream;
 mod tests;
 
 pub use detect::Detector;
+pub(crate) use detect::key_end;
 pub use file::{PROFILES_BYTES_MAX, Profiles};
 pub use key::{make_placeholder_key, passing_key, placeholder_key};
 pub(crate) use profile::encodings;

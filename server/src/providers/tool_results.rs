@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::summary::Summary;
+
 /// Deepest nesting that is looked into.
 const DEPTH_MAX: usize = 32;
 
@@ -16,6 +18,21 @@ pub fn tool_result_ids(request: &Value) -> Vec<String> {
         }
     });
     ids
+}
+
+impl Summary {
+    /// Whether the answer calls tools, or the request brings results of them.
+    pub(crate) fn has_tools(&self, request: &[u8]) -> bool {
+        self.shape.is_model_call() && (!self.tool_calls.is_empty() || brings_results(request))
+    }
+}
+
+/// Whether a request may carry results of tools, by a word of each provider's form: a long conversation is not parsed for it.
+fn brings_results(request: &[u8]) -> bool {
+    const WORDS: [&str; 5] =
+        ["tool_call_id", "tool_name", "tool_result", "function_call_output", "functionResponse"];
+    let has = |word: &str| memchr::memmem::find(request, format!("\"{word}\"").as_bytes()).is_some();
+    WORDS.into_iter().any(has)
 }
 
 /// Puts a text in the place of every result of a tool call; `false` where there is none.
@@ -119,6 +136,7 @@ mod tests {
         ];
         for (mut request, ids, place) in cases {
             assert_eq!(tool_result_ids(&request), ids);
+            assert!(brings_results(request.to_string().as_bytes()));
             let before = request.clone();
             assert!(!set_tool_result(&mut request, "z", "new"));
             assert_eq!(request, before);

@@ -26,6 +26,7 @@ use super::taping::{CACHED, Taping, Tee, WHY_SEVERE};
 use super::upload::{Coming, Cut, Going};
 use super::upstream::Upstream;
 use crate::nondet::Capture;
+use crate::program::Survivor;
 use crate::providers::{self, Api, Body as Looked, Cost, Evidence};
 use crate::redact::{Secrets, redact_target};
 use crate::rules::RulesFile;
@@ -34,10 +35,15 @@ use crate::share::NewRun;
 /// How long a request's beginning waits to be written at most, where it was long and no answer has come.
 const BEGUN_WITHIN: Duration = Duration::from_millis(8);
 
+/// The key of a frame's metadata for the git revision of the program that implements the tools.
+const TOOL_VERSION: &str = "tool_version";
+
 /// What has been recorded.
 #[derive(Debug, Clone, Default)]
 pub struct Recorded {
-    /// Exchanges.
+    /// Requests that came.
+    pub seen: u64,
+    /// Exchanges whose frames the store has acknowledged.
     pub requests: u64,
     /// Of those, calls of a model.
     pub calls: u64,
@@ -53,6 +59,10 @@ pub struct Recorded {
     pub cost: Cost,
     /// Secrets that did not reach the store.
     pub secrets_removed: u64,
+    /// Arguments of the command that were masked.
+    pub masked_arguments: u64,
+    /// Processes that outlived the program and the time for lingering.
+    pub left: Vec<Survivor>,
     /// Why nothing more was recorded from some moment on.
     pub failed: Option<String>,
     /// Why what the run came to is not remembered, though it was to be.
@@ -136,6 +146,8 @@ pub(super) struct Inner {
     pub(super) secrets: OnceLock<Secrets>,
     /// What matters more than by itself, and what is paid.
     rules: OnceLock<RulesFile>,
+    /// The git revision of the program, which implements the tools.
+    tool_version: OnceLock<String>,
     /// Writes to the store.
     pub(super) tape: Arc<Backlog>,
     /// Exchanges whose end is still to be written.
@@ -186,6 +198,7 @@ impl Recorder {
             capture: OnceLock::new(),
             secrets: OnceLock::new(),
             rules: OnceLock::new(),
+            tool_version: OnceLock::new(),
             tape,
             writing: watch::Sender::new(0),
         })))
@@ -206,6 +219,11 @@ impl Recorder {
     /// Judges and prices exchanges by these.
     pub(crate) fn goes_by(&self, rules: &RulesFile) {
         let _ = self.0.rules.set(rules.clone());
+    }
+
+    /// Notes this revision on frames with tool calls or results.
+    pub(crate) fn runs_tools_of(&self, revision: Option<&str>) {
+        revision.map(|revision| self.0.tool_version.set(revision.to_owned()));
     }
 
     /// Listens.
@@ -417,6 +435,7 @@ impl Inner {
 
     /// A request has come, and its end is to be waited for.
     fn comes(self: &Arc<Self>) -> Came {
+        self.counts().seen += 1;
         // Taken here and at the last part, so that what waits for the store changes no order.
         Came { started_ns: RealIo::default().now_ns(), began: Instant::now(), waited_for: self.waited_for() }
     }
@@ -516,6 +535,9 @@ impl Inner {
             about.insert(WHY_SEVERE.to_owned(), verdict.reason.clone().into());
         }
         exchange.summary.extend(facts);
+        if let Some(version) = self.tool_version.get().filter(|_| summary.has_tools(request)) {
+            exchange.summary.insert(TOOL_VERSION.to_owned(), version.clone().into());
+        }
         let (cached, cost) = (exchange.summary.contains_key(CACHED), rules.prices.cost(&summary));
         let counted = Recorded {
             broken: u64::from(broken.is_some()),
@@ -531,8 +553,10 @@ impl Inner {
         (Ending { error, severity, metadata, duration_ns: Some(duration_ns) }, counted)
     }
 
+    /// Counts an exchange that the store has acknowledged.
     pub(super) fn count(&self, counted: &Recorded) {
         let mut counts = self.counts();
+        counts.requests += 1;
         counts.broken += counted.broken;
         counts.tools += counted.tools;
         counts.cached += counted.cached;

@@ -101,7 +101,6 @@ impl Taping {
         let llm = api.shape.is_model_call();
         {
             let mut counts = recorder.counts();
-            counts.requests += 1;
             counts.calls += u64::from(llm);
             counts.secrets_removed += removed as u64;
         }
@@ -286,10 +285,12 @@ impl Taping {
             }
             let (ending, counted) =
                 recorder.look_at(exchange, &api, &request, answer.as_deref(), duration_ns);
-            recorder.count(&counted);
             // All its parts are written; one that is not whole is not ended.
             let frame = frame.and_then(Arc::into_inner).filter(|_| !recorder.is_failed());
             let finished = frame.map(|frame| frame.finish_with(ending)).transpose();
+            if let Ok(Some(_)) = finished {
+                recorder.count(&counted);
+            }
             let noted = finished.and_then(|seq| match (seq, known_by, &recorder.cache) {
                 (Some(seq), Some(known_by), Some(cache)) => {
                     recorder.run.here().map_or(Ok(()), |run| cache.note(known_by, &http, run, seq))

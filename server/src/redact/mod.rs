@@ -6,6 +6,7 @@
 //! made here.
 
 mod address;
+mod arguments;
 mod events;
 mod forms;
 mod headers;
@@ -16,6 +17,8 @@ mod stream;
 mod tests;
 
 pub use address::{redact_target, redact_url};
+pub use arguments::MaskedArgument;
+pub(crate) use arguments::{mask_arguments, unmask_arguments};
 pub use headers::{is_secret_header, redact_headers};
 pub use names::is_secret_key;
 pub use secrets::{Redacted, Refused, SECRET_BYTES_MIN, SECRETS_MAX, Secrets};

@@ -11,7 +11,7 @@ use super::stage::{KEYS, block_on, end, play};
 use super::{SessionError, wrong};
 use crate::network::{NetworkPolicy, NetworkWatch, Purpose, TrafficReport};
 use crate::nondet::{Capture, Captured, Lanes};
-use crate::program::Program;
+use crate::program::{Program, Supervision};
 use crate::providers::Cost;
 use crate::proxy::{
     Branch, Cache, CacheUse, Diverged, Edit, Edits, Exchange, Guard, Recorded, Recorder, ReplayOptions,
@@ -57,6 +57,8 @@ pub struct Forking {
     pub edits: Edits,
     /// The program.
     pub program: Program,
+    /// Its input, and how long processes that outlive it are waited for.
+    pub supervision: Supervision,
     /// Upstreams in place of the parent's: a provider (none: all), and a base address.
     pub upstreams: Vec<(Option<String>, String)>,
     /// What is done with answers of earlier runs.
@@ -82,6 +84,7 @@ pub fn fork(
     spec: RunSpec,
     forking: &Forking,
 ) -> Result<ForkReport, SessionError> {
+    forking.program.check().map_err(SessionError::Program)?;
     let mut origin = origin.clone();
     origin.mounts.redirect(&forking.upstreams)?;
     forking.guard.check(&origin.mounts)?;
@@ -91,7 +94,8 @@ pub fn fork(
     let capture = origin.capture(&forking.program, || Lanes::of(reader))?;
     let edit = !forking.edits.is_empty();
     let rules = &forking.rules;
-    let origin = origin.ruled_by(rules, &secrets)?;
+    let origin = origin.ruled_by(rules, &secrets)?.running(&forking.program, &secrets)?;
+    let origin = origin.reading(&forking.supervision.stdin);
     let options = ReplayOptions {
         secrets: secrets.clone(),
         rules: rules.matcher.clone(),
@@ -108,13 +112,14 @@ pub fn fork(
         .map(|child| {
             child.hides(&secrets);
             child.goes_by(rules);
+            child.runs_tools_of(origin.revision.as_deref());
             Branch::new(parent, child, from, forking.edits.clone())
         })
         .and_then(|branch| {
             block_on(session(space, &run, &branch, forking, &origin, capture, Output::of(&secrets)))
         });
-    if done.is_err() {
-        let _ = run.end(Status::Failed);
+    if let Err(error) = &done {
+        Destination::from(space.clone()).give_up(&run, error);
     }
     let mut report = done?;
     if report.recorded.failed.is_none() {
@@ -144,9 +149,11 @@ async fn session(
     let network = NetworkWatch::begin(Purpose::Prefix, &forking.network, proxy.port(), mounts, program);
     let network = Arc::new(network);
     branch.watched_by(network.clone());
-    let played = play(proxy, program, mounts, more, &network, keep).await?;
+    let played = play(proxy, program, &forking.supervision, mounts, more, &network, keep).await?;
     let mut recorded = branch.child().finish().await;
     recorded.secrets_removed += output.removed();
+    recorded.masked_arguments = origin.masked.len() as u64;
+    recorded.left.clone_from(&played.ended.left);
     let captured = capture.map(|capture| capture.finish(run));
     let (code, seconds, traffic) = (played.ended.code, played.seconds, played.traffic.clone());
     if recorded.failed.is_none()

@@ -1,7 +1,7 @@
 //! A program recorded, replayed or run on from a frame, from its beginning to its end.
 //!
 //! The run's metadata says what was started and how ([`Origin`]). Each exchange is a frame of its own. The last frames are
-//! the program's own: `program` (input: what was started, output: its standard output, metadata: how it ended)
+//! the program's own: `stdin` (what it was given to read), `program` (input: what was started, output: its standard output, metadata: how it ended)
 //! and, where it wrote any, `stderr`.
 //!
 //! Layout: `origin` (what a run is of), `stage` (a program started behind a proxy, and a run's end), and what is done with both: `record`,
@@ -19,8 +19,8 @@ mod stage;
 pub use attach::{Attached, Attaching, attach};
 pub use fork::{ForkReport, Forking, fork};
 pub use onward::{Onward, OnwardReport, replay_onward};
-pub use origin::Origin;
 pub(crate) use origin::random_key;
+pub use origin::{Origin, RecordedInput};
 pub use record::{Recording, Report, record};
 pub use replay::{ReplayReport, replay};
 pub(crate) use stage::{KEYS, PROGRAM};

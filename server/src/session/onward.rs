@@ -11,10 +11,10 @@ use super::fork::credentials;
 use super::origin::Origin;
 use super::replay::{ReplayReport, recorded_output};
 use super::secrets::{self, Output};
-use super::stage::{PROGRAM, block_on, end, play};
+use super::stage::{PROGRAM, STDIN, block_on, end, own_frame, play};
 use crate::network::{NetworkPolicy, NetworkWatch, Purpose, UnrecordedTraffic};
 use crate::nondet::{Capture, Lanes};
-use crate::program::Program;
+use crate::program::{Program, Supervision};
 use crate::proxy::{
     Asked, Cache, CacheUse, Exchange, Guard, Headers, Recorded, Recorder, ReplayOptions, Replayer, Served,
     clear_request, http_of,
@@ -60,6 +60,7 @@ pub fn replay_onward(
     reader: &RunReader,
     origin: &Origin,
     program: &Program,
+    supervision: &Supervision,
     mut options: ReplayOptions,
     onward: &Onward,
 ) -> Result<OnwardReport, SessionError> {
@@ -68,7 +69,8 @@ pub fn replay_onward(
     onward.guard.check(&origin.mounts)?;
     credentials(reader)?;
     let secrets = secrets::named(&origin.secrets)?;
-    let origin = origin.ruled_by(&onward.rules, &secrets)?;
+    let origin = origin.ruled_by(&onward.rules, &secrets)?.running(program, &secrets)?;
+    let origin = origin.reading(&supervision.stdin);
     options.secrets = secrets.clone();
     let replayer = Replayer::new(reader.clone(), origin.key_bytes()?, options)?;
     let capture = origin.capture(program, || Lanes::of(reader))?;
@@ -95,10 +97,10 @@ pub fn replay_onward(
         let (port, mounts) = (proxy.port(), &origin.mounts);
         let network = network
             .get_or_init(|| NetworkWatch::begin(Purpose::Prefix, &onward.network, port, mounts, program));
-        let played = play(proxy, program, mounts, more, network, keep).await?;
+        let played = play(proxy, program, supervision, mounts, more, network, keep).await?;
         let (replayed, recorder) = going.finish().await;
         let same_output = recorded_output(reader)?.map(|recorded| recorded == played.ended.stdout.1);
-        let (code, seconds) = (played.ended.code, played.seconds);
+        let (code, seconds, left) = (played.ended.code, played.seconds, played.ended.left.clone());
         let (traffic, unrecorded) = (played.traffic.clone(), UnrecordedTraffic::of(reader)?);
         let run = begun.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (captured, child);
@@ -107,6 +109,7 @@ pub fn replay_onward(
                 let run = NewRun::from(run);
                 let mut recorded = recorder.finish().await;
                 recorded.secrets_removed += output.removed();
+                recorded.masked_arguments = origin.masked.len() as u64;
                 captured = capture.map(|capture| capture.finish(&run));
                 let played = played.map(|(stored, _)| stored.map(Kept::from));
                 let status = played.status();
@@ -126,7 +129,8 @@ pub fn replay_onward(
                 child = None;
             }
         }
-        let replay = ReplayReport { replayed, code, same_output, seconds, captured, traffic, unrecorded };
+        let replay =
+            ReplayReport { replayed, code, same_output, left, seconds, captured, traffic, unrecorded };
         Ok(OnwardReport { replay, child })
     })
 }
@@ -179,6 +183,7 @@ impl Child {
         if let Ok(recorder) = &recorder {
             recorder.hides(&self.secrets);
             recorder.goes_by(&self.onward.rules);
+            recorder.runs_tools_of(self.origin.revision.as_deref());
             self.capture.iter().for_each(|capture| recorder.draws_of(capture.clone()));
         }
         *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
@@ -191,11 +196,10 @@ impl Child {
         let mut first = served.missing.iter().copied().chain(other).min();
         let parent = self.reader.info();
         if first.is_none() {
-            for seq in (1..=parent.frames).rev().take(2) {
-                if self.reader.frame_info(seq)?.component.name() == PROGRAM {
-                    first = Some(seq);
-                }
-            }
+            first = match own_frame(&self.reader, STDIN)? {
+                None => own_frame(&self.reader, PROGRAM)?,
+                seq => seq,
+            };
         }
         let (at, edit) = first.map_or((parent.frames, false), |first| (first, true));
         let shared = if edit { at - 1 } else { at };

@@ -2,18 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annals::RunReader;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::stage::{PROGRAM, STDIN, own_frame};
 use super::{SessionError, wrong};
 use crate::nondet::{Capture, HASH_SEED, Lanes};
-use crate::program::Program;
+use crate::program::{InputKind, Program, StandardInput};
 use crate::proxy::{Mounts, ProxyError, unhex};
-use crate::redact::Secrets;
+use crate::redact::{MaskedArgument, Secrets, mask_arguments, unmask_arguments};
 use crate::rules::{RulesError, RulesFile};
 
 /// Variables whose values are kept with a run besides those that are named: they change what programs do, and hold no secret.
@@ -23,11 +24,39 @@ const ENVIRONMENT: [&str; 8] =
 /// The seed of Python's hashing where the environment names none.
 const FIXED_SEED: &str = "0";
 
+/// What is known of a program's standard input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RecordedInput {
+    /// It is the frame `stdin`; without one it was empty.
+    Recorded,
+    /// It was a terminal, of which nothing is recorded.
+    Terminal,
+    /// It was left to the program, untouched and unrecorded.
+    Untouched,
+}
+
+impl RecordedInput {
+    fn of(input: &StandardInput) -> Self {
+        match (input, InputKind::of_process()) {
+            (StandardInput::Inherited, _) => Self::Untouched,
+            (StandardInput::Kept, InputKind::Terminal) => Self::Terminal,
+            (StandardInput::Kept | StandardInput::Given(_), _) => Self::Recorded,
+        }
+    }
+}
+
 /// What a run is of: the metadata of a recorded run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Command and arguments; bytes that are no UTF-8 are replaced.
+    /// Command and arguments; bytes that are no UTF-8 are replaced, arguments that look like secrets are masked.
     pub argv: Vec<String>,
+    /// What was masked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub masked: Vec<MaskedArgument>,
+    /// What is known of the standard input; none in runs of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<RecordedInput>,
     /// The working directory.
     pub directory: String,
     /// The git revision of that directory, with `-dirty` where files were changed.
@@ -64,15 +93,45 @@ impl Origin {
         Ok(metadata.ok().map(|metadata| metadata.program))
     }
 
-    /// The program as it was started: in its own directory, where that is still there.
-    #[must_use]
-    pub fn program(&self) -> Program {
+    /// The program as it was started: in its own directory, where that is still there. Masked arguments are taken from the environment.
+    ///
+    /// # Errors
+    /// Which argument is masked, and which variable would have it, where none is set.
+    pub fn program(&self) -> Result<Program, String> {
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let argv = unmask_arguments(&self.argv, &self.masked, set).map_err(|mask| {
+            let at = mask.at;
+            match mask.variables.as_slice() {
+                [] => format!("argument {at} of the command was masked when it was recorded"),
+                names => {
+                    let names = names.join(" or ");
+                    format!(
+                        "argument {at} of the command was masked when it was recorded, and {names} is not set"
+                    )
+                }
+            }
+        })?;
         let directory = Path::new(&self.directory);
-        Program {
-            argv: self.argv.iter().map(OsString::from).collect(),
+        Ok(Program {
+            argv: argv.into_iter().map(OsString::from).collect(),
             directory: directory.is_dir().then(|| directory.to_path_buf()),
             environment: Vec::new(),
+        })
+    }
+
+    /// The input that was recorded; `None` where it was not, or was lost with the run's end.
+    ///
+    /// # Errors
+    /// As [`RunReader::frame`].
+    pub fn input(&self, reader: &RunReader) -> annals::Result<Option<StandardInput>> {
+        if self.stdin != Some(RecordedInput::Recorded) || own_frame(reader, PROGRAM)?.is_none() {
+            return Ok(None);
         }
+        let bytes = match own_frame(reader, STDIN)? {
+            Some(seq) => reader.frame(seq)?.output.into(),
+            None => bytes::Bytes::new(),
+        };
+        Ok(Some(StandardInput::Given(bytes)))
     }
 
     /// What captures this program's draws, if the run has them or is to have them; it serves what `served` gives.
@@ -106,12 +165,13 @@ impl Origin {
 
     /// What a recording is of.
     pub(crate) fn new(program: &Program, mounts: &Mounts, keep: &[String], key: &[u8; 32]) -> Self {
-        let lossy = |text: &OsStr| text.to_string_lossy().into_owned();
         let names = ENVIRONMENT.iter().copied().chain(keep.iter().map(String::as_str));
-        let directory =
-            program.directory.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_default();
+        let directory = directory_of(program);
+        let (argv, masked) = stored_command(program, &[]);
         Self {
-            argv: program.argv.iter().map(|argument| lossy(argument)).collect(),
+            argv,
+            masked,
+            stdin: None,
             revision: revision(&directory),
             directory: lossy(directory.as_os_str()),
             environment: names
@@ -123,6 +183,35 @@ impl Origin {
             secrets: Vec::new(),
             rules: String::new(),
         }
+    }
+
+    /// The same for a run of this program in place of the recorded one.
+    ///
+    /// # Errors
+    /// `Secret` where a secret stands in the command.
+    pub(super) fn running(mut self, program: &Program, secrets: &Secrets) -> Result<Self, SessionError> {
+        let directory = directory_of(program);
+        let value = |name: &String| Some((name.clone(), std::env::var(name).ok()?));
+        let known: Vec<_> = self.secrets.iter().filter_map(value).collect();
+        (self.argv, self.masked) = stored_command(program, &known);
+        self.revision = revision(&directory);
+        self.directory = lossy(directory.as_os_str());
+        self.without(secrets)
+    }
+
+    /// The same with this standard input.
+    pub(super) fn reading(mut self, input: &StandardInput) -> Self {
+        self.stdin = Some(RecordedInput::of(input));
+        self
+    }
+
+    /// Refuses secrets in what a replay needs as it is.
+    fn without(self, secrets: &Secrets) -> Result<Self, SessionError> {
+        if !secrets.is_empty() && secrets.redact(&self.metadata()).removed > 0 {
+            let why = "the command, its directory or an upstream's address holds the value of a secret, and a replay needs them as they are";
+            return Err(SessionError::Secret(why.to_owned()));
+        }
+        Ok(self)
     }
 
     /// The rules that it was recorded with.
@@ -158,11 +247,7 @@ impl Origin {
             *value = String::from_utf8_lossy(&secrets.redact(value.as_bytes()).bytes).into_owned();
         }
         self.secrets = names.to_vec();
-        if secrets.redact(&self.metadata()).removed > 0 {
-            let why = "the command, its directory or an upstream's address holds the value of a secret, and a replay needs them as they are";
-            return Err(SessionError::Secret(why.to_owned()));
-        }
-        Ok(self)
+        self.without(secrets)
     }
 
     /// The same, its clock reads and entropy captured.
@@ -174,6 +259,26 @@ impl Origin {
         }
         self
     }
+}
+
+fn lossy(text: &OsStr) -> String {
+    text.to_string_lossy().into_owned()
+}
+
+fn directory_of(program: &Program) -> PathBuf {
+    program.directory.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_default()
+}
+
+/// The command as it is stored, and what of it is masked. A secret that a variable has is looked for in that variable again.
+fn stored_command(program: &Program, known: &[(String, String)]) -> (Vec<String>, Vec<MaskedArgument>) {
+    let words: Vec<_> = program.argv.iter().map(|word| lossy(word)).collect();
+    let variables_of = |secret: &str| {
+        let same = std::env::vars_os().filter(|(_, value)| value.as_os_str() == OsStr::new(secret));
+        let mut names: Vec<_> = same.filter_map(|(name, _)| name.into_string().ok()).collect();
+        names.sort_unstable();
+        names
+    };
+    mask_arguments(&words, known, variables_of)
 }
 
 pub(crate) fn random_key() -> Result<[u8; 32], ProxyError> {

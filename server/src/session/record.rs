@@ -11,7 +11,7 @@ use super::secrets::{self, Output};
 use super::stage::{block_on, end, play};
 use crate::network::{NetworkPolicy, NetworkWatch, Purpose, TrafficReport};
 use crate::nondet::{Capture, Captured, Lanes};
-use crate::program::Program;
+use crate::program::{Program, Supervision};
 use crate::proxy::{Cache, CacheUse, Guard, Mounts, Recorded, Recorder};
 use crate::rules::RulesFile;
 use crate::share::{Destination, NewRun};
@@ -21,6 +21,8 @@ use crate::share::{Destination, NewRun};
 pub struct Recording {
     /// The program.
     pub program: Program,
+    /// Its input, and how long processes that outlive it are waited for.
+    pub supervision: Supervision,
     /// Its upstreams.
     pub mounts: Mounts,
     /// Which of them may be called.
@@ -61,12 +63,14 @@ pub struct Report {
 /// # Errors
 /// Where nothing was started: the store, the proxy, the program.
 pub fn record(into: &Destination, spec: RunSpec, recording: &Recording) -> Result<Report, SessionError> {
+    recording.program.check().map_err(SessionError::Program)?;
     recording.guard.check(&recording.mounts)?;
     let secrets = secrets::named(&recording.secrets)?;
     let key = random_key()?;
     let mut origin = Origin::new(&recording.program, &recording.mounts, &recording.keep, &key)
         .ruled_by(&recording.rules, &secrets)?
-        .hiding(&recording.secrets, &secrets)?;
+        .hiding(&recording.secrets, &secrets)?
+        .reading(&recording.supervision.stdin);
     if recording.capture_nondet {
         origin = origin.capturing();
     }
@@ -77,6 +81,7 @@ pub fn record(into: &Destination, spec: RunSpec, recording: &Recording) -> Resul
     let done = recorder.map_err(SessionError::from).and_then(|recorder| {
         recorder.hides(&secrets);
         recorder.goes_by(&recording.rules);
+        recorder.runs_tools_of(origin.revision.as_deref());
         let output = Output::of(&secrets);
         block_on(session(into, &run, &recorder, recording, &origin, capture, output))
     });
@@ -88,8 +93,7 @@ pub fn record(into: &Destination, spec: RunSpec, recording: &Recording) -> Resul
             Ok(report)
         }
         Err(error) => {
-            // What was begun and never ran says so.
-            let _ = run.end(Status::Failed);
+            into.give_up(&run, &error);
             Err(error)
         }
     }
@@ -112,9 +116,11 @@ async fn session(
     let keep = move |from: &mut dyn Read| cleared.clear(from, |from| keeper.keep(from));
     let (program, mounts) = (&recording.program, &recording.mounts);
     let network = NetworkWatch::begin(Purpose::Record, &recording.network, proxy.port(), mounts, program);
-    let played = play(proxy, program, mounts, more, &network, keep).await?;
+    let played = play(proxy, program, &recording.supervision, mounts, more, &network, keep).await?;
     let mut recorded = recorder.finish().await;
     recorded.secrets_removed += output.removed();
+    recorded.masked_arguments = origin.masked.len() as u64;
+    recorded.left.clone_from(&played.ended.left);
     let captured = capture.map(|capture| capture.finish(run));
     let (code, status, seconds) = (played.ended.code, played.status(), played.seconds);
     let traffic = played.traffic.clone();

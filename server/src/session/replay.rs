@@ -7,10 +7,10 @@ use annals::RunReader;
 use super::SessionError;
 use super::origin::Origin;
 use super::secrets::{self, Output};
-use super::stage::{PROGRAM, block_on, dummy_keys, play};
+use super::stage::{PROGRAM, block_on, dummy_keys, own_frame, play};
 use crate::network::{NetworkPolicy, NetworkWatch, Purpose, TrafficReport, UnrecordedTraffic};
 use crate::nondet::{Captured, Lanes};
-use crate::program::Program;
+use crate::program::{Program, Supervision, Survivor};
 use crate::proxy::{ReplayOptions, Replayed, Replayer};
 
 /// What a replayed program and its replay came to.
@@ -22,6 +22,8 @@ pub struct ReplayReport {
     pub code: u8,
     /// What it wrote is what it had written; `None` where the recording does not say.
     pub same_output: Option<bool>,
+    /// Processes that outlived the program and the time for lingering.
+    pub left: Vec<Survivor>,
     /// How long the program ran.
     pub seconds: f64,
     /// Clock reads and entropy, where the recording has them.
@@ -40,6 +42,7 @@ pub fn replay(
     reader: &RunReader,
     origin: &Origin,
     program: &Program,
+    supervision: &Supervision,
     mut options: ReplayOptions,
     policy: &NetworkPolicy,
 ) -> Result<ReplayReport, SessionError> {
@@ -53,28 +56,23 @@ pub fn replay(
         let more = [dummy_keys(), origin.environment_of(capture.as_deref())].concat();
         let keep = move |from: &mut dyn Read| output.clear(from, hash);
         let network = NetworkWatch::begin(Purpose::Replay, policy, proxy.port(), &origin.mounts, program);
-        let played = play(proxy, program, &origin.mounts, more, &network, keep).await?;
+        let played = play(proxy, program, supervision, &origin.mounts, more, &network, keep).await?;
         // What a secret stood in cannot be told apart without it.
         let recorded = recorded_output(reader)?.filter(|_| all_known);
         let same_output = recorded.map(|recorded| recorded == played.ended.stdout);
-        let (code, seconds) = (played.ended.code, played.seconds);
+        let (code, seconds, left) = (played.ended.code, played.seconds, played.ended.left);
         replayer.settle().await;
         let captured = capture.map(|capture| capture.compare());
         let (traffic, unrecorded) = (played.traffic, UnrecordedTraffic::of(reader)?);
         let replayed = replayer.finish();
-        Ok(ReplayReport { replayed, code, same_output, seconds, captured, traffic, unrecorded })
+        Ok(ReplayReport { replayed, code, same_output, left, seconds, captured, traffic, unrecorded })
     })
 }
 
 /// The hash of what the program wrote to its standard output.
 pub(super) fn recorded_output(reader: &RunReader) -> annals::Result<Option<blake3::Hash>> {
-    for seq in (1..=reader.info().frames).rev().take(2) {
-        let frame = reader.frame(seq)?;
-        if frame.component.name() == PROGRAM {
-            return Ok(Some(blake3::hash(&frame.output)));
-        }
-    }
-    Ok(None)
+    let frame = own_frame(reader, PROGRAM)?.map(|seq| reader.frame(seq)).transpose()?;
+    Ok(frame.map(|frame| blake3::hash(&frame.output)))
 }
 
 pub(super) fn hash(from: &mut dyn Read) -> blake3::Hash {

@@ -2,21 +2,26 @@
 
 use std::time::Duration;
 
-use annals::{Component, Frame, Severity, Status};
+use annals::{Component, Frame, RunReader, Severity, Status};
 use serde_json::json;
 use std::io::Read;
 use tokio::process::Command;
-use tokio::time::Instant;
 
 use super::SessionError;
 use super::origin::Origin;
 use crate::network::{NetworkWatch, TrafficReport};
-use crate::program::{Ended, Program};
+use crate::program::{Ended, Program, Supervision};
 use crate::proxy::{Mounts, Proxy, ProxyError};
 use crate::share::{Kept, NewRun};
 
 /// The component of the frame that a program itself is.
 pub(crate) const PROGRAM: &str = "program";
+
+/// Frames that a program itself is, at most: `stdin`, `program`, `stderr`.
+const OWN_FRAMES: usize = 3;
+
+/// The component of the frame with what the program was given to read.
+pub(super) const STDIN: &str = "stdin";
 
 /// Values for variables without which client libraries refuse to start. They open nothing.
 pub(crate) const KEYS: [&str; 9] = [
@@ -47,10 +52,11 @@ impl<T> Played<T> {
 }
 
 impl<T> Played<T> {
-    /// The same with something else made of both outputs.
+    /// The same with something else made of input and outputs.
     pub(super) fn map<U>(self, of: impl Fn(T) -> U) -> Played<U> {
-        let Ended { code, signal, stdout, stderr } = self.ended;
-        let ended = Ended { code, signal, stdout: of(stdout), stderr: of(stderr) };
+        let Ended { code, signal, ran, left, stdin, stdout, stderr } = self.ended;
+        let (stdin, stdout, stderr) = (stdin.map(&of), of(stdout), of(stderr));
+        let ended = Ended { code, signal, ran, left, stdin, stdout, stderr };
         Played { ended, seconds: self.seconds, traffic: self.traffic }
     }
 }
@@ -59,6 +65,7 @@ impl<T> Played<T> {
 pub(super) async fn play<T: Send + 'static>(
     proxy: Proxy,
     program: &Program,
+    supervision: &Supervision,
     mounts: &Mounts,
     more: Vec<(String, String)>,
     network: &NetworkWatch,
@@ -76,10 +83,9 @@ pub(super) async fn play<T: Send + 'static>(
         .map(|(_, value)| value.clone());
     let preloaded = preloaded.or_else(|| std::env::var("LD_PRELOAD").ok());
     program.environment.extend(network.environment(preloaded.as_deref()));
-    let began = Instant::now();
     let spawn = |command: &mut Command| network.spawn(command, &proxy);
-    let ended = program.run(spawn, keep).await.map_err(SessionError::Program)?;
-    let seconds = began.elapsed().as_secs_f64();
+    let ended = program.run(spawn, supervision, proxy.secret(), keep).await.map_err(SessionError::Program)?;
+    let seconds = ended.ran.as_secs_f64();
     proxy.stop().await;
     let traffic = tokio::task::block_in_place(|| network.finish());
     Ok(Played { ended, seconds, traffic })
@@ -91,11 +97,21 @@ pub(super) fn dummy_keys() -> Vec<(String, String)> {
     missing.map(|name| (name.to_owned(), "annals-replay".to_owned())).collect()
 }
 
+/// The last frame of a component among those that a program itself is.
+pub(super) fn own_frame(reader: &RunReader, component: &str) -> annals::Result<Option<u32>> {
+    for seq in (1..=reader.info().frames).rev().take(OWN_FRAMES) {
+        if reader.frame_info(seq)?.component.name() == component {
+            return Ok(Some(seq));
+        }
+    }
+    Ok(None)
+}
+
 /// The program's own frames, and the run's end, on disk when this returns.
 pub(super) fn end(run: &NewRun, played: Played<annals::Result<Kept>>, origin: &Origin) -> annals::Result<()> {
     let status = played.status();
     let Played { ended, seconds, traffic } = played;
-    let (stdout, stderr) = (ended.stdout?, ended.stderr?);
+    let (stdin, stdout, stderr) = (ended.stdin.transpose()?, ended.stdout?, ended.stderr?);
     let mut volatile = json!({ "seconds": seconds });
     if let Some(network) = traffic.unrecorded() {
         volatile["network"] = json!(network);
@@ -105,7 +121,11 @@ pub(super) fn end(run: &NewRun, played: Played<annals::Result<Kept>>, origin: &O
     let mut frame = Frame::new(Component::Other(PROGRAM.to_owned()), started, "");
     frame.error = status == Status::Failed;
     frame.severity = if frame.error { Severity::Flagged } else { Severity::Normal };
-    let mut frames = vec![(frame.metadata(metadata.to_string()), stdout)];
+    let mut frames = Vec::new();
+    if let Some(stdin) = stdin.filter(|stdin| !stdin.is_empty()) {
+        frames.push((Frame::new(Component::Other(STDIN.to_owned()), "", ""), stdin));
+    }
+    frames.push((frame.metadata(metadata.to_string()), stdout));
     if !stderr.is_empty() {
         frames.push((Frame::new(Component::Other("stderr".to_owned()), "", ""), stderr));
     }

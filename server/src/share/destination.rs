@@ -13,6 +13,7 @@ use annals::{
 use super::host::Host;
 use super::remote::{Joined, Remote, RemoteBlob, RemoteFrame, RemoteRun};
 use crate::run_memory::remember_ended;
+use crate::session::SessionError;
 
 /// How often, and how long apart, a store is tried whose holder serves nobody: one that has just begun will, one that is about to end is
 /// waited for.
@@ -57,6 +58,15 @@ impl Destination {
             Place::Here(space) => NewRun::Here(Arc::new(space.begin_run(spec)?)),
             Place::There(remote) => NewRun::There(remote.begin_run(&spec)?),
         })
+    }
+
+    /// Ends a run that was begun and never ran. One whose program could not be started does not stay, where this process holds the store.
+    pub(crate) fn give_up(&self, run: &NewRun, why: &SessionError) {
+        // Where the store refuses this, the next writer abandons the run.
+        let _ = run.end(Status::Failed);
+        if let (Place::Here(space), SessionError::Program(error)) = (&self.0, why) {
+            let _ = space.drop_run(run.name(), "record", &error.message.replace(char::is_control, " "));
+        }
     }
 
     /// Remembers a run that was just ended so.

@@ -297,6 +297,13 @@ fn begins(text: &[u8], at: usize) -> bool {
     before(text, at).is_none_or(|byte| !is_alnum(byte)) || at >= 2 && is_escape(text, at - 1)
 }
 
+/// Where the key or the JSON Web Token of a provider ends that begins at a place.
+pub(crate) fn key_end(text: &[u8], at: usize) -> Option<usize> {
+    let begins = at == 0 || !text[at - 1].is_ascii_alphanumeric();
+    let token = || Some(key::jwt(text, at)).filter(|(_, is_token)| *is_token).map(|(end, _)| end);
+    begins.then(|| key::provider(text, at).or_else(token)).flatten()
+}
+
 /// Finds in `text`; what is found may overlap. `near` is what the name says that it stands under.
 pub(super) fn find(text: &[u8], wanted: Detectors, near: Near, hits: &mut Vec<Hit>) {
     if wanted == Detectors::NONE {

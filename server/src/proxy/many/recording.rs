@@ -74,6 +74,8 @@ impl Many {
     fn origin(&self, key: &[u8; 32]) -> Origin {
         Origin {
             argv: Vec::new(),
+            masked: Vec::new(),
+            stdin: None,
             directory: String::new(),
             revision: None,
             environment: BTreeMap::new(),
