@@ -18,7 +18,7 @@ use annals_server::providers::{NewPart, Prices};
 use annals_server::{
     Alignment, AskedOrOpened, Destination, EmbedderHere, Failing, ForkReport, Forking, FrameDifference,
     Onward, OnwardReport, Origin, Program, ReplayOptions, RunUsage, SessionError, Shared, Supervision,
-    ask_or_open,
+    UnrecordedTraffic, ask_or_open,
 };
 
 use crate::failure::{Code, Failure, Result, before};
@@ -266,6 +266,11 @@ impl Door {
             let row = pinned_row(reader.info(), &pins);
             Ok((reader, row))
         }))
+    }
+
+    /// The traffic of a run's program that is not in the run, if there was some.
+    pub(crate) fn unrecorded(&self, id: &str) -> Result<Option<UnrecordedTraffic>> {
+        UnrecordedTraffic::of(&self.reader(id)?).map_err(engine)
     }
 
     /// Models, tokens and cost of a run.

@@ -6,6 +6,7 @@
 use annals::RunReader;
 use serde::Deserialize;
 
+use crate::network::UnrecordedTraffic;
 use crate::providers::{Cost, Prices, Usage};
 use crate::rules::RulesFile;
 use crate::session::Origin;
@@ -24,6 +25,8 @@ pub struct RunUsage {
     pub cost: Cost,
     /// The models that answered, each once, in the order of their first call.
     pub models: Vec<String>,
+    /// Connections that may have carried model calls and did not go through annals.
+    pub unrecorded: u64,
     /// Why some of it is not known: the first frame whose metadata cannot be read.
     pub unreadable: Option<String>,
 }
@@ -39,6 +42,14 @@ struct Facts {
     usage: Option<Usage>,
     #[serde(default)]
     cached: Option<serde::de::IgnoredAny>,
+    #[serde(default)]
+    volatile: VolatileFacts,
+}
+
+#[derive(Deserialize, Default)]
+struct VolatileFacts {
+    #[serde(default)]
+    network: Option<UnrecordedTraffic>,
 }
 
 /// Reads what a run used. Its own prices count before `prices`, where it was recorded with a file of rules.
@@ -69,6 +80,8 @@ fn own_prices(reader: &RunReader) -> Option<Prices> {
 impl RunUsage {
     fn add(&mut self, metadata: &[u8], prices: &Prices) {
         let Ok(facts) = serde_json::from_slice::<Facts>(metadata) else { return };
+        let network = facts.volatile.network.as_ref();
+        self.unrecorded += network.map_or(0, |network| network.missed().map(|of| of.count).sum());
         if let Some(model) = facts.model.as_ref().or(facts.model_requested.as_ref())
             && !self.models.contains(model)
             && self.models.len() < MODELS_MAX

@@ -109,12 +109,10 @@ fn cells(run: RunRow, used: &RunUsage) -> Vec<String> {
     let models = if used.models.is_empty() { run.model.unwrap_or_default() } else { used.models.join(", ") };
     let tokens = tokens(used).map(count);
     let unknown = if used.unreadable.is_some() { "?" } else { "" };
+    let status = status(&run, used);
     vec![
         run.id,
-        match run.pinned {
-            Some(_) => format!("{}, pinned", run.status),
-            None => run.status.to_owned(),
-        },
+        status,
         if run.severity == "normal" { String::new() } else { run.severity.to_owned() },
         minute(run.started_ns),
         run.ended_ns.map(|ended| span(ended.saturating_sub(run.started_ns))).unwrap_or_default(),
@@ -125,6 +123,13 @@ fn cells(run: RunRow, used: &RunUsage) -> Vec<String> {
         from.unwrap_or_default(),
         short(run.fingerprint.as_deref().unwrap_or_default()),
     ]
+}
+
+/// How a run stands: its status, and what a reader must know before trusting it.
+fn status(run: &RunRow, used: &RunUsage) -> String {
+    let pinned = if run.pinned.is_some() { ", pinned" } else { "" };
+    let missed = if used.unrecorded > 0 { ", incomplete" } else { "" };
+    format!("{}{pinned}{missed}", run.status)
 }
 
 /// Tokens in and out, where any were counted.
@@ -177,6 +182,9 @@ pub(super) fn object(run: &RunRow, used: Option<&RunUsage>) -> Map<String, Value
             put("tokens", json!({ "input": used.input.unwrap_or(0), "output": used.output.unwrap_or(0) }));
             let Cost { dollars, priced, unpriced } = used.cost;
             put("cost", json!({ "dollars": dollars, "priced": priced, "unpriced": unpriced }));
+        }
+        if used.unrecorded > 0 {
+            put("unrecorded_connections", json!(used.unrecorded));
         }
         if let Some(why) = &used.unreadable {
             put("unreadable", json!(why));

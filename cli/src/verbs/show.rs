@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::network;
 use super::replay::FrameLine;
 use super::runs;
 use crate::address::Address;
@@ -131,6 +132,11 @@ fn show_run(
     if let Some(tokens) = runs::tokens(&used) {
         let cost = dollars(&used.cost).map_or(String::new(), |cost| format!(", {cost}"));
         out.line(format_args!("its own calls: {}{cost}", many(tokens, "token")))?;
+    }
+    if let Some(unrecorded) = door.unrecorded(&run.id)? {
+        for line in network::kept(&unrecorded) {
+            out.line(printable(&line))?;
+        }
     }
     if let Some(fingerprint) = &run.fingerprint {
         out.line(format_args!("fingerprint {fingerprint}"))?;

@@ -108,7 +108,11 @@ fn a_call_past_annals_is_said_and_never_made_by_a_replay() {
         says(&replayed, &["the recording is incomplete"]);
     }
     assert_eq!(elsewhere.asked(), asked, "a replay reached the network");
-    // The run keeps what it does not hold.
+    // The run keeps what it does not hold, and says so wherever it is listed.
+    let listed = bench.run("runs").text();
+    assert!(listed.contains("incomplete"), "{listed}");
+    let shown = bench.run("show r").text();
+    assert!(shown.contains("NOT RECORDED: 2 connections of python3"), "{shown}");
     let program = bench
         .run("replay r --json")
         .json()
