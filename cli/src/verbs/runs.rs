@@ -105,11 +105,11 @@ fn say(text: &str) {
 }
 
 fn cells(run: RunRow, used: &RunUsage) -> Vec<String> {
+    let status = status(&run, used);
     let from = run.forked_from.map(|(from, at)| format!("{}@{at}", from.as_deref().unwrap_or("?")));
     let models = if used.models.is_empty() { run.model.unwrap_or_default() } else { used.models.join(", ") };
     let tokens = tokens(used).map(count);
     let unknown = if used.unreadable.is_some() { "?" } else { "" };
-    let status = status(&run, used);
     vec![
         run.id,
         status,

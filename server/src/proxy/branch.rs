@@ -15,9 +15,10 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::diverged::Diverged;
 use super::listen::{Answer, Asked, Handler, Proxy, ProxyError, whole};
 use super::record::{Recorder, http_of};
-use super::replay::{Diverged, Replayer};
+use super::replay::Replayer;
 use crate::network::NetworkWatch;
 use crate::place::Place;
 use crate::providers::{Cost, set_tool_result};

@@ -8,9 +8,10 @@ use annals::matching::Answer as Found;
 use tokio::sync::RwLock;
 use tokio::time::Instant;
 
+use super::diverged::Diverged;
 use super::listen::{Answer, Asked, Handler, Proxy, ProxyError};
 use super::record::{Recorder, http_of};
-use super::replay::{Diverged, Replayed, Replayer};
+use super::replay::{Replayed, Replayer};
 
 /// What the child has of its parent, when it begins.
 #[derive(Debug)]

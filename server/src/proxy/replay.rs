@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::awake::Awake;
+use super::diverged::Diverged;
 use super::ends::{alone, end_with_data};
 use super::exchange::Exchange;
 use super::lines::{Line, Lines};
@@ -81,41 +82,6 @@ pub struct ReplayOptions {
     pub chaos: Option<u64>,
     /// What was taken out of the recording and is known here: requests are compared without it.
     pub secrets: Secrets,
-}
-
-/// A request that the recording has no answer for, or an answer that could not wait.
-#[derive(Debug, Clone)]
-pub enum Diverged {
-    /// Nothing recorded is the same.
-    Request(Box<Divergence>),
-    /// The answer of this step went out before those that it should have waited for.
-    Order {
-        /// The step.
-        step: u32,
-        /// The steps that were to end before it.
-        before: Vec<u32>,
-    },
-    /// The recording could not be read.
-    Unreadable(String),
-    /// What came after a divergence could not be recorded, and so was not asked for.
-    Unrecorded(String),
-}
-
-impl std::fmt::Display for Diverged {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Request(divergence) => divergence.fmt(f),
-            Self::Order { step, before } => write!(
-                f,
-                "step {step} was answered before {before:?}, which had ended earlier when it was recorded: \
-                 the program waits for one before it asks for the other"
-            ),
-            Self::Unrecorded(why) => {
-                write!(f, "nothing goes on from there: no run can be begun for it: {why}")
-            }
-            Self::Unreadable(why) => write!(f, "the recording cannot be read: {why}"),
-        }
-    }
 }
 
 /// What a replay came to.

@@ -126,9 +126,9 @@ impl<'a> Multipart<'a> {
 
 /// Where the part that begins at `at` ends: before the next line that is a boundary, and not a longer one.
 fn end_of_part(body: &[u8], at: usize, delimiters: &memmem::Finder<'_>, len: usize) -> Option<usize> {
-    delimiters.find_iter(&body[at..]).map(|found| at + found).find_map(|found| {
+    delimiters.find_iter(&body[at..]).map(|found| at + found).find(|found| {
         let rest = &body[found + len..];
-        (rest.starts_with(b"--") || padding(rest).is_some()).then_some(found)
+        rest.starts_with(b"--") || padding(rest).is_some()
     })
 }
 
