@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use annals_preload::traffic::{self, ALLOWED_AT, Mode, POLICY_BYTES, PORT_AT};
 
@@ -27,10 +28,14 @@ pub(super) enum Note {
 pub(super) struct NetworkLibrary {
     directory: PathBuf,
     policy: File,
+    is_left: AtomicBool,
 }
 
 impl Drop for NetworkLibrary {
     fn drop(&mut self) {
+        if self.is_left.load(Ordering::Acquire) {
+            return;
+        }
         #[expect(clippy::disallowed_methods, reason = "a directory of our own outside any store")]
         let _ = std::fs::remove_dir_all(&self.directory);
     }
@@ -67,13 +72,19 @@ impl NetworkLibrary {
             Ok::<_, std::io::Error>(policy)
         })();
         match laid {
-            Ok(policy) => Ok(Self { directory, policy }),
+            Ok(policy) => Ok(Self { directory, policy, is_left: AtomicBool::new(false) }),
             Err(error) => {
                 #[expect(clippy::disallowed_methods, reason = "a directory of our own outside any store")]
                 let _ = std::fs::remove_dir_all(&directory);
                 Err(format!("the network library cannot be laid down for the program: {error}"))
             }
         }
+    }
+
+    /// Leaves the directory where it is: processes go on that have the library in their environment, and the loader would complain in each
+    /// program that they start.
+    pub(super) fn leave(&self) {
+        self.is_left.store(true, Ordering::Release);
     }
 
     /// Changes the mode for all processes at once.

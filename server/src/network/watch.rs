@@ -178,8 +178,11 @@ impl NetworkWatch {
         }
     }
 
-    /// What the program reached, once it has ended.
-    pub(crate) fn finish(&self) -> TrafficReport {
+    /// What the program reached, once it has ended; processes of it may be left.
+    pub(crate) fn finish(&self, are_left: bool) -> TrafficReport {
+        if let (true, Ok(library)) = (are_left, &self.library) {
+            library.leave();
+        }
         let (sampler, supervisor, is_isolated, mut weaker) = {
             let mut state = self.state();
             (state.sampler.take(), state.supervisor.take(), state.is_isolated, state.weaker.take())

@@ -87,7 +87,7 @@ pub(super) async fn play<T: Send + 'static>(
     let ended = program.run(spawn, supervision, proxy.secret(), keep).await.map_err(SessionError::Program)?;
     let seconds = ended.ran.as_secs_f64();
     proxy.stop().await;
-    let traffic = tokio::task::block_in_place(|| network.finish());
+    let traffic = tokio::task::block_in_place(|| network.finish(!ended.left.is_empty()));
     Ok(Played { ended, seconds, traffic })
 }
 
