@@ -249,7 +249,7 @@ print(client.chat.completions.create(model="m-1", response_model=Sum, messages=[
 import dspy
 model = dspy.LM("openai/m-1", cache=False)
 print(model("hi")[0])
-""", **OPENAI),
+""", **OPENAI, expected=LITELLM),
     Client("smolagents", ["smolagents[openai]"], """
 from smolagents import OpenAIServerModel
 import os

@@ -18,5 +18,5 @@ wget -qO- "$OPENAI_BASE_URL/chat/completions" --header 'content-type: applicatio
 """, **OPENAI, runtime="shell"),
     Client("httpie", ["httpie"], """
 http --ignore-stdin --body POST "$OPENAI_BASE_URL/chat/completions" model=m-1 messages:='[{"role":"user","content":"hi"}]'
-""", **OPENAI, runtime="shell"),
+""", **OPENAI, expected=("packages.httpie.io",), runtime="shell"),
 ]
