@@ -108,8 +108,9 @@ fn streams_that_are_no_json_are_said_to_be() {
     let unparsed = summary.unparsed.unwrap();
     assert!(unparsed.starts_with("the request is not JSON: "), "{unparsed}");
     assert!(unparsed.ends_with("an event is not JSON: {\"choi; 1 more events are not JSON"), "{unparsed}");
-    let binary = read_bytes("/v1/messages", "{}", 200, "application/vnd.amazon.eventstream", &[0, 0, 1, 2]);
-    assert!(binary.unparsed.unwrap().contains("the answer is not JSON"));
+    let unparsed = |kind| read_bytes("/v1/messages", "{}", 200, kind, &[0, 0, 1, 2]).unparsed.unwrap();
+    assert!(unparsed("application/octet-stream").contains("the answer is not JSON"));
+    assert_eq!(unparsed("application/vnd.amazon.eventstream"), "the answer ends within an event");
 }
 
 #[test]
