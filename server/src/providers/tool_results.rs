@@ -29,8 +29,14 @@ impl Summary {
 
 /// Whether a request may carry results of tools, by a word of each provider's form: a long conversation is not parsed for it.
 fn brings_results(request: &[u8]) -> bool {
-    const WORDS: [&str; 5] =
-        ["tool_call_id", "tool_name", "tool_result", "function_call_output", "functionResponse"];
+    const WORDS: [&str; 6] = [
+        "tool_call_id",
+        "tool_name",
+        "tool_result",
+        "function_call_output",
+        "functionResponse",
+        "toolResult",
+    ];
     let has = |word: &str| memchr::memmem::find(request, format!("\"{word}\"").as_bytes()).is_some();
     WORDS.into_iter().any(has)
 }

@@ -31,7 +31,8 @@ struct Secret {
 
 /// Text patterns: the name first, the value last.
 static HEADER: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(r#"([A-Za-z][A-Za-z0-9-]*)[ \t]*:[ \t]+((?i:bearer|basic|token)[ \t]+)?([^\s"']+)"#).ok()
+    Regex::new(r#"(?:^|["'])([A-Za-z][A-Za-z0-9-]*)[ \t]*:[ \t]+((?i:bearer|basic|token)[ \t]+)?([^\s"']+)"#)
+        .ok()
 });
 static ASSIGNMENT: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(r#"(?:^|[\s;&|("'])(-{0,2}[A-Za-z_][A-Za-z0-9_.-]*)=("[^"]+"|'[^']+'|[^\s;&|)"']+)"#).ok()
