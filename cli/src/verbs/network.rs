@@ -112,7 +112,8 @@ fn missed(of: &Connection) -> String {
             (String::new(), advice)
         }
     };
-    format!("NOT RECORDED: {many} of {process} to {to}{what} did not go through annals{advice}")
+    let calls = if of.port == 0 { "" } else { ", with any number of calls," };
+    format!("NOT RECORDED: {many} of {process} to {to}{what}{calls} did not go through annals{advice}")
 }
 
 fn refused(of: &Connection) -> String {

@@ -166,6 +166,21 @@ pub(super) fn mounts(args: &NewRunArgs) -> Result<Mounts> {
         variables.retain(|variable| variable.name != name);
         variables.push(Variable::of(&name, &path));
     }
+    // Nothing would point at it: the calls would go to the provider that was meant.
+    for provider in upstreams.iter().filter_map(|(provider, _)| provider.as_ref()) {
+        if !variables.iter().any(|variable| variable.provider == *provider) {
+            let mut known: Vec<_> = variables.iter().map(|variable| variable.provider.as_str()).collect();
+            known.dedup();
+            return Err(Failure::new(
+                Code::Usage,
+                format!("--upstream names {provider:?}, and no variable of that provider is known"),
+                format!(
+                    "providers are {}; --env NAME=/PATH adds a variable, whose provider is its name in lower case",
+                    known.join(", ")
+                ),
+            ));
+        }
+    }
     let set = |name: &str| std::env::var(name).ok();
     Mounts::new(&variables, &upstreams, set).map_err(|error| annals_server::SessionError::from(error).into())
 }

@@ -42,6 +42,8 @@ impl Bench {
             run.end(Status::Ok).unwrap();
         }
         store.close().unwrap();
+        // A process that another test is just starting has the lock's file, too, until it becomes its program.
+        while self.run("put released yes").stderr.contains("is writing to") {}
     }
 
     /// A command on a terminal of so many columns.

@@ -285,7 +285,7 @@ fn a_recorder_drops_its_run_where_the_policy_samples_it_out() {
     bench.write("wrong.toml", "[[sampling]]\n");
     let error = bench.run("record --retain wrong.toml --run r -- true").failed(125);
     assert!(error.contains("wrong.toml:1:1"), "{error}");
-    let done = bench.run("record --retain none.toml --run gone -- true");
+    let done = bench.run("record --allow-empty --retain none.toml --run gone -- true");
     assert!(
         done.code == 0 && done.stderr.contains("1 run was left out by the policy's sampling"),
         "{}",

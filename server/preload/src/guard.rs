@@ -40,6 +40,8 @@ const SOCK_DGRAM: c_int = 2;
 /// The mapped policy; null where this process is not watched.
 static POLICY: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static DIRECTORY: Text<DIRECTORY_BYTES_MAX> = Text(UnsafeCell::new([0; DIRECTORY_BYTES_MAX]));
+/// What this process was started with: the library, and what else is loaded with it.
+static PRELOADED: Text<VARIABLE_BYTES_MAX> = Text(UnsafeCell::new([0; VARIABLE_BYTES_MAX]));
 /// The file name of this process's program.
 static PROGRAM: Text<PROGRAM_BYTES_MAX> = Text(UnsafeCell::new([0; PROGRAM_BYTES_MAX]));
 static RESOLVED: [Resolved; RESOLVED_MAX] = [const { Resolved::empty() }; RESOLVED_MAX];
@@ -679,7 +681,9 @@ unsafe fn list_for(
         count = count.wrapping_add(1);
     };
     if !has_preload {
-        if !join(preload, &[b"LD_PRELOAD=", library]) {
+        // A second library of ours would take the variable that it finds for its own.
+        let own = PRELOADED.get();
+        if !join(preload, &[b"LD_PRELOAD=", if own.is_empty() { library } else { own }]) {
             return false;
         }
         push(preload.as_ptr());
@@ -771,6 +775,9 @@ fn set_up() -> Option<()> {
     if value.is_empty() || value.len() >= DIRECTORY_BYTES_MAX {
         return None;
     }
+    // SAFETY: as above.
+    let preloaded = unsafe { text(sys::getenv(c"LD_PRELOAD".as_ptr())) };
+    let preloaded = if preloaded.len() < VARIABLE_BYTES_MAX { preloaded } else { &[] };
     let mut link = [0; 4096];
     let length = sys::read_link(c"/proc/self/exe", &mut link);
     let own =
@@ -780,6 +787,7 @@ fn set_up() -> Option<()> {
     unsafe {
         (*DIRECTORY.0.get()).get_mut(..value.len())?.copy_from_slice(value);
         (*PROGRAM.0.get()).get_mut(..own.len())?.copy_from_slice(own);
+        (*PRELOADED.0.get()).get_mut(..preloaded.len())?.copy_from_slice(preloaded);
     }
     let mut buffer = [0; PATH_BYTES_MAX];
     let fd = sys::open_to_read(path(&mut buffer, traffic::POLICY)?);

@@ -168,7 +168,7 @@ fn under(host: &str, name: &str) -> bool {
             host.is_char_boundary(at)
                 && host[at..].starts_with('.')
                 && host[at + 1..].eq_ignore_ascii_case(name)
-                && name.parse::<IpAddr>().is_err()
+                && host.parse::<IpAddr>().is_err()
         })
 }
 
