@@ -67,7 +67,6 @@ impl NetworkLibrary {
             let mut policy = create(&directory.join(traffic::POLICY), 0o644)?;
             policy.write_all(&page)?;
             // A process of the program that changes its user (`su`) loads the library, too, and knows the directory's name.
-            #[expect(clippy::disallowed_methods, reason = "a directory of our own outside any store")]
             std::fs::set_permissions(&directory, Permissions::from_mode(0o711))?;
             Ok::<_, std::io::Error>(policy)
         })();
