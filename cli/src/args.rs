@@ -281,7 +281,7 @@ pub(crate) struct NewRunArgs {
     /// holds the store, its policy counts
     #[arg(long, value_name = "POLICY", env = "ANNALS_RETAIN")]
     pub(crate) retain: Option<PathBuf>,
-    /// Do not fail where no model call is recorded
+    /// Do not fail where no request is recorded
     #[arg(long)]
     pub(crate) allow_empty: bool,
     #[command(flatten)]

@@ -101,14 +101,11 @@ impl RecordingEnd<'_> {
             return Err(failure);
         }
         let code = self.code.unwrap_or(0);
-        if self.recorded.calls == 0 && !self.may_be_empty {
-            let other = match self.recorded.requests {
-                0 => String::new(),
-                requests => format!(", only {}", many(requests, "other request")),
-            };
+        // Requests in a form that is not known here are recorded like any other.
+        if self.recorded.requests == 0 && !self.may_be_empty {
             let failure = Failure::new(
                 Code::Failed,
-                format!("NO MODEL CALL WAS CAPTURED{other}{program}"),
+                format!("NO MODEL CALL WAS CAPTURED{program}"),
                 "the program may read its base address from another variable (--env NAME=/PATH) or have it fixed; --allow-empty permits it",
             );
             // The program's own failure says more.

@@ -273,6 +273,9 @@ pub(super) fn tell(name: &str, recorded: &Recorded, captured: Option<&Captured>,
     if let Some(captured) = captured {
         asides.push(format!("{} of {}", many(captured.draws, "draw"), many(captured.lanes, "thread")));
     }
+    if recorded.calls == 0 && recorded.requests > 0 {
+        asides.push("none of them is known as a model call".to_owned());
+    }
     asides.extend(money(recorded));
     if recorded.broken > 0 {
         asides.push(format!("{} without a whole answer", count(recorded.broken)));

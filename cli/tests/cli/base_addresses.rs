@@ -76,7 +76,9 @@ fn path_at_a_gateway_of_the_user_is_not_changed() {
     let variables = [("ANTHROPIC_BASE_URL", gateway.as_str())];
     let program = "ask(os.environ['ANTHROPIC_BASE_URL'] + '/messages')";
     // The path of no known interface: not a model's call.
-    let recorded = bench.with_variables(&["record", "--run", "r", "--allow-empty"], &variables, program);
+    let recorded = bench.with_variables(&["record", "--run", "r"], &variables, program);
+    // What is asked there has no form of a model that is known here: it is recorded, and no failure.
+    assert!(recorded.stderr.contains("none of them is known as a model call"), "{recorded:?}");
     assert_eq!(recorded.code, 0, "{recorded:?}");
     assert_eq!(bench.first_request()["http"]["path"], "/claude/messages");
     assert_eq!(bench.with_variables(&["replay", "r"], &[], program).code, 0);

@@ -36,6 +36,10 @@ pub(crate) const KEYS: [&str; 9] = [
     "CO_API_KEY",
 ];
 
+/// Those of AWS, without which its clients sign nothing, and what says that a user has others.
+const AWS_KEYS: [&str; 2] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+const AWS_PROFILES: [&str; 3] = ["AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_BEARER_TOKEN_BEDROCK"];
+
 /// A program that has ended, and how long it ran.
 pub(super) struct Played<T> {
     pub(super) ended: Ended<T>,
@@ -93,8 +97,11 @@ pub(super) async fn play<T: Send + 'static>(
 
 /// Variables for keys that are not set, with values that open nothing.
 pub(super) fn dummy_keys() -> Vec<(String, String)> {
-    let missing = KEYS.into_iter().filter(|name| std::env::var_os(name).is_none());
-    missing.map(|name| (name.to_owned(), "annals-replay".to_owned())).collect()
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    // A profile of the user's own would be left aside for these.
+    let aws = if AWS_PROFILES.iter().any(|name| is_set(name)) { &[][..] } else { &AWS_KEYS };
+    let missing = KEYS.iter().chain(aws).filter(|name| !is_set(name));
+    missing.map(|name| ((*name).to_owned(), "annals-replay".to_owned())).collect()
 }
 
 /// The last frame of a component among those that a program itself is.
