@@ -45,7 +45,8 @@ pub use daemon::{
 pub use embeddings::{EMBEDDINGS_VARIABLES, EmbedderHere, Embeddings, EmbeddingsOptions};
 pub use look::{Failing, failing, new_part, new_tool_results, plain_answer};
 pub use network::{
-    Connection, DestinationKind, HostPattern, NetworkPolicy, NetworkScope, TrafficReport, UnrecordedTraffic,
+    Connection, DestinationKind, HostPattern, NetworkPolicy, NetworkScope, NoticeFn, TrafficReport,
+    UnrecordedTraffic,
 };
 pub use nondet::{Captured, NondetError};
 pub use otlp::is_ingested;

@@ -1,10 +1,12 @@
 //! What is said of connections that did not go through annals, and what the options about them mean.
 
+use std::io::Write;
+
 use annals_server::{Connection, HostPattern, NetworkPolicy, NetworkScope, TrafficReport, UnrecordedTraffic};
 
 use crate::args::{NetworkArgs, ScopeArg};
 use crate::failure::{Code, Failure, Result};
-use crate::out::many;
+use crate::out::{many, printable};
 
 /// `HOST[:PORT]`, each as a pattern.
 pub(super) fn patterns(option: &str, texts: &[String]) -> Result<Vec<HostPattern>> {
@@ -27,7 +29,18 @@ pub(super) fn policy(args: &NetworkArgs, allowed: &[String]) -> Result<NetworkPo
     };
     let allowed = patterns("--allow-host", allowed)?;
     let expected = patterns("--refuse-quietly", &args.refuse_quietly)?;
-    Ok(NetworkPolicy { scope, allowed, expected })
+    Ok(NetworkPolicy { scope, allowed, expected, notice: Some(notice) })
+}
+
+/// The first refusal to a destination, while the program runs: its client may try again for long.
+fn notice(process: &str, destination: &str) {
+    // Nothing is left to do where even this cannot be written.
+    let _ = writeln!(
+        anstream::stderr().lock(),
+        "annals: refusing {} to {}",
+        printable(process),
+        printable(destination)
+    );
 }
 
 /// What a recording did not see. The second: whether something may be missing from it.
@@ -67,9 +80,16 @@ pub(super) fn replayed(traffic: &TrafficReport) -> (Vec<String>, bool) {
 /// What a program reached that went on live: refused before, unrecorded after. The second: whether either is so.
 pub(super) fn live(traffic: &TrafficReport) -> (Vec<String>, bool) {
     let refusals: Vec<_> = traffic.refused().map(refused).collect();
-    let (lines, is_missed) = unrecorded(traffic);
-    let is_wrong = is_missed || !refusals.is_empty();
-    (refusals.into_iter().chain(lines).collect(), is_wrong)
+    let mut lines = refusals;
+    lines.extend(traffic.missed().map(missed));
+    let is_wrong = !lines.is_empty();
+    lines.extend(others(traffic.others().filter(|of| !of.refused)));
+    lines.extend(list("refused as expected", traffic.others().filter(|of| of.refused)));
+    lines.extend(traffic.uncovered.iter().map(|program| {
+        format!("NOT GUARDED: {program}: it could reach the network while the recording answered")
+    }));
+    lines.extend(traffic.weaker.iter().map(|why| format!("GUARDED LESS: {why}")));
+    (lines, is_wrong)
 }
 
 /// What the recording does not have, as a line of its replay.

@@ -37,6 +37,11 @@ def run(*command):
     return subprocess.run(command, stderr=subprocess.DEVNULL).returncode
 
 
+def hold(path):
+    with open(path) as held:
+        return held.read()
+
+
 DOES = {
     "annals": lambda: call(os.environ["OPENAI_BASE_URL"]),
     "direct": lambda host, port: call(f"http://{host}:{port}/v1"),
@@ -44,6 +49,7 @@ DOES = {
     "datagram": datagram,
     "name": lambda name: socket.getaddrinfo(name, 443) and "found",
     "many": many,
+    "hold": hold,
     "run": run,
     "own-namespace": lambda host, port: run("unshare", "-Urn", sys.executable, __file__, f"connect {host} {port}"),
     "other-namespace": lambda host, port: run(

@@ -1,5 +1,6 @@
 //! What a program reaches besides annals: said when it is recorded, refused when it is replayed.
 
+use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -320,6 +321,14 @@ fn a_fork_refuses_before_its_point_and_notes_after_it() {
     assert_eq!(forked.code, 3, "{forked:?}");
     says(&forked, &["REFUSED: 1 connection", "NOT RECORDED: 1 connection"]);
     assert_eq!(elsewhere.accepted(), accepted + 1);
+    // What no library can be loaded into is named.
+    let program = connector(bench.directory.path(), &["-static"]);
+    let stray = format!("run {} {} 600", program.display(), elsewhere.words());
+    let agent = agent();
+    let forked =
+        run(&bench, &["fork", "r@1", "other", "--", "python3", "-B", &agent, &stray, "annals", "annals"]);
+    assert_eq!(forked.code, 1, "{forked:?}");
+    says(&forked, &["NOT GUARDED: ", "is a static binary", "NOT RECORDED: 1 connection of connector"]);
 }
 
 // The library stood in a directory that other users could not enter: `su` within a recorded program printed two errors of the loader.
@@ -338,4 +347,53 @@ fn a_process_of_another_user_loads_the_library() {
     }
     assert!(!recorded.stderr.contains("ld.so"), "{recorded:?}");
     says(&recorded, &["NOT RECORDED: 1 connection of bash"]);
+}
+
+// A client tried a refused connection again for two minutes, and its user saw nothing but a program that hangs.
+#[test]
+fn a_refusal_is_told_while_the_program_runs() {
+    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
+    let held = bench.path("held");
+    assert!(Command::new("mkfifo").arg(&held).status().unwrap().success());
+    let (connect, hold) = (format!("connect {}", elsewhere.words()), format!("hold {}", held.display()));
+    let agent = agent();
+    let args = ["record", "--run", "r", "--upstream", &upstream.url, "--expect-host", "any", "--"];
+    let mut recorder =
+        bench.command(args.into_iter().chain(["python3", "-B", &agent, "annals", &connect, &hold]));
+    let mut recorder = recorder.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    // Goes on once the program reads it.
+    bench.write("held", "on");
+    assert!(recorder.wait().unwrap().success());
+    let mut replayer = bench.command(["replay", "r"]);
+    let mut replayer =
+        replayer.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(replayer.stderr.take().unwrap()).lines();
+    let told =
+        lines.find(|line| line.as_ref().unwrap().contains(&elsewhere.at.to_string())).unwrap().unwrap();
+    assert!(told.starts_with("annals: refusing python3"), "{told}");
+    bench.write("held", "on");
+    let rest = lines.map(Result::unwrap).collect::<Vec<_>>().join("\n");
+    assert_eq!(replayer.wait().unwrap().code(), Some(3), "{rest}");
+    assert!(rest.contains("REFUSED: 1 connection"), "{rest}");
+}
+
+// `--upstream opneai=URL` was taken in silence: no variable pointed at it, and the calls went to OpenAI.
+#[test]
+fn an_upstream_of_no_known_provider_is_refused() {
+    let bench = Bench::new();
+    let refused = run(&bench, &["record", "--upstream", "opneai=http://127.0.0.1:9", "--", "true"]);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    says(&refused, &["--upstream names \"opneai\"", "providers are openai, "]);
+    assert_eq!(bench.run("runs").code, 4, "no store is made");
+    let args = [
+        "record",
+        "--allow-empty",
+        "--env",
+        "MY_LLM=/v1",
+        "--upstream",
+        "my-llm=http://127.0.0.1:9",
+        "--",
+        "true",
+    ];
+    assert_eq!(run(&bench, &args).code, 0);
 }

@@ -107,12 +107,41 @@ impl NetworkLibrary {
         &self.directory
     }
 
+    /// Reads the notes as they come.
+    pub(super) fn follow(&self) -> std::io::Result<NotesReader> {
+        #[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
+        let file = File::open(self.directory.join(traffic::NOTES))?;
+        Ok(NotesReader { file, at: 0 })
+    }
+
     /// All notes so far, in their order, and whether there may be more than were kept.
     pub(super) fn notes(&self) -> (Vec<Note>, bool) {
         #[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
         let bytes = std::fs::read(self.directory.join(traffic::NOTES)).unwrap_or_default();
         let is_full = bytes.len() >= traffic::NOTES_BYTES_MAX;
         (String::from_utf8_lossy(&bytes).lines().filter_map(note).collect(), is_full)
+    }
+}
+
+/// The notes from some place on.
+#[derive(Debug)]
+pub(super) struct NotesReader {
+    file: File,
+    at: u64,
+}
+
+impl NotesReader {
+    /// What was noted since the last call, up to the last whole line.
+    pub(super) fn new_notes(&mut self) -> Vec<Note> {
+        let length = self.file.metadata().map_or(self.at, |file| file.len());
+        let new = usize::try_from(length.saturating_sub(self.at)).unwrap_or(0).min(traffic::NOTES_BYTES_MAX);
+        let mut bytes = vec![0; new];
+        if new == 0 || self.file.read_exact_at(&mut bytes, self.at).is_err() {
+            return Vec::new();
+        }
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        self.at += whole as u64;
+        String::from_utf8_lossy(&bytes[..whole]).lines().filter_map(note).collect()
     }
 }
 

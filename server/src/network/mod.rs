@@ -5,11 +5,12 @@
 //! - the kernel, where a replay has a namespace of its own: every `connect`, static programs included;
 //! - the kernel's socket tables, sampled, where there is no namespace: what processes without the library do.
 //!
-//! `watch` owns the sources of one program, `library` the private directory, `sockets` the socket tables, `hosts` what is known of a
+//! `watch` owns the sources of one program, `library` the private directory, `notices` what is told at once, `sockets` the socket tables, `hosts` what is known of a
 //! destination, `report` what is said at the end.
 
 mod hosts;
 mod library;
+mod notices;
 mod report;
 mod sockets;
 mod watch;
@@ -30,6 +31,9 @@ pub enum NetworkScope {
     All,
 }
 
+/// Is told the first refusal to each destination, as it happens: the process and the destination.
+pub type NoticeFn = fn(&str, &str);
+
 /// What a program may reach, host by host.
 #[derive(Debug, Clone, Default)]
 pub struct NetworkPolicy {
@@ -39,4 +43,6 @@ pub struct NetworkPolicy {
     pub allowed: Vec<HostPattern>,
     /// Hosts whose connections, refused or unrecorded, are listed and count as no failure.
     pub expected: Vec<HostPattern>,
+    /// Is told of refusals while the program runs.
+    pub notice: Option<NoticeFn>,
 }

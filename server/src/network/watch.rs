@@ -12,6 +12,7 @@ use annals_preload::traffic::{Mode, is_datagram_service};
 use tokio::process::{Child, Command};
 
 use super::library::{NetworkLibrary, Note};
+use super::notices::{NotesFollower, Notices};
 use super::report::{self, Event, TrafficReport};
 use super::sockets::{self, Sampler, Samples, SocketTable};
 use super::{NetworkPolicy, NetworkScope};
@@ -52,6 +53,7 @@ pub(crate) struct NetworkWatch {
 struct WatchState {
     sampler: Option<Sampler>,
     supervisor: Option<Supervisor>,
+    follower: Option<NotesFollower>,
     is_isolated: bool,
     weaker: Option<String>,
 }
@@ -116,9 +118,17 @@ impl NetworkWatch {
         let table = SocketTable::before_start(mark, self.proxy);
         let child = match self.confined(command) {
             Ok((child, entered)) => {
+                let notices = self.follow();
                 let mut state = self.state();
                 state.is_isolated = true;
-                state.supervisor = entered.reports.and_then(|reports| Supervisor::start(reports, self.proxy));
+                let reports = entered.reports;
+                state.supervisor =
+                    reports.and_then(|reports| Supervisor::start(reports, self.proxy, notices));
+                if state.supervisor.is_none() {
+                    let why =
+                        "the kernel reports no attempts here: a static program is refused, and not named";
+                    state.weaker = Some(why.to_owned());
+                }
                 proxy.also_at(entered.listener);
                 return Ok(child);
             }
@@ -133,10 +143,20 @@ impl NetworkWatch {
             }
             Err(ConfinementFailure::NotWanted) => command.spawn()?,
         };
+        let _ = self.follow();
         if let Some(process) = child.id() {
             self.state().sampler = Sampler::start(table, process);
         }
         Ok(child)
+    }
+
+    /// Tells of refusals as they come, where somebody wants to know.
+    fn follow(&self) -> Option<Notices> {
+        let notices = Notices::new(self.policy.notice?);
+        if let Ok(Ok(notes)) = self.library.as_ref().map(NetworkLibrary::follow) {
+            self.state().follower = NotesFollower::start(notes, notices.clone());
+        }
+        Some(notices)
     }
 
     /// Starts the program in a namespace of its own.
@@ -185,6 +205,7 @@ impl NetworkWatch {
         }
         let (sampler, supervisor, is_isolated, mut weaker) = {
             let mut state = self.state();
+            state.follower = None;
             (state.sampler.take(), state.supervisor.take(), state.is_isolated, state.weaker.take())
         };
         let samples = sampler.map(Sampler::finish).unwrap_or_default();
@@ -291,13 +312,16 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn start(reports: Reports, proxy: u16) -> Option<Self> {
+    fn start(reports: Reports, proxy: u16, notices: Option<Notices>) -> Option<Self> {
         let (stop, found) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Vec<Event>>>::default());
         let (stopped, events) = (stop.clone(), found.clone());
         let work = move || {
             while !stopped.load(Ordering::Acquire) {
                 let note = |attempt: Attempt| {
                     if let Some(event) = attempted(attempt.process, attempt.socket, attempt.to, proxy) {
+                        if let (Some(notices), Some(to)) = (&notices, attempt.to) {
+                            notices.refused(&event.process, to.to_string());
+                        }
                         events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
                     }
                 };

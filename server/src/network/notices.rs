@@ -1,0 +1,73 @@
+//! Refusals told at once, the first to each destination: a client may try again for minutes, and its user should know why.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::NoticeFn;
+use super::library::{Note, NotesReader};
+
+const EVERY: Duration = Duration::from_millis(200);
+
+/// Tells of each destination once.
+#[derive(Debug, Clone)]
+pub(super) struct Notices {
+    tell: NoticeFn,
+    told: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Notices {
+    pub(super) fn new(tell: NoticeFn) -> Self {
+        Self { tell, told: Arc::default() }
+    }
+
+    pub(super) fn refused(&self, process: &str, destination: String) {
+        if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(destination.clone()) {
+            (self.tell)(process, &destination);
+        }
+    }
+
+    fn note(&self, note: Note) {
+        match note {
+            Note::Connect { process, address, port, passed: false, .. } => {
+                self.refused(&process, std::net::SocketAddr::new(address, port).to_string());
+            }
+            Note::LookUp { process, name, passed: false, .. } => self.refused(&process, name),
+            _ => {}
+        }
+    }
+}
+
+/// Reads the library's notes while the program runs.
+#[derive(Debug)]
+pub(super) struct NotesFollower {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl NotesFollower {
+    pub(super) fn start(mut notes: NotesReader, notices: Notices) -> Option<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let work = move || {
+            while !stopped.load(Ordering::Acquire) {
+                notes.new_notes().into_iter().for_each(|note| notices.note(note));
+                std::thread::park_timeout(EVERY);
+            }
+        };
+        let thread = std::thread::Builder::new().name("annals-notes".to_owned()).spawn(work).ok()?;
+        Some(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for NotesFollower {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
