@@ -293,7 +293,7 @@ fn a_recorder_drops_its_run_where_the_policy_samples_it_out() {
     );
     let done = bench.run("record --retain none.toml --run wrong -- false");
     assert!(done.code == 1 && !done.stderr.contains("left out"), "{}", done.stderr);
-    let done = bench.run("record --retain default --run stays -- true");
+    let done = bench.run("record --allow-empty --retain default --run stays -- true");
     assert!(done.code == 0 && !done.stderr.contains("left out"), "{}", done.stderr);
     assert_eq!(runs(&bench), ["wrong", "stays"]);
     assert_eq!(bench.run("stats --json").json()[0]["sampled_out_runs"], 1);
