@@ -336,10 +336,13 @@ impl Reports {
         let file = self.0.as_raw_fd();
         let mut poll = Poll { file, events: POLLIN, found: 0 };
         let wait = [0_i64, 100_000_000];
-        let found = call(number::PPOLL, [(&raw mut poll).addr(), 1, wait.as_ptr().addr(), 0, 0, 0])?;
-        if found == 0 {
-            return Ok(true);
-        }
+        let found = call(number::PPOLL, [(&raw mut poll).addr(), 1, wait.as_ptr().addr(), 0, 0, 0]);
+        match found {
+            Ok(0) => return Ok(true),
+            // A signal of this process, as at its child's end; whatever outlives the child still waits for answers.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
+            found => found?,
+        };
         if poll.found & POLLIN == 0 {
             return Ok(false);
         }

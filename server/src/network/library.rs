@@ -114,12 +114,18 @@ impl NetworkLibrary {
         Ok(NotesReader { file, at: 0 })
     }
 
-    /// All notes so far, in their order, and whether there may be more than were kept.
-    pub(super) fn notes(&self) -> (Vec<Note>, bool) {
+    /// All notes so far, in their order, and why there may be more.
+    pub(super) fn notes(&self) -> (Vec<Note>, Option<String>) {
         #[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
-        let bytes = std::fs::read(self.directory.join(traffic::NOTES)).unwrap_or_default();
+        let bytes = match std::fs::read(self.directory.join(traffic::NOTES)) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                return (Vec::new(), Some(format!("the notes of connections cannot be read: {error}")));
+            }
+        };
         let is_full = bytes.len() >= traffic::NOTES_BYTES_MAX;
-        (String::from_utf8_lossy(&bytes).lines().filter_map(note).collect(), is_full)
+        let more = is_full.then(|| "the program made more connections than are noted".to_owned());
+        (String::from_utf8_lossy(&bytes).lines().filter_map(note).collect(), more)
     }
 }
 

@@ -135,7 +135,7 @@ impl SocketTable {
                 }
             }
         }
-        // One that was accepted belongs to whoever connected.
+        // An accepted connection belongs to the process that made it.
         new.retain(|_, (socket, is_datagram)| *is_datagram || !listening.contains(&socket.local_port));
         new
     }

@@ -1,6 +1,6 @@
 //! The network of one program, watched and, in a replay, guarded.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -132,7 +132,11 @@ impl NetworkWatch {
                 proxy.also_at(entered.listener);
                 return Ok(child);
             }
-            Err(ConfinementFailure::Started(child)) => *child,
+            Err(ConfinementFailure::Started(child)) => {
+                self.state().weaker =
+                    Some("the proxy cannot listen in the program's network namespace".to_owned());
+                *child
+            }
             Err(ConfinementFailure::Program(error)) => return Err(error),
             Err(ConfinementFailure::Refused(error)) => {
                 let why = format!(
@@ -145,7 +149,12 @@ impl NetworkWatch {
         };
         let _ = self.follow();
         if let Some(process) = child.id() {
-            self.state().sampler = Sampler::start(table, process);
+            let mut state = self.state();
+            state.sampler = Sampler::start(table, process);
+            if state.sampler.is_none() {
+                let why = "no thread can be started that samples the socket tables";
+                state.weaker.get_or_insert_with(|| why.to_owned());
+            }
         }
         Ok(child)
     }
@@ -210,10 +219,11 @@ impl NetworkWatch {
         };
         let samples = sampler.map(Sampler::finish).unwrap_or_default();
         let attempts = supervisor.map(Supervisor::finish).unwrap_or_default();
-        let (notes, is_full) = self.library.as_ref().map(NetworkLibrary::notes).unwrap_or_default();
-        if is_full {
-            weaker = Some("the program made more connections than are noted".to_owned());
-        }
+        let (notes, more) = self.library.as_ref().map(NetworkLibrary::notes).unwrap_or_default();
+        weaker = match (weaker, more) {
+            (Some(weaker), Some(more)) => Some(format!("{weaker}; {more}")),
+            (weaker, more) => weaker.or(more),
+        };
         let names = names(&notes);
         let programs = programs(&notes);
         let mut events = attempts;
@@ -282,12 +292,14 @@ fn event(note: Note) -> Option<Event> {
 
 /// Samples of connections that no process with the library noted.
 fn sampled(samples: Samples, notes: &[Note]) -> Vec<Event> {
-    let is_noted = |at: &sockets::SampledConnection| {
-        notes.iter().any(|note| match note {
-            Note::Connect { address, port, .. } => (*address, *port) == (at.address, at.port),
-            _ => false,
+    let noted: HashSet<_> = notes
+        .iter()
+        .filter_map(|note| match note {
+            Note::Connect { address, port, .. } => Some((*address, *port)),
+            _ => None,
         })
-    };
+        .collect();
+    let is_noted = |at: &sockets::SampledConnection| noted.contains(&(at.address, at.port));
     let samples = samples
         .into_iter()
         .filter(|(at, _)| (!at.is_datagram || is_datagram_service(at.port)) && !is_noted(at));

@@ -194,7 +194,7 @@ pub(crate) fn recorded_path(mount: &str, path: &str) -> Option<String> {
     public_path(mount.trim_end_matches(|c: char| c.is_ascii_digit()), path)
 }
 
-/// A variable's address at an upstream that is given: whoever gives an origin means the provider's usual paths at it.
+/// A variable's address at an upstream that is given: an origin alone stands for the provider's usual paths at it.
 fn variable_at(given: &Url, default: Option<&Url>) -> Result<Url, MountError> {
     let default = default.map_or("/", |default| default.path());
     match given.path() {

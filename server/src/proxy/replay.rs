@@ -2,7 +2,7 @@
 //! in the parts in which it came. There is no upstream here.
 //!
 //! The last part of an answer waits for the answers whose data had ended before its own ([`super::ends`]), so that a program sees its calls
-//! end in the recorded order. Whoever would wait for ever is let go after a while, and that counts as a divergence.
+//! end in the recorded order. An answer that would wait for ever is let go after a while, and that counts as a divergence.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
