@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use annals::import::ImportedRun;
 use annals::memory::{Definition, Hit, Identity, Keep, Training, Wanted};
 use annals::{
     BackupReport, Checkpoint, CompactOptions, Compacted, Comparison, Diagnosis, Dropped, Durability, Error,
@@ -12,6 +11,7 @@ use annals::{
     RecordedFrame, RepairReport, Retention, Run, RunInfo, RunReader, RunSpec, RunUid, ScanRange, Seqno,
     Sharing, ShownTape, Status, StillHeld, Store, Tape,
 };
+use annals_formats::import::ImportedRun;
 
 use annals_server::profiles::{Redactor, make_placeholder_key, passing_key, placeholder_key};
 use annals_server::providers::{NewPart, Prices};

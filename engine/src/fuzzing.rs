@@ -13,7 +13,6 @@ use crate::io::{Io, Open};
 use crate::{Component, Frame, History, Options, RunSpec, ScanRange, Store};
 
 pub use crate::blob::fuzz::{group, recipe};
-pub use crate::import::fuzz::{chat, frames};
 pub use crate::kv::table::fuzz::table;
 pub use crate::log::fuzz::{manifest, record, rewritten, segment};
 pub use crate::replay::matching::fuzz::request;
@@ -24,9 +23,7 @@ pub use crate::vector::fuzz::vectors;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All doors.
-pub const TARGETS: [Target; 12] = [
-    ("chat", chat),
-    ("frames", frames),
+pub const TARGETS: [Target; 10] = [
     ("group", group),
     ("manifest", manifest),
     ("recipe", recipe),

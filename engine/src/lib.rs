@@ -29,7 +29,6 @@ mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod ids;
-pub mod import;
 pub mod io;
 mod kv;
 mod ledger;

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::path::Path;
 
-use annals::import::{ChatOptions, ChatRuns, Expansion};
 use annals::{Durability, Frame, History, RunSpec, Status};
 use annals_benches::conversation::{Conversation, Form, Random, Step};
 use annals_benches::measure::{Contender, Work, interleave, timed};
 use annals_benches::work::{begin, key, open, record_step, small_bodies, small_frames};
+use annals_formats::import::{ChatOptions, ChatRuns, Expansion};
 
 use crate::{Plan, table};
 
@@ -97,7 +97,7 @@ pub(crate) fn real(plan: &Plan) {
     };
     let source = std::io::BufReader::new(File::open(chat).unwrap());
     let runs: Vec<_> = ChatRuns::new(source, options()).map(|run| run.unwrap()).collect();
-    let frames: usize = runs.iter().map(annals::import::ImportedRun::frame_count).sum();
+    let frames: usize = runs.iter().map(annals_formats::import::ImportedRun::frame_count).sum();
     let bodies: Vec<Vec<Frame>> = runs.iter().map(|run| run.frames().collect()).collect();
     let raw: Vec<[std::sync::Arc<Vec<u8>>; 2]> = bodies
         .iter()

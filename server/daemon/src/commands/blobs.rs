@@ -1,0 +1,106 @@
+//! Blobs: bytes kept under their BLAKE3, in the keyspace `annals.blobs`. A frame's bodies are not among them: those are the run's.
+
+use annals::{BlobId, BlobReader, Content, Durability, History, Keyspace, Namespace, StoredBlob, Ticket};
+
+use super::parse::{number, syntax};
+use crate::table::{Command, command, in_group};
+use crate::turn::{Call, Outcome, Refusal};
+use annals_wire::resp::{BULK_BYTES_MAX, Reply};
+
+const BLOBS: &str = "annals.blobs";
+const SINCE: &str = "annals 0.1.0";
+
+pub(super) const COMMANDS: &[Command] = &in_group(
+    "blobs",
+    [
+        Command {
+            keys: (0, 0, 0),
+            ..command(
+                "blob.put",
+                2,
+                &["write", "stores"],
+                SINCE,
+                "Keeps bytes under their BLAKE3, which is returned as 64 hexadecimal digits.",
+                "bytes",
+                put,
+            )
+        },
+        Command {
+            keys: (0, 0, 0),
+            ..command(
+                "blob.get",
+                -2,
+                &["readonly", "apart"],
+                SINCE,
+                "Returns the bytes that BLOB.PUT kept under an id, or so many of them from an offset on; nil where there are none.",
+                "id [offset length]",
+                get,
+            )
+        },
+    ],
+);
+
+fn put(call: &mut Call<'_, '_>) -> Outcome {
+    let stored = call.stored.first().map(|(_, blob)| blob.clone());
+    let id = stored.as_ref().map_or_else(|| BlobId::of(call.word(1)), StoredBlob::id);
+    let content = stored.map_or_else(|| call.word(1).into(), Content::from);
+    let ticket = keep(call.work.space(), id, content)?;
+    call.work.rest_on(ticket);
+    Ok(Reply::text(id.to_string()))
+}
+
+fn keep(space: &Namespace, id: BlobId, content: Content) -> annals::Result<Ticket> {
+    let blobs = match space.find_keyspace(BLOBS)? {
+        Some(blobs) => blobs,
+        None => space.keyspace(BLOBS, History::Latest)?,
+    };
+    let mut batch = space.batch();
+    batch.put(&blobs, &id.0, content);
+    batch.submit_with(Durability::Disk)
+}
+
+/// Keeps a blob that the store has already.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn keep_blob(space: &Namespace, blob: StoredBlob) -> annals::Result<Ticket> {
+    keep(space, blob.id(), blob.into())
+}
+
+/// A blob that was kept under this id, as a stream.
+///
+/// # Errors
+/// Those of the store; where the id is none.
+pub(crate) fn blob_reader(space: &Namespace, id: &[u8]) -> Result<Option<BlobReader>, Refusal> {
+    let id = id_of(id)?;
+    Ok(match space.find_keyspace(BLOBS)? {
+        Some(blobs) => blobs.reader(&id)?,
+        None => None,
+    })
+}
+
+fn get(call: &mut Call<'_, '_>) -> Outcome {
+    let id = id_of(call.word(1))?;
+    let range = match call.rest(2) {
+        [] => None,
+        [offset, length] => Some((number::<usize>(offset)?, number::<usize>(length)?)),
+        _ => return Err(syntax()),
+    };
+    let blobs: Option<Keyspace> = call.work.space().find_keyspace(BLOBS)?;
+    let Some(mut bytes) = blobs.map(|blobs| blobs.get(&id)).transpose()?.flatten() else {
+        return Ok(Reply::Null);
+    };
+    if let Some((offset, length)) = range {
+        bytes.truncate(offset.saturating_add(length));
+        bytes.drain(..offset.min(bytes.len()));
+    }
+    if bytes.len() > BULK_BYTES_MAX {
+        return Err(Refusal(format!("ERR a reply has at most {BULK_BYTES_MAX} bytes: ask for a part of it")));
+    }
+    Ok(Reply::Bulk(bytes))
+}
+
+fn id_of(word: &[u8]) -> Result<[u8; 32], Refusal> {
+    let hash = blake3::Hash::from_hex(word);
+    hash.map(Into::into).map_err(|_| "ERR a blob's id is 64 hexadecimal digits".into())
+}

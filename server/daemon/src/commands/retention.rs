@@ -1,0 +1,155 @@
+//! What stays and what goes: pins, drops, sweeps by a policy.
+//!
+//! What operators had done to a run is kept by its number: its name is not to outlive it in the store's own records.
+
+use annals::{CompactOptions, Namespace, Policy};
+
+use super::parse::{is, number, run_name, syntax};
+use crate::table::{Command, command, in_group};
+use crate::turn::{Call, Outcome, Refusal, act};
+use annals_policy::rules::parse_policy;
+use annals_proxy::proxy::forget_answers;
+use annals_wire::resp::Reply;
+
+const SINCE: &str = "annals 0.1.0";
+const OPERATE: &[&str] = &["operate", "apart"];
+
+pub(super) const COMMANDS: &[Command] = &in_group(
+    "retention",
+    [
+        command(
+            "run.pin",
+            -3,
+            OPERATE,
+            SINCE,
+            "Keeps a run whatever a policy says, until it is unpinned. Another namespace than this connection's is for connections by a Unix socket.",
+            "run why [NAMESPACE namespace]",
+            |call| {
+                let (space, run, why) = (space(call, 3)?, run_name(call.word(1))?, text(call.word(2))?);
+                let pin = space.pin(run, why)?;
+                done(call, "RUN.PIN", pin.uid.0, why)?;
+                Ok(Reply::OK)
+            },
+        ),
+        command(
+            "run.unpin",
+            -2,
+            OPERATE,
+            SINCE,
+            "Takes a run's pin away. Nil where it has none.",
+            "run [NAMESPACE namespace]",
+            |call| {
+                let (space, run) = (space(call, 2)?, run_name(call.word(1))?);
+                let uid = space.run(run)?.info().uid.0;
+                if !space.unpin(run)? {
+                    return Ok(Reply::Null);
+                }
+                done(call, "RUN.UNPIN", uid, "")?;
+                Ok(Reply::OK)
+            },
+        ),
+        command(
+            "run.drop",
+            -3,
+            &["operate", "whole"],
+            SINCE,
+            "Drops a run now, by the rule `forget`, and with COMPACT rewrites the log files that hold its bytes; returns what that did as JSON, else OK. The ledger keeps why, so nothing of the run belongs in it. An error CONFLICT for a run that is open or pinned.",
+            "run why [NAMESPACE namespace] [COMPACT]",
+            drop_run,
+        ),
+        Command {
+            keys: (0, 0, 0),
+            ..command(
+                "store.retain",
+                -1,
+                &["operate", "whole", "action"],
+                SINCE,
+                "Drops the runs of every namespace that a policy does not keep, by the built-in one where none is given, and returns what stays and goes by each rule as JSON. Without AT an error UNAVAILABLE where the clock stands before the newest record or more than 400 days after it.",
+                "[POLICY toml] [AT nanoseconds] [DRYRUN]",
+                retain,
+            )
+        },
+    ],
+);
+
+/// The namespace that is meant.
+fn space(call: &Call<'_, '_>, from: usize) -> Result<Namespace, Refusal> {
+    named(call, call.rest(from))
+}
+
+/// The same of these words.
+fn named(call: &Call<'_, '_>, words: &[Vec<u8>]) -> Result<Namespace, Refusal> {
+    match words {
+        [] => Ok(call.work.space().clone()),
+        [option, name] if is(option, "NAMESPACE") => {
+            let name = text(name)?;
+            if name == call.tenant.name {
+                return Ok(call.work.space().clone());
+            }
+            if !call.session.local {
+                return Err("NOPERM another namespace is for connections by a Unix socket".into());
+            }
+            // None is made of a word that names none.
+            let store = &call.daemon.store;
+            if !store.namespaces()?.iter().any(|known| known == name) {
+                return Err(Refusal(format!("NOTFOUND there is no namespace {name:?}")));
+            }
+            Ok(store.namespace(name)?)
+        }
+        _ => Err(syntax()),
+    }
+}
+
+fn drop_run(call: &mut Call<'_, '_>) -> Outcome {
+    let rest = call.rest(3);
+    let compacts = rest.last().is_some_and(|word| is(word, "COMPACT"));
+    let rest = rest.get(..rest.len() - usize::from(compacts)).unwrap_or_default();
+    let (space, run, why) = (named(call, rest)?, run_name(call.word(1))?, text(call.word(2))?);
+    let dropped = space.forget(run, why)?;
+    forget_answers(&space, run)?;
+    done(call, "RUN.DROP", dropped.uid.0, why)?;
+    if !compacts {
+        return Ok(Reply::OK);
+    }
+    let options = CompactOptions { must_go: vec![dropped.uid], ..CompactOptions::default() };
+    Ok(Reply::text(call.daemon.store.compact(&options)?.to_json()))
+}
+
+fn done(call: &mut Call<'_, '_>, what: &str, uid: u64, why: &str) -> Result<(), Refusal> {
+    let words = [what.to_owned(), uid.to_string(), why.to_owned()].map(String::into_bytes);
+    tracing::info!(command = what, uid, "an operator's action");
+    act(call, &words, None)
+}
+
+fn retain(call: &mut Call<'_, '_>) -> Outcome {
+    let (mut policy, mut at_ns, mut dry_run) = (Policy::default(), None, false);
+    let mut rest = call.rest(1);
+    loop {
+        rest = match rest {
+            [] => break,
+            [option, value, rest @ ..] if is(option, "POLICY") => {
+                policy = parse_policy(text(value)?)
+                    .map_err(|error| Refusal(format!("INVALID the policy, {error}; nothing was dropped")))?;
+                rest
+            }
+            [option, value, rest @ ..] if is(option, "AT") => {
+                at_ns = Some(number(value)?);
+                rest
+            }
+            [option, rest @ ..] if is(option, "DRYRUN") => {
+                dry_run = true;
+                rest
+            }
+            _ => return Err(syntax()),
+        };
+    }
+    let store = &call.daemon.store;
+    let plan = store.plan_retention(&policy, at_ns)?;
+    let report = if dry_run { plan.report().clone() } else { store.retain(plan)? };
+    let json = serde_json::to_vec(&report).map_err(|error| Refusal(format!("BUG {error}")))?;
+    Ok(Reply::Bulk(json))
+}
+
+fn text(word: &[u8]) -> Result<&str, Refusal> {
+    std::str::from_utf8(word).map_err(|_| syntax())
+}

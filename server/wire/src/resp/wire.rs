@@ -1,0 +1,144 @@
+//! What requests and replies are made of: lines, strings of a length said before, lengths.
+
+/// The greatest bulk string, in bytes.
+pub const BULK_BYTES_MAX: usize = 512 << 20;
+/// The longest line but for inline commands: a length, a number, a short text.
+pub(super) const LINE_BYTES_MAX: usize = 1024;
+/// Room that is made for a string before it is there.
+pub(super) const RESERVED_BYTES_MAX: usize = 64 << 10;
+
+/// Bytes that are no request or reply within the limits. Nothing that follows them can be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Malformed {
+    /// What is wrong, as it is told.
+    Protocol(String),
+    /// The other side speaks HTTP: a browser or a tool that was tricked into it. It is told nothing.
+    Http,
+}
+
+impl Malformed {
+    pub(super) fn new(what: impl Into<String>) -> Self {
+        Self::Protocol(what.into())
+    }
+}
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Protocol(what) => f.write_str(what),
+            Self::Http => f.write_str("this is HTTP"),
+        }
+    }
+}
+
+/// A line of which some bytes may be there.
+#[derive(Debug, Default)]
+pub(super) struct Line(Vec<u8>);
+
+impl Line {
+    /// What it has taken room for.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.0.capacity()
+    }
+
+    /// The byte it begins with, once there is one.
+    pub(super) fn first(&self, input: &[u8]) -> Option<u8> {
+        self.0.first().or(input.first()).copied()
+    }
+
+    /// The line without its line feed, once it is whole.
+    ///
+    /// # Errors
+    /// One that is longer than `max`.
+    pub(super) fn take(&mut self, input: &mut &[u8], max: usize) -> Result<Option<Vec<u8>>, Malformed> {
+        let room = max.saturating_sub(self.0.len());
+        let end = memchr::memchr(b'\n', &input[..input.len().min(room)]);
+        let taken = end.map_or(input.len().min(room), |end| end + 1);
+        self.0.extend_from_slice(&input[..taken]);
+        *input = &input[taken..];
+        match end {
+            Some(_) => {
+                self.0.pop();
+                Ok(Some(std::mem::take(&mut self.0)))
+            }
+            None if self.0.len() < max => Ok(None),
+            None => Err(Malformed::new(format!("a line is over {max} bytes"))),
+        }
+    }
+
+    /// What `read` makes of a line that has to end with a carriage return, once it is whole. One that is there as a whole is not copied.
+    ///
+    /// # Errors
+    /// As [`Line::strict`]; those of `read`.
+    pub(super) fn strict_as<T>(
+        &mut self,
+        input: &mut &[u8],
+        read: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<Option<T>, Malformed> {
+        let whole = memchr::memchr(b'\n', &input[..input.len().min(LINE_BYTES_MAX)]);
+        if let (true, Some(end)) = (self.0.is_empty(), whole)
+            && let Some(line) = input[..end].strip_suffix(b"\r")
+        {
+            *input = &input[end + 1..];
+            return read(line).map(Some);
+        }
+        self.strict(input)?.map(|line| read(&line)).transpose()
+    }
+
+    /// The same for a line that has to end with a carriage return, which is taken off.
+    ///
+    /// # Errors
+    /// As [`Line::take`]; one that does not.
+    pub(super) fn strict(&mut self, input: &mut &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
+        let Some(mut line) = self.take(input, LINE_BYTES_MAX)? else { return Ok(None) };
+        match line.pop() {
+            Some(b'\r') => Ok(Some(line)),
+            _ => Err(Malformed::new("a line does not end with a carriage return")),
+        }
+    }
+}
+
+/// A string of which some bytes are there.
+#[derive(Debug)]
+pub(super) struct Bulk {
+    pub(super) bytes: Vec<u8>,
+    len: usize,
+    /// How much of the line break behind it was there.
+    ended: usize,
+}
+
+impl Bulk {
+    pub(super) fn new(len: usize) -> Self {
+        Self { bytes: Vec::with_capacity(len.min(RESERVED_BYTES_MAX)), len, ended: 0 }
+    }
+
+    /// Takes what is there of it; says whether that is all.
+    ///
+    /// # Errors
+    /// Where it does not end as was said.
+    pub(super) fn take(&mut self, input: &mut &[u8]) -> Result<bool, Malformed> {
+        let taken = (self.len - self.bytes.len()).min(input.len());
+        self.bytes.extend_from_slice(&input[..taken]);
+        *input = &input[taken..];
+        if self.bytes.len() < self.len {
+            return Ok(false);
+        }
+        for expected in &b"\r\n"[self.ended..] {
+            let Some((byte, rest)) = input.split_first() else { return Ok(false) };
+            if byte != expected {
+                return Err(Malformed::new("a string is longer than was said"));
+            }
+            *input = rest;
+            self.ended += 1;
+        }
+        Ok(true)
+    }
+}
+
+/// A length: digits alone, and at most `max`.
+pub(super) fn length(text: &[u8], max: usize) -> Option<usize> {
+    let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    let number = std::str::from_utf8(text).ok().filter(|_| digits).and_then(|text| text.parse().ok());
+    number.filter(|number| *number <= max)
+}
