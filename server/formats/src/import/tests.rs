@@ -476,7 +476,7 @@ impl Random {
 #[test]
 fn whatever_the_bytes_there_are_whole_runs_and_at_most_one_error() {
     let seed = std::env::var("ANNALS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_u64);
-    println!("ANNALS_SEED={seed} cargo test -p annals --lib import::tests::whatever -- --nocapture");
+    println!("ANNALS_SEED={seed} cargo test -p annals-formats --lib import::tests::whatever -- --nocapture");
     let mut random = Random(seed | 1);
     let lines = r#"{"run":"a","component":"llm","parent":null,"input":"x","output_base64":"AP8=","metadata":{"a":[1]}}
 {"run":"a","component":"tool","parent":1,"started_ns":7,"severity":"debug"}
