@@ -22,7 +22,6 @@ pub mod middleware;
 mod network;
 mod nondet;
 mod otlp;
-mod percent;
 mod place;
 pub mod profiles;
 mod program;

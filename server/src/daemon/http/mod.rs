@@ -56,9 +56,9 @@ use super::perform::perform;
 use super::proxied::ProxyRuns;
 use super::session::{Daemon, Facts, Session};
 use super::turn::Apart;
-use crate::percent;
 use crate::proxy::{Many, Mounts, RECORDED, REPLAYED, Refused, Wants};
 use crate::resp::Reply;
+use annals_text::percent;
 
 /// How long a request's head may take, and each part of its body.
 const HEAD: Duration = Duration::from_secs(30);

@@ -17,9 +17,9 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 
 use super::Refused;
-use crate::percent;
 use crate::proxy::mounts::Mounts;
 use crate::run_memory;
+use annals_text::percent;
 
 /// Where paths begin of requests that are recorded, and of those that are replayed.
 pub(crate) const RECORDED: &str = "/proxy";

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// The text that `text` stands for. A `%` without two hex digits stays; bytes that are not UTF-8 become U+FFFD.
-pub(crate) fn decode(text: &str) -> Cow<'_, str> {
+pub fn decode(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return Cow::Borrowed(text);
     }
@@ -11,7 +11,7 @@ pub(crate) fn decode(text: &str) -> Cow<'_, str> {
 }
 
 /// The text that `text` stands for; `None` where it stands for none, or has a `%` without two hex digits.
-pub(crate) fn decode_exactly(text: &str) -> Option<String> {
+pub fn decode_exactly(text: &str) -> Option<String> {
     let is_whole = |part: &str| part.bytes().take(2).filter(|byte| digit(Some(byte)).is_some()).count() == 2;
     if !text.split('%').skip(1).all(is_whole) {
         return None;
