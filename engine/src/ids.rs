@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use annals_text::hex::HexDisplay;
 use serde::{Deserialize, Serialize};
 
 /// A record's place in the one order of a store; the first record has 1.
@@ -63,50 +64,45 @@ pub(crate) struct Place {
     pub(crate) len: u32,
 }
 
-/// Lower-case hexadecimal.
-pub(crate) fn hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-}
-
 impl fmt::Display for BlobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hex(&self.0, f)
+        fmt::Display::fmt(&HexDisplay(&self.0), f)
     }
 }
 
 impl fmt::Debug for BlobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hex(&self.0, f)
+        fmt::Display::fmt(&HexDisplay(&self.0), f)
     }
 }
 
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hex(&self.0, f)
+        fmt::Display::fmt(&HexDisplay(&self.0), f)
     }
 }
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hex(&self.0, f)
+        fmt::Display::fmt(&HexDisplay(&self.0), f)
     }
 }
 
 impl fmt::Display for NodeHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hex(&self.0, f)
+        fmt::Display::fmt(&HexDisplay(&self.0), f)
     }
 }
 
 impl fmt::Debug for NodeHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hex(&self.0, f)
+        fmt::Display::fmt(&HexDisplay(&self.0), f)
     }
 }
 
 impl fmt::Display for StoreId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hex(&self.0, f)
+        fmt::Display::fmt(&HexDisplay(&self.0), f)
     }
 }
 

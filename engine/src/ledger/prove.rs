@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use annals_text::hex;
 use serde::Serialize;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -9,7 +10,7 @@ use crate::ids::{BlobId, NamespaceId, NodeHash, RunUid, Seqno};
 use crate::kv::core::Core;
 use crate::kv::keys;
 use crate::ledger::checkpoint::{Checkpoint, Making, Signature};
-use crate::ledger::json::{CheckpointJson, hex, text};
+use crate::ledger::json::{CheckpointJson, text};
 use crate::ledger::tree::{self, Roots};
 use crate::ledger::walk::{Leaf, look, walk};
 use crate::log::cursor::for_each_record;
@@ -139,13 +140,13 @@ impl Proof {
     /// # Errors
     /// `Bug` only.
     pub fn to_json(&self, signature: Option<&Signature>) -> Result<String> {
-        let path = |path: &[Hash]| path.iter().map(|node| hex(node)).collect();
+        let path = |path: &[Hash]| path.iter().map(|node| hex::encode(node)).collect();
         let records = self.records.iter().map(|record| RecordJson {
             kind: record.kind,
             layout: record.layout,
             seqno: record.seqno,
-            salt: hex(&record.salt),
-            head: hex(&record.head),
+            salt: hex::encode(&record.salt),
+            head: hex::encode(&record.head),
             batch: PathJson { index: record.index, size: record.records, path: path(&record.batch_path) },
             ledger: PathJson { index: record.leaf, size: self.checkpoint.leaves, path: path(&record.path) },
         });
@@ -395,7 +396,7 @@ impl Wanted<'_> {
             started_ns: fields.started_ns,
             ended_ns: fields.ended_ns,
             frames: fields.frames,
-            fingerprint: hex(&fields.fingerprint.0),
+            fingerprint: hex::encode(&fields.fingerprint.0),
             metadata: body(&head.metadata)?,
             replaced: fields.gone,
         })

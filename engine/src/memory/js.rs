@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 
+use annals_text::json::{JsonError, JsonScanner, JsonToken, JsonTokenKind, unescape_utf16};
+
 /// Values of a text: its own, and all that stand in it.
 pub(super) const VALUES_MAX: usize = 1 << 20;
 /// Members of an object that are looked through one by one.
@@ -56,7 +58,7 @@ impl Js {
     /// # Errors
     /// Where it is no JSON (RFC 8259; lone surrogates in escapes are taken).
     pub(super) fn parse(text: &str) -> Result<Self, NoJson> {
-        Parser { text: text.as_bytes(), at: 0 }.whole()
+        Parser { text, scanner: JsonScanner::new(text.as_bytes()).values_max(VALUES_MAX) }.whole()
     }
 
     /// Whether a text that is JSON has more values than are read: what it has of `,`, `[` and `{` outside of texts.
@@ -268,8 +270,8 @@ fn put_quoted(units: &[u16], out: &mut Vec<u16>) {
 }
 
 struct Parser<'a> {
-    text: &'a [u8],
-    at: usize,
+    text: &'a str,
+    scanner: JsonScanner<'a>,
 }
 
 /// What is being read, from the outside in.
@@ -325,198 +327,65 @@ fn array_index(key: &[u16]) -> Option<u32> {
     digits.parse::<u32>().ok().filter(|index| *index < u32::MAX)
 }
 
+impl From<JsonError> for NoJson {
+    fn from(error: JsonError) -> Self {
+        match error {
+            JsonError::Malformed { at, what } => Self { at, what },
+            JsonError::TooDeep { at } => Self { at, what: "it is nested too deep" },
+            JsonError::TooManyValues { at } => Self { at, what: "it has more than 1,048,576 values" },
+        }
+    }
+}
+
 impl Parser<'_> {
     fn whole(mut self) -> Result<Js, NoJson> {
         let mut open: Vec<Open> = Vec::new();
-        let mut values = 0;
-        loop {
-            self.space();
-            values += 1;
-            if values > VALUES_MAX {
-                return Err(self.wrong("it has more than 1,048,576 values"));
-            }
-            let mut value = match self.peek() {
-                Some(b'[') => {
-                    self.at += 1;
-                    self.space();
-                    if self.peek() != Some(b']') {
-                        open.push(Open::Array(Vec::new()));
-                        continue;
-                    }
-                    self.at += 1;
-                    Js::Array(Vec::new())
+        let mut whole = Js::Null;
+        while let Some(token) = self.scanner.next_token()? {
+            let value = match token.kind {
+                JsonTokenKind::ArrayStart => {
+                    open.push(Open::Array(Vec::new()));
+                    continue;
                 }
-                Some(b'{') => {
-                    self.at += 1;
-                    self.space();
-                    if self.peek() != Some(b'}') {
-                        let key = self.key()?;
-                        open.push(Open::Object(Members::default(), key));
-                        continue;
-                    }
-                    self.at += 1;
-                    Js::Object(Vec::new())
+                JsonTokenKind::ObjectStart => {
+                    open.push(Open::Object(Members::default(), Vec::new()));
+                    continue;
                 }
-                _ => self.scalar()?,
+                JsonTokenKind::Name => {
+                    let name = self.units(token);
+                    if let Some(Open::Object(_, key)) = open.last_mut() {
+                        *key = name;
+                    }
+                    continue;
+                }
+                JsonTokenKind::ArrayEnd | JsonTokenKind::ObjectEnd => match open.pop() {
+                    Some(Open::Array(items)) => Js::Array(items),
+                    Some(Open::Object(members, _)) => Js::Object(members.listed()),
+                    None => continue,
+                },
+                JsonTokenKind::Text => Js::Text(self.units(token)),
+                JsonTokenKind::Number => self.number(token)?,
+                JsonTokenKind::Bool(value) => Js::Bool(value),
+                JsonTokenKind::Null => Js::Null,
             };
-            // A value is whole: so may be what it stands in.
-            loop {
-                self.space();
-                match open.pop() {
-                    None if self.at == self.text.len() => return Ok(value),
-                    None => return Err(self.wrong("something follows the value")),
-                    Some(Open::Array(mut items)) => {
-                        items.push(value);
-                        match self.next() {
-                            Some(b',') => {
-                                open.push(Open::Array(items));
-                                break;
-                            }
-                            Some(b']') => value = Js::Array(items),
-                            _ => return Err(self.wrong("',' or ']' is expected")),
-                        }
-                    }
-                    Some(Open::Object(mut members, key)) => {
-                        members.put(key, value);
-                        match self.next() {
-                            Some(b',') => {
-                                self.space();
-                                let key = self.key()?;
-                                open.push(Open::Object(members, key));
-                                break;
-                            }
-                            Some(b'}') => value = Js::Object(members.listed()),
-                            _ => return Err(self.wrong("',' or '}' is expected")),
-                        }
-                    }
-                }
+            match open.last_mut() {
+                None => whole = value,
+                Some(Open::Array(items)) => items.push(value),
+                Some(Open::Object(members, key)) => members.put(std::mem::take(key), value),
             }
         }
+        Ok(whole)
     }
 
-    fn wrong(&self, what: &'static str) -> NoJson {
-        NoJson { at: self.at.min(self.text.len()), what }
+    fn number(&self, token: JsonToken) -> Result<Js, NoJson> {
+        let number = self.text.get(token.range()).and_then(|text| text.parse().ok());
+        number.map(Js::Number).ok_or(NoJson { at: token.end, what: "this is no number" })
     }
 
-    fn peek(&self) -> Option<u8> {
-        self.text.get(self.at).copied()
-    }
-
-    fn next(&mut self) -> Option<u8> {
-        let byte = self.peek()?;
-        self.at += 1;
-        Some(byte)
-    }
-
-    fn space(&mut self) {
-        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
-            self.at += 1;
-        }
-    }
-
-    /// A key and the colon after it.
-    fn key(&mut self) -> Result<Vec<u16>, NoJson> {
-        if self.peek() != Some(b'"') {
-            return Err(self.wrong("a key is expected"));
-        }
-        let key = self.text_value()?;
-        self.space();
-        match self.next() {
-            Some(b':') => Ok(key),
-            _ => Err(self.wrong("':' is expected")),
-        }
-    }
-
-    fn scalar(&mut self) -> Result<Js, NoJson> {
-        for (word, value) in [("null", Js::Null), ("true", Js::Bool(true)), ("false", Js::Bool(false))] {
-            if self.text.get(self.at..).is_some_and(|rest| rest.starts_with(word.as_bytes())) {
-                self.at += word.len();
-                return Ok(value);
-            }
-        }
-        match self.peek() {
-            Some(b'"') => self.text_value().map(Js::Text),
-            Some(b'-' | b'0'..=b'9') => self.number(),
-            _ => Err(self.wrong("a value is expected")),
-        }
-    }
-
-    fn number(&mut self) -> Result<Js, NoJson> {
-        let start = self.at;
-        let digits = |parser: &mut Self| {
-            let before = parser.at;
-            while matches!(parser.peek(), Some(b'0'..=b'9')) {
-                parser.at += 1;
-            }
-            parser.at > before
-        };
-        if self.peek() == Some(b'-') {
-            self.at += 1;
-        }
-        if self.peek() == Some(b'0') {
-            self.at += 1;
-        } else if !digits(self) {
-            return Err(self.wrong("a digit is expected"));
-        }
-        if self.peek() == Some(b'.') {
-            self.at += 1;
-            if !digits(self) {
-                return Err(self.wrong("a digit is expected"));
-            }
-        }
-        if matches!(self.peek(), Some(b'e' | b'E')) {
-            self.at += 1;
-            if matches!(self.peek(), Some(b'+' | b'-')) {
-                self.at += 1;
-            }
-            if !digits(self) {
-                return Err(self.wrong("a digit is expected"));
-            }
-        }
-        let text = self.text.get(start..self.at).and_then(|text| std::str::from_utf8(text).ok());
-        let number = text.and_then(|text| text.parse().ok());
-        number.map(Js::Number).ok_or_else(|| self.wrong("this is no number"))
-    }
-
-    /// A text, whose first quote is next.
-    fn text_value(&mut self) -> Result<Vec<u16>, NoJson> {
-        self.at += 1;
+    fn units(&self, token: JsonToken) -> Vec<u16> {
         let mut units = Vec::new();
-        loop {
-            let start = self.at;
-            while self.peek().is_some_and(|byte| byte != b'"' && byte != b'\\' && byte >= b' ') {
-                self.at += 1;
-            }
-            let plain = self.text.get(start..self.at).and_then(|plain| std::str::from_utf8(plain).ok());
-            units.extend(plain.unwrap_or_default().encode_utf16());
-            match self.next() {
-                Some(b'"') => return Ok(units),
-                Some(b'\\') => {
-                    let escaped = match self.next() {
-                        Some(plain @ (b'"' | b'\\' | b'/')) => u16::from(plain),
-                        Some(b'b') => 8,
-                        Some(b'f') => 12,
-                        Some(b'n') => 10,
-                        Some(b'r') => 13,
-                        Some(b't') => 9,
-                        Some(b'u') => self.hex()?,
-                        _ => return Err(self.wrong("this is no escape")),
-                    };
-                    units.push(escaped);
-                }
-                _ => return Err(self.wrong("a text has no end, or a control character")),
-            }
-        }
-    }
-
-    fn hex(&mut self) -> Result<u16, NoJson> {
-        let mut unit = 0u16;
-        for _ in 0..4 {
-            let digit = self.next().and_then(|byte| char::from(byte).to_digit(16));
-            let digit = digit.ok_or_else(|| self.wrong("this is no escape"))?;
-            unit = unit << 4 | digit as u16;
-        }
-        Ok(unit)
+        unescape_utf16(self.text.get(token.inner()).unwrap_or_default(), &mut units);
+        units
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! A difference is a new format: it needs a new version or layout number, and old stores must stay readable.
 
+use annals_text::hex;
+
 use super::samples::{self, OFFSET, SEGMENT, STORE, salt};
 use crate::blob::decode_recipe;
 use crate::codec;
@@ -16,10 +18,6 @@ use crate::log::record::{
 use crate::log::totals::Totals;
 
 const GOLDEN: &str = include_str!("../../../tests/data/format/golden.hex");
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// `name: hex digits, spaced as is handy`, lines that go on are indented, `#` begins a comment.
 fn golden() -> Vec<(String, String)> {
@@ -46,8 +44,8 @@ fn everything_has_the_bytes_that_are_written_down() {
     let all = samples::all();
     let wrong: Vec<String> = all
         .iter()
-        .filter(|(name, bytes)| !golden.contains(&((*name).to_owned(), hex(bytes))))
-        .map(|(name, bytes)| format!("{name}: {}", hex(bytes)))
+        .filter(|(name, bytes)| !golden.contains(&((*name).to_owned(), hex::encode(bytes))))
+        .map(|(name, bytes)| format!("{name}: {}", hex::encode(bytes)))
         .collect();
     assert!(wrong.is_empty(), "these bytes are not as written down:\n{}", wrong.join("\n"));
     let unknown: Vec<_> =

@@ -56,9 +56,9 @@ use super::perform::perform;
 use super::proxied::ProxyRuns;
 use super::session::{Daemon, Facts, Session};
 use super::turn::Apart;
-use annals_policy::percent;
 use annals_proxy::Mounts;
 use annals_proxy::proxy::{Many, RECORDED, REPLAYED, Refused, Wants};
+use annals_text::percent;
 use annals_wire::resp::Reply;
 
 /// How long a request's head may take, and each part of its body.

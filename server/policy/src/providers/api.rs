@@ -6,7 +6,7 @@
 use std::fmt;
 
 use super::bedrock;
-use crate::percent;
+use annals_text::percent;
 
 /// The interface of a request, with what its address says about the model.
 #[derive(Debug, Clone, PartialEq, Eq)]

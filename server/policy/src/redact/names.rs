@@ -3,7 +3,7 @@
 //! A name too many costs a reader a value; one too few puts a secret on the disk. So words are looked for
 //! anywhere in a name, and the exceptions are what is known to be harmless and useful.
 
-use crate::percent;
+use annals_text::percent;
 
 /// Words that make a name secret wherever they stand in it; `-` for any of `-`, `_` or nothing.
 const WORDS: [&str; 19] = [

@@ -1,11 +1,8 @@
 //! The bytes of small tables, written down. A change here is a new format version.
 
 use super::*;
+use annals_text::hex;
 use std::ops::Bound;
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
@@ -52,7 +49,7 @@ const EMPTY: &str = "
 
 fn check(entries: &[Entry], filter: Filter, golden: &str) {
     let written = write(entries, filter);
-    assert_eq!(hex(&written), hex(&bytes(golden)));
+    assert_eq!(hex::encode(&written), hex::encode(&bytes(golden)));
     check_read(entries, golden);
 }
 

@@ -18,8 +18,8 @@ use hyper::http::request::Parts;
 
 use super::Refused;
 use crate::mounts::Mounts;
-use annals_policy::percent;
 use annals_review::run_memory;
+use annals_text::percent;
 
 /// Where paths begin of requests that are recorded, and of those that are replayed.
 pub const RECORDED: &str = "/proxy";
