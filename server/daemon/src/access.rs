@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::config::ServingError;
 use super::tenant::Tenant;
+pub use annals_wire::schema::Rights;
 
 /// What is about the daemon itself stands in this namespace.
 pub(super) const OWN_NAMESPACE: &str = "annals";
@@ -19,80 +20,6 @@ const KEYSPACE: &str = "annals.tokens";
 /// Tokens, at most, and the bytes of a name of one.
 const TOKENS_MAX: usize = 1024;
 const NAME_BYTES_MAX: usize = 64;
-
-/// What a token may do, as a set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rights(u8);
-
-impl Rights {
-    /// Write: begin runs, add to them, set keys.
-    pub const RECORD: Self = Self(1);
-    /// Read what was recorded.
-    pub const READ: Self = Self(2);
-    /// Read runs as a profile shows them: what was said in them is redacted.
-    pub const REDACTED: Self = Self(4);
-    /// What concerns the whole store: checks, copies, tokens, figures.
-    pub const OPERATE: Self = Self(8);
-    /// All of them.
-    pub const ALL: Self = Self(15);
-    /// None, which is more than a stranger has.
-    pub(super) const NONE: Self = Self(0);
-
-    const NAMES: [(&'static str, Self); 4] = [
-        ("record", Self::RECORD),
-        ("read", Self::READ),
-        ("redacted", Self::REDACTED),
-        ("operate", Self::OPERATE),
-    ];
-
-    /// Whether all of those are among these.
-    #[must_use]
-    pub fn include(self, those: Self) -> bool {
-        self.0 & those.0 == those.0
-    }
-
-    /// Both.
-    #[must_use]
-    pub const fn and(self, those: Self) -> Self {
-        Self(self.0 | those.0)
-    }
-}
-
-impl std::fmt::Display for Rights {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names: Vec<_> =
-            Self::NAMES.iter().filter(|(_, right)| self.include(*right)).map(|(name, _)| *name).collect();
-        f.write_str(&names.join(","))
-    }
-}
-
-impl std::str::FromStr for Rights {
-    type Err = String;
-
-    /// From names with commas between them.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let mut rights = Self::NONE;
-        for word in text.split(',') {
-            let known = Self::NAMES.iter().find(|(name, _)| *name == word.trim());
-            let (_, right) =
-                known.ok_or_else(|| format!("{word:?} is no right: record, read, redacted, operate are"))?;
-            rights = rights.and(*right);
-        }
-        Ok(rights)
-    }
-}
-
-impl Serialize for Rights {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Rights {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
 
 /// What somebody may do.
 #[derive(Debug, Clone)]

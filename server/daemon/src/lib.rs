@@ -8,8 +8,8 @@
 //! waits for the disk. Nothing is replied before all it rests on is on disk. A connection can hold no more than its limits let it.
 //!
 //! Layout: `config` (what it is told), `access` (tokens), `tenant` (a namespace as it is served), `operations` (what operators did), `slow` (what took long), `http` (the same over HTTP), `perform` (one command alone), `server` (listening, ending), `connection` (bytes and turns), `turn` (requests done),
-//! `files` (how many may be open), `databases` (keys, deadlines, what is not on disk yet), `values` (what keys hold, at hand), `open_runs` (what is being recorded), `entries` (what XADD adds in a row), `proxied` (runs as the proxy of many asks for them), `replay` (what is replayed to a connection), `cursors` (places in scans), `session` (what a connection is), `table` (the commands) and `commands/`
-//! (a file for each group), `docs` (what COMMAND says of them), `glob` (patterns),
+//! `files` (how many may be open), `databases` (keys, deadlines, what is not on disk yet), `values` (what keys hold, at hand), `open_runs` (what is being recorded), `entries` (what XADD adds in a row), `proxied` (runs as the proxy of many asks for them), `replay` (what is replayed to a connection), `cursors` (places in scans), `session` (what a connection is), `table` (the commands, by the schema of `annals_wire`) and `commands/`
+//! (a file for each group), `glob` (patterns),
 //! `share` (several recorders of one store), `behind` (runs remembered by a thread).
 //!
 //! Left out on purpose: other addresses than the loopback's, scripts, publishing and subscribing, lists, sets, hashes, WATCH.
@@ -22,7 +22,6 @@ mod config;
 mod connection;
 mod cursors;
 mod databases;
-mod docs;
 mod entries;
 mod files;
 #[cfg(any(test, fuzzing))]

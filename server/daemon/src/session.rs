@@ -156,7 +156,7 @@ pub(super) struct Session {
 /// A command that EXEC is to do.
 #[derive(Debug)]
 pub(super) struct Queued {
-    pub(super) command: &'static Command,
+    pub(super) command: Command,
     pub(super) words: Vec<Vec<u8>>,
     /// Long ones of them, which the store has already.
     pub(super) stored: Vec<(usize, StoredBlob)>,

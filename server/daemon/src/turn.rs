@@ -10,9 +10,10 @@ use super::databases::{Entry, Settled, Work};
 use super::entries::{self, Entries};
 use super::session::{Daemon, Held, Queued, Session};
 use super::slow::Name;
-use super::table::{Command, refused};
+use super::table::Command;
 use super::tenant::Tenant;
 use annals_wire::resp::{Limits, Malformed, Reply, Requests};
+use annals_wire::schema::refused;
 use annals_wire::words::code_of;
 
 /// A turn ends after so many commands, bytes to write, and bytes of replies.
@@ -39,7 +40,7 @@ pub(super) enum Apart {
 impl Apart {
     /// How a command is to be done, if not at once.
     fn of(command: &Command, words: &[Vec<u8>]) -> Option<Self> {
-        let is = |flag| command.flags.contains(&flag);
+        let is = |flag| command.schema.flags.contains(&flag);
         let is_long = || words.iter().map(Vec::len).sum::<usize>() >= APART_BYTES;
         match () {
             () if is("whole") => Some(Self::Whole),
@@ -314,8 +315,8 @@ fn answer(
         Ok(command) => command,
         Err(Refusal(why)) => return spoiled(session, why),
     };
-    let apart = Apart::of(command, &words);
-    let is = |flag| command.flags.contains(&flag);
+    let apart = Apart::of(&command, &words);
+    let is = |flag| command.schema.flags.contains(&flag);
     let queues = session.transaction.is_some() && !is("no_multi");
     if queues && (is("apart") || is("whole")) {
         return spoiled(session, NOT_IN_TRANSACTION.to_owned());
@@ -326,7 +327,7 @@ fn answer(
         session.held = Some(Held { words, until: session.until, waits: false, apart });
         return Reply::Null;
     }
-    let stored = match stored(command, &words, apart, work) {
+    let stored = match stored(&command, &words, apart, work) {
         Ok(stored) => stored,
         Err(Refusal(why)) => return spoiled(session, why),
     };
@@ -381,7 +382,7 @@ fn stored(
     apart: Option<Apart>,
     work: &Work<'_>,
 ) -> Result<Vec<(usize, StoredBlob)>, Refusal> {
-    if apart.is_none() || !command.flags.contains(&"stores") {
+    if apart.is_none() || !command.schema.flags.contains(&"stores") {
         return Ok(Vec::new());
     }
     let long = words.iter().enumerate().filter(|(_, word)| word.len() >= APART_BYTES);
@@ -389,7 +390,7 @@ fn stored(
 }
 
 /// The command that is meant, if this connection may give it like this.
-fn check(daemon: &Daemon, session: &Session, words: &[Vec<u8>]) -> Result<&'static Command, Refusal> {
+fn check(daemon: &Daemon, session: &Session, words: &[Vec<u8>]) -> Result<Command, Refusal> {
     let name = words.first().map(Vec::as_slice).unwrap_or_default();
     let Some(command) = daemon.table.find(name) else {
         if session.grant.is_none() {
@@ -409,18 +410,20 @@ fn check(daemon: &Daemon, session: &Session, words: &[Vec<u8>]) -> Result<&'stat
         return Err(Refusal(text));
     };
     match &session.grant {
-        None if !command.flags.contains(&"no_auth") => return Err("NOAUTH Authentication required.".into()),
-        Some(grant) if !command.is_allowed(grant.rights) => {
-            let (name, wanted) = (command.name, command.rights());
+        None if !command.schema.flags.contains(&"no_auth") => {
+            return Err("NOAUTH Authentication required.".into());
+        }
+        Some(grant) if !command.schema.is_allowed(grant.rights) => {
+            let (name, wanted) = (command.schema.name, command.schema.rights());
             return Err(Refusal(format!(
                 "NOPERM this user has no permissions to run the '{name}' command: it takes the right {wanted}"
             )));
         }
         _ => {}
     }
-    let (given, wanted) = (words.len(), command.arity.unsigned_abs() as usize);
-    if given < wanted || command.arity > 0 && given > wanted {
-        return Err(wrong_number(command.name));
+    let (given, wanted) = (words.len(), command.schema.arity.unsigned_abs() as usize);
+    if given < wanted || command.schema.arity > 0 && given > wanted {
+        return Err(wrong_number(command.schema.name));
     }
     Ok(command)
 }

@@ -6,4 +6,5 @@
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod resp;
+pub mod schema;
 pub mod words;

@@ -3,42 +3,13 @@
 use annals::{BlobId, BlobReader, Content, Durability, History, Keyspace, Namespace, StoredBlob, Ticket};
 
 use super::parse::{number, syntax};
-use crate::table::{Command, command, in_group};
+use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
 const BLOBS: &str = "annals.blobs";
-const SINCE: &str = "annals 0.1.0";
 
-pub(super) const COMMANDS: &[Command] = &in_group(
-    "blobs",
-    [
-        Command {
-            keys: (0, 0, 0),
-            ..command(
-                "blob.put",
-                2,
-                &["write", "stores"],
-                SINCE,
-                "Keeps bytes under their BLAKE3, which is returned as 64 hexadecimal digits.",
-                "bytes",
-                put,
-            )
-        },
-        Command {
-            keys: (0, 0, 0),
-            ..command(
-                "blob.get",
-                -2,
-                &["readonly", "apart"],
-                SINCE,
-                "Returns the bytes that BLOB.PUT kept under an id, or so many of them from an offset on; nil where there are none.",
-                "id [offset length]",
-                get,
-            )
-        },
-    ],
-);
+pub(super) const HANDLERS: &[(&str, Handler)] = &[("blob.put", put), ("blob.get", get)];
 
 fn put(call: &mut Call<'_, '_>) -> Outcome {
     let stored = call.stored.first().map(|(_, blob)| blob.clone());

@@ -4,7 +4,7 @@ use super::parse::{integer, is, no_subcommand, shown, syntax, wrong_number_of};
 use crate::access::Rights;
 use crate::databases::DATABASES;
 use crate::session::Facts;
-use crate::table::Command;
+use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal, wrong_number};
 use annals_wire::resp::{Protocol, Reply};
 
@@ -12,113 +12,33 @@ use annals_wire::resp::{Protocol, Reply};
 pub(super) const REDIS_VERSION: &str = "7.2.0";
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
-pub(super) const COMMANDS: &[Command] = &[
-    Command {
-        name: "ping",
-        arity: -1,
-        flags: &["fast"],
-        keys: (0, 0, 0),
-        group: "connection",
-        since: "1.0.0",
-        summary: "Returns the server's liveliness response.",
-        arguments: "[message]",
-        run: |call| match call.words.len() {
-            1 => Ok(Reply::Simple("PONG".into())),
-            2 => Ok(Reply::Bulk(call.word(1).to_vec())),
-            _ => Err(wrong_number("ping")),
-        },
-    },
-    Command {
-        name: "echo",
-        arity: 2,
-        flags: &["fast"],
-        keys: (0, 0, 0),
-        group: "connection",
-        since: "1.0.0",
-        summary: "Returns the given string.",
-        arguments: "message",
-        run: |call| Ok(Reply::Bulk(call.word(1).to_vec())),
-    },
-    Command {
-        name: "hello",
-        arity: -1,
-        flags: &["no_auth", "fast"],
-        keys: (0, 0, 0),
-        group: "connection",
-        since: "6.0.0",
-        summary: "Handshakes with the server: the protocol's version, a login, a name.",
-        arguments: "[protover] [AUTH username password] [SETNAME clientname]",
-        run: hello,
-    },
-    Command {
-        name: "auth",
-        arity: -2,
-        flags: &["no_auth", "fast"],
-        keys: (0, 0, 0),
-        group: "connection",
-        since: "1.0.0",
-        summary: "Authenticates the connection by a token.",
-        arguments: "[username] password",
-        run: auth,
-    },
-    Command {
-        name: "select",
-        arity: 2,
-        flags: &["fast"],
-        keys: (0, 0, 0),
-        group: "connection",
-        since: "1.0.0",
-        summary: "Changes the selected database.",
-        arguments: "index",
-        run: |call| {
-            let wrong = |_| Refusal("ERR invalid DB index".to_owned());
-            let index = integer(call.word(1)).map_err(wrong)?;
-            let index = u8::try_from(index).ok().filter(|index| *index < DATABASES);
-            call.session.facts.database = index.ok_or("ERR DB index is out of range")?;
-            tell(call);
-            Ok(Reply::OK)
-        },
-    },
-    Command {
-        name: "quit",
-        arity: -1,
-        flags: &["no_auth", "no_multi", "fast"],
-        keys: (0, 0, 0),
-        group: "connection",
-        since: "1.0.0",
-        summary: "Closes the connection.",
-        arguments: "",
-        run: |call| {
-            call.session.ends = true;
-            Ok(Reply::OK)
-        },
-    },
-    Command {
-        name: "reset",
-        arity: 1,
-        flags: &["no_auth", "no_multi", "fast"],
-        keys: (0, 0, 0),
-        group: "connection",
-        since: "6.2.0",
-        summary: "Resets the connection.",
-        arguments: "",
-        run: |call| {
-            call.session.reset();
-            tell(call);
-            Ok(Reply::Simple("RESET".into()))
-        },
-    },
-    Command {
-        name: "client",
-        arity: -2,
-        flags: &["slow"],
-        keys: (0, 0, 0),
-        group: "connection",
-        since: "2.4.0",
-        summary: "Says or sets what is known of connections: ID, GETNAME, SETNAME, SETINFO, INFO, LIST.",
-        arguments: "subcommand [argument ...]",
-        run: client,
-    },
+pub(super) const HANDLERS: &[(&str, Handler)] = &[
+    ("ping", |call| match call.words.len() {
+        1 => Ok(Reply::Simple("PONG".into())),
+        2 => Ok(Reply::Bulk(call.word(1).to_vec())),
+        _ => Err(wrong_number("ping")),
+    }),
+    ("echo", |call| Ok(Reply::Bulk(call.word(1).to_vec()))),
+    ("hello", hello),
+    ("auth", auth),
+    ("select", |call| {
+        let wrong = |_| Refusal("ERR invalid DB index".to_owned());
+        let index = integer(call.word(1)).map_err(wrong)?;
+        let index = u8::try_from(index).ok().filter(|index| *index < DATABASES);
+        call.session.facts.database = index.ok_or("ERR DB index is out of range")?;
+        tell(call);
+        Ok(Reply::OK)
+    }),
+    ("quit", |call| {
+        call.session.ends = true;
+        Ok(Reply::OK)
+    }),
+    ("reset", |call| {
+        call.session.reset();
+        tell(call);
+        Ok(Reply::Simple("RESET".into()))
+    }),
+    ("client", client),
 ];
 
 /// Lists what is known of a connection anew.

@@ -4,97 +4,51 @@ use annals::{BlobReader, Durability, RecordedFrame};
 
 use super::parse::{arguments, field, integer_of, is, number, run_of, syntax};
 use super::runs::open_run;
-use crate::table::{Command, command, in_group};
+use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal};
 use annals_policy::profiles::Redactor;
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
-const SINCE: &str = "annals 0.1.0";
-const WRITE: &[&str] = &["write"];
-
-pub(super) const COMMANDS: &[Command] = &in_group(
-    "frames",
-    [
-        command(
-            "frame.add",
-            -5,
-            WRITE,
-            SINCE,
-            "Adds a frame to a run and returns its number. Components are user, llm, tool, planner, merge, nondet or a name of your own.",
-            "run component request response [METADATA json] [PARENT seq] [SEVERITY severity] [ERROR] [STARTED nanoseconds] [DURATION nanoseconds]",
-            |call| {
-                let open = open_run(call, 1)?;
-                let (frame, blob) = arguments(call, 2).frame(false)?;
-                if blob.is_some() {
-                    return Err(syntax());
-                }
-                let mut batch = open.run.batch()?;
-                batch.durability(Durability::Disk);
-                let at_ms = frame.started_ns.unwrap_or(0) / 1_000_000;
-                let seq = batch.frame(frame)?;
-                let ticket = batch.submit()?;
-                open.not_before(at_ms);
-                call.work.rest_on(ticket);
-                Ok(Reply::Integer(seq.into()))
-            },
-        ),
-        command(
-            "frame.begin",
-            -4,
-            WRITE,
-            SINCE,
-            "Begins a frame whose response is still to come, and returns its number.",
-            "run component request [METADATA json] [PARENT seq] [SEVERITY severity] [STARTED nanoseconds]",
-            |call| {
-                let open = open_run(call, 1)?;
-                let (frame, _) = arguments(call, 2).frame(true)?;
-                let (seq, ticket) = open.begin_frame(&frame)?;
-                call.work.rest_on(ticket);
-                Ok(Reply::Integer(seq.into()))
-            },
-        ),
-        command(
-            "frame.append",
-            4,
-            WRITE,
-            SINCE,
-            "Appends to the response of a frame that FRAME.BEGIN began, and returns how long it is. What arrived is kept even if the frame is never ended.",
-            "run seq bytes",
-            |call| {
-                let open = open_run(call, 1)?;
-                let (len, ticket) = open.append(number(call.word(2))?, call.word(3))?;
-                if let Some(ticket) = ticket {
-                    call.work.rest_on(ticket);
-                }
-                Ok(integer_of(len))
-            },
-        ),
-        command(
-            "frame.end",
-            -3,
-            WRITE,
-            SINCE,
-            "Ends a frame that FRAME.BEGIN began. Metadata is instead of what it began with.",
-            "run seq [ERROR] [METADATA json] [SEVERITY severity] [DURATION nanoseconds]",
-            |call| {
-                let open = open_run(call, 1)?;
-                let ending = arguments(call, 3).ending()?;
-                let ticket = open.end_frame(number(call.word(2))?, &ending)?;
-                call.work.rest_on(ticket);
-                Ok(Reply::OK)
-            },
-        ),
-        command(
-            "frame.get",
-            -3,
-            &["readonly", "apart", "redacts"],
-            SINCE,
-            "Returns a frame of a run, or one part of it. Its bytes are those that were recorded, or there is an error. A redacted reader gets all of it as its profile shows it, with redacted and profile, and no part by itself.",
-            "run seq [REQUEST|RESPONSE|METADATA]",
-            get,
-        ),
-    ],
-);
+pub(super) const HANDLERS: &[(&str, Handler)] = &[
+    ("frame.add", |call| {
+        let open = open_run(call, 1)?;
+        let (frame, blob) = arguments(call, 2).frame(false)?;
+        if blob.is_some() {
+            return Err(syntax());
+        }
+        let mut batch = open.run.batch()?;
+        batch.durability(Durability::Disk);
+        let at_ms = frame.started_ns.unwrap_or(0) / 1_000_000;
+        let seq = batch.frame(frame)?;
+        let ticket = batch.submit()?;
+        open.not_before(at_ms);
+        call.work.rest_on(ticket);
+        Ok(Reply::Integer(seq.into()))
+    }),
+    ("frame.begin", |call| {
+        let open = open_run(call, 1)?;
+        let (frame, _) = arguments(call, 2).frame(true)?;
+        let (seq, ticket) = open.begin_frame(&frame)?;
+        call.work.rest_on(ticket);
+        Ok(Reply::Integer(seq.into()))
+    }),
+    ("frame.append", |call| {
+        let open = open_run(call, 1)?;
+        let (len, ticket) = open.append(number(call.word(2))?, call.word(3))?;
+        if let Some(ticket) = ticket {
+            call.work.rest_on(ticket);
+        }
+        Ok(integer_of(len))
+    }),
+    ("frame.end", |call| {
+        let open = open_run(call, 1)?;
+        let ending = arguments(call, 3).ending()?;
+        let ticket = open.end_frame(number(call.word(2))?, &ending)?;
+        call.work.rest_on(ticket);
+        Ok(Reply::OK)
+    }),
+    ("frame.get", get),
+];
 
 fn get(call: &mut Call<'_, '_>) -> Outcome {
     let seq = number::<u32>(call.word(2))?;

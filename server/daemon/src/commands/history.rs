@@ -4,45 +4,24 @@ use annals::{Seqno, Version};
 
 use super::parse::{field, integer_of, is, number, syntax};
 use crate::databases::check;
-use crate::table::{Command, command, in_group};
+use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal};
 use annals_wire::resp::Reply;
 
-const SINCE: &str = "annals 0.1.0";
-const READ: &[&str] = &["readonly", "apart"];
 /// Versions that one reply tells of, at most, and their bytes.
 const VERSIONS_MAX: usize = 10_000;
 const REPLY_BYTES_MAX: usize = 64 << 20;
 
-pub(super) const COMMANDS: &[Command] = &in_group(
-    "history",
-    [
-        command(
-            "kv.at",
-            3,
-            READ,
-            SINCE,
-            "Returns what a key held after the record of this number; nil where nothing. An error GONE where that is no longer kept.",
-            "key seqno",
-            |call| {
-                check(call.word(1))?;
-                let seqno = Seqno(number(call.word(2))?);
-                let keyspace = call.tenant.databases.keyspace_of(call.database());
-                let found = keyspace.map(|keyspace| keyspace.get_at(call.word(1), seqno)).transpose()?;
-                Ok(found.flatten().map_or(Reply::Null, Reply::Bulk))
-            },
-        ),
-        command(
-            "kv.history",
-            -2,
-            READ,
-            SINCE,
-            "Returns the versions of a key that are kept, the newest first: seqno, time_ns, and value, which is nil where the key was deleted.",
-            "key [COUNT count]",
-            versions,
-        ),
-    ],
-);
+pub(super) const HANDLERS: &[(&str, Handler)] = &[
+    ("kv.at", |call| {
+        check(call.word(1))?;
+        let seqno = Seqno(number(call.word(2))?);
+        let keyspace = call.tenant.databases.keyspace_of(call.database());
+        let found = keyspace.map(|keyspace| keyspace.get_at(call.word(1), seqno)).transpose()?;
+        Ok(found.flatten().map_or(Reply::Null, Reply::Bulk))
+    }),
+    ("kv.history", versions),
+];
 
 fn versions(call: &mut Call<'_, '_>) -> Outcome {
     let most = match call.rest(2) {

@@ -3,7 +3,7 @@
 use super::parse::{deadline, integer, is, shown, syntax};
 use crate::databases::Entry;
 use crate::glob;
-use crate::table::{Command, command, in_group};
+use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
@@ -17,195 +17,68 @@ const LISTED_BYTES_MAX: usize = BULK_BYTES_MAX;
 /// What is looked at, at once: the longest keys take 64 MiB then.
 const PAGE: usize = 1000;
 
-const READ: &[&str] = &["readonly", "fast"];
-const WRITE: &[&str] = &["write", "fast"];
-
-pub(super) const COMMANDS: &[Command] = &in_group(
-    "generic",
-    [
-        Command {
-            keys: (1, -1, 1),
-            ..command("del", -2, &["write"], "1.0.0", "Deletes one or more keys.", "key [key ...]", delete)
-        },
-        Command {
-            keys: (1, -1, 1),
-            ..command(
-                "unlink",
-                -2,
-                WRITE,
-                "4.0.0",
-                "Deletes one or more keys: the same as DEL.",
-                "key [key ...]",
-                delete,
-            )
-        },
-        Command {
-            keys: (1, -1, 1),
-            ..command(
-                "exists",
-                -2,
-                READ,
-                "1.0.0",
-                "Determines whether one or more keys exist.",
-                "key [key ...]",
-                count,
-            )
-        },
-        Command {
-            keys: (1, -1, 1),
-            ..command(
-                "touch",
-                -2,
-                READ,
-                "3.2.1",
-                "Returns the number of existing keys.",
-                "key [key ...]",
-                count,
-            )
-        },
-        command("type", 2, READ, "1.0.0", "Determines the type of value stored at a key.", "key", |call| {
-            let name = std::str::from_utf8(call.word(1)).unwrap_or_default();
-            Ok(Reply::Simple(match get(call)? {
-                Some(_) => "string".into(),
-                None if call.work.space().run(name).is_ok() => "stream".into(),
-                None => "none".into(),
-            }))
-        }),
-        command(
-            "expire",
-            -3,
-            WRITE,
-            "1.0.0",
-            "Sets the expiration time of a key in seconds.",
-            "key seconds [NX|XX|GT|LT]",
-            |call| expire(call, 1000, true, "expire"),
-        ),
-        command(
-            "pexpire",
-            -3,
-            WRITE,
-            "2.6.0",
-            "Sets the expiration time of a key in milliseconds.",
-            "key milliseconds [NX|XX|GT|LT]",
-            |call| expire(call, 1, true, "pexpire"),
-        ),
-        command(
-            "expireat",
-            -3,
-            WRITE,
-            "1.2.0",
-            "Sets the expiration time of a key to a Unix timestamp.",
-            "key unix-time-seconds [NX|XX|GT|LT]",
-            |call| expire(call, 1000, false, "expireat"),
-        ),
-        command(
-            "pexpireat",
-            -3,
-            WRITE,
-            "2.6.0",
-            "Sets the expiration time of a key to a Unix milliseconds timestamp.",
-            "key unix-time-milliseconds [NX|XX|GT|LT]",
-            |call| expire(call, 1, false, "pexpireat"),
-        ),
-        command("ttl", 2, READ, "1.0.0", "Returns the expiration time in seconds of a key.", "key", |call| {
-            left(call, |ms, now| ms.saturating_sub(now).saturating_add(500) / 1000)
-        }),
-        command(
-            "pttl",
-            2,
-            READ,
-            "2.6.0",
-            "Returns the expiration time in milliseconds of a key.",
-            "key",
-            |call| left(call, |ms, now| ms.saturating_sub(now)),
-        ),
-        command(
-            "expiretime",
-            2,
-            READ,
-            "7.0.0",
-            "Returns the expiration time of a key as a Unix timestamp.",
-            "key",
-            |call| left(call, |ms, _| ms.saturating_add(500) / 1000),
-        ),
-        command(
-            "pexpiretime",
-            2,
-            READ,
-            "7.0.0",
-            "Returns the expiration time of a key as a Unix milliseconds timestamp.",
-            "key",
-            |call| left(call, |ms, _| ms),
-        ),
-        command("persist", 2, WRITE, "2.2.0", "Removes the expiration time of a key.", "key", |call| {
-            match get(call)? {
-                Some(Entry { value, stored, deadline: Some(_) }) => {
-                    let (database, words) = (call.database(), call.words);
-                    call.work.put(database, &words[1], Entry { value, stored, deadline: None })?;
-                    Ok(Reply::Integer(1))
-                }
-                _ => Ok(Reply::Integer(0)),
+pub(super) const HANDLERS: &[(&str, Handler)] = &[
+    ("del", delete),
+    ("unlink", delete),
+    ("exists", count),
+    ("touch", count),
+    ("type", |call| {
+        let name = std::str::from_utf8(call.word(1)).unwrap_or_default();
+        Ok(Reply::Simple(match get(call)? {
+            Some(_) => "string".into(),
+            None if call.work.space().run(name).is_ok() => "stream".into(),
+            None => "none".into(),
+        }))
+    }),
+    ("expire", |call| expire(call, 1000, true, "expire")),
+    ("pexpire", |call| expire(call, 1, true, "pexpire")),
+    ("expireat", |call| expire(call, 1000, false, "expireat")),
+    ("pexpireat", |call| expire(call, 1, false, "pexpireat")),
+    ("ttl", |call| left(call, |ms, now| ms.saturating_sub(now).saturating_add(500) / 1000)),
+    ("pttl", |call| left(call, |ms, now| ms.saturating_sub(now))),
+    ("expiretime", |call| left(call, |ms, _| ms.saturating_add(500) / 1000)),
+    ("pexpiretime", |call| left(call, |ms, _| ms)),
+    ("persist", |call| match get(call)? {
+        Some(Entry { value, stored, deadline: Some(_) }) => {
+            let (database, words) = (call.database(), call.words);
+            call.work.put(database, &words[1], Entry { value, stored, deadline: None })?;
+            Ok(Reply::Integer(1))
+        }
+        _ => Ok(Reply::Integer(0)),
+    }),
+    ("keys", |call| {
+        let (database, words) = (call.database(), call.words);
+        let (mut found, mut after): (Vec<Reply>, Option<Vec<u8>>) = (Vec::new(), None);
+        let mut bytes = 0;
+        loop {
+            let page = call.work.keys(database, after.as_deref(), PAGE)?;
+            let is_last = page.len() < PAGE;
+            after = page.last().cloned();
+            let matching = page.into_iter().filter(|key| glob::matches(&words[1], key, false));
+            found.extend(matching.inspect(|key| bytes += key.len()).map(Reply::Bulk));
+            if found.len() > LISTED_MAX || bytes > LISTED_BYTES_MAX {
+                let most = format!("{LISTED_MAX} keys or {LISTED_BYTES_MAX} bytes");
+                return Err(Refusal(format!("ERR over {most} of them: use SCAN")));
             }
-        }),
-        Command {
-            keys: (0, 0, 0),
-            ..command(
-                "keys",
-                2,
-                &["readonly"],
-                "1.0.0",
-                "Returns all key names that match a pattern.",
-                "pattern",
-                |call| {
-                    let (database, words) = (call.database(), call.words);
-                    let (mut found, mut after): (Vec<Reply>, Option<Vec<u8>>) = (Vec::new(), None);
-                    let mut bytes = 0;
-                    loop {
-                        let page = call.work.keys(database, after.as_deref(), PAGE)?;
-                        let is_last = page.len() < PAGE;
-                        after = page.last().cloned();
-                        let matching = page.into_iter().filter(|key| glob::matches(&words[1], key, false));
-                        found.extend(matching.inspect(|key| bytes += key.len()).map(Reply::Bulk));
-                        if found.len() > LISTED_MAX || bytes > LISTED_BYTES_MAX {
-                            let most = format!("{LISTED_MAX} keys or {LISTED_BYTES_MAX} bytes");
-                            return Err(Refusal(format!("ERR over {most} of them: use SCAN")));
-                        }
-                        if is_last {
-                            return Ok(Reply::Array(found));
-                        }
-                    }
-                },
-            )
-        },
-        Command {
-            keys: (0, 0, 0),
-            ..command(
-                "scan",
-                -2,
-                &["readonly"],
-                "2.8.0",
-                "Iterates over the key names in the database, in their order.",
-                "cursor [MATCH pattern] [COUNT count] [TYPE type]",
-                scan,
-            )
-        },
-        Command {
-            keys: (0, 0, 0),
-            ..command("dbsize", 1, READ, "1.0.0", "Returns the number of keys in the database.", "", |call| {
-                let database = call.database();
-                let (mut count, mut after): (usize, Option<Vec<u8>>) = (0, None);
-                loop {
-                    let page = call.work.keys(database, after.as_deref(), PAGE)?;
-                    count += page.len();
-                    if page.len() < PAGE {
-                        return Ok(Reply::count(count));
-                    }
-                    after = page.last().cloned();
-                }
-            })
-        },
-    ],
-);
+            if is_last {
+                return Ok(Reply::Array(found));
+            }
+        }
+    }),
+    ("scan", scan),
+    ("dbsize", |call| {
+        let database = call.database();
+        let (mut count, mut after): (usize, Option<Vec<u8>>) = (0, None);
+        loop {
+            let page = call.work.keys(database, after.as_deref(), PAGE)?;
+            count += page.len();
+            if page.len() < PAGE {
+                return Ok(Reply::count(count));
+            }
+            after = page.last().cloned();
+        }
+    }),
+];
 
 fn get(call: &mut Call<'_, '_>) -> Result<Option<Entry>, Refusal> {
     let (database, words) = (call.database(), call.words);

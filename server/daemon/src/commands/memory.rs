@@ -10,150 +10,49 @@ use annals::memory::{Embedder, Hit, Identity, Keep, Projection, Wanted, told};
 use super::parse::{field, integer_of, is, number, shown, syntax};
 use super::snapshots::numbers;
 use crate::access::Rights;
-use crate::table::{Command, command, in_group};
+use crate::table::Handler;
 use crate::tenant::Tenant;
 use crate::turn::{Call, Outcome, Refusal};
 use annals_review::remembering::{of_embedder, remember};
 use annals_wire::resp::Reply;
 
-const SINCE: &str = "annals 0.1.0";
-const READ: &[&str] = &["readonly", "apart"];
-const WRITE: &[&str] = &["write", "apart"];
-/// A read in one of its forms, which asks for the right itself.
-const BOTH: &[&str] = &["write", "apart", "both"];
 const NO_FLOAT: &str = "ERR value is not a valid float";
 /// Entries that one search gives.
 const FOUND_MAX: usize = 1000;
 
-pub(super) const COMMANDS: &[Command] = &in_group(
-    "memory",
-    [
-        about(
-            "mem.put",
-            -2,
-            WRITE,
-            "Keeps entries (JSON, with an id and a value), all of them or none, in the place of what has their ids, and returns the ids. With EMBED each by itself: an entry without a \
-             vector gets one of its query by the embedder of this daemon, and a run's snapshot alone becomes the entry of its conversation's next turn; EMBEDDER says which embedder that has to be. Another namespace than this connection's is for connections by a Unix socket.",
-            "entry [entry ...] [EMBED] [EMBEDDER embedder] [NAMESPACE namespace] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-            put,
-        ),
-        about(
-            "mem.putif",
-            -3,
-            &["write", "apart", "reveals"],
-            "Keeps an entry if the one that is there has this version, 0: if there is none. Returns whether it was kept, and, where it was not, the version that is there.",
-            "entry version [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-            put_if,
-        ),
-        about(
-            "mem.get",
-            -2,
-            READ,
-            "Returns an entry, nil where there is none or its time is over. The look counts: the copy says so.",
-            "id [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-            |call| {
-                let identity = identity(call, 2)?;
-                let entry = call.tenant.memory()?.get(&identity, text(call.word(1))?)?;
-                Ok(entry.map_or(Reply::Null, |entry| Reply::Json(entry.text())))
-            },
-        ),
-        about(
-            "mem.list",
-            -1,
-            READ,
-            "Returns a cursor and entries, those changed last first. The cursor is for going on after them, and 0 where there are no more. Tiers (hot, warm, cold) are written with commas between.",
-            "[CURSOR cursor] [LIMIT count] [TIERS tiers] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-            list,
-        ),
-        about(
-            "mem.search",
-            -1,
-            READ,
-            "Returns the entries that are nearest, the nearest first, of those that reach the least score; none where none does. Asked by a vector (f32 in little-endian bytes, or a JSON array) \
-             they are 10 at most of 0.7 at least, and the embedder that made the vector, where it is named, has to be theirs; asked by a question, which this daemon's embedder makes a vector of, 1 by that one's \
-             threshold. With ACROSS also those of the tenant's other principals and conversations. With PROJECTION or BUDGET (tokens of four UTF-16 units) also the text that a model is given. With MEMORY what is not said \
-             is as the definition of that id has it.",
-            "FP32 vector|VECTOR array|QUESTION text [MEMORY id] [EMBEDDER embedder] [K count] [MINSCORE score] [TIERS tiers] [ACROSS] [PROJECTION decisions|commits|narrative|full] [BUDGET tokens] \
-             [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-            search,
-        ),
-        about(
-            "mem.define",
-            -2,
-            WRITE,
-            "Keeps a memory's definition under its id: how it is asked, for whoever asks by that id. Another namespace than this connection's is for connections by a Unix socket.",
-            "definition [NAMESPACE namespace]",
-            define,
-        ),
-        about("mem.definitions", 1, READ, "Returns all definitions of memories, by their ids.", "", |call| {
-            let definitions = call.tenant.memory()?.definitions()?.into_iter();
-            Ok(Reply::Array(definitions.map(|one| Reply::Json(one.text().to_owned())).collect()))
-        }),
-        about(
-            "mem.undefine",
-            2,
-            WRITE,
-            "Ends a definition of a memory; what is remembered stays. Returns whether there was one.",
-            "id",
-            |call| {
-                let there = call.tenant.memory()?.undefine(text(call.word(1))?)?;
-                Ok(integer_of(u64::from(there)))
-            },
-        ),
-        about(
-            "mem.delete",
-            -2,
-            WRITE,
-            "Ends an entry and what was said of it. One that is not there is passed over.",
-            "id [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-            |call| {
-                let identity = identity(call, 2)?;
-                call.tenant.memory()?.delete(&identity, text(call.word(1))?)?;
-                Ok(Reply::OK)
-            },
-        ),
-        about(
-            "mem.forget",
-            -1,
-            WRITE,
-            "Ends all of a conversation: entries, what was said of them, signatures. Returns how many entries there were.",
-            "[TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-            |call| {
-                let identity = identity(call, 1)?;
-                Ok(integer_of(call.tenant.memory()?.forget(&identity)?))
-            },
-        ),
-        about(
-            "mem.feedback",
-            -2,
-            BOTH,
-            "Says how useful an entry was, from -1 to 1, or, without VALUE, returns the average of what was said and how often; nil where nothing was.",
-            "id [VALUE usefulness] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-            feedback,
-        ),
-        about(
-            "mem.seen",
-            -2,
-            BOTH,
-            "Returns whether a signature was recorded, or, with RECORD, records it.",
-            "signature [RECORD] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-            seen,
-        ),
-    ],
-);
+pub(super) const HANDLERS: &[(&str, Handler)] = &[
+    ("mem.put", put),
+    ("mem.putif", put_if),
+    ("mem.get", |call| {
+        let identity = identity(call, 2)?;
+        let entry = call.tenant.memory()?.get(&identity, text(call.word(1))?)?;
+        Ok(entry.map_or(Reply::Null, |entry| Reply::Json(entry.text())))
+    }),
+    ("mem.list", list),
+    ("mem.search", search),
+    ("mem.define", define),
+    ("mem.definitions", |call| {
+        let definitions = call.tenant.memory()?.definitions()?.into_iter();
+        Ok(Reply::Array(definitions.map(|one| Reply::Json(one.text().to_owned())).collect()))
+    }),
+    ("mem.undefine", |call| {
+        let there = call.tenant.memory()?.undefine(text(call.word(1))?)?;
+        Ok(integer_of(u64::from(there)))
+    }),
+    ("mem.delete", |call| {
+        let identity = identity(call, 2)?;
+        call.tenant.memory()?.delete(&identity, text(call.word(1))?)?;
+        Ok(Reply::OK)
+    }),
+    ("mem.forget", |call| {
+        let identity = identity(call, 1)?;
+        Ok(integer_of(call.tenant.memory()?.forget(&identity)?))
+    }),
+    ("mem.feedback", feedback),
+    ("mem.seen", seen),
+];
 
 /// A command on no key of a database.
-const fn about(
-    name: &'static str,
-    arity: i32,
-    flags: &'static [&'static str],
-    summary: &'static str,
-    arguments: &'static str,
-    run: fn(&mut Call<'_, '_>) -> Outcome,
-) -> Command {
-    Command { keys: (0, 0, 0), ..command(name, arity, flags, SINCE, summary, arguments, run) }
-}
-
 fn put(call: &mut Call<'_, '_>) -> Outcome {
     let count = call.rest(1).iter().take_while(|word| !is_option(word)).count();
     if count == 0 {

@@ -20,24 +20,24 @@ mod transactions;
 
 pub(super) use blobs::{blob_reader, keep_blob};
 
-use super::table::Command;
+use super::table::Handler;
 
-/// All of them.
-pub(super) const GROUPS: &[&[Command]] = &[
-    connection::COMMANDS,
-    strings::COMMANDS,
-    keys::COMMANDS,
-    streams::COMMANDS,
-    transactions::COMMANDS,
-    server::COMMANDS,
-    runs::COMMANDS,
-    frames::COMMANDS,
-    nondet::COMMANDS,
-    snapshots::COMMANDS,
-    blobs::COMMANDS,
-    history::COMMANDS,
-    memory::COMMANDS,
-    retention::COMMANDS,
-    store::COMMANDS,
-    tokens::COMMANDS,
+/// What each command does, by its name.
+pub(super) const HANDLERS: &[&[(&str, Handler)]] = &[
+    connection::HANDLERS,
+    strings::HANDLERS,
+    keys::HANDLERS,
+    streams::HANDLERS,
+    transactions::HANDLERS,
+    server::HANDLERS,
+    runs::HANDLERS,
+    frames::HANDLERS,
+    nondet::HANDLERS,
+    snapshots::HANDLERS,
+    blobs::HANDLERS,
+    history::HANDLERS,
+    memory::HANDLERS,
+    retention::HANDLERS,
+    store::HANDLERS,
+    tokens::HANDLERS,
 ];

@@ -5,26 +5,14 @@ use annals::Nondet;
 use super::parse::{integer_of, is, number, run_name, syntax};
 use super::runs::{open_run, replay_of};
 use crate::access::Rights;
-use crate::table::{Command, command, in_group};
+use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal, wrong_number};
 use annals_wire::resp::Reply;
 
 /// Bytes that one draw gives.
 const FILL_BYTES_MAX: usize = 16 << 10;
 
-pub(super) const COMMANDS: &[Command] = &in_group(
-    "nondet",
-    [command(
-        "nondet.draw",
-        -3,
-        &["write", "both"],
-        "annals 0.1.0",
-        "Draws for a run: CLOCK (nanoseconds since 1970), UUID, RANDOM (a number of 64 bits as text) or FILL (so many random bytes). A run that is being recorded gets a new \
-     value, which is recorded; of one that has ended this connection gets what was recorded, in order. An error DIVERGED where something else was drawn.",
-        "run CLOCK|UUID|RANDOM|FILL [length]",
-        draw,
-    )],
-);
+pub(super) const HANDLERS: &[(&str, Handler)] = &[("nondet.draw", draw)];
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {

@@ -5,72 +5,31 @@
 use annals::{CompactOptions, Namespace, Policy};
 
 use super::parse::{is, number, run_name, syntax};
-use crate::table::{Command, command, in_group};
+use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal, act};
 use annals_policy::rules::parse_policy;
 use annals_proxy::proxy::forget_answers;
 use annals_wire::resp::Reply;
 
-const SINCE: &str = "annals 0.1.0";
-const OPERATE: &[&str] = &["operate", "apart"];
-
-pub(super) const COMMANDS: &[Command] = &in_group(
-    "retention",
-    [
-        command(
-            "run.pin",
-            -3,
-            OPERATE,
-            SINCE,
-            "Keeps a run whatever a policy says, until it is unpinned. Another namespace than this connection's is for connections by a Unix socket.",
-            "run why [NAMESPACE namespace]",
-            |call| {
-                let (space, run, why) = (space(call, 3)?, run_name(call.word(1))?, text(call.word(2))?);
-                let pin = space.pin(run, why)?;
-                done(call, "RUN.PIN", pin.uid.0, why)?;
-                Ok(Reply::OK)
-            },
-        ),
-        command(
-            "run.unpin",
-            -2,
-            OPERATE,
-            SINCE,
-            "Takes a run's pin away. Nil where it has none.",
-            "run [NAMESPACE namespace]",
-            |call| {
-                let (space, run) = (space(call, 2)?, run_name(call.word(1))?);
-                let uid = space.run(run)?.info().uid.0;
-                if !space.unpin(run)? {
-                    return Ok(Reply::Null);
-                }
-                done(call, "RUN.UNPIN", uid, "")?;
-                Ok(Reply::OK)
-            },
-        ),
-        command(
-            "run.drop",
-            -3,
-            &["operate", "whole"],
-            SINCE,
-            "Drops a run now, by the rule `forget`, and with COMPACT rewrites the log files that hold its bytes; returns what that did as JSON, else OK. The ledger keeps why, so nothing of the run belongs in it. An error CONFLICT for a run that is open or pinned.",
-            "run why [NAMESPACE namespace] [COMPACT]",
-            drop_run,
-        ),
-        Command {
-            keys: (0, 0, 0),
-            ..command(
-                "store.retain",
-                -1,
-                &["operate", "whole", "action"],
-                SINCE,
-                "Drops the runs of every namespace that a policy does not keep, by the built-in one where none is given, and returns what stays and goes by each rule as JSON. Without AT an error UNAVAILABLE where the clock stands before the newest record or more than 400 days after it.",
-                "[POLICY toml] [AT nanoseconds] [DRYRUN]",
-                retain,
-            )
-        },
-    ],
-);
+pub(super) const HANDLERS: &[(&str, Handler)] = &[
+    ("run.pin", |call| {
+        let (space, run, why) = (space(call, 3)?, run_name(call.word(1))?, text(call.word(2))?);
+        let pin = space.pin(run, why)?;
+        done(call, "RUN.PIN", pin.uid.0, why)?;
+        Ok(Reply::OK)
+    }),
+    ("run.unpin", |call| {
+        let (space, run) = (space(call, 2)?, run_name(call.word(1))?);
+        let uid = space.run(run)?.info().uid.0;
+        if !space.unpin(run)? {
+            return Ok(Reply::Null);
+        }
+        done(call, "RUN.UNPIN", uid, "")?;
+        Ok(Reply::OK)
+    }),
+    ("run.drop", drop_run),
+    ("store.retain", retain),
+];
 
 /// The namespace that is meant.
 fn space(call: &Call<'_, '_>, from: usize) -> Result<Namespace, Refusal> {

@@ -11,15 +11,11 @@ use super::parse::{arguments, field, integer_of, is, number, run_name, run_of, s
 use crate::open_runs::OpenRun;
 use crate::replay::Replay;
 use crate::session::Held;
-use crate::table::{Command, command, in_group};
+use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal, wrong_number};
 use annals_policy::profiles::Redactor;
 use annals_wire::resp::Reply;
 
-const SINCE: &str = "annals 0.1.0";
-const READ: &[&str] = &["readonly", "apart"];
-const REDACTS: &[&str] = &["readonly", "apart", "redacts"];
-const WRITE: &[&str] = &["write", "apart"];
 /// Bytes of a run's agent, model and tags together.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 /// Runs that one RUN.LIST gives, and looks at.
@@ -30,113 +26,44 @@ const TAILED: usize = 100;
 const TAILED_MAX: usize = 10_000;
 const REPLY_BYTES_MAX: usize = 64 << 20;
 
-pub(super) const COMMANDS: &[Command] = &in_group(
-    "runs",
-    [
-        Command {
-            keys: (0, 0, 0),
-            ..command(
-                "run.begin",
-                -1,
-                WRITE,
-                SINCE,
-                "Begins a run, by a name of its own where none is given, and returns its name and uid. Each tag has a TAG of its own.",
-                "[NAME name] [AGENT agent] [MODEL model] [SEVERITY severity] [METADATA json] [STARTED nanoseconds] [TAG key value ...]",
-                |call| {
-                    let spec = spec(call, 1)?;
-                    call.tenant.may_open()?;
-                    let run = call.work.space().prepare_run(spec)?;
-                    begun(call, run)
-                },
-            )
-        },
-        command(
-            "run.end",
-            -2,
-            &["write", "settled"],
-            SINCE,
-            "Ends a run that was begun here, as ok where no status is given. Its frames, and exchanges that go through the proxy, have to be ended before.",
-            "run [ok|failed|abandoned]",
-            end,
-        ),
-        command("run.get", 2, REDACTS, SINCE, "Returns what is known of a run.", "run", |call| {
-            let reader = run_of(call, 1)?;
-            let redactor = call.daemon.redactor(call.session)?;
-            let mut about = about(reader.info(), redactor.as_deref());
-            let metadata = reader.metadata()?;
-            about.push(field(
-                "metadata",
-                Reply::Bulk(match redactor {
-                    Some(redactor) => redactor.metadata(&metadata).bytes.into_owned(),
-                    None => metadata,
-                }),
-            ));
-            Ok(Reply::Map(about))
-        }),
-        Command {
-            keys: (0, 0, 0),
-            ..command(
-                "run.list",
-                -1,
-                REDACTS,
-                SINCE,
-                "Returns a cursor and runs, the oldest first. The cursor is for going on after them, and 0 where there are no more.",
-                "[STATUS open|ok|failed|abandoned] [COUNT count] [FROM cursor]",
-                list,
-            )
-        },
-        Command {
-            keys: (0, 0, 0),
-            ..command(
-                "run.fork",
-                -2,
-                WRITE,
-                SINCE,
-                "Begins a run that shares another one's frames up to this one, which with EDIT is left out, to be recorded otherwise. Returns its name and uid.",
-                "run@seq [EDIT] [NAME name] [AGENT agent] [MODEL model] [SEVERITY severity] [METADATA json] [STARTED nanoseconds] [TAG key value ...]",
-                fork,
-            )
-        },
-        command(
-            "run.verify",
-            2,
-            &["readonly", "whole"],
-            SINCE,
-            "Reads every frame of a run and compares its hashes and links. An error DAMAGED at the first that is not what was recorded.",
-            "run",
-            |call| {
-                let reader = run_of(call, 1)?;
-                let verified = reader.verify()?;
-                let fingerprint =
-                    reader.info().fingerprint.map_or(Reply::Null, |link| Reply::text(link.to_string()));
-                Ok(Reply::Map(vec![
-                    field("frames", integer_of(verified.frames)),
-                    field("blobs", integer_of(verified.blobs)),
-                    field("bytes", integer_of(verified.bytes)),
-                    field("fingerprint", fingerprint),
-                ]))
-            },
-        ),
-        command(
-            "run.tail",
-            -2,
-            &["readonly", "apart", "blocking", "redacts"],
-            SINCE,
-            "Returns frames of a run from one on, which have ended. Where there are none: an empty array if the run has ended, else nil, after waiting where BLOCK is given (0: without end).",
-            "run [FROM seq] [COUNT count] [BLOCK milliseconds]",
-            tail,
-        ),
-        command(
-            "run.replay",
-            -3,
-            READ,
-            SINCE,
-            "Returns the recorded answer to a request: that of the first call of this name (else `llm`) with the same bytes that was not served to this connection yet. An error DIVERGED names the step and what differs, FAILED is what a call that failed said.",
-            "run request [NAME name] [RESTART]",
-            replay,
-        ),
-    ],
-);
+pub(super) const HANDLERS: &[(&str, Handler)] = &[
+    ("run.begin", |call| {
+        let spec = spec(call, 1)?;
+        call.tenant.may_open()?;
+        let run = call.work.space().prepare_run(spec)?;
+        begun(call, run)
+    }),
+    ("run.end", end),
+    ("run.get", |call| {
+        let reader = run_of(call, 1)?;
+        let redactor = call.daemon.redactor(call.session)?;
+        let mut about = about(reader.info(), redactor.as_deref());
+        let metadata = reader.metadata()?;
+        about.push(field(
+            "metadata",
+            Reply::Bulk(match redactor {
+                Some(redactor) => redactor.metadata(&metadata).bytes.into_owned(),
+                None => metadata,
+            }),
+        ));
+        Ok(Reply::Map(about))
+    }),
+    ("run.list", list),
+    ("run.fork", fork),
+    ("run.verify", |call| {
+        let reader = run_of(call, 1)?;
+        let verified = reader.verify()?;
+        let fingerprint = reader.info().fingerprint.map_or(Reply::Null, |link| Reply::text(link.to_string()));
+        Ok(Reply::Map(vec![
+            field("frames", integer_of(verified.frames)),
+            field("blobs", integer_of(verified.blobs)),
+            field("bytes", integer_of(verified.bytes)),
+            field("fingerprint", fingerprint),
+        ]))
+    }),
+    ("run.tail", tail),
+    ("run.replay", replay),
+];
 
 /// What a run is to be begun with.
 fn spec(call: &Call<'_, '_>, from: usize) -> Result<RunSpec, Refusal> {

@@ -6,53 +6,18 @@ use std::sync::atomic::Ordering;
 use super::connection::REDIS_VERSION;
 use super::parse::{is, no_subcommand, wrong_number_of};
 use crate::databases::DATABASES;
-use crate::table::{Command, all};
+use crate::glob;
+use crate::table::Handler;
 use crate::turn::{Call, Outcome};
-use crate::{docs, glob};
 use annals_wire::resp::Reply;
+use annals_wire::schema::{all, docs};
 
-const fn command(
-    name: &'static str,
-    arity: i32,
-    since: &'static str,
-    summary: &'static str,
-    arguments: &'static str,
-    run: fn(&mut Call<'_, '_>) -> Outcome,
-) -> Command {
-    let flags = &["slow"];
-    Command { name, arity, flags, keys: (0, 0, 0), group: "server", since, summary, arguments, run }
-}
-
-pub(super) const COMMANDS: &[Command] = &[
-    command(
-        "command",
-        -1,
-        "2.8.13",
-        "Returns what is known of the commands: all, COUNT, INFO, DOCS, LIST.",
-        "[subcommand] [name ...]",
-        commands,
-    ),
-    command(
-        "config",
-        -2,
-        "2.0.0",
-        "Returns settings by pattern (GET). They are set where the daemon is started.",
-        "subcommand [parameter ...]",
-        config,
-    ),
-    command("info", -1, "1.0.0", "Returns information about the server.", "[section ...]", info),
-    Command {
-        flags: &["operate", "slow"],
-        ..command(
-            "slowlog",
-            -2,
-            "2.2.12",
-            "Returns what took long (GET, LEN) or forgets it (RESET): of each turn its number, when, microseconds, the first command and how many there were, and who asked.",
-            "subcommand [count]",
-            slowlog,
-        )
-    },
-    command("time", 1, "2.6.0", "Returns the server time.", "", |call| {
+pub(super) const HANDLERS: &[(&str, Handler)] = &[
+    ("command", commands),
+    ("config", config),
+    ("info", info),
+    ("slowlog", slowlog),
+    ("time", |call| {
         let now = call.daemon.now_ns();
         let text = |number: u64| Reply::text(number.to_string());
         Ok(Reply::Array(vec![text(now / 1_000_000_000), text(now / 1000 % 1_000_000)]))
@@ -61,7 +26,7 @@ pub(super) const COMMANDS: &[Command] = &[
 
 fn commands(call: &mut Call<'_, '_>) -> Outcome {
     let (word, count) = (call.word(1), call.words.len());
-    let known = |name: &Vec<u8>| call.daemon.table.find(name);
+    let known = |name: &Vec<u8>| call.daemon.table.find(name).map(|command| command.schema);
     Ok(match count {
         1 => Reply::Array(all().map(docs::info).collect()),
         2 if is(word, "COUNT") => Reply::count(all().count()),

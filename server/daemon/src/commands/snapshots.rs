@@ -4,51 +4,21 @@ use annals::{Durability, Snapshot};
 
 use super::parse::{field, is, number, run_of, syntax};
 use super::runs::open_run;
-use crate::table::{Command, command, in_group};
+use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal};
 use annals_wire::resp::Reply;
 
-const SINCE: &str = "annals 0.1.0";
-const READ: &[&str] = &["readonly", "apart"];
-
-pub(super) const COMMANDS: &[Command] = &in_group(
-    "snapshots",
-    [
-        command(
-            "snap.put",
-            -3,
-            &["write"],
-            SINCE,
-            "Keeps the agent's state after the last frame of a run, whose number is returned. A vector is of f32 in little-endian bytes, each with an EMBEDDING of its own.",
-            "run state [EMBEDDING embedder vector ...]",
-            put,
-        ),
-        command(
-            "snap.get",
-            3,
-            READ,
-            SINCE,
-            "Returns the state that was kept after this frame. An error NOTFOUND where there is none.",
-            "run seq",
-            |call| {
-                let seq = number(call.word(2))?;
-                Ok(told(run_of(call, 1)?.snapshot(seq)?))
-            },
-        ),
-        command(
-            "snap.at",
-            3,
-            READ,
-            SINCE,
-            "Returns the newest state that was kept after this frame or an earlier one; nil where there is none.",
-            "run seq",
-            |call| {
-                let seq = number(call.word(2))?;
-                Ok(run_of(call, 1)?.snapshot_at(seq)?.map_or(Reply::Null, told))
-            },
-        ),
-    ],
-);
+pub(super) const HANDLERS: &[(&str, Handler)] = &[
+    ("snap.put", put),
+    ("snap.get", |call| {
+        let seq = number(call.word(2))?;
+        Ok(told(run_of(call, 1)?.snapshot(seq)?))
+    }),
+    ("snap.at", |call| {
+        let seq = number(call.word(2))?;
+        Ok(run_of(call, 1)?.snapshot_at(seq)?.map_or(Reply::Null, told))
+    }),
+];
 
 fn put(call: &mut Call<'_, '_>) -> Outcome {
     let (options, odd) = call.rest(3).as_chunks::<3>();

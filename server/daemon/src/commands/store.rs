@@ -7,73 +7,21 @@ use std::path::Path;
 use annals::{CompactOptions, Sharing};
 
 use super::parse::{field, integer_of, is, number, syntax};
-use crate::table::{Command, command, in_group};
+use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal};
 use annals_wire::resp::Reply;
 
-const SINCE: &str = "annals 0.1.0";
-const WHOLE: &[&str] = &["operate", "whole"];
-const ACTION: &[&str] = &["operate", "whole", "action"];
 /// Damaged places that one reply tells of.
 const TOLD_MAX: usize = 1000;
 
 /// A command on no key.
-const fn on_store(
-    name: &'static str,
-    arity: i32,
-    flags: &'static [&'static str],
-    summary: &'static str,
-    arguments: &'static str,
-    run: fn(&mut Call<'_, '_>) -> Outcome,
-) -> Command {
-    Command { keys: (0, 0, 0), ..command(name, arity, flags, SINCE, summary, arguments, run) }
-}
-
-pub(super) const COMMANDS: &[Command] = &in_group(
-    "store",
-    [
-        on_store(
-            "store.stats",
-            1,
-            WHOLE,
-            "Returns what the store holds: runs, frames, bytes on disk by what they serve, the ledger's root.",
-            "",
-            stats,
-        ),
-        on_store(
-            "store.verify",
-            1,
-            ACTION,
-            "Reads every file and every run, compares all checksums, hashes and links, and returns what was read and `damaged`: what is not as it was written.",
-            "",
-            verify,
-        ),
-        on_store(
-            "store.checkpoint",
-            1,
-            ACTION,
-            "Returns the ledger's checkpoint as one line of JSON: whoever keeps it can tell later whether what it covers was rewritten.",
-            "",
-            |call| Ok(Reply::text(call.daemon.store.checkpoint()?.to_json(None)?)),
-        ),
-        on_store(
-            "store.backup",
-            -2,
-            ACTION,
-            "Copies the store as it is now to an absolute path where nothing is. Files that never change are shared by links unless COPY is given. For connections by a Unix socket.",
-            "path [COPY]",
-            backup,
-        ),
-        on_store(
-            "store.compact",
-            -1,
-            ACTION,
-            "Gives back the room of what nothing leads to any more, while the store is used, and returns what it did, or with DRYRUN would do, as one line of JSON. RECOMPRESS packs bodies anew, RATE writes so many bytes a second at most.",
-            "[DRYRUN] [RECOMPRESS] [RATE bytes]",
-            compact,
-        ),
-    ],
-);
+pub(super) const HANDLERS: &[(&str, Handler)] = &[
+    ("store.stats", stats),
+    ("store.verify", verify),
+    ("store.checkpoint", |call| Ok(Reply::text(call.daemon.store.checkpoint()?.to_json(None)?))),
+    ("store.backup", backup),
+    ("store.compact", compact),
+];
 
 fn stats(call: &mut Call<'_, '_>) -> Outcome {
     let stats = call.daemon.store.stats()?;

@@ -14,7 +14,7 @@ use super::parse::{integer, is, no_subcommand, syntax, wrong_number_of};
 use crate::entries;
 use crate::open_runs::OpenRun;
 use crate::session::Held;
-use crate::table::{Command, command, in_group};
+use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal, wrong_number};
 use annals_wire::resp::{Limits, Protocol, Reply, Requests, write_command};
 
@@ -26,67 +26,15 @@ const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong ki
 const WRONG_ID: &str = "ERR Invalid stream ID specified as stream command argument";
 
 /// A command on one stream.
-const fn stream(
-    name: &'static str,
-    arity: i32,
-    flags: &'static [&'static str],
-    summary: &'static str,
-    arguments: &'static str,
-    run: fn(&mut Call<'_, '_>) -> Outcome,
-) -> Command {
-    command(name, arity, flags, "5.0.0", summary, arguments, run)
-}
 
-/// They see what is on disk, so they wait until all that came before is.
-const READ: &[&str] = &["readonly", "settled"];
-
-pub(super) const COMMANDS: &[Command] = &in_group(
-    "stream",
-    [
-        stream(
-            "xadd",
-            -5,
-            &["write", "fast"],
-            "Appends a new entry to a run: a frame. Begins the run if there is none of this name.",
-            "key [NOMKSTREAM] id field value [field value ...]",
-            add,
-        ),
-        stream("xlen", 2, READ, "Returns the number of entries in a run.", "key", |call| {
-            Ok(Reply::count(find(call, 1)?.map_or(0, |reader| reader.info().frames as usize)))
-        }),
-        stream(
-            "xrange",
-            -4,
-            READ,
-            "Returns the entries of a run within a range of ids.",
-            "key start end [COUNT count]",
-            |call| range(call, 2, 3, false),
-        ),
-        stream(
-            "xrevrange",
-            -4,
-            READ,
-            "Returns the entries of a run within a range of ids in reverse order.",
-            "key end start [COUNT count]",
-            |call| range(call, 3, 2, true),
-        ),
-        Command {
-            keys: (0, 0, 0),
-            ..stream(
-                "xread",
-                -4,
-                &["readonly", "settled", "blocking"],
-                "Returns entries of runs with ids greater than those given. Waits where there are none and BLOCK is given.",
-                "[COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
-                read,
-            )
-        },
-        Command {
-            keys: (2, 2, 1),
-            ..stream("xinfo", -2, READ, "Returns information about a run: STREAM.", "subcommand key", info)
-        },
-    ],
-);
+pub(super) const HANDLERS: &[(&str, Handler)] = &[
+    ("xadd", add),
+    ("xlen", |call| Ok(Reply::count(find(call, 1)?.map_or(0, |reader| reader.info().frames as usize)))),
+    ("xrange", |call| range(call, 2, 3, false)),
+    ("xrevrange", |call| range(call, 3, 2, true)),
+    ("xread", read),
+    ("xinfo", info),
+];
 
 /// Whether an error says that there is no run of a name, never or not any more: the name is free.
 fn is_none(kind: ErrorKind) -> bool {

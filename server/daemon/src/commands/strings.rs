@@ -5,217 +5,75 @@ use std::sync::Arc;
 use super::parse::{deadline, integer, is, syntax};
 use crate::access::Rights;
 use crate::databases::Entry;
-use crate::table::{Command, command, in_group};
+use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal, wrong_number};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
-const READ: &[&str] = &["readonly", "fast"];
-const WRITE: &[&str] = &["write", "denyoom", "fast"];
-/// Their values are words.
-const REVEALS: &[&str] = &["write", "denyoom", "fast", "reveals"];
-const STORES_AND_REVEALS: &[&str] = &["write", "denyoom", "fast", "stores", "reveals"];
-const STORES: &[&str] = &["write", "denyoom", "fast", "stores"];
 
-pub(super) const COMMANDS: &[Command] = &in_group(
-    "string",
-    [
-        command("get", 2, READ, "1.0.0", "Returns the string value of a key.", "key", |call| {
-            Ok(get(call)?.map_or(Reply::Null, bulk))
-        }),
-        command(
-            "set",
-            -3,
-            STORES,
-            "1.0.0",
-            "Sets the string value of a key, ignoring its type. The key is created if it doesn't exist.",
-            "key value [NX|XX] [GET] [EX seconds|PX milliseconds|EXAT unix-time-seconds|PXAT unix-time-milliseconds|KEEPTTL]",
-            set,
-        ),
-        command(
-            "setnx",
-            3,
-            STORES,
-            "1.0.0",
-            "Set the string value of a key only when the key doesn't exist.",
-            "key value",
-            |call| {
-                let is_new = get(call)?.is_none();
-                if is_new {
-                    put(call, call.value(2, None))?;
-                }
-                Ok(Reply::Integer(is_new.into()))
-            },
-        ),
-        command(
-            "setex",
-            4,
-            STORES,
-            "2.0.0",
-            "Sets the string value and expiration time of a key. Creates the key if it doesn't exist.",
-            "key seconds value",
-            |call| set_for(call, 1000, "setex"),
-        ),
-        command(
-            "psetex",
-            4,
-            STORES,
-            "2.6.0",
-            "Sets both string value and expiration time in milliseconds of a key. The key is created if it doesn't exist.",
-            "key milliseconds value",
-            |call| set_for(call, 1, "psetex"),
-        ),
-        command(
-            "getset",
-            3,
-            STORES_AND_REVEALS,
-            "1.0.0",
-            "Returns the previous string value of a key after setting it to a new value.",
-            "key value",
-            |call| {
-                let before = get(call)?;
-                put(call, call.value(2, None))?;
-                Ok(before.map_or(Reply::Null, bulk))
-            },
-        ),
-        command(
-            "getdel",
-            2,
-            REVEALS,
-            "6.2.0",
-            "Returns the string value of a key after deleting the key.",
-            "key",
-            |call| {
-                let before = get(call)?;
-                let (database, words) = (call.database(), call.words);
-                call.work.delete(database, &words[1])?;
-                Ok(before.map_or(Reply::Null, bulk))
-            },
-        ),
-        command(
-            "getex",
-            -2,
-            REVEALS,
-            "6.2.0",
-            "Returns the string value of a key after setting its expiration time.",
-            "key [EX seconds|PX milliseconds|EXAT unix-time-seconds|PXAT unix-time-milliseconds|PERSIST]",
-            getex,
-        ),
-        command("strlen", 2, READ, "2.2.0", "Returns the length of a string value.", "key", |call| {
-            Ok(Reply::count(get(call)?.map_or(0, |entry| entry.value.len())))
-        }),
-        command(
-            "append",
-            3,
-            WRITE,
-            "2.0.0",
-            "Appends a string to the value of a key. Creates the key if it doesn't exist.",
-            "key value",
-            |call| {
-                let before = get(call)?;
-                let added = call.word(2);
-                let mut value = before.as_ref().map(|entry| entry.value.to_vec()).unwrap_or_default();
-                if value.len() + added.len() > BULK_BYTES_MAX {
-                    return Err("ERR string exceeds maximum allowed size (proto-max-bulk-len)".into());
-                }
-                value.extend_from_slice(added);
-                let len = value.len();
-                put(call, made(value, before.and_then(|entry| entry.deadline)))?;
-                Ok(Reply::count(len))
-            },
-        ),
-        command(
-            "incr",
-            2,
-            REVEALS,
-            "1.0.0",
-            "Increments the integer value of a key by one. Uses 0 as initial value if the key doesn't exist.",
-            "key",
-            |call| add(call, 1),
-        ),
-        command(
-            "decr",
-            2,
-            REVEALS,
-            "1.0.0",
-            "Decrements the integer value of a key by one. Uses 0 as initial value if the key doesn't exist.",
-            "key",
-            |call| add(call, -1),
-        ),
-        command(
-            "incrby",
-            3,
-            REVEALS,
-            "1.0.0",
-            "Increments the integer value of a key by a number. Uses 0 as initial value if the key doesn't exist.",
-            "key increment",
-            |call| {
-                let by = integer(call.word(2))?;
-                add(call, by)
-            },
-        ),
-        command(
-            "decrby",
-            3,
-            REVEALS,
-            "1.0.0",
-            "Decrements a number from the integer value of a key. Uses 0 as initial value if the key doesn't exist.",
-            "key decrement",
-            |call| {
-                let by = integer(call.word(2))?.checked_neg().ok_or("ERR decrement would overflow")?;
-                add(call, by)
-            },
-        ),
-        Command {
-            keys: (1, -1, 1),
-            ..command(
-                "mget",
-                -2,
-                READ,
-                "1.0.0",
-                "Atomically returns the string values of one or more keys.",
-                "key [key ...]",
-                |call| {
-                    let (database, words) = (call.database(), call.words);
-                    let mut values = Vec::with_capacity(words.len());
-                    let mut bytes = 0;
-                    for key in words.iter().skip(1) {
-                        let found = call.work.get(database, key)?;
-                        bytes += found.as_ref().map_or(0, |entry| entry.value.len());
-                        if bytes > BULK_BYTES_MAX {
-                            return Err(Refusal(format!("ERR a reply has at most {BULK_BYTES_MAX} bytes")));
-                        }
-                        values.push(found.map_or(Reply::Null, bulk));
-                    }
-                    Ok(Reply::Array(values))
-                },
-            )
-        },
-        Command {
-            keys: (1, -1, 2),
-            ..command(
-                "mset",
-                -3,
-                STORES,
-                "1.0.1",
-                "Atomically creates or modifies the string values of one or more keys.",
-                "key value [key value ...]",
-                |call| mset(call, "mset", true),
-            )
-        },
-        Command {
-            keys: (1, -1, 2),
-            ..command(
-                "msetnx",
-                -3,
-                STORES,
-                "1.0.1",
-                "Atomically modifies the string values of one or more keys only when all keys don't exist.",
-                "key value [key value ...]",
-                |call| mset(call, "msetnx", false),
-            )
-        },
-    ],
-);
+pub(super) const HANDLERS: &[(&str, Handler)] = &[
+    ("get", |call| Ok(get(call)?.map_or(Reply::Null, bulk))),
+    ("set", set),
+    ("setnx", |call| {
+        let is_new = get(call)?.is_none();
+        if is_new {
+            put(call, call.value(2, None))?;
+        }
+        Ok(Reply::Integer(is_new.into()))
+    }),
+    ("setex", |call| set_for(call, 1000, "setex")),
+    ("psetex", |call| set_for(call, 1, "psetex")),
+    ("getset", |call| {
+        let before = get(call)?;
+        put(call, call.value(2, None))?;
+        Ok(before.map_or(Reply::Null, bulk))
+    }),
+    ("getdel", |call| {
+        let before = get(call)?;
+        let (database, words) = (call.database(), call.words);
+        call.work.delete(database, &words[1])?;
+        Ok(before.map_or(Reply::Null, bulk))
+    }),
+    ("getex", getex),
+    ("strlen", |call| Ok(Reply::count(get(call)?.map_or(0, |entry| entry.value.len())))),
+    ("append", |call| {
+        let before = get(call)?;
+        let added = call.word(2);
+        let mut value = before.as_ref().map(|entry| entry.value.to_vec()).unwrap_or_default();
+        if value.len() + added.len() > BULK_BYTES_MAX {
+            return Err("ERR string exceeds maximum allowed size (proto-max-bulk-len)".into());
+        }
+        value.extend_from_slice(added);
+        let len = value.len();
+        put(call, made(value, before.and_then(|entry| entry.deadline)))?;
+        Ok(Reply::count(len))
+    }),
+    ("incr", |call| add(call, 1)),
+    ("decr", |call| add(call, -1)),
+    ("incrby", |call| {
+        let by = integer(call.word(2))?;
+        add(call, by)
+    }),
+    ("decrby", |call| {
+        let by = integer(call.word(2))?.checked_neg().ok_or("ERR decrement would overflow")?;
+        add(call, by)
+    }),
+    ("mget", |call| {
+        let (database, words) = (call.database(), call.words);
+        let mut values = Vec::with_capacity(words.len());
+        let mut bytes = 0;
+        for key in words.iter().skip(1) {
+            let found = call.work.get(database, key)?;
+            bytes += found.as_ref().map_or(0, |entry| entry.value.len());
+            if bytes > BULK_BYTES_MAX {
+                return Err(Refusal(format!("ERR a reply has at most {BULK_BYTES_MAX} bytes")));
+            }
+            values.push(found.map_or(Reply::Null, bulk));
+        }
+        Ok(Reply::Array(values))
+    }),
+    ("mset", |call| mset(call, "mset", true)),
+    ("msetnx", |call| mset(call, "msetnx", false)),
+];
 
 fn bulk(entry: Entry) -> Reply {
     Reply::Shared(entry.value)

@@ -3,65 +3,27 @@
 use super::parse::{field, integer_of, is, syntax};
 use crate::access::{Rights, make_token, revoke_token};
 use crate::config::ServingError;
-use crate::table::{Command, command, in_group};
+use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal};
 use annals_wire::resp::Reply;
 
-const SINCE: &str = "annals 0.1.0";
-const ACTION: &[&str] = &["operate", "action", "apart"];
-
-const fn on_tokens(
-    name: &'static str,
-    arity: i32,
-    flags: &'static [&'static str],
-    summary: &'static str,
-    arguments: &'static str,
-    run: fn(&mut Call<'_, '_>) -> Outcome,
-) -> Command {
-    Command { keys: (0, 0, 0), ..command(name, arity, flags, SINCE, summary, arguments, run) }
-}
-
-pub(super) const COMMANDS: &[Command] = &in_group(
-    "tokens",
-    [
-        on_tokens(
-            "token.add",
-            -2,
-            ACTION,
-            "Makes a token, which is returned this once. It leads to one namespace, this connection's where none is named, with the rights record, read, redacted, operate, or those of them that are named with commas between. Who has redacted and not read is shown runs by PROFILE, else by safe; with PROFILE and without RIGHTS it has the right redacted. For connections by a Unix socket.",
-            "name [NAMESPACE namespace] [RIGHTS rights] [PROFILE profile]",
-            add,
-        ),
-        on_tokens(
-            "token.list",
-            1,
-            &["operate", "apart"],
-            "Returns the name, namespace and rights of each token, its profile where it has one, and when it was made.",
-            "",
-            |call| {
-                let tokens = call.daemon.access.all().into_iter().map(|token| {
-                    let mut told = vec![
-                        field("name", Reply::text(token.name)),
-                        field("namespace", Reply::text(token.namespace)),
-                        field("rights", Reply::text(token.rights.to_string())),
-                        field("made_ns", integer_of(token.made_ns)),
-                    ];
-                    told.extend(token.profile.map(|profile| field("profile", Reply::text(profile))));
-                    Reply::Map(told)
-                });
-                Ok(Reply::Array(tokens.collect()))
-            },
-        ),
-        on_tokens(
-            "token.revoke",
-            2,
-            ACTION,
-            "Takes a token back: whoever came by it is hung up on. For connections by a Unix socket.",
-            "name",
-            revoke,
-        ),
-    ],
-);
+pub(super) const HANDLERS: &[(&str, Handler)] = &[
+    ("token.add", add),
+    ("token.list", |call| {
+        let tokens = call.daemon.access.all().into_iter().map(|token| {
+            let mut told = vec![
+                field("name", Reply::text(token.name)),
+                field("namespace", Reply::text(token.namespace)),
+                field("rights", Reply::text(token.rights.to_string())),
+                field("made_ns", integer_of(token.made_ns)),
+            ];
+            told.extend(token.profile.map(|profile| field("profile", Reply::text(profile))));
+            Reply::Map(told)
+        });
+        Ok(Reply::Array(tokens.collect()))
+    }),
+    ("token.revoke", revoke),
+];
 
 fn add(call: &mut Call<'_, '_>) -> Outcome {
     local(call)?;

@@ -1,56 +1,26 @@
 //! MULTI, EXEC, DISCARD: several commands that happen together. A turn is one batch anyway; what is between is only not yet done.
 
 use crate::session::{Queued, Transaction};
-use crate::table::Command;
+use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
 /// What the replies of a transaction may hold together; the last of them may be over it.
 const REPLIES_BYTES_MAX: usize = BULK_BYTES_MAX;
 
-pub(super) const COMMANDS: &[Command] = &[
-    Command {
-        name: "multi",
-        arity: 1,
-        flags: &["no_multi", "fast"],
-        keys: (0, 0, 0),
-        group: "transactions",
-        since: "1.2.0",
-        summary: "Starts a transaction.",
-        arguments: "",
-        run: |call| {
-            if call.session.transaction.is_some() {
-                return Err("ERR MULTI calls can not be nested".into());
-            }
-            call.session.transaction = Some(Transaction::default());
-            Ok(Reply::OK)
-        },
-    },
-    Command {
-        name: "exec",
-        arity: 1,
-        flags: &["no_multi", "slow"],
-        keys: (0, 0, 0),
-        group: "transactions",
-        since: "1.2.0",
-        summary: "Executes all commands in a transaction, as one batch.",
-        arguments: "",
-        run: exec,
-    },
-    Command {
-        name: "discard",
-        arity: 1,
-        flags: &["no_multi", "fast"],
-        keys: (0, 0, 0),
-        group: "transactions",
-        since: "2.0.0",
-        summary: "Discards a transaction.",
-        arguments: "",
-        run: |call| match call.session.transaction.take() {
-            Some(_) => Ok(Reply::OK),
-            None => Err("ERR DISCARD without MULTI".into()),
-        },
-    },
+pub(super) const HANDLERS: &[(&str, Handler)] = &[
+    ("multi", |call| {
+        if call.session.transaction.is_some() {
+            return Err("ERR MULTI calls can not be nested".into());
+        }
+        call.session.transaction = Some(Transaction::default());
+        Ok(Reply::OK)
+    }),
+    ("exec", exec),
+    ("discard", |call| match call.session.transaction.take() {
+        Some(_) => Ok(Reply::OK),
+        None => Err("ERR DISCARD without MULTI".into()),
+    }),
 ];
 
 fn exec(call: &mut Call<'_, '_>) -> Outcome {
@@ -62,7 +32,7 @@ fn exec(call: &mut Call<'_, '_>) -> Outcome {
     let mut replies = Vec::with_capacity(transaction.queued.len());
     let mut room = Room(REPLIES_BYTES_MAX);
     for Queued { command, words, stored } in transaction.queued {
-        if room.is_full() && command.flags.contains(&"readonly") {
+        if room.is_full() && command.schema.flags.contains(&"readonly") {
             replies.push(left_out());
             continue;
         }

@@ -82,10 +82,15 @@ enum Side {
 /// Refuses who may not give this command; where that shows a redacted reader less, such a one is not.
 fn allowed(daemon: &Daemon, session: &Session, command: &str) -> Result<(), Problem> {
     let command = daemon.table.find(command.as_bytes());
-    if session.grant.as_ref().zip(command).is_some_and(|(grant, command)| command.is_allowed(grant.rights)) {
+    if session
+        .grant
+        .as_ref()
+        .zip(command)
+        .is_some_and(|(grant, command)| command.schema.is_allowed(grant.rights))
+    {
         return Ok(());
     }
-    let rights = command.map(|command| command.rights().to_string()).unwrap_or_default();
+    let rights = command.map(|command| command.schema.rights().to_string()).unwrap_or_default();
     Err(Problem::of(&format!("NOPERM this takes the right {rights}")))
 }
 

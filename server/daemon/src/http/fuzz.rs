@@ -4,9 +4,9 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 
 use super::json::Members;
-use super::routes::{Kind, ROUTES, Word};
 use super::words;
 use crate::fuzzing::byte;
+use annals_wire::schema::routes::{Kind, ROUTES, Word};
 
 /// A byte that chooses a route, lengths of the parts of its path and of a query, those, and a body.
 ///

@@ -13,8 +13,8 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::routes::Kind;
 use annals_wire::resp::Reply;
+use annals_wire::schema::routes::Kind;
 
 /// A request's JSON: an object, each member as it stands. A member that is there twice is refused, since readers differ on which one counts.
 #[derive(Debug, Default)]

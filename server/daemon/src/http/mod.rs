@@ -1,6 +1,6 @@
 //! The daemon over HTTP: a JSON API over the same commands, bodies as streams, and what those ask who watch a server.
 //!
-//! A request is one command, done as a turn of its own ([`super::perform`]), so rights, durability, limits and logs are those of every command. `routes` is
+//! A request is one command, done as a turn of its own ([`super::perform`]), so rights, durability, limits and logs are those of every command. `annals_wire::schema::routes` is
 //! the table from which requests are understood and `openapi` describes them; `json` makes words of JSON and JSON of replies; `bodies` streams;
 //! `replays` are runs that are replayed over several requests; `traces` are what telemetry sends; `watch` is for those who watch. Beneath `/proxy` and `/replay` it is the proxy
 //! of many runs ([`crate::proxy`]).
@@ -15,8 +15,6 @@ mod json;
 mod openapi;
 mod problem;
 mod replays;
-mod routes;
-mod schemas;
 mod stall;
 #[cfg(test)]
 mod tests;
@@ -48,7 +46,6 @@ use tokio::time::timeout;
 use self::json::Members;
 use self::problem::Problem;
 use self::replays::Replays;
-use self::routes::{Gives, Kind, ROUTES, Route, Verb, Word};
 use self::stall::Stalling;
 use super::access::{Grant, Rights};
 use super::databases::DATABASES;
@@ -60,6 +57,7 @@ use annals_proxy::Mounts;
 use annals_proxy::proxy::{Many, RECORDED, REPLAYED, Refused, Wants};
 use annals_text::percent;
 use annals_wire::resp::Reply;
+use annals_wire::schema::routes::{Gives, Kind, ROUTES, Route, Verb, Word};
 
 /// How long a request's head may take, and each part of its body.
 const HEAD: Duration = Duration::from_secs(30);

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::routes::{Gives, Kind, ROUTES, Route, Verb, Word};
-use super::{bodies, replays, schemas};
+use super::{bodies, replays};
+use annals_wire::schema::routes::{Gives, Kind, ROUTES, Route, Verb, Word};
+use annals_wire::schema::schemas;
 
 /// The whole document. A daemon that is open to everybody here takes a token, and needs none.
 pub(super) fn document(is_open: bool) -> Value {

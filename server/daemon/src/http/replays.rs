@@ -12,11 +12,11 @@ use serde_json::json;
 
 use super::json::{self, Members};
 use super::problem::Problem;
-use super::routes::Kind;
 use super::{Shared, json_only, json_response, param};
 use crate::perform::perform;
 use crate::session::Session;
 use annals_wire::resp::Reply;
+use annals_wire::schema::routes::Kind;
 
 /// Replays at a time. Past it those go that were not asked for longest.
 const REPLAYS_MAX: usize = 1024;

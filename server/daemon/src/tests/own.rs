@@ -230,7 +230,7 @@ fn hostile_words_are_refused_in_words_and_nobody_is_dropped() {
         b"@1",
         &long,
     ];
-    let own = super::super::table::all().filter(|command| command.since.starts_with("annals"));
+    let own = annals_wire::schema::all().filter(|command| command.since.starts_with("annals"));
     let mut asked = 0;
     for command in own {
         // Any of its words, and any number of them, the others such that it gets as far as it can.

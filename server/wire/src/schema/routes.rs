@@ -5,7 +5,7 @@ use super::schemas::Schema;
 
 /// A method of HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verb {
+pub enum Verb {
     Get,
     Put,
     Post,
@@ -14,7 +14,7 @@ pub(super) enum Verb {
 
 /// What a value is, in a query or in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     /// A text.
     Text,
     /// Any bytes: a text, or `{"base64": "..."}`.
@@ -47,7 +47,7 @@ pub(super) enum Kind {
 
 impl Kind {
     /// Whether it is written in digits.
-    pub(super) fn is_number(self) -> bool {
+    pub fn is_number(self) -> bool {
         matches!(self, Self::Number | Self::Count | Self::Frame)
     }
 }
@@ -68,7 +68,7 @@ const DRAWS: Kind = Kind::Of(&["clock", "uuid", "random", "fill"]);
 
 /// How a command's words are made, in order.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Word {
+pub enum Word {
     /// A part of the path.
     Path(&'static str),
     /// A part of the path and a number of the JSON, as `part@number`.
@@ -91,7 +91,7 @@ pub(super) enum Word {
 
 /// What a route gives where nothing went wrong.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Gives {
+pub enum Gives {
     /// The reply as JSON; a null is `null`.
     Json(Schema),
     /// The reply as JSON; a null is 404.
@@ -108,17 +108,17 @@ pub(super) enum Gives {
 
 /// See the module.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Route {
-    pub(super) verb: Verb,
-    pub(super) path: &'static str,
+pub struct Route {
+    pub verb: Verb,
+    pub path: &'static str,
     /// Its name in the description.
-    pub(super) id: &'static str,
-    pub(super) summary: &'static str,
-    pub(super) command: &'static str,
-    pub(super) words: &'static [Word],
-    pub(super) gives: Gives,
+    pub id: &'static str,
+    pub summary: &'static str,
+    pub command: &'static str,
+    pub words: &'static [Word],
+    pub gives: Gives,
     /// 200, or 201 where something new is there.
-    pub(super) status: u16,
+    pub status: u16,
 }
 
 const fn route(
@@ -142,7 +142,7 @@ use Verb::{Delete, Get, Post, Put};
 use Word::{Asked, Body, Field, Is, Option as Opt, Path, PathAt, Query, Tail};
 
 /// All of them, but for those of [`super::bodies`], which stream.
-pub(super) const ROUTES: &[Route] = &[
+pub const ROUTES: &[Route] = &[
     route(
         Get,
         "/v1/runs",

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// What a reply is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Schema {
+pub enum Schema {
     Applied,
     Array,
     Begun,
@@ -35,7 +35,7 @@ pub(super) enum Schema {
 const BASE64: &str = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$";
 
 /// What every description of a reply may refer to.
-pub(super) fn components() -> Value {
+pub fn components() -> Value {
     let count = || json!({ "type": "integer", "minimum": 0 });
     let time = || json!({ "type": "integer", "minimum": 0, "description": "Nanoseconds since 1970." });
     let bytes = || json!({ "$ref": "#/components/schemas/Bytes" });
@@ -133,7 +133,7 @@ pub(super) fn components() -> Value {
 }
 
 impl Schema {
-    pub(super) fn json(self) -> Value {
+    pub fn json(self) -> Value {
         let component = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
         let many = |name: &str| json!({ "type": "array", "items": component(name) });
         match self {

@@ -1,14 +1,14 @@
 //! What COMMAND says of the commands.
 
-use super::table::Command;
-use annals_wire::resp::Reply;
+use super::CommandSchema;
+use crate::resp::Reply;
 
 /// Flags that mean something here only.
 const OWN: [&str; 9] =
     ["settled", "apart", "whole", "stores", "operate", "action", "reveals", "redacts", "both"];
 
 /// The entry of COMMAND and COMMAND INFO.
-pub(super) fn info(command: &Command) -> Reply {
+pub fn info(command: &CommandSchema) -> Reply {
     let (first, last, step) = command.keys;
     let number = |number: i32| Reply::Integer(number.into());
     let flags = command
@@ -32,7 +32,7 @@ pub(super) fn info(command: &Command) -> Reply {
     ])
 }
 
-fn categories(command: &Command) -> Vec<String> {
+fn categories(command: &CommandSchema) -> Vec<String> {
     let mut categories = vec![format!("@{}", command.group)];
     categories.extend(["write", "readonly"].iter().filter(|of| command.flags.contains(of)).map(
         |of| match *of {
@@ -45,7 +45,7 @@ fn categories(command: &Command) -> Vec<String> {
 }
 
 /// The entry of COMMAND DOCS.
-pub(super) fn docs(command: &Command) -> (Reply, Reply) {
+pub fn docs(command: &CommandSchema) -> (Reply, Reply) {
     let pair = |key: &str, value: Reply| (Reply::text(key), value);
     let mut about = vec![
         pair("summary", Reply::text(command.summary)),
@@ -153,7 +153,7 @@ fn page() -> String {
 
     let mut text = String::from(HEAD);
     let mut group = "";
-    for command in super::table::all() {
+    for command in super::all() {
         if command.group != group {
             group = command.group;
             // A text takes all.
@@ -184,7 +184,7 @@ fn page() -> String {
 #[cfg(test)]
 const HEAD: &str = "# Commands
 
-<!-- Made from the table that COMMAND DOCS serves: ANNALS_WRITE_COMMANDS=1 cargo test -p annals-daemon --lib the_page_of_commands -->
+<!-- Made from the table that COMMAND DOCS serves: ANNALS_WRITE_COMMANDS=1 cargo test -p annals-wire --lib the_page_of_commands -->
 
 What `annals serve` understands ([daemon.md](daemon.md)). `[x]` may be left out, `a|b` is one of both, `...` may come again, CAPITALS are written as they are, in whatever letters. Maps are arrays
 of names and values in RESP2.
@@ -205,7 +205,7 @@ mod tests {
         let written = std::fs::read(path).unwrap();
         assert!(
             String::from_utf8_lossy(&written) == page(),
-            "docs/commands.md is another: ANNALS_WRITE_COMMANDS=1 cargo test -p annals-daemon --lib the_page_of_commands"
+            "docs/commands.md is another: ANNALS_WRITE_COMMANDS=1 cargo test -p annals-wire --lib the_page_of_commands"
         );
     }
 
