@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Link, NamespaceId, RunUid, Seqno, StoreId};
 use crate::kv::core::{Core, Options};
+use crate::kv::index::Hit;
 use crate::kv::keyspace::{History, Keyspace, KvBatch};
 use crate::kv::stored::StoredBlob;
 use crate::kv::view::View;
 use crate::kv::write::{BatchWriter, store_stream};
-use crate::kv::{index::Hit, keys};
 use crate::log::activity::Activity;
 use crate::log::open::Damage;
 use crate::log::record::{Kind, SpaceHead};
@@ -19,6 +19,8 @@ use crate::log::ticket::Failure;
 use crate::trace::model::{RunInfo, RunSpec, check_text};
 use crate::trace::reader::RunReader;
 use crate::trace::recorder::{Recording, Run, abandon};
+use crate::trace::run_keys;
+use crate::trace::schema::RunSchema;
 use crate::upkeep::SAMPLING;
 use crate::vector::{Floor, Found, Search, nearest};
 
@@ -139,7 +141,7 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self> {
-        let core = Core::open(path.as_ref(), options, true)?;
+        let core = Core::open(path.as_ref(), options, true, RunSchema::new())?;
         if core.recovered {
             abandon_open(&core)?;
         }
@@ -168,7 +170,7 @@ impl Store {
     /// # Errors
     /// As [`Store::open_read_only`].
     pub fn open_read_only_with(path: impl AsRef<Path>, options: Options) -> Result<Self> {
-        let core = Core::open(path.as_ref(), options, false)?;
+        let core = Core::open(path.as_ref(), options, false, RunSchema::new())?;
         Ok(Self::over(core))
     }
 
@@ -320,7 +322,7 @@ impl Store {
     /// Forgets decoded groups and frame records, so that what is read next comes from the files. For measuring.
     pub fn drop_caches(&self) {
         self.0.core.groups.clear();
-        self.0.core.frames.clear();
+        RunSchema::frames(&self.0.core).clear();
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -379,8 +381,8 @@ fn put_space(core: &Arc<Core>, namespace: NamespaceId, head: &SpaceHead) -> Resu
 fn abandon_open(core: &Arc<Core>) -> Result<()> {
     for space in core.spaces_known()? {
         let SpaceHead::Namespace { id, .. } = space else { continue };
-        for hit in core.index.prefix(&keys::runs(id), Seqno(u64::MAX))? {
-            if let Some(uid) = keys::run_uid(&hit.key) {
+        for hit in core.index.prefix(&run_keys::runs(id), Seqno(u64::MAX))? {
+            if let Some(uid) = run_keys::run_uid(&hit.key) {
                 abandon(core, id, uid)?;
             }
         }
@@ -576,10 +578,11 @@ impl Namespace {
     /// # Errors
     /// As [`Namespace::runs`].
     pub fn runs_after(&self, after: Option<RunUid>) -> Result<impl Iterator<Item = Result<RunInfo>> + use<>> {
-        let hits: Vec<Hit> = self.core().index.prefix(&keys::runs(self.id), Seqno(u64::MAX))?;
+        let hits: Vec<Hit> = self.core().index.prefix(&run_keys::runs(self.id), Seqno(u64::MAX))?;
         let (core, namespace) = (self.core().clone(), self.id);
         Ok(hits.into_iter().filter_map(move |hit| {
-            let uid: RunUid = keys::run_uid(&hit.key).filter(|uid| after.is_none_or(|after| *uid > after))?;
+            let uid: RunUid =
+                run_keys::run_uid(&hit.key).filter(|uid| after.is_none_or(|after| *uid > after))?;
             Some(RunReader::open(&core, namespace, uid).map(|reader| reader.info().clone()))
         }))
     }
@@ -590,8 +593,8 @@ impl Namespace {
     /// # Errors
     /// `Damaged`, `Unavailable`; each item may fail, too.
     pub fn newest_runs(&self) -> Result<impl ExactSizeIterator<Item = Result<RunReader>> + use<>> {
-        let hits: Vec<Hit> = self.core().index.prefix(&keys::runs(self.id), Seqno(u64::MAX))?;
-        let uids: Vec<RunUid> = hits.iter().filter_map(|hit| keys::run_uid(&hit.key)).collect();
+        let hits: Vec<Hit> = self.core().index.prefix(&run_keys::runs(self.id), Seqno(u64::MAX))?;
+        let uids: Vec<RunUid> = hits.iter().filter_map(|hit| run_keys::run_uid(&hit.key)).collect();
         let (core, namespace) = (self.core().clone(), self.id);
         Ok(uids.into_iter().rev().map(move |uid| RunReader::open(&core, namespace, uid)))
     }
@@ -601,9 +604,9 @@ impl Namespace {
     /// # Errors
     /// `NotFound` where there is none.
     pub fn last_run(&self) -> Result<RunReader> {
-        let (from, to) = (keys::runs(self.id), keys::run(self.id, RunUid(u64::MAX)));
+        let (from, to) = (run_keys::runs(self.id), run_keys::run(self.id, RunUid(u64::MAX)));
         let hit = self.core().index.last(&from, &to)?;
-        match hit.and_then(|hit| keys::run_uid(&hit.key)) {
+        match hit.and_then(|hit| run_keys::run_uid(&hit.key)) {
             Some(uid) => RunReader::open(self.core(), self.id, uid),
             None => Err(Error::new(ErrorKind::NotFound, "there is no run yet")),
         }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 use crate::ids::{Link, RunUid};
 use crate::kv::Content;
-use crate::log::record::{COMPONENT_BYTES_MAX, COMPONENT_OTHER};
+use crate::trace::heads::{COMPONENT_BYTES_MAX, COMPONENT_OTHER};
 
 /// Greatest length of a run's name, in bytes.
 pub const RUN_NAME_BYTES_MAX: usize = 512;
