@@ -24,9 +24,6 @@ use crate::trace::schema::RunSchema;
 use crate::upkeep::SAMPLING;
 use crate::vector::{Floor, Found, Search, nearest};
 
-/// Greatest length of a namespace's or keyspace's name, in bytes.
-const SPACE_NAME_BYTES_MAX: usize = 512;
-
 /// An open store. Cheap to clone; the last clone to go closes it.
 ///
 /// One process writes a store at a time; any number read it, also beside the writer.
@@ -197,22 +194,7 @@ impl Store {
     /// `NotFound` in a store open for reading; `Invalid` for a name that is empty, over 512 bytes or has control
     /// characters.
     pub fn namespace(&self, name: &str) -> Result<Namespace> {
-        check_text("a namespace's name", name, 1, SPACE_NAME_BYTES_MAX)?;
-        let core = &self.0.core;
-        let _guard = lock(&core.spaces);
-        for space in core.spaces_known()? {
-            if let SpaceHead::Namespace { id, name: known } = space
-                && known == name
-            {
-                return Ok(Namespace { store: self.clone(), id });
-            }
-        }
-        if !core.is_writer() {
-            return Err(Error::not_found(format!("there is no namespace {name:?}")));
-        }
-        let id = NamespaceId(core.new_space());
-        put_space(core, id, &SpaceHead::Namespace { id, name: name.to_owned() })?;
-        Ok(Namespace { store: self.clone(), id })
+        Ok(Namespace { store: self.clone(), id: self.0.core.namespace(name)? })
     }
 
     /// Whether this takes writes.
@@ -367,16 +349,6 @@ fn disk_bytes(core: &Core) -> Result<u64> {
     Ok(total)
 }
 
-fn put_space(core: &Arc<Core>, namespace: NamespaceId, head: &SpaceHead) -> Result<()> {
-    let bytes = crate::codec::encode(head).map_err(|e| Error::bug(e.to_string()))?;
-    let mut writer = BatchWriter::new(core, namespace)?;
-    writer.record(Kind::Space, &bytes, &[])?;
-    match writer.submit(core.options.durability)? {
-        Some((_, ticket)) => ticket.wait().map(drop),
-        None => Err(Error::bug("a definition was not written")),
-    }
-}
-
 /// Marks every open run as abandoned.
 fn abandon_open(core: &Arc<Core>) -> Result<()> {
     for space in core.spaces_known()? {
@@ -397,52 +369,13 @@ pub struct Namespace {
     pub(crate) id: NamespaceId,
 }
 
-/// The set of keys of a name in a namespace, if there is one.
-pub(crate) fn find_keyspace(
-    core: &Arc<Core>,
-    wanted_in: NamespaceId,
-    wanted: &str,
-) -> Result<Option<Keyspace>> {
-    for space in core.spaces_known()? {
-        if let SpaceHead::Keyspace { id, namespace, name, history } = space
-            && namespace == wanted_in
-            && name == wanted
-        {
-            let history = History::from_code(history);
-            return Ok(Some(Keyspace { core: core.clone(), namespace, id, history }));
-        }
-    }
-    Ok(None)
-}
-
 impl Namespace {
     /// A set of keys. A writer makes it, with this history policy, if there is none of this name.
     ///
     /// # Errors
     /// `Conflict` where it exists with another policy; `NotFound` in a store open for reading; `Invalid` for its name.
     pub fn keyspace(&self, name: &str, history: History) -> Result<Keyspace> {
-        let core = self.core();
-        let _guard = lock(&core.spaces);
-        match self.find_keyspace(name)? {
-            Some(found) if found.history == History::from_code(history.code()) => Ok(found),
-            Some(found) => Err(Error::conflict(format!(
-                "keyspace {name:?} keeps {:?}, not {history:?}: name the policy that it has",
-                found.history
-            ))),
-            None if !core.is_writer() => Err(Error::not_found(format!("there is no keyspace {name:?}"))),
-            None => {
-                let id = core.new_space();
-                let head = SpaceHead::Keyspace {
-                    id,
-                    namespace: self.id,
-                    name: name.to_owned(),
-                    history: history.code(),
-                };
-                put_space(core, self.id, &head)?;
-                crate::log::segments::write(&core.index.policies).insert(id, history.code());
-                Ok(Keyspace { core: core.clone(), namespace: self.id, id, history })
-            }
-        }
+        self.core().keyspace(self.id, name, history)
     }
 
     /// The set of keys of this name, if there is one.
@@ -450,8 +383,7 @@ impl Namespace {
     /// # Errors
     /// `Invalid` for its name; `Damaged`, `Unavailable`.
     pub fn find_keyspace(&self, wanted: &str) -> Result<Option<Keyspace>> {
-        check_text("a keyspace's name", wanted, 1, SPACE_NAME_BYTES_MAX)?;
-        find_keyspace(self.core(), self.id, wanted)
+        self.core().find_checked_keyspace(self.id, wanted)
     }
 
     /// Changes to several keys that happen together.
@@ -624,3 +556,6 @@ impl Namespace {
         self.store.core()
     }
 }
+
+#[cfg(test)]
+mod bounds;

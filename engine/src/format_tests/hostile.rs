@@ -203,7 +203,7 @@ fn what_a_newer_program_wrote_is_refused_by_name() {
     assert_eq!(Kind::parse(10, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 10 }));
     assert_eq!(Kind::parse(0, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 0 }));
     for kind in [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 18, 19] {
-        assert!(matches!(Kind::parse(kind, LAYOUT), Ok(Some(known)) if known as u8 == kind));
+        assert!(matches!(Kind::parse(kind, LAYOUT), Ok(Some(known)) if known.code() == kind));
         for layout in [0, LAYOUT + 1, 255] {
             let expected = CodecError::Unknown { what: "record layout", found: u64::from(layout) };
             assert_eq!(Kind::parse(kind, layout), Err(expected));

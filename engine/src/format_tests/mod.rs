@@ -2,14 +2,13 @@
 //! segments. Records of the store and of runs are tested together, as they stand in one log.
 
 mod golden;
-mod groups;
 mod hostile;
 mod manifest;
 mod oracle;
-mod rewrite;
+pub(crate) mod rewrite;
 pub(crate) mod samples;
 
 /// The schema that stores are opened with.
-fn schema() -> std::sync::Arc<dyn annals_store::schema::Schema> {
+pub(crate) fn schema() -> std::sync::Arc<dyn annals_store::schema::Schema> {
     crate::trace::schema::RunSchema::new()
 }

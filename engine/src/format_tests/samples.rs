@@ -364,7 +364,7 @@ pub(crate) fn group_rest() -> GroupRest<'static> {
 pub(crate) fn rewritten(records: &[(Kind, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = vec![0; 48];
     for (kind, body) in records {
-        let start = start_record(&mut bytes, *kind.code(), 1);
+        let start = start_record(&mut bytes, kind.code(), 1);
         bytes.extend_from_slice(body);
         seal_record(&mut bytes, start);
         stamp_record(&mut bytes[start..], rewritten_salt(), OFFSET + start as u64);

@@ -14,6 +14,7 @@ use crate::log::layout::{
 use crate::log::manifest::{self, State};
 use crate::log::record::{BodyRef, GroupPart, GroupRest, Kind, KvHead, Logical, RecipeRef, SpaceHead};
 use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead, TombstoneHead};
+use crate::trace::schema::RunSchema;
 use annals_store::testing::{byte, short, take};
 
 const SEGMENT: SegmentId = SegmentId(1);
@@ -212,11 +213,12 @@ pub fn rewritten(data: &[u8]) {
         bytes.truncate(SEGMENT_HEADER_BYTES as usize);
         let begins = put_batches(&mut bytes, rest, salt, header.first_seqno.0, header.chain);
         let mut sum = LogState { next_seqno: header.first_seqno, chain: header.chain, ..LogState::empty() };
+        let schema = RunSchema::new();
         for (number, begin) in begins.iter().enumerate() {
             let end = begins.get(number + 1).copied().unwrap_or(bytes.len());
             let Some(whole) = bytes.get(*begin..end) else { return };
             footer.rewritten_chain = Some(chain_digest(whole));
-            let _ = account(&mut sum, whole, *begin as u64, salt);
+            let _ = account(&*schema, &mut sum, whole, *begin as u64, salt);
         }
         if how == 2 && at == 0 {
             let said = &mut footer.state;

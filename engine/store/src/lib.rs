@@ -21,7 +21,8 @@ pub use ids::{BlobId, Link, NodeHash, RunUid, Seqno, StoreId};
 pub use io::ReadMode;
 pub use kv::core::Options;
 pub use kv::{
-    BlobReader, Content, History, KEY_BYTES_MAX, Keys, Keyspace, KvBatch, Scan, ScanRange, StoredBlob, Version, View,
+    BlobReader, Content, History, KEY_BYTES_MAX, Keys, Keyspace, KvBatch, Scan, ScanRange, StoredBlob,
+    Version, View,
 };
 pub use log::activity::{Activity, SYNC_BOUNDS_NS};
 pub use log::{Damage, Durability, Ticket, socket_paths};

@@ -32,9 +32,7 @@ mod door {
 mod door {
     pub use super::scheduled::{OnceLock, channel};
     pub use shuttle::hint::spin_loop;
-    pub use shuttle::sync::{
-        Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic,
-    };
+    pub use shuttle::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic};
     pub use shuttle::thread::{self, JoinHandle};
 
     /// Whether a test's scheduler runs all threads.

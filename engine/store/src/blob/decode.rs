@@ -72,12 +72,7 @@ impl GroupDecoder {
     ///
     /// # Errors
     /// As [`GroupDecoder::decode`]; also where a Zstandard frame does not end just there.
-    pub fn decode_alone(
-        &mut self,
-        codec: Codec,
-        raw_len: u32,
-        encoded: &[u8],
-    ) -> Result<Vec<u8>, BlobError> {
+    pub fn decode_alone(&mut self, codec: Codec, raw_len: u32, encoded: &[u8]) -> Result<Vec<u8>, BlobError> {
         if raw_len as usize > GROUP_BYTES_MAX {
             let (found, most) = (u64::from(raw_len), GROUP_BYTES_MAX as u64);
             return Err(BlobError::GroupTooLong { found, most });

@@ -79,7 +79,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         *lock(&self.held) = Held::default();
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn bytes(&self) -> usize {
         let held = lock(&self.held);
         assert_eq!(held.bytes, held.slots.iter().map(|slot| slot.bytes).sum::<usize>());

@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Place, SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, ReadMode};
 use crate::kv::bodies::AnchorRebuild;
+use crate::kv::catalogue::Catalogue;
 use crate::kv::embeddings::Finder;
 use crate::kv::fence::Fence;
 use crate::kv::groups::GroupCache;
@@ -22,12 +23,12 @@ use crate::log::open::{
 };
 use crate::log::paths::Paths;
 use crate::log::queue::Durability;
-use crate::log::record::{Kind, Logical, SpaceHead};
+use crate::log::record::{Kind, Logical};
 use crate::log::segments::{Pin, Segments, lock};
 use crate::log::totals::Totals;
 use crate::log::writer::Sink as _;
 use crate::schema::Schema;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 
 /// How a store is opened.
@@ -110,15 +111,13 @@ pub struct Core {
     pub schema: Arc<dyn Schema>,
     next_group: AtomicU64,
     next_run: AtomicU64,
-    next_space: AtomicU32,
+    pub catalogue: Catalogue,
     salts: Mutex<Salts>,
     /// What compaction must not take away though no record of the log names it.
     pub fence: Arc<Fence>,
     /// Held by who compacts the store, and by who closes it.
     pub compacting: Mutex<()>,
-    /// Serialises what must look before it writes: names of spaces.
-    pub spaces: Mutex<()>,
-    /// The same for what agents remember.
+    /// Held by the layers above while they look at something and then write it.
     pub remembering: Mutex<()>,
     /// The last opening for writing followed a crash.
     pub recovered: bool,
@@ -192,11 +191,10 @@ impl Core {
             followed: Mutex::new(followed),
             next_group: AtomicU64::new(state.next_group),
             next_run: AtomicU64::new(state.next_run),
-            next_space: AtomicU32::new(state.next_space),
+            catalogue: Catalogue::new(state.next_space),
             salts: Mutex::default(),
             fence: Arc::default(),
             compacting: Mutex::new(()),
-            spaces: Mutex::new(()),
             remembering: Mutex::new(()),
             recovered,
             closed: AtomicBool::new(false),
@@ -233,11 +231,10 @@ impl Core {
             followed: Mutex::new(None),
             next_group: AtomicU64::new(u64::MAX),
             next_run: AtomicU64::new(u64::MAX),
-            next_space: AtomicU32::new(u32::MAX),
+            catalogue: Catalogue::new(u32::MAX),
             salts: Mutex::default(),
             fence: Arc::default(),
             compacting: Mutex::new(()),
-            spaces: Mutex::new(()),
             remembering: Mutex::new(()),
             recovered: false,
             closed: AtomicBool::new(false),
@@ -247,30 +244,9 @@ impl Core {
         })
     }
 
-    fn load_policies(&self) -> Result<()> {
-        for head in self.spaces_known()? {
-            if let SpaceHead::Keyspace { id, history, .. } = head {
-                crate::log::segments::write(&self.index.policies).insert(id, history);
-            }
-        }
-        Ok(())
-    }
-
     /// Keeps every place readable that the index leads to from here on.
     pub fn pin(&self) -> Pin {
         crate::log::segments::read(&self.segments).pin()
-    }
-
-    /// Every namespace and keyspace.
-    pub fn spaces_known(&self) -> Result<Vec<SpaceHead>> {
-        let _pin = self.pin();
-        let mut heads = Vec::new();
-        for hit in self.index.prefix(&keys::spaces(), Seqno(u64::MAX))? {
-            let head = self
-                .logical(keys::place(hit.value), Kind::Space, |logical| crate::codec::decode(logical.head))?;
-            heads.push(head);
-        }
-        Ok(heads)
     }
 
     /// The writing side of the log.
@@ -318,7 +294,8 @@ impl Core {
                 Some(kind) if expected.contains(&kind) => kind,
                 other => {
                     let expected: Vec<String> = expected.iter().map(|kind| self.kind_name(*kind)).collect();
-                    let other = other.map_or("None".to_owned(), |kind| format!("Some({})", self.kind_name(kind)));
+                    let other =
+                        other.map_or("None".to_owned(), |kind| format!("Some({})", self.kind_name(kind)));
                     return Err(wrong(format!(
                         "the index expects a record of [{}] here, found {other}",
                         expected.join(", ")
@@ -356,10 +333,6 @@ impl Core {
         self.next_run.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub fn new_space(&self) -> u32 {
-        self.next_space.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// A salt for one record.
     pub fn salt(&self) -> Result<[u8; 16]> {
         lock(&self.salts).next(&*self.io)
@@ -395,7 +368,8 @@ impl Core {
         };
         let (end, entries) = match is_further {
             true => {
-                let (end, entries) = read_on(&*self.schema, &found, found.state.covers, found.state.covers_state.clone())?;
+                let (end, entries) =
+                    read_on(&*self.schema, &found, found.state.covers, found.state.covers_state.clone())?;
                 match self.index.reload(&found.state, entries, end.state.last_seqno()) {
                     true => {
                         segments.retire_others();
@@ -499,7 +473,12 @@ fn collect(
 }
 
 /// The index entries of the log after a place.
-fn read_on(schema: &dyn Schema, found: &Found, from: (SegmentId, u64), state: LogState) -> Result<(End, Vec<Entry>)> {
+fn read_on(
+    schema: &dyn Schema,
+    found: &Found,
+    from: (SegmentId, u64),
+    state: LogState,
+) -> Result<(End, Vec<Entry>)> {
     let mut entries = Vec::new();
     let end = scan(schema, found, from, state, &mut |batch, segment| {
         collect(batch.whole, batch.offset, segment, |record, place, seqno| {
@@ -557,7 +536,13 @@ fn find_index(
 
 /// Reads the log that the tables do not cover into the index. For writing, memory stays bounded: what the tables then
 /// cover is given where it is no longer what the manifest says.
-fn read_log(schema: &dyn Schema, index: &Index, found: &Found, whole: bool, for_writing: bool) -> Result<(End, Option<Covered>)> {
+fn read_log(
+    schema: &dyn Schema,
+    index: &Index,
+    found: &Found,
+    whole: bool,
+    for_writing: bool,
+) -> Result<(End, Option<Covered>)> {
     let state = &found.state;
     let first = state.segments.first().map_or(SegmentId(1), |segment| segment.id);
     let (mut covered, at, at_from) = match whole {

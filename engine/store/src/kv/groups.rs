@@ -78,12 +78,7 @@ impl GroupCache {
 ///
 /// # Errors
 /// `Damaged` where the group is missing, shorter, another namespace's, or does not decode.
-pub fn group(
-    core: &Core,
-    namespace: NamespaceId,
-    id: GroupId,
-    len_min: usize,
-) -> Result<Arc<Vec<u8>>> {
+pub fn group(core: &Core, namespace: NamespaceId, id: GroupId, len_min: usize) -> Result<Arc<Vec<u8>>> {
     find(core, namespace, id, len_min, true, |_| GROUP_BYTES_MAX)
 }
 
@@ -164,3 +159,6 @@ fn load(
     core.groups.put(namespace, id, Decoded { raw: raw.clone(), whole });
     Ok(raw)
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,9 +7,7 @@ use crate::codec::{self, CodecError};
 use crate::ids::{NamespaceId, Place, SegmentId, Seqno};
 use crate::kv::table::{Entry, Value};
 use crate::log::layout::RawRecord;
-use crate::log::record::{
-    EmbeddingHead, Kind, KvHead, Logical, SpaceHead, group_of,
-};
+use crate::log::record::{EmbeddingHead, Kind, KvHead, Logical, SpaceHead, group_of};
 use crate::schema::{SCHEMA_SPACES, Schema};
 
 const SPACES: u32 = 1;

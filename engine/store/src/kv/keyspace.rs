@@ -595,8 +595,9 @@ impl Iterator for Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Options;
     use crate::io::sim::SimIo;
-    use crate::{Options, Store};
+    use crate::testing::KvStore as Store;
 
     /// An index may be wrong, by a bug or by design: what it leads to has to be the key that was asked for, of this keyspace.
     #[test]

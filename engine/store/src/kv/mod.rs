@@ -3,6 +3,7 @@
 pub mod blob_reader;
 pub mod bodies;
 pub mod cache;
+pub mod catalogue;
 pub mod core;
 pub mod embeddings;
 pub mod fence;

@@ -31,7 +31,7 @@ const MAGIC: [u8; 8] = *b"annalman";
 pub const FORMAT: u16 = 3;
 const FORMAT_SECOND: u16 = 2;
 const FORMAT_FIRST: u16 = 1;
-pub(super) const HEADER_BYTES: u64 = 28;
+pub const HEADER_BYTES: u64 = 28;
 const EDIT_HEADER_BYTES: u64 = 8;
 /// A manifest that has grown past this goes on as a new generation.
 const GENERATION_BYTES_MAX: u64 = 1 << 20;
@@ -258,12 +258,7 @@ impl From<EditFailed> for Error {
 
 impl SharedManifest {
     /// `before`: the generation that it took the place of.
-    pub fn new(
-        io: Arc<dyn Io>,
-        paths: Paths,
-        manifest: Manifest,
-        before: Option<Arc<dyn File>>,
-    ) -> Self {
+    pub fn new(io: Arc<dyn Io>, paths: Paths, manifest: Manifest, before: Option<Arc<dyn File>>) -> Self {
         let earlier = before.into_iter().map(|file| (file, 0)).collect();
         Self { io, paths, inner: Mutex::new(Inner { manifest, earlier, in_doubt: None }) }
     }
@@ -394,8 +389,8 @@ impl Manifest {
     }
 
     /// The same, said to be so long already.
-    #[cfg(test)]
-    pub(super) fn with_end(self, end: u64) -> Self {
+    #[cfg(any(test, fuzzing, feature = "testing"))]
+    pub fn with_end(self, end: u64) -> Self {
         Self { end, ..self }
     }
 
@@ -438,7 +433,7 @@ impl Manifest {
     }
 }
 
-pub(super) fn edit_crc(store: &StoreId, offset: u64, bytes: &[u8]) -> u32 {
+pub fn edit_crc(store: &StoreId, offset: u64, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&store.0);
     hasher.update(&offset.to_le_bytes());

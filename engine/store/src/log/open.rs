@@ -78,13 +78,7 @@ pub struct End {
 /// # Errors
 /// `NotFound` without a store, `Locked` with the holder's pid, `Damaged`, `Invalid` for a directory of something
 /// else, `Unavailable`.
-pub fn find(
-    io: &dyn Io,
-    paths: &Paths,
-    write: bool,
-    create: bool,
-    read_mode: ReadMode,
-) -> Result<Found> {
+pub fn find(io: &dyn Io, paths: &Paths, write: bool, create: bool, read_mode: ReadMode) -> Result<Found> {
     if write {
         return find_once(io, paths, write, create, read_mode);
     }

@@ -106,7 +106,13 @@ impl Sums {
     }
 
     /// Adds a logical record's bytes to the kind that they serve, and notes the ids that it uses.
-    fn measure(&mut self, schema: &dyn Schema, kind: Kind, bytes: u64, logical: &Logical<'_>) -> Result<(), CodecError> {
+    fn measure(
+        &mut self,
+        schema: &dyn Schema,
+        kind: Kind,
+        bytes: u64,
+        logical: &Logical<'_>,
+    ) -> Result<(), CodecError> {
         let totals = &mut self.totals;
         let mut recipes = logical.tail.len() as u64;
         let mut chain = logical.salt.len() as u64;

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use super::*;
 use crate::io::sim::{Crash, FailRule, OpKind, SimIo};
-use crate::{History, ScanRange, Store};
+use crate::testing::KvStore as Store;
+use crate::{History, ScanRange};
 
 fn options(sim: &SimIo) -> Options {
     Options { io: Arc::new(sim.clone()), zero_ahead_bytes: 0, ..Options::default() }

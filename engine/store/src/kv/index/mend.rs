@@ -158,7 +158,13 @@ mod tests {
     fn index() -> Index {
         let io: Arc<dyn Io> = Arc::new(SimIo::new(1));
         let limits = Limits { memory_bytes: 1000, read_mode: ReadMode::Mapped };
-        Index::empty(&io, &Paths::new(Path::new("s")), StoreId::default(), limits)
+        Index::empty(
+            &io,
+            &Paths::new(Path::new("s")),
+            StoreId::default(),
+            limits,
+            &crate::testing::no_schema(),
+        )
     }
 
     /// Of a table that is not there any more, so nothing has to be made again.

@@ -361,7 +361,8 @@ mod tests {
         let io: Arc<dyn crate::io::Io> = Arc::new(crate::io::sim::SimIo::new(1));
         let limits = Limits { memory_bytes: 1 << 20, read_mode: crate::io::ReadMode::Mapped };
         let paths = crate::log::paths::Paths::new(std::path::Path::new("s"));
-        let index = Index::empty(&io, &paths, crate::ids::StoreId::default(), limits);
+        let index =
+            Index::empty(&io, &paths, crate::ids::StoreId::default(), limits, &crate::testing::no_schema());
         // Seqno n: one of twelve keys, which ends with every fifth.
         let entry = |seqno: u64| {
             let kind = if seqno.is_multiple_of(5) { keys::ENDED } else { keys::AT };

@@ -70,11 +70,7 @@ pub(super) struct Upkeep {
 
 impl Index {
     /// Starts the thread. Before that memory grows without a bound; a store open for reading has none.
-    pub fn start_upkeep(
-        self: &Arc<Self>,
-        queue: &Arc<Queue>,
-        manifest: &Arc<SharedManifest>,
-    ) -> Result<()> {
+    pub fn start_upkeep(self: &Arc<Self>, queue: &Arc<Queue>, manifest: &Arc<SharedManifest>) -> Result<()> {
         let upkeep = Upkeep {
             state: Mutex::new(State { phase: Phase::Idle, stop: false }),
             changed: Condvar::new(),
@@ -286,7 +282,8 @@ mod tests {
     use crate::ids::SegmentId;
     use crate::io::sim::SimIo;
     use crate::log::layout::LogState;
-    use crate::{ErrorKind, Options, Store};
+    use crate::testing::KvStore as Store;
+    use crate::{ErrorKind, Options};
 
     #[test]
     fn what_failed_is_tried_again_once_memory_has_grown_and_waited_for_at_four_times_its_bound() {

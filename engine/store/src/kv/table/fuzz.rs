@@ -6,8 +6,8 @@ use super::entry::Spot;
 use super::index::IndexBuilder;
 use super::layout::{Footer, HEADER_LEN, block_crc, header};
 use super::{Covers, Table, TableMeta};
-use crate::testing::{byte, short, take};
 use crate::io::Bytes;
+use crate::testing::{byte, short, take};
 
 const META: TableMeta =
     TableMeta { store: *b"0123456789abcdef", id: 7, covers: Covers { segment: 3, offset: 4096, seqno: 99 } };

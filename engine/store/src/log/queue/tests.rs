@@ -5,13 +5,22 @@ use crate::blob::{AnchorSeed, GroupId, Step};
 use crate::log::layout::BATCH_HEADER_BYTES;
 use crate::log::record::GroupPart;
 use crate::sync::channel::{Receiver, unbounded};
+use crate::testing::no_schema;
 
 const SPACE: NamespaceId = NamespaceId(16);
 
 fn queue(segment_bytes_max: u64) -> (Arc<Queue>, Receiver<Job>) {
     let (sender, jobs) = unbounded();
-    let queue =
-        Queue::new(sender, StoreId::default(), SegmentId(3), 96, Seqno(5), 1 << 20, segment_bytes_max);
+    let queue = Queue::new(
+        sender,
+        StoreId::default(),
+        SegmentId(3),
+        96,
+        Seqno(5),
+        1 << 20,
+        segment_bytes_max,
+        no_schema(),
+    );
     (Arc::new(queue), jobs)
 }
 

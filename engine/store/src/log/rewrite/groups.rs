@@ -20,7 +20,7 @@ use crate::log::segments::Segment;
 
 /// What is done with a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Plan {
+pub enum Plan {
     /// Nobody names it.
     Drop,
     /// Its records are copied.
@@ -91,7 +91,7 @@ impl Seen {
 }
 
 /// See the module.
-pub(super) struct Groups<'a> {
+pub struct Groups<'a> {
     keep: &'a dyn Keep,
     recompress: Option<i32>,
     known: HashMap<GroupId, Group>,
@@ -104,14 +104,14 @@ pub(super) struct Groups<'a> {
 }
 
 impl<'a> Groups<'a> {
-    pub(super) fn new(keep: &'a dyn Keep, recompress: Option<i32>) -> Self {
+    pub fn new(keep: &'a dyn Keep, recompress: Option<i32>) -> Self {
         let (known, checked) = (HashMap::new(), Seen::default());
         Self { keep, recompress, known, leaves: 0, checked, decoder: GroupDecoder::default(), encoder: None }
     }
 
     /// Looks a source through for its groups, whose records all stand in it; gives the number of its first leaf. Nothing is checked here: that what
     /// was seen is what the checked records say is found by [`Groups::settle`].
-    pub(super) fn survey(&mut self, source: &Source) -> Result<u64> {
+    pub fn survey(&mut self, source: &Source) -> Result<u64> {
         let mut seen = Seen::default();
         source.glance(&mut |batch| {
             glance_at_records(batch.whole, batch.offset, source.segment.salt, |at, _, record| {
@@ -131,12 +131,12 @@ impl<'a> Groups<'a> {
     }
 
     /// Takes in a checked record of the source.
-    pub(super) fn checked(&mut self, at: u64, record: &RawRecord<'_>) -> std::result::Result<(), CodecError> {
+    pub fn checked(&mut self, at: u64, record: &RawRecord<'_>) -> std::result::Result<(), CodecError> {
         self.checked.record(at, record)
     }
 
     /// A batch of the source is at its end.
-    pub(super) fn batch_ends(&mut self) {
+    pub fn batch_ends(&mut self) {
         self.checked.batch_ends();
     }
 
@@ -144,7 +144,7 @@ impl<'a> Groups<'a> {
     ///
     /// # Errors
     /// `Damaged`.
-    pub(super) fn settle(&self, source: &Source) -> Result<()> {
+    pub fn settle(&self, source: &Source) -> Result<()> {
         let checked = &self.checked;
         let same =
             |(id, held): (&GroupId, &Held)| self.known.get(id).is_some_and(|known| known.held == *held);
@@ -164,7 +164,7 @@ impl<'a> Groups<'a> {
     }
 
     /// What is done with a group.
-    pub(super) fn plan(&mut self, id: GroupId) -> std::result::Result<&Plan, CodecError> {
+    pub fn plan(&mut self, id: GroupId) -> std::result::Result<&Plan, CodecError> {
         let (keep, anew) = (self.keep, self.recompress.is_some());
         let group = self.group(id)?;
         let plan = match group.plan.take() {
@@ -190,7 +190,7 @@ impl<'a> Groups<'a> {
     }
 
     /// Whether a record stands in the place of the record of a group at this offset.
-    pub(super) fn stands(&mut self, id: GroupId, offset: u32) -> std::result::Result<bool, CodecError> {
+    pub fn stands(&mut self, id: GroupId, offset: u32) -> std::result::Result<bool, CodecError> {
         let last = self.group(id)?.held.last;
         Ok(match self.plan(id)? {
             Plan::Drop => false,
@@ -199,12 +199,12 @@ impl<'a> Groups<'a> {
         })
     }
 
-    pub(super) fn is_last(&self, id: GroupId, offset: u32) -> bool {
+    pub fn is_last(&self, id: GroupId, offset: u32) -> bool {
         self.known.get(&id).is_some_and(|group| group.held.last == offset)
     }
 
     /// Copies a record of a group that stays whole.
-    pub(super) fn copy(
+    pub fn copy(
         &mut self,
         id: GroupId,
         record: &RawRecord<'_>,
@@ -227,7 +227,7 @@ impl<'a> Groups<'a> {
     }
 
     /// Encodes what stays of a group anew; `from` is its last record.
-    pub(super) fn encode(
+    pub fn encode(
         &mut self,
         segment: &Segment,
         from: Place,

@@ -38,9 +38,9 @@ use tally::Tally;
 
 mod collapse;
 mod draft;
-mod groups;
+pub mod groups;
 mod output;
-mod source;
+pub mod source;
 mod tally;
 
 /// Says what stays.

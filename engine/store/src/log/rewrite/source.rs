@@ -11,14 +11,14 @@ use crate::sync::thread;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Source {
-    pub(super) segment: Arc<Segment>,
-    pub(super) header: SegmentHeader,
-    pub(super) footer: Footer,
+pub struct Source {
+    pub segment: Arc<Segment>,
+    pub header: SegmentHeader,
+    pub footer: Footer,
 }
 
 /// The sources, each of which must go on from the one before.
-pub(super) fn in_a_row(segments: &[Arc<Segment>]) -> Result<Vec<Source>> {
+pub fn in_a_row(segments: &[Arc<Segment>]) -> Result<Vec<Source>> {
     let sources: Vec<Source> =
         segments.iter().map(|segment| Source::open(segment.clone())).collect::<Result<_>>()?;
     for two in sources.windows(2) {
@@ -31,7 +31,7 @@ pub(super) fn in_a_row(segments: &[Arc<Segment>]) -> Result<Vec<Source>> {
 }
 
 impl Source {
-    pub(super) fn open(segment: Arc<Segment>) -> Result<Self> {
+    pub fn open(segment: Arc<Segment>) -> Result<Self> {
         let header = segment.header()?;
         let footer = sealed_footer(&segment, segment.file.len()?)?;
         Ok(Self { segment, header, footer })
@@ -41,7 +41,7 @@ impl Source {
     ///
     /// # Errors
     /// `Damaged` where their lengths do not fit; what `visit` gives.
-    pub(super) fn glance(&self, visit: &mut dyn FnMut(&Batch<'_>) -> Result<()>) -> Result<()> {
+    pub fn glance(&self, visit: &mut dyn FnMut(&Batch<'_>) -> Result<()>) -> Result<()> {
         let Self { segment, footer, .. } = self;
         let mut cursor = Cursor::sealed(segment, SEGMENT_HEADER_BYTES, footer.tail);
         while cursor.at < footer.tail {
@@ -55,10 +55,7 @@ impl Source {
     ///
     /// # Errors
     /// `Damaged` where they are not all that was written; what `visit` gives.
-    pub(super) fn each_batch(
-        &self,
-        visit: &mut dyn FnMut(&Batch<'_>, &BatchHeader) -> Result<()>,
-    ) -> Result<()> {
+    pub fn each_batch(&self, visit: &mut dyn FnMut(&Batch<'_>, &BatchHeader) -> Result<()>) -> Result<()> {
         let Self { segment, header, footer } = self;
         let mut state =
             LogState { next_seqno: header.first_seqno, chain: header.chain, ..LogState::default() };

@@ -10,22 +10,37 @@ use crate::ids::{NamespaceId, SegmentId, Seqno, StoreId};
 use crate::log::batch::BatchBuf;
 use crate::log::layout::SEGMENT_HEADER_BYTES;
 use crate::log::queue::{Durability, Job, Queue};
+use crate::log::record::GroupPart;
 use crate::log::sequence::Sequence;
-use crate::log::tests::samples::group_part;
 use crate::log::ticket::Failure;
 use crate::sync::channel::unbounded;
+use crate::testing::no_schema;
 
-#[path = "../../../tests/schedules/driver.rs"]
+#[path = "../../../../tests/schedules/driver.rs"]
 mod driver;
 
 const SUBMITTERS: u64 = 3;
 const BATCHES: u64 = 4;
 const SEGMENT_BYTES: u64 = 700;
 
+/// A part of a group, as any.
+fn group_part() -> GroupPart<'static> {
+    GroupPart {
+        group: 7,
+        namespace: NamespaceId(16),
+        raw_start: 0,
+        raw_len: 5,
+        codec: 0,
+        before_offset: 0,
+        before_len: 0,
+        encoded: b"bytes",
+    }
+}
+
 fn batch(records: u64) -> BatchBuf {
     let mut batch = BatchBuf::new(NamespaceId(16));
     for _ in 0..records {
-        batch.group_part(&group_part(true)).unwrap();
+        batch.group_part(&group_part()).unwrap();
     }
     batch
 }
@@ -102,7 +117,10 @@ fn queue_of(budget: usize) -> (Arc<Queue>, crate::sync::channel::Receiver<Job>) 
     let (sender, jobs) = unbounded();
     let store = StoreId([7; 16]);
     let at = SEGMENT_HEADER_BYTES;
-    (Arc::new(Queue::new(sender, store, SegmentId(1), at, Seqno(1), budget, SEGMENT_BYTES)), jobs)
+    (
+        Arc::new(Queue::new(sender, store, SegmentId(1), at, Seqno(1), budget, SEGMENT_BYTES, no_schema())),
+        jobs,
+    )
 }
 
 #[test]

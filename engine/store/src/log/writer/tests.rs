@@ -11,6 +11,7 @@ use crate::log::manifest::{Manifest, State};
 use crate::log::record::{Kind, KvHead};
 use crate::log::ticket::ticket;
 use crate::sync::channel::{bounded, unbounded};
+use crate::testing::{NoSchema, no_schema};
 
 /// An index that holds nothing.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, Writer) {
     let manifest = Manifest::create(&sim, &paths, 1, listed).unwrap();
     let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest, None));
     let (sender, jobs) = unbounded();
-    let queue = Queue::new(sender, store, id, SEGMENT_HEADER_BYTES, Seqno(1), 64 << 20, 1 << 30);
+    let queue = Queue::new(sender, store, id, SEGMENT_HEADER_BYTES, Seqno(1), 64 << 20, 1 << 30, no_schema());
     let writer = Writer {
         io,
         paths,
@@ -120,7 +121,7 @@ fn a_batch_is_bound_to_the_logs_end_or_refused() {
     let salt = writer.active.salt;
     let queued = |segment, offset, first_seqno| {
         let mut batch = batch(5);
-        let sums = batch.settle(salt, offset, Seqno(first_seqno)).unwrap();
+        let sums = batch.settle(&NoSchema, salt, offset, Seqno(first_seqno)).unwrap();
         Queued {
             batch,
             sums,

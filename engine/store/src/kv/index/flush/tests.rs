@@ -12,6 +12,7 @@ use crate::kv::index::{Covered, Limits};
 use crate::kv::table::{Entry, Value};
 use crate::log::paths::Paths;
 use crate::log::segments::write;
+use crate::testing::no_schema;
 
 const COVERS: Covers = Covers { segment: 1, offset: 96, seqno: 1 };
 
@@ -21,7 +22,7 @@ fn index(memory_bytes: usize) -> (SimIo, Index) {
     sim.create_dir_all(&paths.tables()).unwrap();
     let io: Arc<dyn Io> = Arc::new(sim.clone());
     let limits = Limits { memory_bytes, read_mode: ReadMode::Mapped };
-    (sim, Index::empty(&io, &paths, StoreId::default(), limits))
+    (sim, Index::empty(&io, &paths, StoreId::default(), limits, &no_schema()))
 }
 
 fn entry(key: Vec<u8>, seqno: u64) -> Entry {
@@ -133,7 +134,7 @@ fn versions_are_kept_as_their_policy_says_and_all_of_them_under_a_view() {
     write(&index.policies).extend(policies);
     let all: Vec<Vec<u8>> =
         (50..56).flat_map(|space| [b"a", b"b"].map(|key| keys::user(space, key))).collect();
-    let own = [keys::group(1), keys::space(3), keys::frame(crate::ids::RunUid(1), 2)];
+    let own = [keys::group(1), keys::space(3), [keys::key(4, 0), vec![2; 12]].concat()];
     let versions = |seqnos: std::ops::RangeInclusive<u64>| {
         let keys = all.iter().chain(&own);
         memory(keys.flat_map(|key| seqnos.clone().map(|seqno| entry(key.clone(), seqno))).collect())

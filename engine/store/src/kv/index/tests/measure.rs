@@ -49,7 +49,14 @@ fn index(dir: &std::path::Path, memory_bytes: usize) -> Index {
         erased: crate::log::totals::Totals::default(),
         vectors: crate::log::manifest::VectorList::default(),
     };
-    Index::open(&io, &paths, &state, Limits { memory_bytes, read_mode: crate::io::ReadMode::default() }).0
+    Index::open(
+        &io,
+        &paths,
+        &state,
+        Limits { memory_bytes, read_mode: crate::io::ReadMode::default() },
+        &crate::testing::no_schema(),
+    )
+    .0
 }
 
 /// Nanoseconds that this thread was on a processor: others may use the machine, too.

@@ -1,4 +1,3 @@
 //! Tests of the index, by behaviour.
 
-mod bounds;
 mod measure;

@@ -1,9 +1,10 @@
 //! How much of a group is decoded and kept.
 
+use super::*;
 use crate::io::sim::SimIo;
-use crate::{Component, Frame, Options, RunSpec, Store};
-use annals_store::kv::groups::*;
-use annals_store::kv::hand_made::SPACE;
+use crate::kv::hand_made::SPACE;
+use crate::testing::KvStore as Store;
+use crate::{History, Keyspace, Options};
 
 /// Words that compress a little.
 fn text(seed: u64, len: usize) -> Vec<u8> {
@@ -13,6 +14,14 @@ fn text(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
+fn put(keyspace: &Keyspace, number: u64) {
+    keyspace.put(&number.to_be_bytes(), text(number, 10_000)).unwrap();
+}
+
+fn get(keyspace: &Keyspace, number: u64) -> Vec<u8> {
+    keyspace.get(&number.to_be_bytes()).unwrap().unwrap()
+}
+
 #[test]
 fn the_cache_keeps_its_bound_and_a_front_is_decoded_no_further_than_wanted() {
     let bound = 600 << 10;
@@ -20,14 +29,14 @@ fn the_cache_keeps_its_bound_and_a_front_is_decoded_no_further_than_wanted() {
     let options = Options { io, group_cache_bytes: bound, ..Options::default() };
     let store = Store::open_with("s", options).unwrap();
     let space = store.namespace("default").unwrap();
-    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    let keyspace = space.keyspace("k", History::Latest).unwrap();
     for seq in 0..150 {
-        run.record(Frame::new(Component::Tool, text(seq, 10_000), "")).unwrap();
+        put(&keyspace, seq);
     }
-    let (reader, groups) = (space.run("r").unwrap(), &store.core().groups);
+    let groups = &store.core().groups;
     for round in [1, 2] {
         for seq in 1..=150 {
-            assert!(reader.frame(seq).unwrap().input == text(u64::from(seq) - 1, 10_000));
+            assert!(get(&keyspace, seq - 1) == text(seq - 1, 10_000));
             assert!(groups.bytes() <= bound, "{} bytes in round {round}", groups.bytes());
         }
     }
@@ -36,7 +45,7 @@ fn the_cache_keeps_its_bound_and_a_front_is_decoded_no_further_than_wanted() {
     assert_eq!(groups.bytes(), 0);
     let mut held = Vec::new();
     for seq in [3, 2, 4, 1] {
-        drop(reader.frame(seq).unwrap());
+        drop(get(&keyspace, seq - 1));
         held.push(groups.bytes());
     }
     // A front; the same; once more is wanted, all of it; the same.
@@ -56,18 +65,17 @@ fn a_body_reaches_as_far_into_a_group_as_its_last_extent_there() {
 fn four_decoders_are_kept_for_the_groups_to_come() {
     let io = Arc::new(SimIo::new(1));
     let store = Store::open_with("s", Options { io, ..Options::default() }).unwrap();
-    let run = store.namespace("default").unwrap().begin_run(RunSpec::new("r")).unwrap();
-    run.record(Frame::new(Component::Tool, text(1, 10_000), "")).unwrap();
-    let reader = store.namespace("default").unwrap().run("r").unwrap();
+    let keyspace = store.namespace("default").unwrap().keyspace("k", History::Latest).unwrap();
+    put(&keyspace, 1);
     let groups = &store.core().groups;
     for (before, after) in [(0, 1), (1, 1), (3, 3), (4, 4), (5, 4)] {
         store.drop_caches();
         *lock(&groups.decoders) = (0..before).map(|_| GroupDecoder::default()).collect();
-        drop(reader.frame(1).unwrap());
+        drop(get(&keyspace, 1));
         assert_eq!(lock(&groups.decoders).len(), after, "of {before}");
         // It is held now: nothing is decoded.
         *lock(&groups.decoders) = Vec::new();
-        drop(reader.frame(1).unwrap());
+        drop(get(&keyspace, 1));
         assert_eq!(lock(&groups.decoders).len(), 0);
     }
 }
@@ -76,18 +84,17 @@ fn four_decoders_are_kept_for_the_groups_to_come() {
 fn a_group_is_whole_once_all_of_its_parts_are_decoded() {
     let io = Arc::new(SimIo::new(1));
     let store = Store::open_with("s", Options { io, ..Options::default() }).unwrap();
-    let space = store.namespace("default").unwrap();
-    let run = space.begin_run(RunSpec::new("r")).unwrap();
-    run.record(Frame::new(Component::Tool, text(1, 10_000), "")).unwrap();
-    let (core, reader) = (store.core(), space.run("r").unwrap());
+    let keyspace = store.namespace("default").unwrap().keyspace("k", History::Latest).unwrap();
+    put(&keyspace, 1);
+    let core = store.core();
     let held = || core.groups.get(SPACE, GroupId(1)).map(|found| (found.raw.len(), found.whole));
     assert_eq!(held(), None);
-    drop(reader.frame(1).unwrap());
+    drop(get(&keyspace, 1));
     assert_eq!(held(), Some((10_000, true)), "of a single part");
-    run.record(Frame::new(Component::Tool, text(2, 10_000), "")).unwrap();
-    run.record(Frame::new(Component::Tool, text(3, 10_000), "")).unwrap();
+    put(&keyspace, 2);
+    put(&keyspace, 3);
     store.drop_caches();
-    drop(reader.frame(1).unwrap());
+    drop(get(&keyspace, 1));
     assert_eq!(held(), Some((10_000, false)), "its front");
     assert_eq!(group(core, SPACE, GroupId(1), 1).unwrap().len(), 30_000);
     assert_eq!(held(), Some((30_000, true)));
