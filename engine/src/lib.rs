@@ -23,26 +23,22 @@
 //! The engine prints nothing, reads no environment variable and starts no runtime. Floors, lowest first: [`io`],
 //! `blob`, `log`, `kv`, `trace`, `replay` and `ledger`; a module uses only those below it.
 
-mod blob;
-mod codec;
-mod error;
+#[cfg(test)]
+mod format_tests;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod ids;
-pub mod io;
-mod kv;
 mod ledger;
-mod log;
 pub mod memory;
 mod replay;
 mod store;
-mod sync;
 mod tape;
 mod timestamp;
 mod trace;
 mod upkeep;
 mod vector;
 
+pub use annals_store::io;
+use annals_store::{blob, codec, error, ids, kv, log, sync};
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{BlobId, Link, NodeHash, RunUid, Seqno, StoreId};
 pub use io::ReadMode;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Link, NamespaceId, RunUid, Seqno, StoreId};
 use crate::kv::core::{Core, Options};
+use crate::kv::index::Hit;
 use crate::kv::keyspace::{History, Keyspace, KvBatch};
 use crate::kv::stored::StoredBlob;
 use crate::kv::view::View;
 use crate::kv::write::{BatchWriter, store_stream};
-use crate::kv::{index::Hit, keys};
 use crate::log::activity::Activity;
 use crate::log::open::Damage;
 use crate::log::record::{Kind, SpaceHead};
@@ -19,11 +19,10 @@ use crate::log::ticket::Failure;
 use crate::trace::model::{RunInfo, RunSpec, check_text};
 use crate::trace::reader::RunReader;
 use crate::trace::recorder::{Recording, Run, abandon};
+use crate::trace::run_keys;
+use crate::trace::schema::RunSchema;
 use crate::upkeep::SAMPLING;
 use crate::vector::{Floor, Found, Search, nearest};
-
-/// Greatest length of a namespace's or keyspace's name, in bytes.
-const SPACE_NAME_BYTES_MAX: usize = 512;
 
 /// An open store. Cheap to clone; the last clone to go closes it.
 ///
@@ -139,7 +138,7 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self> {
-        let core = Core::open(path.as_ref(), options, true)?;
+        let core = Core::open(path.as_ref(), options, true, RunSchema::new())?;
         if core.recovered {
             abandon_open(&core)?;
         }
@@ -168,7 +167,7 @@ impl Store {
     /// # Errors
     /// As [`Store::open_read_only`].
     pub fn open_read_only_with(path: impl AsRef<Path>, options: Options) -> Result<Self> {
-        let core = Core::open(path.as_ref(), options, false)?;
+        let core = Core::open(path.as_ref(), options, false, RunSchema::new())?;
         Ok(Self::over(core))
     }
 
@@ -195,22 +194,7 @@ impl Store {
     /// `NotFound` in a store open for reading; `Invalid` for a name that is empty, over 512 bytes or has control
     /// characters.
     pub fn namespace(&self, name: &str) -> Result<Namespace> {
-        check_text("a namespace's name", name, 1, SPACE_NAME_BYTES_MAX)?;
-        let core = &self.0.core;
-        let _guard = lock(&core.spaces);
-        for space in core.spaces_known()? {
-            if let SpaceHead::Namespace { id, name: known } = space
-                && known == name
-            {
-                return Ok(Namespace { store: self.clone(), id });
-            }
-        }
-        if !core.is_writer() {
-            return Err(Error::not_found(format!("there is no namespace {name:?}")));
-        }
-        let id = NamespaceId(core.new_space());
-        put_space(core, id, &SpaceHead::Namespace { id, name: name.to_owned() })?;
-        Ok(Namespace { store: self.clone(), id })
+        Ok(Namespace { store: self.clone(), id: self.0.core.namespace(name)? })
     }
 
     /// Whether this takes writes.
@@ -320,7 +304,7 @@ impl Store {
     /// Forgets decoded groups and frame records, so that what is read next comes from the files. For measuring.
     pub fn drop_caches(&self) {
         self.0.core.groups.clear();
-        self.0.core.frames.clear();
+        RunSchema::frames(&self.0.core).clear();
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -365,22 +349,12 @@ fn disk_bytes(core: &Core) -> Result<u64> {
     Ok(total)
 }
 
-fn put_space(core: &Arc<Core>, namespace: NamespaceId, head: &SpaceHead) -> Result<()> {
-    let bytes = crate::codec::encode(head).map_err(|e| Error::bug(e.to_string()))?;
-    let mut writer = BatchWriter::new(core, namespace)?;
-    writer.record(Kind::Space, &bytes, &[])?;
-    match writer.submit(core.options.durability)? {
-        Some((_, ticket)) => ticket.wait().map(drop),
-        None => Err(Error::bug("a definition was not written")),
-    }
-}
-
 /// Marks every open run as abandoned.
 fn abandon_open(core: &Arc<Core>) -> Result<()> {
     for space in core.spaces_known()? {
         let SpaceHead::Namespace { id, .. } = space else { continue };
-        for hit in core.index.prefix(&keys::runs(id), Seqno(u64::MAX))? {
-            if let Some(uid) = keys::run_uid(&hit.key) {
+        for hit in core.index.prefix(&run_keys::runs(id), Seqno(u64::MAX))? {
+            if let Some(uid) = run_keys::run_uid(&hit.key) {
                 abandon(core, id, uid)?;
             }
         }
@@ -395,52 +369,13 @@ pub struct Namespace {
     pub(crate) id: NamespaceId,
 }
 
-/// The set of keys of a name in a namespace, if there is one.
-pub(crate) fn find_keyspace(
-    core: &Arc<Core>,
-    wanted_in: NamespaceId,
-    wanted: &str,
-) -> Result<Option<Keyspace>> {
-    for space in core.spaces_known()? {
-        if let SpaceHead::Keyspace { id, namespace, name, history } = space
-            && namespace == wanted_in
-            && name == wanted
-        {
-            let history = History::from_code(history);
-            return Ok(Some(Keyspace { core: core.clone(), namespace, id, history }));
-        }
-    }
-    Ok(None)
-}
-
 impl Namespace {
     /// A set of keys. A writer makes it, with this history policy, if there is none of this name.
     ///
     /// # Errors
     /// `Conflict` where it exists with another policy; `NotFound` in a store open for reading; `Invalid` for its name.
     pub fn keyspace(&self, name: &str, history: History) -> Result<Keyspace> {
-        let core = self.core();
-        let _guard = lock(&core.spaces);
-        match self.find_keyspace(name)? {
-            Some(found) if found.history == History::from_code(history.code()) => Ok(found),
-            Some(found) => Err(Error::conflict(format!(
-                "keyspace {name:?} keeps {:?}, not {history:?}: name the policy that it has",
-                found.history
-            ))),
-            None if !core.is_writer() => Err(Error::not_found(format!("there is no keyspace {name:?}"))),
-            None => {
-                let id = core.new_space();
-                let head = SpaceHead::Keyspace {
-                    id,
-                    namespace: self.id,
-                    name: name.to_owned(),
-                    history: history.code(),
-                };
-                put_space(core, self.id, &head)?;
-                crate::log::segments::write(&core.index.policies).insert(id, history.code());
-                Ok(Keyspace { core: core.clone(), namespace: self.id, id, history })
-            }
-        }
+        self.core().keyspace(self.id, name, history)
     }
 
     /// The set of keys of this name, if there is one.
@@ -448,8 +383,7 @@ impl Namespace {
     /// # Errors
     /// `Invalid` for its name; `Damaged`, `Unavailable`.
     pub fn find_keyspace(&self, wanted: &str) -> Result<Option<Keyspace>> {
-        check_text("a keyspace's name", wanted, 1, SPACE_NAME_BYTES_MAX)?;
-        find_keyspace(self.core(), self.id, wanted)
+        self.core().find_checked_keyspace(self.id, wanted)
     }
 
     /// Changes to several keys that happen together.
@@ -576,10 +510,11 @@ impl Namespace {
     /// # Errors
     /// As [`Namespace::runs`].
     pub fn runs_after(&self, after: Option<RunUid>) -> Result<impl Iterator<Item = Result<RunInfo>> + use<>> {
-        let hits: Vec<Hit> = self.core().index.prefix(&keys::runs(self.id), Seqno(u64::MAX))?;
+        let hits: Vec<Hit> = self.core().index.prefix(&run_keys::runs(self.id), Seqno(u64::MAX))?;
         let (core, namespace) = (self.core().clone(), self.id);
         Ok(hits.into_iter().filter_map(move |hit| {
-            let uid: RunUid = keys::run_uid(&hit.key).filter(|uid| after.is_none_or(|after| *uid > after))?;
+            let uid: RunUid =
+                run_keys::run_uid(&hit.key).filter(|uid| after.is_none_or(|after| *uid > after))?;
             Some(RunReader::open(&core, namespace, uid).map(|reader| reader.info().clone()))
         }))
     }
@@ -590,8 +525,8 @@ impl Namespace {
     /// # Errors
     /// `Damaged`, `Unavailable`; each item may fail, too.
     pub fn newest_runs(&self) -> Result<impl ExactSizeIterator<Item = Result<RunReader>> + use<>> {
-        let hits: Vec<Hit> = self.core().index.prefix(&keys::runs(self.id), Seqno(u64::MAX))?;
-        let uids: Vec<RunUid> = hits.iter().filter_map(|hit| keys::run_uid(&hit.key)).collect();
+        let hits: Vec<Hit> = self.core().index.prefix(&run_keys::runs(self.id), Seqno(u64::MAX))?;
+        let uids: Vec<RunUid> = hits.iter().filter_map(|hit| run_keys::run_uid(&hit.key)).collect();
         let (core, namespace) = (self.core().clone(), self.id);
         Ok(uids.into_iter().rev().map(move |uid| RunReader::open(&core, namespace, uid)))
     }
@@ -601,9 +536,9 @@ impl Namespace {
     /// # Errors
     /// `NotFound` where there is none.
     pub fn last_run(&self) -> Result<RunReader> {
-        let (from, to) = (keys::runs(self.id), keys::run(self.id, RunUid(u64::MAX)));
+        let (from, to) = (run_keys::runs(self.id), run_keys::run(self.id, RunUid(u64::MAX)));
         let hit = self.core().index.last(&from, &to)?;
-        match hit.and_then(|hit| keys::run_uid(&hit.key)) {
+        match hit.and_then(|hit| run_keys::run_uid(&hit.key)) {
             Some(uid) => RunReader::open(self.core(), self.id, uid),
             None => Err(Error::new(ErrorKind::NotFound, "there is no run yet")),
         }
@@ -621,3 +556,6 @@ impl Namespace {
         self.store.core()
     }
 }
+
+#[cfg(test)]
+mod bounds;

@@ -15,7 +15,7 @@ use crate::kv::keyspace::{History, Keyspace, ScanRange};
 use crate::kv::write::BatchWriter;
 use crate::log::record::{Kind, KvHead};
 use crate::log::segments::lock;
-use crate::store::{Namespace, find_keyspace};
+use crate::store::Namespace;
 use crate::trace::reader::run_record;
 
 /// The keyspace of links.
@@ -97,7 +97,7 @@ pub(crate) struct Belongings<'a> {
 
 impl<'a> Belongings<'a> {
     pub(crate) fn of(core: &'a Arc<Core>, namespace: NamespaceId) -> Result<Self> {
-        let links = find_keyspace(core, namespace, BELONGINGS)?;
+        let links = core.find_keyspace(namespace, BELONGINGS)?;
         Ok(Self { core, namespace, links, named: HashMap::new() })
     }
 
@@ -119,7 +119,7 @@ impl<'a> Belongings<'a> {
                 let keyspace = match self.named.get(name) {
                     Some(keyspace) => keyspace.clone(),
                     None => {
-                        let keyspace = find_keyspace(self.core, self.namespace, name)?;
+                        let keyspace = self.core.find_keyspace(self.namespace, name)?;
                         self.named.insert(name.to_owned(), keyspace.clone());
                         keyspace
                     }

@@ -10,11 +10,11 @@ use super::graph::walk;
 use super::layout::{ALIGN, BLOCK_BYTES, HEADER_BYTES, Header, SCALE_BYTES, SECTIONS, block_crc};
 use super::quantise::code;
 use super::segment::Segment;
-use crate::fuzzing::{byte, short, take};
 use crate::ids::{NamespaceId, Seqno, StoreId};
 use crate::io::sim::SimIo;
 use crate::io::{Io, Open, ReadMode};
 use crate::log::manifest::VectorEntry;
+use annals_store::testing::{byte, short, take};
 
 const STORE: StoreId = StoreId(*b"0123456789abcdef");
 const ID: u64 = 7;

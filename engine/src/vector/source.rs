@@ -11,7 +11,10 @@ use crate::kv::bodies;
 use crate::kv::core::Core;
 use crate::kv::embeddings::{check_vector, vector_of};
 use crate::kv::keys;
-use crate::log::record::{BodyRef, EmbeddingHead, Kind, Logical, RecipeRef, SnapshotHead, SpaceHead};
+use crate::log::record::{BodyRef, EmbeddingHead, Kind, Logical, RecipeRef, SpaceHead};
+use crate::trace::heads::SnapshotHead;
+use crate::trace::kinds;
+use crate::trace::run_keys;
 use crate::vector::item::{Item, OwnerId};
 
 /// Runs whose namespace is remembered.
@@ -48,7 +51,7 @@ impl Runs {
 
     fn look(&self, core: &Core, run: RunUid) -> Result<Option<NamespaceId>> {
         for namespace in &self.namespaces {
-            if core.index.newest(&keys::run(*namespace, run))?.is_some() {
+            if core.index.newest(&run_keys::run(*namespace, run))?.is_some() {
                 return Ok(Some(*namespace));
             }
         }
@@ -102,7 +105,7 @@ pub(super) fn read(core: &Core, runs: &mut Runs, seqno: Seqno, place: Place) -> 
     let wrong = |e| Error::damaged(&segment.path, u64::from(place.offset), e);
     let record = segment.record(place, |record| {
         let parsed = match Kind::parse(record.kind, record.layout).map_err(wrong)? {
-            Some(Kind::Snapshot) => Logical::parse(record.body).and_then(|logical| {
+            Some(kinds::SNAPSHOT) => Logical::parse(record.body).and_then(|logical| {
                 let head = SnapshotHead::parse(logical.head)?;
                 let mut tail = Reader::new(logical.tail, "snapshot tail");
                 if let BodyRef::Blob { .. } = head.state {
@@ -169,10 +172,10 @@ pub(super) fn lives(core: &Core, namespace: NamespaceId, item: &Item, at: Seqno)
             found.filter(|(_, value)| value.kind == keys::AT).map(|(seqno, _)| seqno.0 + 1)
         }
         OwnerId::Snapshot { run, seq } => {
-            if core.index.newest(&keys::run(namespace, *run))?.is_none() {
+            if core.index.newest(&run_keys::run(namespace, *run))?.is_none() {
                 return Ok(false);
             }
-            core.index.get(&keys::snapshot(*run, *seq), at)?.map(|(seqno, _)| seqno.0)
+            core.index.get(&run_keys::snapshot(*run, *seq), at)?.map(|(seqno, _)| seqno.0)
         }
     };
     Ok(newest == Some(item.seqno.0))

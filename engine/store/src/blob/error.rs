@@ -1,0 +1,117 @@
+//! What can be wrong with parts and recipes.
+
+use super::GroupId;
+
+/// Why blob bytes could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum BlobError {
+    /// The codec byte is none this version knows.
+    #[error("codec byte {found} is unknown")]
+    UnknownCodec {
+        /// The byte.
+        found: u8,
+    },
+    /// A group's parts do not share one codec.
+    #[error("part {part} of the group has another codec than the parts before it")]
+    MixedCodec {
+        /// Which part, from 0.
+        part: usize,
+    },
+    /// The parts' recorded lengths pass the bound of a group.
+    #[error("the parts say {found} raw bytes, more than the {most} a group may hold")]
+    GroupTooLong {
+        /// Sum of the recorded lengths so far.
+        found: u64,
+        /// The bound.
+        most: u64,
+    },
+    /// A part does not decode to its recorded length.
+    #[error("part {part} decodes to {found} bytes or more, but {expected} are recorded")]
+    PartLength {
+        /// Which part, from 0.
+        part: usize,
+        /// Recorded raw length.
+        expected: u64,
+        /// Bytes that came out before the check failed.
+        found: u64,
+    },
+    /// The encoded bytes of a part are not what a group's writer leaves.
+    #[error("part {part} is damaged: {what}")]
+    PartDamaged {
+        /// Which part, from 0.
+        part: usize,
+        /// What the decoder found.
+        what: &'static str,
+    },
+    /// Compression or its context failed; our own bug or no memory.
+    #[error("zstd could not {what}")]
+    Zstd {
+        /// What was tried.
+        what: &'static str,
+        /// What zstd said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// An append is longer than the group's room.
+    #[error("{asked} bytes do not fit the group's {room}")]
+    NoRoom {
+        /// Bytes to append.
+        asked: usize,
+        /// Bytes that fit.
+        room: usize,
+    },
+    /// The steps given to a packer do not cover the body in order.
+    #[error("the plan covers {found} bytes of a body of {expected}")]
+    PlanMismatch {
+        /// Body length.
+        expected: usize,
+        /// Where the plan ended or left the body.
+        found: usize,
+    },
+    /// A recipe ends inside a number, or the number passes 64 bits.
+    #[error("the recipe's number at byte {at} is cut or too large")]
+    RecipeNumber {
+        /// Byte in the recipe.
+        at: usize,
+    },
+    /// A recipe's operation is out of bounds.
+    #[error("the recipe's operation at byte {at} is impossible: {what}")]
+    RecipeOperation {
+        /// Byte in the recipe.
+        at: usize,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A body passes the bound.
+    #[error("the body has {found} bytes or more, but {most} are the most")]
+    BodyTooLong {
+        /// Length so far.
+        found: u64,
+        /// The bound.
+        most: u64,
+    },
+    /// A recipe has too many extents.
+    #[error("the recipe has more than {most} extents")]
+    TooManyExtents {
+        /// The bound.
+        most: usize,
+    },
+    /// A group that an extent names is not to be had.
+    #[error("group {} is missing", group.0)]
+    MissingGroup {
+        /// The group.
+        group: GroupId,
+    },
+    /// An extent reaches past its group's raw bytes.
+    #[error("extent {offset}+{len} reaches past the {raw_len} bytes of group {}", group.0)]
+    OutsideGroup {
+        /// The group.
+        group: GroupId,
+        /// First byte.
+        offset: u32,
+        /// Length.
+        len: u32,
+        /// The group's raw length.
+        raw_len: usize,
+    },
+}

@@ -1,0 +1,162 @@
+//! A bounded map of what can be made again: decoded groups, records, recipes.
+//!
+//! Invariants: what is held has at most `bytes_max` bytes as their putters counted them, or is one value only;
+//! a lookup and the choice of what goes take constant time (CLOCK, Corbató 1968: a hand goes round, and what was
+//! used since it last came by is passed over once).
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use crate::log::segments::lock;
+use crate::sync::Mutex;
+
+/// See the module. Values are cheap to clone.
+#[derive(Debug)]
+pub struct Cache<K, V> {
+    bytes_max: usize,
+    held: Mutex<Held<K, V>>,
+}
+
+#[derive(Debug)]
+struct Held<K, V> {
+    places: HashMap<K, usize>,
+    /// As many as `places`, in no order.
+    slots: Vec<Slot<K, V>>,
+    hand: usize,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Slot<K, V> {
+    key: K,
+    value: V,
+    bytes: usize,
+    used: bool,
+}
+
+impl<K, V> Default for Held<K, V> {
+    fn default() -> Self {
+        Self { places: HashMap::new(), slots: Vec::new(), hand: 0, bytes: 0 }
+    }
+}
+
+impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
+    pub fn new(bytes_max: usize) -> Self {
+        Self { bytes_max, held: Mutex::default() }
+    }
+
+    pub fn get(&self, key: &K) -> Option<V> {
+        let mut held = lock(&self.held);
+        let place = *held.places.get(key)?;
+        let slot = held.slots.get_mut(place)?;
+        slot.used = true;
+        Some(slot.value.clone())
+    }
+
+    /// Takes in a value of about so many bytes, in place of what was there under its key.
+    pub fn put(&self, key: K, value: V, bytes: usize) {
+        let mut held = lock(&self.held);
+        if let Some(place) = held.places.get(&key).copied() {
+            held.remove(place);
+        }
+        // Room first, so that the newcomer is not what goes.
+        while held.bytes.saturating_add(bytes) > self.bytes_max && held.drop_one() {}
+        let place = held.slots.len();
+        held.places.insert(key.clone(), place);
+        held.slots.push(Slot { key, value, bytes, used: false });
+        held.bytes += bytes;
+    }
+
+    /// Lets a value go.
+    pub fn remove(&self, key: &K) {
+        let mut held = lock(&self.held);
+        if let Some(place) = held.places.get(key).copied() {
+            held.remove(place);
+        }
+    }
+
+    pub fn clear(&self) {
+        *lock(&self.held) = Held::default();
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    pub fn bytes(&self) -> usize {
+        let held = lock(&self.held);
+        assert_eq!(held.bytes, held.slots.iter().map(|slot| slot.bytes).sum::<usize>());
+        assert_eq!(held.places.len(), held.slots.len());
+        held.bytes
+    }
+}
+
+impl<K: Hash + Eq, V> Held<K, V> {
+    /// Lets the next value go that was not used since the hand last passed it; false where there is none at all.
+    fn drop_one(&mut self) -> bool {
+        loop {
+            if self.hand >= self.slots.len() {
+                self.hand = 0;
+            }
+            match self.slots.get_mut(self.hand) {
+                None => return false,
+                Some(slot) if slot.used => {
+                    slot.used = false;
+                    self.hand += 1;
+                }
+                Some(_) => {
+                    self.remove(self.hand);
+                    return true;
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, place: usize) {
+        let gone = self.slots.swap_remove(place);
+        self.places.remove(&gone.key);
+        self.bytes -= gone.bytes;
+        // The last value stands where the one that is gone stood.
+        if let Some(moved) = self.slots.get(place)
+            && let Some(known) = self.places.get_mut(&moved.key)
+        {
+            *known = place;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_holds_whatever_is_put_and_a_single_value_may_pass_it() {
+        let cache = Cache::new(1000);
+        let mut state = 1u64;
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (key, bytes) = ((state >> 33) % 300, (state >> 45) as usize % 400);
+            match state >> 62 {
+                0 => drop(cache.get(&key).inspect(|value| assert_eq!(*value, key))),
+                _ => cache.put(key, key, bytes),
+            }
+            assert!(cache.bytes() <= 1000, "{} bytes", cache.bytes());
+        }
+        cache.put(7, 7, 5000);
+        assert_eq!((cache.bytes(), cache.get(&7)), (5000, Some(7)));
+        cache.put(8, 8, 10);
+        assert_eq!((cache.bytes(), cache.get(&7)), (10, None));
+        cache.put(9, 9, 10);
+        cache.remove(&8);
+        assert_eq!((cache.bytes(), cache.get(&8), cache.get(&9)), (10, None, Some(9)));
+        cache.clear();
+        assert_eq!((cache.bytes(), cache.get(&9)), (0, None));
+    }
+
+    #[test]
+    fn what_is_used_stays_and_what_is_not_goes() {
+        let cache = Cache::new(100);
+        for key in 0..1000 {
+            cache.put(key, key, 10);
+            assert_eq!(cache.get(&0), Some(0), "used at every step");
+        }
+        assert_eq!((cache.get(&1), cache.get(&999)), (None, Some(999)));
+    }
+}
