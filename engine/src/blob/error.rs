@@ -1,11 +1,11 @@
-//! What can be wrong with parts and recipes.
+//! Errors of parts and recipes.
 
 use super::GroupId;
 
 /// Why blob bytes could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BlobError {
-    /// The codec byte is none this version knows.
+    /// This version does not know the codec byte.
     #[error("codec byte {found} is unknown")]
     UnknownCodec {
         /// The byte.
@@ -17,7 +17,7 @@ pub(crate) enum BlobError {
         /// Which part, from 0.
         part: usize,
     },
-    /// The parts' recorded lengths pass the bound of a group.
+    /// The recorded lengths of the parts exceed the limit of a group.
     #[error("the parts say {found} raw bytes, more than the {most} a group may hold")]
     GroupTooLong {
         /// Sum of the recorded lengths so far.
@@ -35,7 +35,7 @@ pub(crate) enum BlobError {
         /// Bytes that came out before the check failed.
         found: u64,
     },
-    /// The encoded bytes of a part are not what a group's writer leaves.
+    /// The encoded bytes of a part cannot come from a group writer.
     #[error("part {part} is damaged: {what}")]
     PartDamaged {
         /// Which part, from 0.
@@ -43,7 +43,7 @@ pub(crate) enum BlobError {
         /// What the decoder found.
         what: &'static str,
     },
-    /// Compression or its context failed; our own bug or no memory.
+    /// Compression or its context failed: a bug of the engine, or no memory.
     #[error("zstd could not {what}")]
     Zstd {
         /// What was tried.
@@ -52,7 +52,7 @@ pub(crate) enum BlobError {
         #[source]
         source: std::io::Error,
     },
-    /// An append is longer than the group's room.
+    /// An append is longer than the room left in the group.
     #[error("{asked} bytes do not fit the group's {room}")]
     NoRoom {
         /// Bytes to append.
@@ -60,7 +60,7 @@ pub(crate) enum BlobError {
         /// Bytes that fit.
         room: usize,
     },
-    /// The steps given to a packer do not cover the body in order.
+    /// The plan given to a packer does not cover the body in order.
     #[error("the plan covers {found} bytes of a body of {expected}")]
     PlanMismatch {
         /// Body length.
@@ -82,7 +82,7 @@ pub(crate) enum BlobError {
         /// What is wrong.
         what: &'static str,
     },
-    /// A body passes the bound.
+    /// A body exceeds the size limit.
     #[error("the body has {found} bytes or more, but {most} are the most")]
     BodyTooLong {
         /// Length so far.
@@ -96,7 +96,7 @@ pub(crate) enum BlobError {
         /// The bound.
         most: usize,
     },
-    /// A group that an extent names is not to be had.
+    /// A group that an extent names is not available.
     #[error("group {} is missing", group.0)]
     MissingGroup {
         /// The group.
