@@ -26,7 +26,7 @@ const _: () = assert!(GROUP_BYTES_MAX == 1 << WINDOW_LOG);
 pub(crate) struct Part {
     /// The group.
     pub group: GroupId,
-    /// How `encoded` stands for the raw bytes; the same for all parts of a group.
+    /// How the raw bytes are encoded; the same for all parts of a group.
     pub codec: Codec,
     /// Where the part begins in the group's raw bytes.
     pub raw_start: u32,
