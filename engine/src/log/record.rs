@@ -1,11 +1,11 @@
-//! Record kinds and their bodies. What a record means is one floor up (`kv`, `trace`); what its bytes are is here.
+//! Record kinds and the bytes of their bodies. The modules above (`kv`, `trace`) define their meaning.
 //!
 //! ```text
 //! logical record   salt [16] | head length varint | head | tail
 //! group part       see GroupPart
 //! ```
-//! The *head* is what the ledger covers: fields, raw small values, blob ids. The *tail* is how to find the bytes
-//! of those blobs in this store: one recipe for each blob of the head, in order.
+//! The *head* is covered by the ledger: fields, raw small values, blob ids. The *tail* locates the bytes of
+//! those blobs in this store: one recipe for each blob of the head, in order.
 
 use std::ops::Range;
 
@@ -15,15 +15,16 @@ use crate::blob::GROUP_BYTES_MAX;
 use crate::codec::{CodecError, Reader, put_bytes, put_signed, put_varint};
 use crate::ids::{BlobId, Link, NamespaceId, RunUid};
 
-/// A record kind. The high bit of a kind byte means that a reader that does not know it may skip the record.
+/// A record kind. The high bit of a kind byte marks records that a reader may skip if it does not know the
+/// kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// A key's new value.
+    /// Sets a key's value.
     Put = 1,
-    /// A key's end.
+    /// Deletes a key.
     Delete = 2,
-    /// A namespace or keyspace comes to be.
+    /// Creates a namespace or keyspace.
     Space = 3,
     /// A run begins, changes or ends.
     Run = 4,
@@ -39,27 +40,27 @@ pub(crate) enum Kind {
     Embedding = 9,
     /// Compressed new bytes of a group.
     GroupPart = 16,
-    /// In the place of records that compaction took out of a batch.
+    /// Replaces records of a batch that compaction erased.
     Erased = 17,
-    /// In the place of whole batches that compaction took out.
+    /// Replaces whole batches that compaction erased.
     ErasedBatches = 18,
     /// What compaction left of a group, all in one record.
     GroupRest = 19,
 }
 
-/// Set in the kind byte of records that may be skipped by readers that do not know them.
+/// Bit of the kind byte that marks skippable records of unknown kinds.
 pub(crate) const SKIPPABLE: u8 = 0x80;
-/// The layout byte of every kind as written today.
+/// The layout byte of every kind as currently written.
 pub(crate) const LAYOUT: u8 = 1;
 /// Namespaces and users' keyspaces are numbered from here; lower numbers are the engine's own keyspaces.
 pub(crate) const FIRST_FREE_SPACE: u32 = 16;
-/// A body as large as this or smaller stands in the head itself.
+/// A body of at most this many bytes is stored in the head itself.
 pub(crate) const INLINE_BYTES_MAX: usize = 40;
-/// Key-value values under this stand in the head itself.
+/// A key's value of at most this many bytes is stored in the head itself.
 pub(crate) const KV_INLINE_BYTES_MAX: usize = 4095;
 
 impl Kind {
-    /// The kind of a record, `None` where it may be skipped.
+    /// The kind of a record; `None` if the record may be skipped.
     pub(crate) fn parse(kind: u8, layout: u8) -> Result<Option<Self>, CodecError> {
         let known = match kind {
             1 => Self::Put,
@@ -84,12 +85,12 @@ impl Kind {
         Ok(Some(known))
     }
 
-    /// Whether the ledger covers such records.
+    /// Whether the ledger covers records of this kind.
     pub(crate) fn is_logical(self) -> bool {
         (self as u8) < Self::GroupPart as u8
     }
 
-    /// Whether only compaction writes such records.
+    /// Whether only compaction writes records of this kind.
     pub(crate) fn is_of_compaction(self) -> bool {
         matches!(self, Self::Erased | Self::ErasedBatches | Self::GroupRest)
     }
@@ -110,19 +111,19 @@ impl<'a> Logical<'a> {
     }
 }
 
-/// A body as a head names it.
+/// A reference to a body in a head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BodyRef {
     /// The bytes themselves.
     Inline(Vec<u8>),
-    /// A blob; its recipe stands in the tail.
+    /// A blob; its recipe is in the tail.
     Blob { len: u64, id: BlobId },
-    /// The same body as in the same place of an earlier frame of this run, that many frames before.
+    /// Equal to the body in the same slot of the frame `back` frames earlier in this run.
     Same { back: u32 },
 }
 
 impl BodyRef {
-    /// Appends a body that stands in the head itself.
+    /// Appends a body that is stored in the head itself.
     pub(crate) fn put_inline(bytes: &[u8], out: &mut Vec<u8>) {
         put_varint(out, (bytes.len() as u64) << 2);
         out.extend_from_slice(bytes);
@@ -150,7 +151,7 @@ impl BodyRef {
         }
     }
 
-    /// Passes over a reference, checking it as [`BodyRef::take`] does; gives its recipe bytes.
+    /// Skips a reference with the same checks as [`BodyRef::take`]; returns its recipe bytes.
     pub(crate) fn pass(r: &mut Reader<'_>) -> Result<u64, CodecError> {
         let before = r.taken();
         let first = r.varint()?;
@@ -175,8 +176,8 @@ impl BodyRef {
 /// A recipe in a tail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecipeRef<'a> {
-    /// 0: stands alone. Else: coded against the body in the same place of the frame (or snapshot) that many
-    /// sequence numbers before.
+    /// 0 if the recipe stands alone. Else it is coded against the body in the same slot of the frame (or
+    /// snapshot) that many sequence numbers before.
     pub(crate) base_back: u32,
     pub(crate) recipe: &'a [u8],
 }
@@ -192,9 +193,9 @@ impl<'a> RecipeRef<'a> {
     }
 }
 
-/// Compressed new bytes of a group: `group | namespace | raw start | raw bytes | codec u8 | back | before bytes |
-/// encoded`, all varints but for the codec and the last. `back` leads to the part before it in the same segment
-/// (0: this is the first), `before bytes` is that record's length.
+/// Compressed new bytes of a group: `group | namespace | raw start | raw bytes | codec u8 | back | before
+/// bytes | encoded`, all varints except the codec and the last. `back` is the offset of the previous part in
+/// the same segment (0 for the first part); `before bytes` is the length of that record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GroupPart<'a> {
     pub(crate) group: u64,
@@ -202,7 +203,7 @@ pub(crate) struct GroupPart<'a> {
     pub(crate) raw_start: u32,
     pub(crate) raw_len: u32,
     pub(crate) codec: u8,
-    /// Offset in the segment of the part before, 0 for none.
+    /// Offset in the segment of the previous part, 0 if none.
     pub(crate) before_offset: u32,
     pub(crate) before_len: u32,
     pub(crate) encoded: &'a [u8],
@@ -235,14 +236,15 @@ impl<'a> GroupPart<'a> {
     }
 }
 
-/// What is left of a group: `group | namespace | codec u8 | ranges varint | (gap | length)* | encoded`, all varints but
-/// for the codec and the last. Encoded are the bytes of the ranges, end to end, by themselves.
+/// What compaction left of a group: `group | namespace | codec u8 | ranges varint | (gap | length)* |
+/// encoded`, all varints except the codec and the last. `encoded` holds the bytes of the ranges, end to end,
+/// as one encoding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GroupRest<'a> {
     pub(crate) group: u64,
     pub(crate) namespace: NamespaceId,
     pub(crate) codec: u8,
-    /// Of the group's raw bytes, ascending; no two touch and none is empty.
+    /// Ranges of the group's raw bytes, ascending; no two touch and none is empty.
     pub(crate) ranges: Vec<Range<u32>>,
     pub(crate) encoded: &'a [u8],
 }
@@ -272,7 +274,7 @@ impl<'a> GroupRest<'a> {
             limit: GROUP_BYTES_MAX as u64,
         };
         let (mut ranges, mut end) = (Vec::new(), 0u32);
-        // Each takes two bytes at least, so that no count makes more than there is.
+        // Each range takes at least two bytes, so a wrong count cannot allocate more than the input.
         for _ in 0..count {
             let (gap, len) = (r.varint32()?, r.varint32()?);
             let start = end.checked_add(gap).filter(|_| gap > 0 || ranges.is_empty());
@@ -287,19 +289,19 @@ impl<'a> GroupRest<'a> {
         }
     }
 
-    /// Raw bytes that the encoded ones stand for.
+    /// Raw length of the encoded bytes.
     pub(crate) fn raw_len(&self) -> u32 {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 }
 
-/// The group and the namespace that a record's body is of, whether it holds a part or what is left.
+/// The group and namespace of a record's body, for parts and remainders.
 pub(crate) fn group_of(body: &[u8]) -> Result<(u64, NamespaceId), CodecError> {
     let mut r = Reader::new(body, "group part");
     Ok((r.varint()?, NamespaceId(r.varint32()?)))
 }
 
-/// A key's new value, or its end.
+/// A key's new value, or its deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KvHead {
     pub(crate) space: u32,
@@ -327,7 +329,7 @@ impl KvHead {
         put_bytes(out, key);
     }
 
-    /// The keyspace, the key, and the value's recipe bytes: a head checked without being copied.
+    /// The keyspace, the key, and the value's recipe bytes. Checks the head without copying it.
     pub(crate) fn peek(kind: Kind, head: &[u8]) -> Result<(u32, &[u8], u64), CodecError> {
         let mut r = Reader::new(head, "key-value head");
         let space = r.varint32()?;
@@ -338,7 +340,7 @@ impl KvHead {
         Ok((space, key, recipe))
     }
 
-    /// When it was written, from the front of a head.
+    /// The write time, from the front of a head.
     pub(crate) fn time(head: &[u8]) -> Result<u64, CodecError> {
         let mut r = Reader::new(head, "key-value head");
         r.varint32()?;
@@ -356,25 +358,25 @@ impl KvHead {
     }
 }
 
-/// A frame as its record's head says it.
+/// The head of a frame record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FrameHead {
     pub(crate) run: RunUid,
     pub(crate) seq: u32,
-    /// 0: none.
+    /// 0 if none.
     pub(crate) parent: u32,
-    /// Code of the component; 15: `other` names it.
+    /// Code of the component; with code 15, `other` is its name.
     pub(crate) component: u8,
     pub(crate) other: Option<String>,
     pub(crate) severity: u8,
-    /// Begun, not finished: no output yet.
+    /// Begun but not finished: there is no output yet.
     pub(crate) open: bool,
     /// The component failed.
     pub(crate) error: bool,
     /// Nanoseconds after the run's start.
     pub(crate) start_ns: i64,
     pub(crate) duration_ns: u64,
-    /// The chain's link after frame `.0`; `None` while an earlier frame is not finished.
+    /// The chain's link after frame `.0`; `None` while an earlier frame is unfinished.
     pub(crate) link: Option<(u32, Link)>,
     pub(crate) input: BodyRef,
     pub(crate) output: BodyRef,
@@ -385,7 +387,7 @@ const FRAME_OPEN: u16 = 1 << 6;
 const FRAME_ERROR: u16 = 1 << 7;
 const FRAME_LINK: u16 = 1 << 8;
 const FRAME_LINK_OTHER: u16 = 1 << 9;
-/// Code of a component that has a name of its own.
+/// Code of a component with a custom name.
 pub(crate) const COMPONENT_OTHER: u8 = 15;
 /// Greatest length of such a name, in bytes.
 pub(crate) const COMPONENT_BYTES_MAX: usize = 64;
@@ -421,7 +423,7 @@ impl FrameHead {
         out
     }
 
-    /// Run and number of a frame, from the front of its head.
+    /// Run and sequence number of a frame, from the front of its head.
     pub(crate) fn peek(head: &[u8]) -> Result<(RunUid, u32), CodecError> {
         let mut r = Reader::new(head, "frame head");
         Ok((RunUid(r.varint()?), r.varint32()?))
@@ -549,7 +551,7 @@ impl SnapshotHead {
     }
 }
 
-/// The embeddings of what the put before it in its batch wrote.
+/// The embeddings of the value that the preceding put in the batch wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EmbeddingHead {
     pub(crate) namespace: NamespaceId,
@@ -600,7 +602,7 @@ fn take_embeddings(r: &mut Reader<'_>) -> Result<Vec<(String, BodyRef)>, CodecEr
     Ok(embeddings)
 }
 
-/// A namespace or keyspace comes to be. Bincode is the whole head.
+/// Creates a namespace or keyspace. Bincode is the whole head.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum SpaceHead {
     /// A tenant.
@@ -609,20 +611,20 @@ pub(crate) enum SpaceHead {
     Keyspace { id: u32, namespace: NamespaceId, name: String, history: HistoryCode },
 }
 
-/// How much history a keyspace keeps, as stored.
+/// The history policy of a keyspace, as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum HistoryCode {
     /// The newest version.
     Latest,
     /// The newest N.
     Newest(u32),
-    /// What is not older than this, and the newest.
+    /// Versions not older than this, and the newest.
     AgeNs(u64),
     /// Every version.
     All,
 }
 
-/// What a run has come to.
+/// The fields of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RunFields {
     pub(crate) uid: RunUid,
@@ -633,23 +635,23 @@ pub(crate) struct RunFields {
     pub(crate) tags: Vec<(String, String)>,
     pub(crate) status: u8,
     pub(crate) severity: u8,
-    /// The run it was forked from, the last frame that it shares, and the frame it was forked at.
+    /// The run it was forked from, the last shared frame, and the frame of the fork point.
     pub(crate) parent: Option<(RunUid, u32, u32)>,
     pub(crate) started_ns: u64,
-    /// 0 while it is open.
+    /// 0 while the run is open.
     pub(crate) ended_ns: u64,
-    /// The last frame's number, shared ones included. Only true once it has ended.
+    /// The last frame's number, shared ones included. Valid only after the run has ended.
     pub(crate) frames: u32,
-    /// Bytes of its own frames as their caller gave them. Only true once it has ended.
+    /// Raw bytes of the run's own frames. Valid only after the run has ended.
     pub(crate) raw_bytes: u64,
-    /// The chain's last link. Only true once it has ended.
+    /// The chain's last link. Valid only after the run has ended.
     pub(crate) fingerprint: Link,
-    /// Replaced or dropped: its name is free.
+    /// Whether the run was replaced or dropped: its name is free.
     pub(crate) gone: bool,
 }
 
-/// A run begins, changes or ends: the newest record says all of it. Head: length and bincode of the fields, then
-/// the metadata's body reference.
+/// The state of a run: its newest record is complete. Head: length and bincode of the fields, then the
+/// metadata's body reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RunHead {
     pub(crate) fields: RunFields,
@@ -673,12 +675,12 @@ impl RunHead {
     }
 }
 
-/// Greatest length of the rule by which a run was dropped, in bytes.
+/// Maximum length of the rule that dropped a run, in bytes.
 pub(crate) const RULE_BYTES_MAX: usize = 256;
-/// Greatest length of the reason that whoever dropped it gave, in bytes.
+/// Maximum length of the reason given for dropping a run, in bytes.
 pub(crate) const WHY_BYTES_MAX: usize = 1024;
 
-/// A run was dropped. Of what its caller said of it nothing is here: its name is no part of this.
+/// A dropped run. It contains nothing that the caller said about the run, not even its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TombstoneHead {
     pub(crate) namespace: NamespaceId,
@@ -686,12 +688,12 @@ pub(crate) struct TombstoneHead {
     /// The last frame's number, shared ones included.
     pub(crate) frames: u32,
     pub(crate) started_ns: u64,
-    /// The run it was forked from, the last frame that it shares, and the frame it was forked at: forks of this run read
-    /// their shared frames through it.
+    /// The run it was forked from, the last shared frame, and the frame of the fork point. Forks of this run
+    /// read their shared frames through it.
     pub(crate) parent: Option<(RunUid, u32, u32)>,
     pub(crate) dropped_ns: u64,
     pub(crate) rule: String,
-    /// Empty where nobody gave a reason.
+    /// Empty if no reason was given.
     pub(crate) why: String,
 }
 
@@ -730,7 +732,7 @@ impl TombstoneHead {
                 return Err(CodecError::Unknown { what: "parent of a dropped run", found: u64::from(other) });
             }
         };
-        // A fork is always younger than what it was forked from.
+        // A fork is always younger than its parent.
         if let Some((uid, ..)) = parent.filter(|(uid, ..)| *uid >= run) {
             return Err(CodecError::Unknown { what: "parent of a dropped run", found: uid.0 });
         }
@@ -753,7 +755,7 @@ impl TombstoneHead {
 mod tests {
     use super::*;
 
-    /// A reference of this number and tag, and enough bytes after it.
+    /// A reference with this number and tag, followed by enough bytes.
     fn reference(number: u64, tag: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
         put_varint(&mut bytes, number * 4 + tag);
@@ -787,7 +789,7 @@ mod tests {
         for (number, tag, wanted) in cases {
             let bytes = reference(number, tag);
             let head = bytes.len() - 5000;
-            // Wherever it stands.
+            // Its position does not matter.
             let behind = [&[0; 9][..], &bytes].concat();
             let mut r = Reader::new(&behind, "test");
             r.take(9).unwrap();
@@ -796,7 +798,7 @@ mod tests {
             let mut r = Reader::new(&bytes, "test");
             let taken = BodyRef::take(&mut r).ok().map(|body| (body.recipe_bytes(), r.taken() - head));
             assert_eq!(taken, wanted, "{number} {tag}");
-            // Cut short, neither takes it.
+            // Both refuse a reference that is cut short.
             if let Some((_, after @ 1..)) = wanted {
                 let short = &bytes[..head + after - 1];
                 assert!(BodyRef::pass(&mut Reader::new(short, "test")).is_err());
