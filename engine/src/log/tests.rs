@@ -1,4 +1,5 @@
-//! docs/format.md bound to the code: golden bytes, a second implementation of the bincode form, hostile bytes.
+//! Checks docs/format.md against the code: golden bytes, a second implementation of the bincode form, hostile
+//! bytes.
 
 mod golden;
 mod hostile;
