@@ -14,7 +14,7 @@ pub(crate) const HEADER_BYTES_MAX: u64 = 16 << 20;
 /// Bytes that do not follow the format.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum CodecError {
-    #[error("a {what} ends after {found} bytes, before its {needed}th")]
+    #[error("a {what} ends after {found} bytes, but {needed} are needed")]
     Short { what: &'static str, found: usize, needed: usize },
     #[error("a number is longer than ten bytes or not in its shortest form")]
     Varint,

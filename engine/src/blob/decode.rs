@@ -90,7 +90,7 @@ impl GroupDecoder {
         let mut decoder = self.take()?;
         let ended = decode_frame(&mut decoder, raw_len as usize, encoded, &mut out)?;
         if !ended {
-            return Err(BlobError::PartDamaged { part: 0, what: "its frame does not end with it" });
+            return Err(BlobError::PartDamaged { part: 0, what: "its Zstandard frame is incomplete" });
         }
         self.zstd = Some(decoder);
         Ok(out)
@@ -135,7 +135,7 @@ fn decode_frame(
     while !ended && input.pos() < encoded.len() && output.pos() <= raw_len {
         let hint = decoder.run(&mut input, &mut output);
         ended = hint
-            .map_err(|_| BlobError::PartDamaged { part: 0, what: "its bytes are no Zstandard block" })?
+            .map_err(|_| BlobError::PartDamaged { part: 0, what: "its bytes are not Zstandard blocks" })?
             == 0;
     }
     let (found, consumed) = (output.pos(), input.pos() == encoded.len());
@@ -161,9 +161,9 @@ fn decode_part(
     while input.pos() < encoded.len() && output.pos() - start <= raw_len {
         let hint = decoder
             .run(&mut input, &mut output)
-            .map_err(|_| BlobError::PartDamaged { part, what: "its bytes are no Zstandard block" })?;
+            .map_err(|_| BlobError::PartDamaged { part, what: "its bytes are not Zstandard blocks" })?;
         if hint == 0 {
-            return Err(BlobError::PartDamaged { part, what: "its frame ends, which no group's does" });
+            return Err(BlobError::PartDamaged { part, what: "its Zstandard frame ends too early" });
         }
     }
     let (found, consumed) = (output.pos() - start, input.pos() == encoded.len());

@@ -12,13 +12,13 @@ pub(crate) enum BlobError {
         found: u8,
     },
     /// A group's parts do not share one codec.
-    #[error("part {part} of the group has another codec than the parts before it")]
+    #[error("part {part} of the group has a different codec than the parts before it")]
     MixedCodec {
         /// Which part, from 0.
         part: usize,
     },
     /// The recorded lengths of the parts exceed the limit of a group.
-    #[error("the parts say {found} raw bytes, more than the {most} a group may hold")]
+    #[error("the parts record {found} raw bytes, over the limit of {most} for a group")]
     GroupTooLong {
         /// Sum of the recorded lengths so far.
         found: u64,
@@ -26,7 +26,7 @@ pub(crate) enum BlobError {
         most: u64,
     },
     /// A part does not decode to its recorded length.
-    #[error("part {part} decodes to {found} bytes or more, but {expected} are recorded")]
+    #[error("part {part} decodes to at least {found} bytes, but its recorded length is {expected}")]
     PartLength {
         /// Which part, from 0.
         part: usize,
@@ -53,7 +53,7 @@ pub(crate) enum BlobError {
         source: std::io::Error,
     },
     /// An append is longer than the room left in the group.
-    #[error("{asked} bytes do not fit the group's {room}")]
+    #[error("{asked} bytes do not fit in the {room} bytes left in the group")]
     NoRoom {
         /// Bytes to append.
         asked: usize,
@@ -69,13 +69,13 @@ pub(crate) enum BlobError {
         found: usize,
     },
     /// A recipe ends inside a number, or the number passes 64 bits.
-    #[error("the recipe's number at byte {at} is cut or too large")]
+    #[error("the number at byte {at} of the recipe is cut off or too large")]
     RecipeNumber {
         /// Byte in the recipe.
         at: usize,
     },
     /// A recipe's operation is out of bounds.
-    #[error("the recipe's operation at byte {at} is impossible: {what}")]
+    #[error("the operation at byte {at} of the recipe is invalid: {what}")]
     RecipeOperation {
         /// Byte in the recipe.
         at: usize,
@@ -83,7 +83,7 @@ pub(crate) enum BlobError {
         what: &'static str,
     },
     /// A body exceeds the size limit.
-    #[error("the body has {found} bytes or more, but {most} are the most")]
+    #[error("the body has at least {found} bytes, over the limit of {most}")]
     BodyTooLong {
         /// Length so far.
         found: u64,

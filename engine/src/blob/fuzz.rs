@@ -17,7 +17,7 @@ pub fn recipe(data: &[u8]) {
     assert!(extents.len() <= EXTENTS_MAX, "more extents than allowed");
     let again = encode_recipe(&extents, base.as_deref());
     let read = decode_recipe(&again, base.as_deref()).ok();
-    assert!(read.as_ref() == Some(&extents), "what was read is not what is written of it");
+    assert!(read.as_ref() == Some(&extents), "the recipe changed when it was encoded again");
 }
 
 /// A group's parts: codec, raw length, encoded length, encoded bytes.

@@ -47,7 +47,7 @@ impl Bytes {
                 // The system's own text is "Bad address".
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::FAULT.raw_os_error()) => {
                     Err(std::io::Error::other(
-                        "the disk does not give all of it, or the file was cut: run annals doctor",
+                        "the disk does not return all bytes, or the file was truncated: run annals doctor",
                     ))
                 }
                 done => done,
@@ -118,12 +118,12 @@ mod tests {
         map.populate(5, 1 << 20).unwrap();
         let super::Repr::Mapped(asked) = &map.0 else { panic!("it is not mapped") };
         if asked.advise(memmap2::Advice::PopulateRead).is_err() {
-            println!("SKIPPED: this system has no such advice");
+            println!("SKIPPED: this system does not support the advice");
             return;
         }
         file.set_len(100_000).unwrap();
         map.populate(0, 100_000).unwrap();
         let error = map.populate(0, 1 << 20).unwrap_err();
-        assert!(error.to_string().contains("the file was cut"), "{error}");
+        assert!(error.to_string().contains("the file was truncated"), "{error}");
     }
 }

@@ -113,7 +113,7 @@ impl BatchBuf {
         if self.bytes.len() > BATCH_BYTES_MAX {
             self.bytes.truncate(start);
             return Err(Error::invalid(format!(
-                "a batch may have {BATCH_BYTES_MAX} bytes as stored; commit in smaller parts"
+                "the batch exceeds the limit of {BATCH_BYTES_MAX} stored bytes: commit in smaller batches"
             )));
         }
         seal_record(&mut self.bytes, start);

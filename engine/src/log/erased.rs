@@ -39,7 +39,7 @@ impl Erased {
         let rest = r.rest();
         // Checked before anything is allocated.
         if !rest.len().is_multiple_of(NODE_BYTES) || listed != (rest.len() / NODE_BYTES) as u64 {
-            return Err(CodecError::Header("erased records have other nodes than they list".into()));
+            return Err(CodecError::Header("erased records list a wrong number of nodes".into()));
         }
         let nodes: Vec<Node> =
             rest.chunks_exact(NODE_BYTES).map(take_node).collect::<Result<_, CodecError>>()?;

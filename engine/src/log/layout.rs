@@ -110,7 +110,7 @@ impl SegmentHeader {
             return Err(CodecError::Unknown { what: "segment cipher", found: u64::from(header.cipher) });
         }
         if (header.format == REWRITTEN_FORMAT) != header.segment.is_rewritten() {
-            return Err(CodecError::Header("its number is none of its format".into()));
+            return Err(CodecError::Header("its segment number does not fit its format".into()));
         }
         if header.store != store || header.segment != segment {
             return Err(CodecError::Header(format!(

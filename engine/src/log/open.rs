@@ -400,7 +400,7 @@ pub(crate) fn scan_between(
         None => found.segments.all(),
     };
     let last = segments.iter().position(|segment| segment.id == to.0);
-    let last = last.ok_or_else(|| Error::new(ErrorKind::Damaged, "a part of the log ends where none is"))?;
+    let last = last.ok_or_else(|| Error::new(ErrorKind::Damaged, "the range ends in an unlisted segment"))?;
     for segment in segments.iter().take(last + 1) {
         let header = segment.header()?;
         let mut state =

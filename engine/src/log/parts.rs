@@ -68,7 +68,7 @@ fn rest(
         Kind::parse(record.kind, record.layout).map_err(|e| wrong(e.to_string()))?;
         let rest = GroupRest::parse(record.body).map_err(|e| wrong(e.to_string()))?;
         if rest.group != id.0 || rest.namespace != namespace {
-            return Err(wrong(format!("this is what is left of group {}, not of {}", rest.group, id.0)));
+            return Err(wrong(format!("this record belongs to group {}, not {}", rest.group, id.0)));
         }
         let codec = Codec::from_code(rest.codec).map_err(|e| wrong(e.to_string()))?;
         let raw = decoder.decode_alone(codec, rest.raw_len(), rest.encoded);

@@ -250,7 +250,7 @@ impl Segments {
         let mut open = write(&self.open);
         let first = gone.first().and_then(|first| open.order.iter().position(|id| id == first));
         let at = first.filter(|at| open.order.get(*at..*at + gone.len()) == Some(gone));
-        let at = at.ok_or_else(|| Error::bug("segments that were rewritten do not stand together"))?;
+        let at = at.ok_or_else(|| Error::bug("the rewritten segments are not adjacent"))?;
         open.order.splice(at..at + gone.len(), [made.id]);
         open.by_id.insert(made.id, made);
         Ok(())

@@ -19,7 +19,7 @@ pub(crate) struct Sums {
     records: u64,
     /// Number of records that replace erased ones.
     stand_ins: u64,
-    /// Number of seqnos: the number of records, plus those that were erased.
+    /// Number of seqnos: one per record, but for a record that replaces erased ones as many as it replaces.
     seqnos: u64,
     /// The small tree over the batch's logical records.
     logical: Frontier,
@@ -98,7 +98,7 @@ impl Sums {
         match self.batches {
             None => Ok((self.logical.leaves > 0).then(|| Node::leaf(leaf_hash(&self.logical.root())))),
             Some(gone) if self.records == 1 => Ok(gone.node),
-            Some(_) => Err(CodecError::Header("erased batches do not stand alone in theirs".into())),
+            Some(_) => Err(CodecError::Header("a batch of erased batches holds other records".into())),
         }
     }
 

@@ -154,7 +154,7 @@ impl<'a> Groups<'a> {
             false => Err(Error::damaged(
                 &source.segment.path,
                 source.footer.tail,
-                "it reads differently each time",
+                "two reads of the segment differ",
             )),
         }
     }
@@ -176,7 +176,7 @@ impl<'a> Groups<'a> {
                         && group.held.has.iter().any(|has| has.start <= range.start && range.end <= has.end)
                 };
                 if !named.iter().all(held) {
-                    let what = format!("bytes of group {} that are still named are not in it", id.0);
+                    let what = format!("group {} lacks bytes that live records name", id.0);
                     return Err(CodecError::Header(what));
                 }
                 match named {

@@ -119,7 +119,7 @@ fn write(
 ) -> Result<Made> {
     let sources = source::in_a_row(sources)?;
     let (Some(first), Some(last)) = (sources.first(), sources.last()) else {
-        return Err(Error::bug("a segment is to be made of none"));
+        return Err(Error::bug("a rewrite has no source segments"));
     };
     let header = SegmentHeader { segment: id, created_ns: io.now_ns(), ..first.header.clone() };
     let header = SegmentHeader { format: crate::log::layout::REWRITTEN_FORMAT, ..header };
@@ -152,7 +152,7 @@ fn write(
     let made = Segment::open(io, paths, store, id, Open::Read)?;
     let after = Tally::of(&Source::open(Arc::new(made))?, before.begins())?;
     if after.leaves() != before.leaves() {
-        return Err(Error::bug("a rewritten segment has other leaves than what it was made of"));
+        return Err(Error::bug("a rewritten segment has other leaves than its sources"));
     }
     let entry = SegmentEntry { id, first_seqno: begins.0, sealed_bytes: Some(sealed_bytes) };
     Ok(Made { entry, erased: before.without(&after), moved, live_bytes })

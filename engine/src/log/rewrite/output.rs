@@ -116,5 +116,5 @@ impl<'a> Output<'a> {
 }
 
 fn too_large() -> Error {
-    Error::invalid("these segments together hold more than one may: rewrite fewer at a time")
+    Error::invalid("these segments together exceed the limit of one segment: rewrite fewer at a time")
 }

@@ -107,7 +107,7 @@ fn queue_of(budget: usize) -> (Arc<Queue>, crate::sync::channel::Receiver<Job>) 
 
 #[test]
 fn places_follow_each_other_whoever_is_faster() {
-    driver::explore("schedules::places_follow_each_other_whoever_is_faster", |_| {
+    driver::explore("schedules::placed_batches_follow_each_other_in_any_schedule", |_| {
         let (queue, jobs) = queue_of(600);
         let writer = {
             let queue = queue.clone();
@@ -144,7 +144,7 @@ fn places_follow_each_other_whoever_is_faster() {
 #[test]
 fn a_batch_lost_after_its_place_was_fixed_ends_all_writing_and_leaves_nobody_waiting() {
     driver::explore(
-        "schedules::a_batch_lost_after_its_place_was_fixed_ends_all_writing_and_leaves_nobody_waiting",
+        "schedules::batch_lost_after_placing_poisons_the_queue",
         |_| {
             let (queue, jobs) = queue_of(500);
             let writer = {
