@@ -1,7 +1,7 @@
 //! Stores bodies as ranges of earlier bytes plus new bytes.
 //!
 //! An agent's request contains most of the previous request. This module finds the repeats of a body
-//! ([`plan`]), packs the rest in bounded compressed groups ([`Packer`]), and encodes the list of ranges that
+//! ([`plan`]) and packs the rest in bounded compressed groups ([`Packer`]). It encodes the list of ranges that
 //! make the body ([`encode_recipe`]). It is pure: no file, clock or thread.
 //!
 //! - A **group** is a virtual space of at most [`GROUP_BYTES_MAX`] raw bytes, written as **parts** that one

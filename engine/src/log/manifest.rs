@@ -3,7 +3,7 @@
 //! ```text
 //! CURRENT        "MANIFEST-0007 <crc32 of that name, hex>\n"
 //! MANIFEST-0007  magic [8] | store uuid [16] | crc32 u32 | edit*
-//! edit           crc32 u32 | bytes u32 | bincode(State)
+//! edit           crc32 u32 | bytes u32 | bincode(ManifestState)
 //! ```
 //! Each edit contains the whole state, so the last whole edit counts and nothing is replayed. An edit is
 //! synced before anything relies on it. Each opening for writing starts a new generation: write the new file,

@@ -9,12 +9,12 @@
 //!
 //! ```
 //! use annals::io::sim::SimIo;
-//! use annals::io::{Io, Open};
+//! use annals::io::{Io, OpenMode};
 //! use std::io::IoSlice;
 //! use std::path::Path;
 //!
 //! let sim = SimIo::new(1);
-//! let file = sim.open(Path::new("log"), Open::CreateNew)?;
+//! let file = sim.open(Path::new("log"), OpenMode::CreateNew)?;
 //! file.write_at(&[IoSlice::new(b"kept")], 0)?;
 //! file.sync()?;
 //! sim.sync_dir(Path::new(""))?;
