@@ -1,4 +1,4 @@
-//! Times as people read them. The engine only ever writes them; whoever reads them back is further up.
+//! Times as RFC 3339 text. The engine only writes this form; parsing is left to the server and the CLI.
 
 const DAY_S: u64 = 86_400;
 

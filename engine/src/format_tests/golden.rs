@@ -1,4 +1,4 @@
-//! The bytes of everything that the log writes, held against `tests/data/format/golden.hex`.
+//! The bytes of everything that the log writes, compared with `tests/data/format/golden.hex`.
 //!
 //! A difference is a new format: it needs a new version or layout number, and old stores must stay readable.
 
@@ -18,7 +18,7 @@ use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead, TombstoneH
 
 const GOLDEN: &str = include_str!("../../tests/data/format/golden.hex");
 
-/// `name: hex digits, spaced as is handy`, lines that go on are indented, `#` begins a comment.
+/// Syntax: `name: hex digits` with any spacing; continuation lines are indented; `#` begins a comment.
 fn golden() -> Vec<(String, String)> {
     let mut items: Vec<(String, String)> = Vec::new();
     for line in GOLDEN.lines() {
@@ -52,7 +52,7 @@ fn everything_has_the_bytes_that_are_written_down() {
     assert!(unknown.is_empty(), "nothing makes these: {unknown:?}");
 }
 
-/// The written bytes of an item.
+/// The golden bytes of an item.
 pub(super) fn bytes(name: &str) -> Vec<u8> {
     let digits =
         golden().into_iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name}")).1;

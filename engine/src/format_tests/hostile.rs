@@ -1,4 +1,4 @@
-//! Bytes that nobody wrote: every one is a typed error, none a panic.
+//! Hostile bytes of the log: every one gives a typed error, none a panic.
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -30,7 +30,7 @@ use crate::trace::heads::{
     WHY_BYTES_MAX,
 };
 
-/// Every parser of the log on the same bytes; whether it took them.
+/// Runs every parser of the log on the same bytes; returns which accepted them.
 fn parse_all(bytes: &[u8]) -> Vec<bool> {
     let mut reader = Reader::new(bytes, "recipe");
     let mut state = LogState::empty();
@@ -75,7 +75,7 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] = byte;
         parse_all(&bytes);
-        // Below the checksum, too.
+        // Also parses the bytes below the checksum.
         if let Some(body) = bytes.get(10..) {
             parse_all(body);
             if let Ok(logical) = Logical::parse(body) {
@@ -86,7 +86,7 @@ proptest! {
     }
 }
 
-/// Runs `parse` on each proper prefix of `whole`, and on `whole` with a byte more: all must fail.
+/// Runs `parse` on each proper prefix of `whole`, and on `whole` plus one byte: all must fail.
 fn exact<T: std::fmt::Debug>(name: &str, whole: &[u8], parse: impl Fn(&[u8]) -> Result<T, CodecError>) {
     parse(whole).unwrap();
     for cut in 0..whole.len() {
@@ -130,7 +130,7 @@ fn tombstones_that_no_writer_makes_are_refused() {
     let parsed = |head: &TombstoneHead| TombstoneHead::parse(&head.encode());
     assert_eq!(parsed(&good), Ok(good.clone()));
     for parent in [2, 3, u64::MAX] {
-        // A lineage of such would not end.
+        // A lineage of such parents would not end.
         let forged = TombstoneHead { parent: Some((crate::ids::RunUid(parent), 1, 1)), ..good.clone() };
         assert!(matches!(parsed(&forged), Err(CodecError::Unknown { found, .. }) if found == parent));
     }
@@ -184,7 +184,7 @@ fn every_flipped_bit_is_noticed() {
     flips(&bytes("frame"), &|b| RawRecord::check(b, salt(), OFFSET + 48).is_err());
 }
 
-/// A segment header with one field changed and its checksum made right again.
+/// A segment header with one changed field and a valid checksum.
 fn header_with(change: impl FnOnce(&mut SegmentHeader)) -> Result<SegmentHeader, CodecError> {
     let mut header = samples::segment_header();
     change(&mut header);
@@ -194,7 +194,7 @@ fn header_with(change: impl FnOnce(&mut SegmentHeader)) -> Result<SegmentHeader,
 #[test]
 fn what_a_newer_program_wrote_is_refused_by_name() {
     assert_eq!(header_with(|h| h.format = 3), Err(CodecError::Unknown { what: "segment format", found: 3 }));
-    // The formats that are known, under numbers of the other.
+    // Known formats, but with segment numbers of the other one.
     assert!(matches!(header_with(|h| h.format = 2), Err(CodecError::Header(_))));
     assert!(matches!(header_with(|h| h.segment.0 |= 1 << 31), Err(CodecError::Header(_))));
     assert_eq!(header_with(|h| h.cipher = 1), Err(CodecError::Unknown { what: "segment cipher", found: 1 }));
@@ -288,7 +288,7 @@ fn lengths_over_their_limits_are_refused() {
     assert!(matches!(FrameHead::parse(&flags), Err(CodecError::Unknown { what: "frame flags", .. })));
 }
 
-/// Sums over these are made with plain additions: a count that nobody can reach is refused at the door.
+/// Sums of these counts use plain additions, so an unreachable count is refused on reading.
 #[test]
 fn counts_beyond_reach_are_not_sound() {
     assert!(samples::log_state().is_sound() && LogState::empty().is_sound());
@@ -309,7 +309,7 @@ fn counts_beyond_reach_are_not_sound() {
     }
 }
 
-/// A store of a manifest alone, its files changed by `change`.
+/// Loads a store that has only a manifest, after `change` modified its files.
 fn load_changed(change: impl FnOnce(&SimIo, &Paths)) -> crate::Result<Option<manifest::Loaded>> {
     let sim = SimIo::new(1);
     let root = Path::new("store");
@@ -364,7 +364,7 @@ fn a_manifest_of_a_newer_format_is_refused_as_such() {
     assert_eq!(manifest::load(&sim, &paths).unwrap_err().kind(), ErrorKind::Damaged);
 }
 
-/// A footer whose checksum is right for where it stands, whatever it says.
+/// A footer with a valid checksum and wrong content.
 #[test]
 fn a_footer_that_lies_under_a_right_checksum_is_refused() {
     let start = 4000;
@@ -385,12 +385,12 @@ fn a_footer_that_lies_under_a_right_checksum_is_refused() {
     let said =
         |result: Result<Footer, CodecError>| result.map(|footer| footer.tail).map_err(|e| e.to_string());
     assert_eq!(said(with(&|_| {}, 0, 96)), Ok(4096));
-    // It stands elsewhere than it says, all else being right; then what it says cannot be, in its right place.
+    // A tail that differs from the footer's position, then an impossible state at the right position.
     let contradicts = Err("its footer contradicts the segment".to_owned());
     assert_eq!(said(with(&|footer| footer.tail = 4097, 0, 96)), contradicts);
     assert_eq!(said(with(&|_| {}, 0, 95)), contradicts);
     assert_eq!(said(with(&|footer| footer.state.next_seqno.0 = 0, 0, 96)), contradicts);
-    // Its length leads before the bytes at hand, and no further is all right.
+    // A length that reaches before the given bytes; reaching exactly their start is valid.
     assert_eq!(said(with(&|footer| footer.tail = 4000, 0, 0)), Ok(4000));
     let length = Err("its footer has an impossible length".to_owned());
     assert_eq!(said(with(&|_| {}, 1, 0)), length);
@@ -401,7 +401,7 @@ fn a_footer_that_lies_under_a_right_checksum_is_refused() {
 fn another_frames_link_is_a_link() {
     let whole = FrameHead { seq: 5, link: None, parent: 0, ..samples::frame() }.encode();
     assert!(FrameHead::parse(&whole).is_ok());
-    // The flags' second byte: a link, another frame's, and nothing else.
+    // The flags' second byte: a link, and another frame's link; all other bits are unknown.
     for high in 0..=255u8 {
         let mut bytes = whole.clone();
         bytes[3] = high;

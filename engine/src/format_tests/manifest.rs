@@ -1,4 +1,5 @@
-//! The manifest of a store that stays open for long: what it says grows by an edit at a time, its file does not.
+//! The manifest of a store that stays open for long: edits accumulate, but the file does not grow without
+//! bound.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use crate::io::sim::SimIo;
 use crate::log::manifest::{self, Manifest, SharedManifest, State, TableEntry};
 use crate::log::paths::Paths;
 
-/// Of many tables, so that an edit has 16 KB and more.
+/// A state with many tables, so that an edit has more than 16 KB.
 fn grown() -> State {
     let tables = (0..1000).map(|id| TableEntry { id, bytes: 1 << 20 }).collect();
     State { tables, next_table: 1000, ..samples::manifest_state() }
@@ -44,7 +45,7 @@ fn a_manifest_that_has_grown_long_goes_on_in_a_new_file_and_a_crash_leaves_the_o
         assert!(point.at < history.ops().len() || found.generation == 8, "{point}: it was acknowledged");
     }
 
-    // And on it goes.
+    // Editing continues.
     shared.edit(|state| state.synced = 5000).unwrap();
     let loaded = manifest::load(&sim, &paths).unwrap().unwrap();
     assert_eq!((loaded.generation, loaded.state.synced), (8, 5000));

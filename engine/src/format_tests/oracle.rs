@@ -1,5 +1,5 @@
-//! The bincode form against a second implementation of it (wincode), so that the crate can be exchanged without a
-//! byte changing. The types here mirror the real ones and share nothing with them.
+//! Compares the bincode form with a second implementation (wincode), so that the crate can be replaced
+//! without changing a byte. The types here mirror the real ones and share no code with them.
 
 use wincode::{SchemaRead, SchemaWrite};
 
@@ -99,7 +99,7 @@ enum Space {
     Keyspace { id: u32, namespace: u32, name: String, history: History },
 }
 
-/// Reads our bytes as the mirror and writes the mirror back.
+/// Decodes our bytes as the mirror type and encodes them again.
 macro_rules! same {
     ($mirror:ty, $ours:expr) => {{
         let ours = codec::encode(&$ours).unwrap();

@@ -1,4 +1,4 @@
-//! One of everything that the log writes, with fixed fields.
+//! One sample of everything that the log writes, with fixed fields.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ use crate::trace::kinds;
 
 pub(crate) const STORE: StoreId = StoreId(*b"0123456789abcdef");
 pub(crate) const SEGMENT: SegmentId = SegmentId(3);
-/// Where the sample batches stand.
+/// Offset of the sample batches.
 pub(crate) const OFFSET: u64 = SEGMENT_HEADER_BYTES;
 const TIME_NS: u64 = 1_600_000_000_000_000_000;
 const RECORD_SALT: [u8; 16] = [0x5a; 16];
@@ -94,7 +94,7 @@ pub(crate) fn run_fields() -> RunFields {
     }
 }
 
-/// A frame that ended in its turn.
+/// A frame that ended in order.
 pub(crate) fn frame() -> FrameHead {
     FrameHead {
         run: RunUid(2),
@@ -114,7 +114,7 @@ pub(crate) fn frame() -> FrameHead {
     }
 }
 
-/// A frame that has begun; it began before its run did, by its caller's clock.
+/// An open frame. By its caller's clock it began before its run.
 pub(crate) fn frame_open() -> FrameHead {
     FrameHead {
         open: true,
@@ -132,7 +132,7 @@ pub(crate) fn frame_other() -> FrameHead {
     FrameHead { component: 15, other: Some("judge".into()), severity: 3, error: true, ..frame() }
 }
 
-/// A frame whose end let a later one that had waited for it be bound, too.
+/// A frame whose end also linked a later frame that had waited for it.
 pub(crate) fn frame_ahead() -> FrameHead {
     FrameHead { link: Some((302, link(0x22))), ..frame() }
 }
@@ -262,7 +262,7 @@ pub(crate) fn manifest_state() -> State {
     }
 }
 
-/// A batch as it stands at [`OFFSET`].
+/// A batch with checksums for [`OFFSET`].
 pub(crate) fn stamped(mut batch: BatchBuf) -> Vec<u8> {
     let len = batch.bytes.len();
     for (index, start) in batch.starts.iter().enumerate() {
@@ -288,7 +288,7 @@ pub(crate) fn one_record(kind: Kind, head: &[u8], tail: &[u8]) -> Vec<u8> {
     stamped(batch)
 }
 
-/// The one record of such a batch, from its crc on.
+/// The single record of a batch, from its crc on.
 fn record(kind: Kind, head: &[u8], recipes: usize) -> Vec<u8> {
     let mut tail = Vec::new();
     for back in 0..recipes as u32 {
@@ -303,7 +303,7 @@ fn part_record(first: bool) -> Vec<u8> {
     stamped(batch).split_off(48)
 }
 
-/// MANIFEST-0007 and CURRENT as they are made.
+/// MANIFEST-0007 and CURRENT as they are written.
 fn manifest_files() -> (Vec<u8>, Vec<u8>) {
     let sim = SimIo::new(1);
     let root = Path::new("store");
@@ -319,7 +319,7 @@ fn manifest_files() -> (Vec<u8>, Vec<u8>) {
     (read(&paths.manifest(7)), read(&paths.current()))
 }
 
-/// The edit of [`manifest_state`] as format 1 or 2 has it.
+/// The edit of [`manifest_state`] in format 1 or 2.
 pub(crate) fn manifest_before(format: u16) -> Vec<u8> {
     let state = manifest_state();
     let first = (format, state.store, state.created_ns, &state.segments, &state.tables, state.covers);
@@ -330,7 +330,7 @@ pub(crate) fn manifest_before(format: u16) -> Vec<u8> {
     }
 }
 
-/// Where the samples of compaction stand.
+/// Segment of the compaction samples.
 pub(crate) const REWRITTEN: SegmentId = SegmentId(SegmentId::REWRITTEN_MIN + 5);
 
 pub(crate) fn rewritten_salt() -> Salt {
@@ -381,7 +381,7 @@ pub(crate) fn rewritten(records: &[(Kind, Vec<u8>)]) -> Vec<u8> {
     bytes
 }
 
-/// What `put` makes.
+/// The bytes that `put` appends.
 pub(crate) fn put(put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
     put(&mut out);
@@ -392,7 +392,7 @@ fn erased_batches(leaf: bool) -> Vec<u8> {
     rewritten(&[(Kind::ErasedBatches, put(|out| erased_of(leaf).put(out)))])
 }
 
-/// A key's value, 300 records that are gone, three of them logical, and what is left of a group.
+/// A key's value, 300 erased records, three of them logical, and a group remainder.
 pub(crate) fn rewritten_batch() -> Vec<u8> {
     let logical = one_record(Kind::Put, &put_inline().encode(), &[]).split_off(58);
     rewritten(&[
@@ -402,7 +402,7 @@ pub(crate) fn rewritten_batch() -> Vec<u8> {
     ])
 }
 
-/// Name and bytes of everything.
+/// Name and bytes of every sample.
 pub(crate) fn all() -> Vec<(&'static str, Vec<u8>)> {
     let put = put_inline();
     let put_blob = KvHead { value: Some(blob()), ..put_inline() };

@@ -1,4 +1,4 @@
-//! Doors for fuzzers: records, segments and manifests from any bytes.
+//! Fuzz entry points: records, segments and manifests from any bytes.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,8 @@ use annals_store::testing::{byte, short, take};
 
 const SEGMENT: SegmentId = SegmentId(1);
 
-/// Every parser of a record's bytes. What is taken is written again as the same bytes: each thing has one form.
+/// Every parser of a record's bytes. Accepted bytes must encode to the same bytes again: each value has one
+/// form.
 pub fn record(data: &[u8]) {
     let mut rest = data;
     let which = byte(&mut rest);
@@ -71,7 +72,7 @@ pub fn record(data: &[u8]) {
             left.put(&mut written);
             same(&written);
         })),
-        // An edit of either format: what was of the older one is written as the other.
+        // An edit of any format. An edit of an older format is encoded in the current one.
         16 => drop(State::decode(rest).map(|state| {
             let written = codec::encode(&state).unwrap_or_default();
             let again = State::decode(&written);
@@ -102,8 +103,9 @@ fn store_id() -> StoreId {
     store
 }
 
-/// The log's end. After an even byte: the input as it is, in place of the log from some offset on. After an odd one:
-/// batches with right checksums around the input's records (kind, layout, length, body; kind 255 ends a batch).
+/// The end of the log. After an even byte, the input replaces the log from some offset on. After an odd byte,
+/// batches with valid checksums are built around the input's records (kind, layout, length, body; kind 255
+/// ends a batch).
 pub fn segment(data: &[u8]) {
     let mut rest = data;
     let (path, old) = sample_file(".seg");
@@ -117,7 +119,7 @@ pub fn segment(data: &[u8]) {
     open_and_read(&disk(&[(&path, &bytes)]));
 }
 
-/// Appends batches to a segment, each bound to the one before.
+/// Appends batches to a segment, each chained to the one before.
 fn append(segment: &mut Vec<u8>, rest: &[u8]) {
     let salt = Salt::new(store_id(), SEGMENT);
     let (mut at, mut seqno, mut prev) = (SEGMENT_HEADER_BYTES as usize, 1, [0; 16]);
@@ -130,7 +132,7 @@ fn append(segment: &mut Vec<u8>, rest: &[u8]) {
     put_batches(segment, rest, salt, seqno, prev);
 }
 
-/// Puts batches with right checksums around the input's records behind what is there; gives where each begins.
+/// Appends batches with valid checksums around the input's records; returns the offset of each batch.
 fn put_batches(
     segment: &mut Vec<u8>,
     mut rest: &[u8],
@@ -172,7 +174,7 @@ fn put_batches(
             prev,
         };
         header.write(&mut batch, salt, offset);
-        // What stands for erased records takes as many numbers as they had.
+        // A record for erased ones takes as many seqnos as they had.
         let next = next_seqno(&batch, offset, salt).map_or(seqno + starts.len() as u64, |next| next.0);
         (seqno, prev) = (next, chain_digest(&batch));
         begins.push(segment.len());
@@ -181,9 +183,13 @@ fn put_batches(
     begins
 }
 
-/// The segment that a compaction made. The first byte says: 0, the input as it is in place of its bytes from some offset on, with
-/// the footer behind; 1, batches with right checksums around the input's records (as for [`segment`]), and the footer as it was but for where it
-/// stands; 2, the same, and a footer that says what they add up to. The manifest lists it by its length, and no tables.
+/// A segment that a compaction wrote. The first byte, modulo 3, chooses the case:
+/// - 0: the input replaces its bytes from some offset on, followed by the footer.
+/// - 1: batches with valid checksums are built around the input's records (as for [`segment`]), followed by
+///   the old footer with the new tail.
+/// - 2: as 1, but the footer's sums match the batches.
+///
+/// The manifest lists the segment with its length, and no tables.
 pub fn rewritten(data: &[u8]) {
     let mut rest = data;
     let files = compacted();
@@ -240,7 +246,7 @@ pub fn rewritten(data: &[u8]) {
     open_and_read(&disk_of(files, &[(path, &bytes), (manifest_path, &listed)]));
 }
 
-/// The last edit of a manifest that is whole.
+/// The last whole edit of a manifest.
 fn last_edit(manifest: &[u8]) -> Option<State> {
     let (mut at, mut last) = (manifest::HEADER_BYTES as usize, None);
     while let Some(len) = manifest.get(at + 4..at + 8).and_then(|len| len.first_chunk::<4>()) {
@@ -251,7 +257,7 @@ fn last_edit(manifest: &[u8]) -> Option<State> {
     last
 }
 
-/// Puts an edit with its checksum behind what is there.
+/// Appends an edit with its checksum.
 fn put_edit(manifest: &mut Vec<u8>, store: &StoreId, body: &[u8]) {
     let framed = [&(body.len() as u32).to_le_bytes()[..], body].concat();
     let crc = manifest::edit_crc(store, manifest.len() as u64, &framed);
@@ -259,8 +265,8 @@ fn put_edit(manifest: &mut Vec<u8>, store: &StoreId, body: &[u8]) {
     manifest.extend_from_slice(&framed);
 }
 
-/// A manifest. After an even byte: the input as it is behind a good header. After an odd one: edits with right
-/// checksums around the input's bodies (length, body).
+/// A manifest. After an even byte, the input follows a valid header. After an odd byte, edits with valid
+/// checksums are built around the input's bodies (length, body).
 pub fn manifest(data: &[u8]) {
     let mut rest = data;
     let (path, old) = sample_file("MANIFEST-");

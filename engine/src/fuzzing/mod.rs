@@ -1,8 +1,9 @@
-//! Every parser of bytes from outside as a function of any bytes: what fuzz targets call, and what ordinary tests call
-//! with the kept corpora. Compiled for tests and under `cfg(fuzzing)` only, so no program has it.
+//! Fuzz targets for every parser of external bytes. Ordinary tests call them too, with the kept corpora.
+//! Compiled only for tests and under `cfg(fuzzing)`, so no shipped program contains them.
 //!
-//! Each function returns whatever it is given; what it asserts is its oracle. Checksums would end every random input at the
-//! door, so files are put together around the input with right ones: what only an attacker or our own mistake writes.
+//! Each function accepts any bytes; its assertions are the oracle. Checksums would reject every random input,
+//! so the functions build files with valid checksums around the input. Only an attacker or a bug of the
+//! engine writes such files.
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -21,10 +22,10 @@ pub use annals_store::blob::fuzz::{group, recipe};
 pub use annals_store::kv::table::fuzz::table;
 pub use log::{manifest, record, rewritten, segment};
 
-/// A door: its name, and what it does with any bytes.
+/// A fuzz target: its name, and the function that takes any bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All doors.
+/// All fuzz targets of the engine.
 pub const TARGETS: [Target; 10] = [
     ("group", group),
     ("manifest", manifest),
@@ -38,10 +39,10 @@ pub const TARGETS: [Target; 10] = [
     ("vectors", vectors),
 ];
 
-/// Where the sample store stands.
+/// Directory of the sample store.
 pub(crate) const STORE: &str = "s";
 
-/// More keys or frames than this are not read.
+/// Maximum keys or frames that are read.
 const READ_MAX: usize = 1000;
 
 fn options(io: &SimIo) -> Options {
@@ -53,10 +54,10 @@ fn options(io: &SimIo) -> Options {
     }
 }
 
-/// Files with their bytes.
+/// Paths of files with their bytes.
 pub(crate) type Files = Vec<(std::path::PathBuf, Vec<u8>)>;
 
-/// A small store that was not closed: its files, made once in each thread.
+/// The files of a small store that was not closed, made once per thread.
 pub(crate) fn sample() -> &'static Files {
     thread_local!(static FILES: &'static Files = Box::leak(Box::new(sample_files())));
     FILES.with(|files| *files)
@@ -75,7 +76,7 @@ fn sample_files() -> Files {
     made.map(files_of).unwrap_or_default()
 }
 
-/// A small store that was compacted and closed: its files, made once in each thread.
+/// The files of a small store that was compacted and closed, made once per thread.
 pub(crate) fn compacted() -> &'static Files {
     thread_local!(static FILES: &'static Files = Box::leak(Box::new(compacted_files())));
     FILES.with(|files| *files)
@@ -128,7 +129,8 @@ pub(crate) fn disk_of(files: &Files, replaced: &[(&Path, &[u8])]) -> SimIo {
     io
 }
 
-/// Opens a store in both ways and reads what there is: errors are answers, panics and endless work are not.
+/// Opens a store read-only and for writing, and reads its content. Errors are allowed; panics and endless
+/// loops are not.
 pub(crate) fn open_and_read(io: &SimIo) {
     for write in [false, true] {
         let opened = match write {
@@ -169,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// Inputs that a fuzzer found worth keeping, the ones of mended bugs among them, are ordinary tests for good.
+    /// Inputs that a fuzzer found, including those of fixed bugs, are permanent regression tests.
     #[test]
     fn the_kept_corpora_are_read_without_a_panic() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
@@ -187,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Else the target would look at nothing.
+    /// Otherwise the target would test nothing.
     #[test]
     fn the_compacted_store_is_whole_and_has_all_that_compaction_writes() {
         let io = disk_of(compacted(), &[]);

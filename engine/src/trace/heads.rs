@@ -6,25 +6,25 @@ use crate::codec::{CodecError, Reader, put_bytes, put_signed, put_varint};
 use crate::ids::{Link, NamespaceId, RunUid};
 use crate::log::record::{BodyRef, put_embeddings, take_embeddings};
 
-/// A frame as its record's head says it.
+/// The head of a frame record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FrameHead {
     pub(crate) run: RunUid,
     pub(crate) seq: u32,
-    /// 0: none.
+    /// 0 if none.
     pub(crate) parent: u32,
-    /// Code of the component; 15: `other` names it.
+    /// Code of the component; with code 15, `other` is its name.
     pub(crate) component: u8,
     pub(crate) other: Option<String>,
     pub(crate) severity: u8,
-    /// Begun, not finished: no output yet.
+    /// Begun but not finished: there is no output yet.
     pub(crate) open: bool,
     /// The component failed.
     pub(crate) error: bool,
     /// Nanoseconds after the run's start.
     pub(crate) start_ns: i64,
     pub(crate) duration_ns: u64,
-    /// The chain's link after frame `.0`; `None` while an earlier frame is not finished.
+    /// The chain's link after frame `.0`; `None` while an earlier frame is unfinished.
     pub(crate) link: Option<(u32, Link)>,
     pub(crate) input: BodyRef,
     pub(crate) output: BodyRef,
@@ -35,7 +35,7 @@ const FRAME_OPEN: u16 = 1 << 6;
 const FRAME_ERROR: u16 = 1 << 7;
 const FRAME_LINK: u16 = 1 << 8;
 const FRAME_LINK_OTHER: u16 = 1 << 9;
-/// Code of a component that has a name of its own.
+/// Code of a component with a custom name.
 pub(crate) const COMPONENT_OTHER: u8 = 15;
 /// Greatest length of such a name, in bytes.
 pub(crate) const COMPONENT_BYTES_MAX: usize = 64;
@@ -71,7 +71,7 @@ impl FrameHead {
         out
     }
 
-    /// Run and number of a frame, from the front of its head.
+    /// Run and sequence number of a frame, from the front of its head.
     pub(crate) fn peek(head: &[u8]) -> Result<(RunUid, u32), CodecError> {
         let mut r = Reader::new(head, "frame head");
         Ok((RunUid(r.varint()?), r.varint32()?))
@@ -194,7 +194,7 @@ impl SnapshotHead {
     }
 }
 
-/// What a run has come to.
+/// The fields of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RunFields {
     pub(crate) uid: RunUid,
@@ -205,23 +205,23 @@ pub(crate) struct RunFields {
     pub(crate) tags: Vec<(String, String)>,
     pub(crate) status: u8,
     pub(crate) severity: u8,
-    /// The run it was forked from, the last frame that it shares, and the frame it was forked at.
+    /// The run it was forked from, the last shared frame, and the frame of the fork point.
     pub(crate) parent: Option<(RunUid, u32, u32)>,
     pub(crate) started_ns: u64,
-    /// 0 while it is open.
+    /// 0 while the run is open.
     pub(crate) ended_ns: u64,
-    /// The last frame's number, shared ones included. Only true once it has ended.
+    /// The last frame's number, shared ones included. Valid only after the run has ended.
     pub(crate) frames: u32,
-    /// Bytes of its own frames as their caller gave them. Only true once it has ended.
+    /// Raw bytes of the run's own frames. Valid only after the run has ended.
     pub(crate) raw_bytes: u64,
-    /// The chain's last link. Only true once it has ended.
+    /// The chain's last link. Valid only after the run has ended.
     pub(crate) fingerprint: Link,
-    /// Replaced or dropped: its name is free.
+    /// Whether the run was replaced or dropped: its name is free.
     pub(crate) gone: bool,
 }
 
-/// A run begins, changes or ends: the newest record says all of it. Head: length and bincode of the fields, then
-/// the metadata's body reference.
+/// The state of a run: its newest record is complete. Head: length and bincode of the fields, then the
+/// metadata's body reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RunHead {
     pub(crate) fields: RunFields,
@@ -245,12 +245,12 @@ impl RunHead {
     }
 }
 
-/// Greatest length of the rule by which a run was dropped, in bytes.
+/// Maximum length of the rule that dropped a run, in bytes.
 pub(crate) const RULE_BYTES_MAX: usize = 256;
-/// Greatest length of the reason that whoever dropped it gave, in bytes.
+/// Maximum length of the reason given for dropping a run, in bytes.
 pub(crate) const WHY_BYTES_MAX: usize = 1024;
 
-/// A run was dropped. Of what its caller said of it nothing is here: its name is no part of this.
+/// A dropped run. It contains nothing that the caller said about the run, not even its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TombstoneHead {
     pub(crate) namespace: NamespaceId,
@@ -258,12 +258,12 @@ pub(crate) struct TombstoneHead {
     /// The last frame's number, shared ones included.
     pub(crate) frames: u32,
     pub(crate) started_ns: u64,
-    /// The run it was forked from, the last frame that it shares, and the frame it was forked at: forks of this run read
-    /// their shared frames through it.
+    /// The run it was forked from, the last shared frame, and the frame of the fork point. Forks of this run
+    /// read their shared frames through it.
     pub(crate) parent: Option<(RunUid, u32, u32)>,
     pub(crate) dropped_ns: u64,
     pub(crate) rule: String,
-    /// Empty where nobody gave a reason.
+    /// Empty if no reason was given.
     pub(crate) why: String,
 }
 

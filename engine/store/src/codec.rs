@@ -1,20 +1,20 @@
-//! Wire forms: the only place that knows bincode, and the varints of the compact forms.
+//! Wire forms: the only module that uses bincode, and the varints of the compact forms.
 //!
 //! Fixed-layout headers are bincode 1.x with fixed-width little-endian integers, `u64` lengths and `u32` enum
-//! tags; docs/format.md writes that form down as the contract, so the crate can be exchanged without a byte
-//! changing (the tests hold it against a second implementation). Decoding has a limit and refuses trailing bytes.
-//! Varints are unsigned LEB128 of at most ten bytes, in their shortest form; signed values are zigzag-coded first.
+//! tags. docs/format.md specifies that form, so the crate can be replaced without changing a byte; tests
+//! check it against a second implementation. Decoding has a limit and refuses trailing bytes. Varints are
+//! unsigned LEB128 of at most ten bytes, in their shortest form; signed values are zigzag-coded first.
 
 use bincode::Options;
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The greatest header that is decoded, in bytes.
+/// Maximum size of a header that is decoded, in bytes.
 pub const HEADER_BYTES_MAX: u64 = 16 << 20;
 
-/// Bytes that are not what the format says.
+/// Bytes that do not follow the format.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub enum CodecError {
-    #[error("a {what} ends after {found} bytes, before its {needed}th")]
+    #[error("a {what} ends after {found} bytes, but {needed} are needed")]
     Short { what: &'static str, found: usize, needed: usize },
     #[error("a number is longer than ten bytes or not in its shortest form")]
     Varint,
@@ -45,7 +45,7 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
 
 /// A header from exactly these bytes.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
-    // bincode's own limit does not hold for slices; what is decoded cannot be larger than what is there.
+    // bincode's own limit does not apply to slices. A decoded header is never larger than its bytes.
     if bytes.len() as u64 > HEADER_BYTES_MAX {
         return Err(CodecError::Limit { what: "header", found: bytes.len() as u64, limit: HEADER_BYTES_MAX });
     }
@@ -187,7 +187,7 @@ impl<'a> Reader<'a> {
         rest
     }
 
-    /// Refuses what is left over.
+    /// Refuses leftover bytes.
     pub fn finish(self) -> Result<(), CodecError> {
         match self.bytes.len() {
             0 => Ok(()),

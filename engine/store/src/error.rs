@@ -1,7 +1,7 @@
-//! The one error type that leaves the engine.
+//! The one public error type of the engine.
 //!
-//! Inside, modules use their own enums with named fields. At the border they become an [`Error`]: what a caller
-//! needs is what to do next, and that is what [`ErrorKind`] says.
+//! Inside, modules use their own enums with named fields. At the public API these become an [`Error`]. Its
+//! [`ErrorKind`] tells the caller what to do next.
 
 use std::fmt;
 use std::path::Path;
@@ -17,17 +17,17 @@ pub enum ErrorKind {
     Invalid,
     /// There is no such run, frame, key or store.
     NotFound,
-    /// It exists already, has ended, or was changed meanwhile: look again.
+    /// It exists already, has ended, or was changed meanwhile: read it again.
     Conflict,
     /// Another process writes this store: wait, or open read-only.
     Locked,
-    /// Bytes on disk are not what was written: verify, then repair into a new store.
+    /// Bytes on disk differ from what was written: verify, then repair into a new store.
     Damaged,
-    /// What was replayed is not what was recorded.
+    /// The replay differs from the recording.
     Diverged,
-    /// It was there and policy has dropped it.
+    /// It existed, and a retention policy dropped it.
     Gone,
-    /// The system refused (disk full, permission, a file that went away, io error): mend that and retry.
+    /// The system refused (disk full, permission, missing file, I/O error): fix the cause and retry.
     Unavailable,
     /// An earlier failure stopped the writer: reopen the store.
     Poisoned,
@@ -35,7 +35,7 @@ pub enum ErrorKind {
     Bug,
 }
 
-/// An engine error: a kind to act on, and a sentence to read.
+/// An engine error: a kind to act on, and a message to read.
 pub struct Error(Box<Repr>);
 
 struct Repr {
@@ -45,12 +45,12 @@ struct Repr {
 }
 
 impl Error {
-    /// An error of `kind` with a sentence for a person.
+    /// An error of `kind` with a message for people.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(Repr { kind, message: message.into(), source: None }))
     }
 
-    /// The same with its cause.
+    /// An error with its cause.
     pub fn with_source(
         kind: ErrorKind,
         message: impl Into<String>,

@@ -1,16 +1,16 @@
-//! Newtypes, so that two bare integers never stand side by side.
+//! Newtypes, so that two plain integers cannot be confused.
 
 use std::fmt;
 
 use annals_text::hex::HexDisplay;
 use serde::{Deserialize, Serialize};
 
-/// A record's place in the one order of a store; the first record has 1.
+/// A record's position in the order of a store; the first record has 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Seqno(pub u64);
 
-/// A log file. The writer's are numbered from 1, those that compaction made of them from [`SegmentId::REWRITTEN_MIN`]; no
-/// number is used twice. Which comes first in the log is not told by these numbers: the manifest lists them in order.
+/// A log file. The writer numbers segments from 1, compaction from [`SegmentId::REWRITTEN_MIN`]; no number is
+/// reused. The numbers do not give the order of the log: the manifest lists the segments in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct SegmentId(pub u32);
 
@@ -18,7 +18,7 @@ impl SegmentId {
     /// The first number of a rewritten segment.
     pub const REWRITTEN_MIN: u32 = 1 << 31;
 
-    /// Whether compaction made it.
+    /// Whether compaction wrote it.
     pub fn is_rewritten(self) -> bool {
         self.0 >= Self::REWRITTEN_MIN
     }
@@ -48,15 +48,15 @@ impl BlobId {
     }
 }
 
-/// A link of a run's hash chain, or its end: the run's fingerprint.
+/// A link of a run's hash chain. The last link is the run's fingerprint.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Link(pub [u8; 32]);
 
-/// A node of the ledger's tree, or its root.
+/// A node of the ledger's tree; the root is one too.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeHash(pub [u8; 32]);
 
-/// Where a record stands: segment, byte offset, length in bytes.
+/// Position of a record: segment, byte offset, length in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     pub segment: SegmentId,

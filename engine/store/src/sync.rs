@@ -1,14 +1,14 @@
-//! The only door to locks, atomics, channels and threads.
+//! The only access to locks, atomics, channels and threads.
 //!
-//! Ordinarily what stands here is the standard library's own, and crossbeam's channel, under their own names: the same
-//! code as without the door. Built with `--cfg annals_shuttle` it is shuttle's instead: one system thread runs all
-//! threads in turn and a scheduler chooses from a seed who goes on at each lock, atomic, message and wait. So a test
-//! goes through thousands of schedules, a failing one repeats, and where nobody can go on that is an error at once
+//! Ordinarily these are the standard library's types and crossbeam's channel, under their own names. Built
+//! with `--cfg annals_shuttle`, they are shuttle's instead. One system thread then runs all threads in turn,
+//! and a seeded scheduler chooses who continues at each lock, atomic, message and wait. So a test explores
+//! thousands of schedules, a failing schedule can be repeated, and a deadlock is an immediate error
 //! (`engine/tests/schedules`, run by `.ci/schedules`).
 //!
-//! `Arc`, `Weak`, `PoisonError`, `TryLockError` and `LazyLock` are the standard library's in both: nobody waits for the
-//! first four, and the last holds constants only. Left out: memory orders. The scheduler takes every atomic as sequentially consistent;
-//! weaker orders are for `.ci/sanitize`.
+//! `Arc`, `Weak`, `PoisonError`, `TryLockError` and `LazyLock` come from the standard library in both builds.
+//! Threads never wait for the first four, and the last holds only constants. Left out: memory orders. The
+//! scheduler treats every atomic as sequentially consistent; `.ci/sanitize` tests weaker orders.
 
 #[cfg(not(annals_shuttle))]
 mod door {

@@ -10,7 +10,7 @@ use crate::kv::write::store_stream;
 use crate::schema::{Schema, SchemaCounts};
 use crate::{History, Keyspace, KvBatch, Options, StoredBlob};
 
-/// Takes so many bytes from the front, or what is there.
+/// Takes `len` bytes from the front, or all that are left.
 pub fn take<'a>(data: &mut &'a [u8], len: usize) -> &'a [u8] {
     let (front, rest) = data.split_at(len.min(data.len()));
     *data = rest;
@@ -22,7 +22,7 @@ pub fn byte(data: &mut &[u8]) -> u8 {
     take(data, 1).first().copied().unwrap_or(0)
 }
 
-/// Takes two bytes as a number, little-endian.
+/// Takes two bytes as a little-endian number.
 pub fn short(data: &mut &[u8]) -> usize {
     usize::from(byte(data)) | usize::from(byte(data)) << 8
 }

@@ -1,4 +1,5 @@
-//! Any records and ranges of groups go, again and again: what stays is what it was, what went is nowhere.
+//! Random records and group ranges are erased, repeatedly: live content is unchanged, erased content is
+//! nowhere.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
@@ -13,7 +14,7 @@ use crate::log::ledger::record_hash;
 use crate::log::record::LAYOUT;
 use crate::log::rewrite::{Keep, Made};
 
-/// Decides by a seed. The more `mercy`, of 256, the more stays.
+/// Decides by a seed. The greater `mercy` (of 256), the more stays.
 struct Chance<'a> {
     seed: u64,
     mercy: u64,
@@ -22,7 +23,7 @@ struct Chance<'a> {
 
 impl Chance<'_> {
     fn stays(&self, what: u64, number: u64) -> bool {
-        // Dead stretches and living ones, as runs make them, and single records besides.
+        // Dead and live stretches, as runs make them, and single records besides.
         let stretch = mix(self.seed ^ what, number / 40) % 256;
         let own = mix(self.seed ^ what ^ 77, number) % 256;
         match stretch % 3 {
@@ -44,7 +45,7 @@ impl Keep for Chance<'_> {
             0 => Vec::new(),
             1 => has.clone(),
             way => {
-                // Pieces of what is there; with `way` 2 some of them touch.
+                // Parts of the existing ranges; with `way` 2 some of them touch.
                 let mut named = Vec::new();
                 for range in has {
                     let mut at = range.start;
@@ -67,13 +68,13 @@ fn covers(ranges: &[Range<u32>], at: usize) -> bool {
     ranges.iter().any(|range| range.contains(&(at as u32)))
 }
 
-/// Every row of 16 bytes in these.
+/// Every window of 16 bytes in these slices.
 fn rows<'a>(bytes: impl IntoIterator<Item = &'a [u8]>) -> HashSet<[u8; 16]> {
     let windows = bytes.into_iter().flat_map(|bytes| bytes.windows(16));
     windows.map(|row| row.try_into().unwrap()).collect()
 }
 
-/// Holds a log that was rewritten against what it was.
+/// Compares a rewritten log with the log before.
 fn compare(before: &All, raw: &BTreeMap<u64, Vec<u8>>, sim: &SimIo, keep: &Chance<'_>, made: &[Made]) {
     let after = sample::all(sim);
     let rewritten: BTreeSet<SegmentId> = made.iter().map(|made| made.entry.id).collect();
@@ -131,11 +132,13 @@ fn compare(before: &All, raw: &BTreeMap<u64, Vec<u8>>, sim: &SimIo, keep: &Chanc
     for (id, now) in &after.groups {
         left.extend(now.ranges.iter().map(|range| &raw_after[id][range.start as usize..range.end as usize]));
     }
-    // What stands in the files, as bytes and decoded; and of what went, all that stays nowhere.
+    // Looks for erased bytes in the files and in the decoded groups, except for rows that live content also
+    // has.
     let files: Vec<Vec<u8>> = sim.files().iter().map(|path| sim.read(path).unwrap()).collect();
     let decoded = rows(raw_after.values().map(Vec::as_slice));
     let there = rows(files.iter().map(Vec::as_slice));
-    // A row that begins in a living record may end in the checksum after it: the recipes of two runs are often alike, and once the next byte was, too.
+    // A row that begins in a live record may end in the next checksum. Recipes of two runs are often alike,
+    // and once the next byte was too.
     let records = living.iter().map(|told| {
         let name = format!("{:08}.seg", told.place.segment.0);
         let at = sim.files().iter().position(|path| path.ends_with(&name)).unwrap();
@@ -145,7 +148,7 @@ fn compare(before: &All, raw: &BTreeMap<u64, Vec<u8>>, sim: &SimIo, keep: &Chanc
     let stays = rows(records.chain(left));
     let gone = dead.iter().flat_map(|told| [&told.head[..], &told.salt, &told.tail]);
     for row in rows(gone.chain(went)).difference(&stays) {
-        // Small numbers stand anywhere.
+        // Small numbers occur anywhere.
         let zeros = row.iter().filter(|byte| **byte == 0).count();
         let stands = || {
             let of = dead.iter().find(|told| {
@@ -157,8 +160,9 @@ fn compare(before: &All, raw: &BTreeMap<u64, Vec<u8>>, sim: &SimIo, keep: &Chanc
             format!("{row:?} of {of:?} is still there, in {file:?}")
         };
         assert!(zeros > 6 || !decoded.contains(row), "{}", stands());
-        // Letters that no match covers stand next to each other in a compressed text: thirteen of a living one and the next three once spelled a row of
-        // a dead one, which had begun alike. So text is looked for where it is decoded, noise in the files as well.
+        // A compressed text contains its unmatched letters next to each other. Thirteen letters of a live
+        // text and the next three once equalled a row of a dead text with the same start. So text is searched
+        // only in decoded form, and noise in the files as well.
         let text = row.iter().all(|byte| (b'a'..=b'h').contains(byte));
         assert!(zeros > 6 || text || !there.contains(row), "{}", stands());
     }
@@ -171,7 +175,7 @@ proptest! {
     fn what_stays_is_what_it_was_and_what_went_is_nowhere(seed: u64, mercy in 0..256u64, anew: bool) {
         let sim = sample::grown(seed % 5);
         let end = sample::walked(&sim).unwrap();
-        // The second time, of what the first left.
+        // The second round rewrites the output of the first.
         for (round, rows) in [vec![1, 3, 2, 1, 4], vec![2, 1, 30]].iter().enumerate() {
             let before = sample::all(&sim);
             let raw = sample::raw(&sim, &before);

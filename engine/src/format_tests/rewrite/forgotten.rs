@@ -1,4 +1,5 @@
-//! Runs that are forgotten and values that were replaced go: everything else of the store says what it said.
+//! Runs that were dropped and values that were replaced are erased; everything else in the store reads as
+//! before.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -21,7 +22,7 @@ use crate::{
     Checkpoint, Component, ErrorKind, Frame, History, Namespace, RunSpec, Status, Store, diagnose, restore,
 };
 
-/// What lives, as a mark finds it.
+/// The live records and ranges, as compaction marks them.
 struct Marked {
     records: HashSet<(SegmentId, u32)>,
     groups: BTreeMap<u64, Vec<Range<u32>>>,
@@ -37,10 +38,11 @@ impl Keep for Marked {
     }
 }
 
-/// A run and its frame, and bodies; a place of a body where a later one of the run may be coded against it.
+/// Run and frame of a record, and its bodies. A slot is given if a later body of the run may be coded against
+/// it.
 type Bodies = (Option<(u64, u32)>, Vec<(Option<u8>, BodyRef)>);
 
-/// What a record is of, and the bodies that its head names.
+/// The run and frame of a record, and the bodies that its head names.
 fn bodies(told: &Told) -> Bodies {
     let head = &told.head[..];
     match told.kind {
@@ -67,7 +69,7 @@ fn bodies(told: &Told) -> Bodies {
     }
 }
 
-/// Marks what lives without these runs and without values that others replaced.
+/// Marks the live content without these runs and without replaced values.
 fn mark(all: &All, forgotten: &dyn Fn(&RunFields) -> bool) -> Marked {
     let mut newest = HashMap::new();
     let (mut runs, mut dead) = (HashMap::new(), HashSet::new());
@@ -142,7 +144,8 @@ fn is_forgotten(fields: &RunFields) -> bool {
     is_forgotten_name(&fields.name)
 }
 
-/// The second run of each round goes, and both of some rounds without a fork. The last round is in the active segment, too.
+/// The second run of each round is forgotten, and both runs of some rounds without a fork. The last round is
+/// in the active segment, too.
 fn is_forgotten_name(name: &str) -> bool {
     !name.starts_with("run 5") && (name.ends_with(".1") || ["run 0.0", "run 2.0"].contains(&name))
 }
@@ -171,7 +174,7 @@ fn hash_of(text: &Value) -> Hash {
     bytes.try_into().unwrap()
 }
 
-/// RFC 9162, section 2.1.3.2.
+/// The root from an inclusion path (RFC 9162, section 2.1.3.2).
 fn root(leaf: Hash, path: &Value) -> Hash {
     let number = |name: &str| path[name].as_u64().unwrap();
     let (mut at, mut last, mut node) = (number("index"), number("size") - 1, leaf);
@@ -192,7 +195,7 @@ fn root(leaf: Hash, path: &Value) -> Hash {
     node
 }
 
-/// Checks every path of a proof as docs/format.md says.
+/// Checks every path of a proof as docs/format.md specifies.
 fn check(proof: &str) {
     let proof: Value = serde_json::from_str(proof).unwrap();
     let hex = |value: &Value| {
@@ -240,7 +243,7 @@ fn what_was_not_forgotten_reads_and_is_proven_as_before() {
         assert_eq!(keys.history(b"one").unwrap().len(), 1);
         assert_eq!(store.verify().unwrap().damaged, []);
 
-        // The ledger is what it was: checkpoints, old and new, and proofs.
+        // The ledger is unchanged: old and new checkpoints, and proofs.
         let now = store.checkpoint().unwrap();
         assert_eq!((now.leaves, now.root, now.seqno), (checkpoint.leaves, checkpoint.root, checkpoint.seqno));
         let compared = store.verify_against(&checkpoint).unwrap();
@@ -265,7 +268,7 @@ fn what_was_not_forgotten_reads_and_is_proven_as_before() {
     }
 }
 
-/// The store is written to, copied, repaired and rewritten once more.
+/// Writes to the store, copies, repairs and rewrites it once more.
 fn goes_on(sim: &SimIo, before: &[(Vec<String>, String)], checkpoint: &Checkpoint) {
     let holds = |root: &str, least: usize| {
         let store = Store::open_read_only_with(root, options(sim)).unwrap();
@@ -294,7 +297,7 @@ fn goes_on(sim: &SimIo, before: &[(Vec<String>, String)], checkpoint: &Checkpoin
     assert_eq!((repaired.lost, repaired.damage), (vec![], vec![]));
     holds("repaired", before.len() + 1);
 
-    // All that is left, once more.
+    // Rewrites the remaining content once more.
     let all = sample::all(sim);
     let again = sample::compact(sim, &mark(&all, &|_| false), &[100], None).unwrap();
     assert_eq!(again[0].erased.frames, 0);
@@ -305,8 +308,8 @@ fn goes_on(sim: &SimIo, before: &[(Vec<String>, String)], checkpoint: &Checkpoin
     assert!(later.run("later").unwrap().info().uid > RunUid(0));
 }
 
-/// All runs of some time, on both sides of a checkpoint, are forgotten: its last leaves and younger ones make a subtree, of
-/// which one node is left.
+/// All runs of some time, on both sides of a checkpoint, are forgotten. The checkpoint's last leaves and
+/// younger ones form a subtree, of which one node is left.
 #[test]
 fn a_checkpoint_that_ends_among_what_is_forgotten_is_compared_as_far_as_can_be() {
     let sim = SimIo::new(1);
@@ -335,7 +338,7 @@ fn a_checkpoint_that_ends_among_what_is_forgotten_is_compared_as_far_as_can_be()
         assert_eq!(compared.differences, [], "{number}");
         assert!(compared.erased < 64 && compared.read == checkpoint.leaves, "{compared:?}");
         whole += usize::from(compared.erased == 0);
-        // Any bit of the history that can be compared counts, also below a node.
+        // Any changed bit of the comparable history is detected, also below a node.
         let (at, known) = (number % checkpoint.marks.len(), checkpoint.leaves - compared.erased);
         let differences = store.verify_against(&forged(checkpoint, at)).unwrap().differences.len();
         assert_eq!(differences > 0, checkpoint.marks[at].leaves <= known, "{number}");
@@ -349,7 +352,7 @@ fn a_checkpoint_that_ends_among_what_is_forgotten_is_compared_as_far_as_can_be()
     assert_eq!(store.verify_against(&now).unwrap().differences, []);
 }
 
-/// The same with another mark.
+/// The checkpoint with one changed mark and a matching root.
 fn forged(checkpoint: &Checkpoint, at: usize) -> Checkpoint {
     let mut forged = checkpoint.clone();
     forged.marks[at].node.0[0] ^= 1;

@@ -1,4 +1,4 @@
-//! Bytes of a rewritten segment that nobody wrote.
+//! Hostile bytes of a rewritten segment.
 
 use super::sample::{self, paths};
 use crate::blob::GROUP_BYTES_MAX;
@@ -17,7 +17,7 @@ use crate::log::rewrite::groups::Groups;
 use crate::log::rewrite::source::Source;
 use crate::{ErrorKind, Store};
 
-/// One record in each sixteen stays, and each group's first bytes.
+/// One record in sixteen stays, and the first bytes of each second group.
 struct Few;
 
 impl Keep for Few {
@@ -49,14 +49,14 @@ fn every_flipped_byte_of_a_rewritten_segment_is_found() {
     assert!(sample::walked(&sim).is_ok());
 }
 
-/// Groups are planned by a look at a source that checks nothing.
+/// Groups are planned from a survey that checks nothing.
 #[test]
 fn what_was_planned_by_must_be_what_was_checked() {
     let sim = sample::grown(1);
     let found = sample::found(&sim);
     let segment = found.segments.get(found.state.segments[0].id).unwrap();
     let source = Source::open(segment.clone()).unwrap();
-    // All records but for one, whichever it is, and then all of them.
+    // All records except one, for each record in turn; first all of them.
     let records = |but: Option<u32>| {
         let mut groups = Groups::new(&Few, None);
         groups.survey(&source).unwrap();
@@ -81,14 +81,15 @@ fn what_was_planned_by_must_be_what_was_checked() {
     let mut refused = 0;
     for but in 1..=count {
         let (settled, _) = records(Some(but));
-        // A batch of several logical records has its leaf without one of them, and of a group the last part says it all.
+        // Dropping a record is not always detected. A batch of several logical records keeps its leaf, and
+        // the last part of a group covers the others.
         refused += u32::from(settled.is_err_and(|kind| kind == ErrorKind::Damaged));
     }
     assert!(refused > 5, "{refused} of {count}");
 }
 
 fn taken(records: &[(Kind, Vec<u8>)]) -> Result<LogState, CodecError> {
-    // A ledger of three leaves.
+    // A ledger with three leaves.
     let mut state = LogState::empty();
     (0..3).for_each(|leaf| state.ledger.push([leaf; 32]));
     account(&*schema(), &mut state, &rewritten(records), OFFSET, rewritten_salt()).map(|_| state)
@@ -112,7 +113,8 @@ fn what_stands_for_erased_records_must_fit_where_it_stands() {
     assert_eq!(next(&[erased(5, &[1, 1])]), Ok((12, 4)));
     assert_eq!(next(&[erased(1, &[0]), erased(9, &[0, 1])]), Ok((17, 4)));
     assert_eq!(next(&[erased(5, &[])]), Ok((12, 3)));
-    // Fewer than their nodes cover; none; too many; a node that begins elsewhere; a height that no tree has.
+    // Fewer records than their nodes cover; none; too many; a node that begins elsewhere; an impossible
+    // height.
     for wrong in
         [erased(2, &[1, 0]), erased(0, &[]), erased(1 << 30, &[]), erased(9, &[0, 1]), erased(9, &[56])]
     {
@@ -123,7 +125,7 @@ fn what_stands_for_erased_records_must_fit_where_it_stands() {
     assert_eq!(next(&[batches(90, 3, Some(0))]), Ok((97, 4)));
     assert_eq!(next(&[batches(90, 3, None)]), Ok((97, 3)));
     for wrong in [
-        // The ledger's fourth leaf begins no larger subtree.
+        // The ledger's fourth leaf does not begin a larger subtree.
         batches(90, 3, Some(1)),
         batches(90, 1, Some(1)),
         batches(0, 0, None),
@@ -138,7 +140,7 @@ fn what_stands_for_erased_records_must_fit_where_it_stands() {
     }
     assert!(next(&[batches(90, 3, None), batches(90, 3, None)]).is_err(), "not alone");
     assert!(next(&[erased(5, &[0]), batches(90, 3, Some(0))]).is_err(), "not alone");
-    // In a segment as the writer makes them they mean nothing.
+    // Records of compaction are refused in a segment of the writer.
     for (kind, body) in [erased(5, &[0]), batches(90, 3, None), (Kind::GroupRest, rest(&[(0, 5)]))] {
         let whole = rewritten(&[(kind, body)]);
         let mut salt = rewritten_salt();
@@ -148,7 +150,7 @@ fn what_stands_for_erased_records_must_fit_where_it_stands() {
     }
 }
 
-/// The rest of a group with these gaps and lengths.
+/// A group remainder with these gaps and lengths.
 fn rest(ranges: &[(u64, u64)]) -> Vec<u8> {
     let mut body = vec![7, 16, 0];
     crate::codec::put_varint(&mut body, ranges.len() as u64);
@@ -178,7 +180,7 @@ fn ranges_of_a_group_are_in_order_and_within_it() {
     ] {
         assert!(parsed(wrong).is_err(), "{wrong:?}");
     }
-    // A count of ranges that are not there.
+    // A count of ranges that do not follow.
     assert!(GroupRest::parse(&[7, 16, 0, 0xff, 0xff, 0xff, 0xff, 0x7f]).is_err());
     let whole = samples::put(|out| samples::group_rest().put(out));
     assert_eq!(GroupRest::parse(&whole).unwrap(), samples::group_rest());
@@ -192,7 +194,7 @@ fn ranges_of_a_group_are_in_order_and_within_it() {
             _ => ErasedBatches::parse(bytes).map(|found| assert_eq!(found, samples::erased_of(true))),
         };
         parse(&whole).unwrap();
-        // Without its node it is another whole one.
+        // Without its node the record is another valid one.
         let cuts = (0..whole.len()).filter(|cut| *cut != whole.len() - 33 || name == "erased");
         cuts.for_each(|cut| assert!(parse(&whole[..cut]).is_err(), "{name} cut to {cut}"));
         assert!(parse(&[&whole[..], &[0]].concat()).is_err());

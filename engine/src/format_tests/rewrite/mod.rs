@@ -1,4 +1,4 @@
-//! Stores whose segments were rewritten, held against what they were.
+//! Stores with rewritten segments, compared with their content before.
 
 mod any;
 mod forgotten;

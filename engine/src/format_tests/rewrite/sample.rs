@@ -1,4 +1,5 @@
-//! A store of several segments with everything in it, and its segments rewritten and listed as compaction does.
+//! A store of several segments with every kind of record. Its segments are rewritten and listed as compaction
+//! does.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -36,19 +37,19 @@ pub(crate) fn mix(seed: u64, number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Bytes that stand nowhere else and do not compress.
+/// Unique bytes that do not compress.
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
     bytes
 }
 
-/// Words: they compress.
+/// Words that compress.
 fn words(seed: u64, len: usize) -> Vec<u8> {
     noise(seed, len).iter().map(|byte| b'a' + byte % 8).collect()
 }
 
-/// Writes runs, some next to each other, forks, streams of parts, snapshots, keys and a large body.
+/// Writes interleaved runs, forks, streams of parts, snapshots, keys and a large body.
 pub(crate) fn grown(seed: u64) -> SimIo {
     let sim = SimIo::new(seed);
     let store = Store::open_with(ROOT, options(&sim)).unwrap();
@@ -101,7 +102,7 @@ pub(crate) fn found(sim: &SimIo) -> Found {
     find(sim, &paths(), false, false, ReadMode::Positional).unwrap()
 }
 
-/// The log from its first byte to its end.
+/// Scans the log from its first byte to its end.
 pub(crate) fn walked(sim: &SimIo) -> crate::Result<End> {
     let found = found(sim);
     let first = found.state.segments.first().unwrap().id;
@@ -112,7 +113,7 @@ pub(crate) fn walked(sim: &SimIo) -> crate::Result<End> {
     }
 }
 
-/// A logical record: where it stands, kind, layout, salt and head, tail.
+/// A logical record: place, kind, salt, head and tail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) place: Place,
@@ -122,7 +123,7 @@ pub(crate) struct Told {
     pub(crate) tail: Vec<u8>,
 }
 
-/// A group: its last record, and what it has of its raw bytes.
+/// A group: its last record, its namespace, and the raw ranges it contains.
 #[derive(Debug, Clone)]
 pub(crate) struct Held {
     pub(crate) last: Place,
@@ -130,7 +131,7 @@ pub(crate) struct Held {
     pub(crate) ranges: Vec<Range<u32>>,
 }
 
-/// Everything of a log.
+/// All records and groups of a log.
 #[derive(Debug, Default)]
 pub(crate) struct All {
     /// By seqno.
@@ -185,7 +186,7 @@ pub(crate) fn raw(sim: &SimIo, all: &All) -> BTreeMap<u64, Vec<u8>> {
     each.collect()
 }
 
-/// How many segments are made one, in turn; those left over stay.
+/// Rewrites segments in rows of these lengths; the remaining segments stay.
 pub(crate) fn compact(
     sim: &SimIo,
     keep: &dyn Keep,
@@ -229,7 +230,7 @@ pub(crate) fn compact(
     let gone: Vec<SegmentId> = state.segments[..at].iter().map(|entry| entry.id).collect();
     listed.extend_from_slice(&state.segments[at..]);
     state.segments = listed;
-    // The tables lead to places that are no more: they are made again.
+    // The old tables lead to places that no longer exist: they are rebuilt.
     state.tables.clear();
     state.covers = (state.segments[0].id, SEGMENT_HEADER_BYTES);
     state.covers_state = LogState::empty();

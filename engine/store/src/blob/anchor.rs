@@ -1,14 +1,13 @@
-//! Anchors: places in raw bytes that are found again by content.
+//! Anchors: positions in raw bytes that are found again by content.
 //!
-//! A gear hash (Xia et al., *Ddelta*, 2014; the rolling hash of FastCDC, 2016) rolls over the bytes;
-//! where its selecting bits are zero, the window of [`ANCHOR_WINDOW_BYTES`] that ends there is an
-//! anchor. Selection reads bit 31 and below only, and bit n of a gear hash depends on the last n + 1
-//! bytes, so that selection depends on the window alone: the same text is anchored at the same
-//! places wherever it stands, next to whatever. Anchors are thus no chunk borders; a region has no
-//! first or last piece that fails to match because of its neighbours.
+//! A gear hash (Xia et al., *Ddelta*, 2014; the rolling hash of FastCDC, 2016) rolls over the bytes. Where
+//! its selecting bits are zero, the window of [`ANCHOR_WINDOW_BYTES`] that ends there is an anchor. Selection
+//! reads only bit 31 and below, and bit n of a gear hash depends on the last n + 1 bytes. So selection
+//! depends on the window alone: the same text gets the same anchors wherever it stands. Anchors are not chunk
+//! borders: no piece of a region fails to match because of its neighbours.
 //!
-//! Invariant: the anchors of a part are a function of its raw bytes and the seed, whether they were
-//! found in one scan or in many ([`Scanner`]).
+//! Invariant: the anchors of a part depend only on its raw bytes and the seed, not on how many scans found
+//! them ([`AnchorScanner`]).
 
 use super::{AnchorKey, AnchorSeed};
 
@@ -19,9 +18,9 @@ pub const ANCHOR_WINDOW_BYTES: usize = 32;
 pub const ANCHOR_SPACING_BYTES: usize = 1 << SELECT_BITS;
 
 const SELECT_BITS: u32 = 8;
-/// A hash below this has its top bits zero: of all 32 they depend on the most of the window.
+/// A hash below this value has its top bits zero. These bits depend on most of the window.
 const SELECT_BELOW: u32 = 1 << (32 - SELECT_BITS);
-/// Anchors stand at least this far apart, so that a run of one byte does not anchor each position.
+/// Minimum distance of two anchors, so that a run of one byte does not anchor every position.
 const GAP_BYTES_MIN: usize = 16;
 
 /// The low half of one 64-bit number for each byte value, from SplitMix64 (Steele et al., 2014) on the ASCII of "annals01".
@@ -57,7 +56,7 @@ pub(super) fn key_of(window: &[u8], seed: AnchorSeed) -> AnchorKey {
     AnchorKey(hash >> 16)
 }
 
-/// Rolls over a region that arrives in slices and finds the ends of windows.
+/// Rolls over a region that arrives in slices and finds the ends of anchor windows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scanner {
     hash: u32,
@@ -87,7 +86,7 @@ impl Scanner {
 
 /// The anchors of a part's raw bytes: key and start of each window, counted from the part's start.
 ///
-/// A part gives the same anchors when it is written ([`super::Packed::anchors`]) and here.
+/// Writing a part finds the same anchors ([`super::PackedExtents::anchors`]).
 #[must_use]
 pub fn anchors_of(part_raw: &[u8], seed: AnchorSeed) -> Vec<(AnchorKey, usize)> {
     let mut out = Vec::with_capacity(part_raw.len() / ANCHOR_SPACING_BYTES + 1);

@@ -1,12 +1,12 @@
-//! Comparing a body with the one before it: where bytes are the same, by comparing and never hashing.
+//! Compares a body with the previous one and finds equal ranges by comparing bytes, without hashing.
 //!
-//! The common front and tail come first. Where the middle differs (a time in the head, a marker that
-//! moved), both bodies are taken up again a little later: short probes of the one just past the
-//! mismatch are looked for in the other. What this misses is left to anchors.
+//! The common front and tail come first. Where the middle differs (a time in the head, a marker that moved),
+//! the comparison resynchronises. It takes short probes of one body just past the mismatch and searches for
+//! them in the other. Anchors find what this misses.
 
 use memchr::memmem;
 
-/// The same `len` bytes at `new` and at `old`, counted from each body's start.
+/// `len` equal bytes at `new` and at `old`, each counted from its body's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Same {
     pub new: usize,
@@ -16,11 +16,11 @@ pub struct Same {
 
 /// Bytes of a probe.
 const PROBE: usize = 32;
-/// How far past a mismatch a probe is looked for.
+/// How far past a mismatch a probe is searched for, in bytes.
 const REACH: usize = 8 * 1024;
-/// What is left of the shorter one must be this long: in less, anchors find a repeat for less.
+/// Minimum length of the shorter remainder. In a shorter one, anchors find a repeat at less cost.
 const RESYNC_BYTES_MIN: usize = 1024;
-/// How far past the mismatch probes are taken.
+/// Offsets past the mismatch at which probes are taken.
 const PROBE_AT: [usize; 10] = [0, 8, 24, 56, 120, 248, 504, 1016, 2040, 4088];
 
 /// Length of the common front.
@@ -48,7 +48,7 @@ pub fn common_tail(a: &[u8], b: &[u8]) -> usize {
     most - left + bytes.take_while(|(x, y)| x == y).count()
 }
 
-/// The same ranges of both bodies, each at least `least` long, in ascending order in both.
+/// The equal ranges of both bodies, each at least `least` long, in ascending order in both.
 pub fn compare(new: &[u8], old: &[u8], least: usize) -> Vec<Same> {
     let mut out = Vec::new();
     let front = common_front(new, old);
@@ -61,7 +61,7 @@ pub fn compare(new: &[u8], old: &[u8], least: usize) -> Vec<Same> {
     };
     keep(Same { new: 0, old: 0, len: front });
     let (mut at_new, mut at_old) = (front, front);
-    // Searching is bounded by the bodies' size whatever they hold.
+    // Bounds the search by the size of the bodies, whatever they contain.
     let mut budget = 256 * 1024 + 8 * (new.len() + old.len());
     while let Some(found) = resync(&new[at_new..new_end], &old[at_old..old_end], least, &mut budget) {
         let same = Same { new: at_new + found.new, old: at_old + found.old, len: found.len };
@@ -72,7 +72,7 @@ pub fn compare(new: &[u8], old: &[u8], least: usize) -> Vec<Same> {
     out
 }
 
-/// The first range, after a mismatch at the front of both, that is the same and long enough.
+/// The first equal range of at least `least` bytes after a mismatch at the front of both.
 fn resync(new: &[u8], old: &[u8], least: usize, budget: &mut usize) -> Option<Same> {
     if new.len().min(old.len()) < RESYNC_BYTES_MIN {
         return None;
@@ -82,7 +82,7 @@ fn resync(new: &[u8], old: &[u8], least: usize, budget: &mut usize) -> Option<Sa
         let in_old = look(new, at, old, budget).map(|found| (at, found));
         let mut best: Option<Same> = None;
         for (n, o) in in_new.into_iter().chain(in_old) {
-            // The same bytes side by side as the other probe found: they would only be compared again.
+            // The other probe found the same alignment: comparing again would give the same range.
             if best.is_some_and(|b| b.new.wrapping_sub(b.old) == n.wrapping_sub(o)) {
                 continue;
             }
@@ -101,7 +101,7 @@ fn resync(new: &[u8], old: &[u8], least: usize, budget: &mut usize) -> Option<Sa
     None
 }
 
-/// Where the probe of `from` at `at` first stands in the front of `within`.
+/// The first position of the probe (`from` at `at`) in the front of `within`.
 fn look(from: &[u8], at: usize, within: &[u8], budget: &mut usize) -> Option<usize> {
     let probe = from.get(at..at + PROBE)?;
     let within = &within[..within.len().min(REACH)];
@@ -116,7 +116,7 @@ fn look(from: &[u8], at: usize, within: &[u8], budget: &mut usize) -> Option<usi
 mod tests {
     use super::*;
 
-    /// Bytes that repeat nowhere.
+    /// Pseudo-random bytes without repeats.
     fn bytes(len: usize, seed: u64) -> Vec<u8> {
         let mut state = seed;
         let next = || {
@@ -126,7 +126,8 @@ mod tests {
         std::iter::repeat_with(next).take(len).collect()
     }
 
-    /// What stood at the front is now at the end. Both probes find something; what is nearer to the mismatch is taken.
+    /// The front of `old` stands at the end of `new`. Both probes match; the match nearer to the mismatch is
+    /// taken.
     #[test]
     fn of_two_ways_to_go_on_the_nearer_is_taken() {
         let (moved, rest) = (bytes(200, 1), bytes(5000, 2));
@@ -150,7 +151,7 @@ mod tests {
         budget = 1000;
         assert_eq!((look(&from, 68, &within, &mut budget), budget), (Some(118), 850));
         assert_eq!((look(&from, 69, &within, &mut budget), budget), (None, 850), "no whole probe");
-        // No further than its reach.
+        // The search reaches no further than the limit.
         let far = [bytes(REACH - PROBE, 3), bytes(100, 1)].concat();
         budget = 2 * REACH;
         assert_eq!((look(&from, 0, &far, &mut budget), budget), (Some(REACH - PROBE), REACH));
@@ -167,7 +168,7 @@ mod tests {
         let whole = Some(Same { new: 100, old: 1, len: RESYNC_BYTES_MIN - 1 });
         assert_eq!(taken_up(RESYNC_BYTES_MIN), whole);
         assert_eq!(taken_up(RESYNC_BYTES_MIN - 1), None);
-        // What is too short is not given.
+        // A range that is too short is not returned.
         let (old, new) = ([b"x", &rest[..]].concat(), [&head[..], &rest].concat());
         let found = |least| resync(&new, &old, least, &mut { usize::MAX }).map(|same| same.len);
         assert_eq!((found(RESYNC_BYTES_MIN), found(RESYNC_BYTES_MIN + 1)), (Some(RESYNC_BYTES_MIN), None));
@@ -178,7 +179,7 @@ mod tests {
         for seed in 0..50 {
             let old = bytes(6000, seed);
             let at = (seed as usize * 97) % 5000;
-            // A piece is put in and one is taken out.
+            // One piece is inserted and one is removed.
             let new = [&old[..at], &bytes(seed as usize, 99), &old[at + 40..]].concat();
             let same = compare(&new, &old, 16);
             let mut upto = (0, 0);

@@ -1,15 +1,15 @@
-//! Reading a group: its parts, in order, through one streaming decoder.
+//! Reads a group: decodes its parts in order through one streaming decoder.
 //!
-//! Parts come from disk: the recorded lengths bound memory before anything is decoded, the decoder's
-//! window is bounded, and each part must give just its recorded length. Wrong bytes of the right
-//! length can still come out of a flipped block: the caller hashes what it assembles.
+//! Parts come from disk. The recorded lengths bound memory before anything is decoded, the decoder's window
+//! is bounded, and each part must give exactly its recorded length. A flipped bit can still give wrong bytes
+//! of the right length, so the caller hashes the assembled body.
 
 use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
 
 use super::group::WINDOW_LOG;
 use super::{BlobError, Codec, GROUP_BYTES_MAX};
 
-/// Decodes groups, one after the other. A Zstandard context is dear to make (some 400 KB) and cheap to use again.
+/// Decodes groups one after another. A Zstandard context costs some 400 KB to create and little to reuse.
 #[derive(Default)]
 pub struct GroupDecoder {
     zstd: Option<Decoder<'static>>,
@@ -24,7 +24,7 @@ impl std::fmt::Debug for GroupDecoder {
 impl GroupDecoder {
     /// Decodes the raw bytes of a group from its parts (codec, raw length, encoded bytes), first to last.
     ///
-    /// The parts may stop anywhere: a group's front decodes without its rest.
+    /// The parts may stop anywhere: a prefix of a group decodes alone.
     ///
     /// # Errors
     /// [`BlobError::GroupTooLong`], [`BlobError::MixedCodec`], [`BlobError::PartLength`],
@@ -40,7 +40,7 @@ impl GroupDecoder {
                 return Err(BlobError::GroupTooLong { found: total, most: GROUP_BYTES_MAX as u64 });
             }
         }
-        // One byte more than recorded, so that a last part that holds too much shows it.
+        // One byte more than recorded, so that excess output of the last part is detected.
         let mut out = Vec::with_capacity(total as usize + 1);
         let mut first = None;
         let mut zstd: Option<Decoder<'static>> = None;
@@ -63,15 +63,15 @@ impl GroupDecoder {
                 }
             }
         }
-        // One that met damage is not used again.
+        // A decoder that met damage is not reused.
         self.zstd = zstd.or(self.zstd.take());
         Ok(out)
     }
 
-    /// Decodes the raw bytes of what is left of a group: all of them, by themselves.
+    /// Decodes the raw bytes that a compaction kept of a group. They are one encoding of their own.
     ///
     /// # Errors
-    /// As [`GroupDecoder::decode`]; also where a Zstandard frame does not end just there.
+    /// As [`GroupDecoder::decode`]; also if the Zstandard frame does not end exactly with the bytes.
     pub fn decode_alone(&mut self, codec: Codec, raw_len: u32, encoded: &[u8]) -> Result<Vec<u8>, BlobError> {
         if raw_len as usize > GROUP_BYTES_MAX {
             let (found, most) = (u64::from(raw_len), GROUP_BYTES_MAX as u64);
@@ -80,12 +80,12 @@ impl GroupDecoder {
         if codec == Codec::Raw {
             return self.decode([(codec, raw_len, encoded)]);
         }
-        // One byte more than recorded, so that a frame that holds too much shows it.
+        // One byte more than recorded, so that excess output of the frame is detected.
         let mut out = Vec::with_capacity(raw_len as usize + 1);
         let mut decoder = self.take()?;
         let ended = decode_frame(&mut decoder, raw_len as usize, encoded, &mut out)?;
         if !ended {
-            return Err(BlobError::PartDamaged { part: 0, what: "its frame does not end with it" });
+            return Err(BlobError::PartDamaged { part: 0, what: "its Zstandard frame is incomplete" });
         }
         self.zstd = Some(decoder);
         Ok(out)
@@ -101,7 +101,7 @@ impl GroupDecoder {
     }
 }
 
-/// Decodes one group with a decoder of its own.
+/// Decodes one group with its own decoder.
 ///
 /// # Errors
 /// As [`GroupDecoder::decode`].
@@ -117,7 +117,7 @@ fn new_decoder() -> std::io::Result<Decoder<'static>> {
     Ok(decoder)
 }
 
-/// Decodes a whole frame; whether it ended with the bytes.
+/// Decodes a whole frame; returns whether the frame ended with the bytes.
 fn decode_frame(
     decoder: &mut Decoder<'static>,
     raw_len: usize,
@@ -130,7 +130,7 @@ fn decode_frame(
     while !ended && input.pos() < encoded.len() && output.pos() <= raw_len {
         let hint = decoder.run(&mut input, &mut output);
         ended = hint
-            .map_err(|_| BlobError::PartDamaged { part: 0, what: "its bytes are no Zstandard block" })?
+            .map_err(|_| BlobError::PartDamaged { part: 0, what: "its bytes are not Zstandard blocks" })?
             == 0;
     }
     let (found, consumed) = (output.pos(), input.pos() == encoded.len());
@@ -151,14 +151,14 @@ fn decode_part(
     let start = out.len();
     let mut output = OutBuffer::around_pos(out, start);
     let mut input = InBuffer::around(encoded);
-    // There is room for a byte more than recorded, so nothing is held back once all input is taken. A decoder that takes
-    // nothing and gives nothing says so itself, by an error.
+    // There is room for one byte more than recorded, so the decoder holds nothing back once it has all input.
+    // A decoder that makes no progress returns an error itself.
     while input.pos() < encoded.len() && output.pos() - start <= raw_len {
         let hint = decoder
             .run(&mut input, &mut output)
-            .map_err(|_| BlobError::PartDamaged { part, what: "its bytes are no Zstandard block" })?;
+            .map_err(|_| BlobError::PartDamaged { part, what: "its bytes are not Zstandard blocks" })?;
         if hint == 0 {
-            return Err(BlobError::PartDamaged { part, what: "its frame ends, which no group's does" });
+            return Err(BlobError::PartDamaged { part, what: "its Zstandard frame ends too early" });
         }
     }
     let (found, consumed) = (output.pos() - start, input.pos() == encoded.len());

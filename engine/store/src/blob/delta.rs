@@ -1,19 +1,19 @@
-//! Which earlier body of a lane a recipe is coded against.
+//! Chooses the earlier body of a lane that a recipe is coded against (its base).
 //!
-//! Body i is coded against body i & (i - 1): the index with its lowest set bit cleared. Reading body
-//! i then takes as many recipes as i has set bits, at most log2 N, and a lane of N bodies that each
-//! add a few extents costs N log N of them.
+//! Body i is coded against body i & (i - 1): the index with its lowest set bit cleared. Reading body i takes
+//! as many recipes as i has set bits, at most log2 N. A lane of N bodies that each add a few extents costs N
+//! log N of them.
 //!
-//! Invariant: after body i is pushed, the stack holds body i and those before it that a later body is
-//! coded against: some of those that clearing i's low bits gives.
+//! Invariant: after body i is pushed, the stack holds body i and those earlier bodies that a later body is
+//! coded against. These are some of the indices that clearing the low bits of i gives.
 
 use std::sync::Arc;
 
 use super::Extent;
 
-/// The recipes of one lane (all LLM inputs of a run, say) that later bodies may be coded against.
+/// The recipes of one lane (for example all LLM inputs of a run) that later bodies may be coded against.
 ///
-/// `T` is the caller's name for where a recipe is stored.
+/// `T` is the caller's name for the place where a recipe is stored.
 #[derive(Clone, Debug)]
 pub struct DeltaStack<T> {
     kept: Vec<Kept<T>>,
@@ -46,7 +46,7 @@ impl<T> DeltaStack<T> {
         index.checked_sub(1).map(|before| index & before)
     }
 
-    /// How many recipes are held: at most one more than the last index has set bits.
+    /// Number of recipes held: at most one more than the set bits of the last index.
     #[cfg(test)]
     #[must_use]
     pub fn held(&self) -> usize {
@@ -55,26 +55,27 @@ impl<T> DeltaStack<T> {
 
     /// The recipe that body `index` is coded against.
     ///
-    /// `None` for the first of the lane, and where the lane was not pushed in order: the body is
-    /// then stored without a base, which is dearer and never wrong.
+    /// `None` for the first body of the lane, and if the lane was not pushed in order. The body is then
+    /// stored without a base, which costs more space but is correct.
     #[must_use]
     pub fn base_for(&self, index: u64) -> Option<(&T, &Arc<Vec<Extent>>)> {
         let wanted = Self::base_index(index)?;
         self.kept.iter().rev().find(|kept| kept.index == wanted).map(|kept| (&kept.tag, &kept.extents))
     }
 
-    /// Adds body `index` and drops what no later body can name.
+    /// Adds body `index` and drops the recipes that no later body is coded against.
     ///
-    /// Indices go up by one. A lane is taken up again by pushing the chain of its last body, first to
-    /// last: that index with its low bits cleared one after the other.
+    /// Indices increase by one. To resume a lane, push the chain of its last body, first to last: that index
+    /// with its low bits cleared one after the other.
     pub fn push(&mut self, index: u64, tag: T, extents: Arc<Vec<Extent>>) {
         self.kept.retain(|kept| kept.index != index && is_named_after(kept.index, index));
         self.kept.push(Kept { index, tag, extents });
     }
 }
 
-/// Whether a body after `index` is coded against `earlier`, a body before it: those are `earlier` plus one
-/// bit below its lowest, of which the greatest adds half of that lowest bit. Powers of two are coded against body 0.
+/// Whether a body after `index` is coded against `earlier`, a body before `index`. Such bodies are `earlier`
+/// plus one bit below its lowest set bit; the greatest adds half of that bit. Powers of two are coded against
+/// body 0.
 fn is_named_after(earlier: u64, index: u64) -> bool {
     earlier == 0 || (earlier ^ index) < (earlier & earlier.wrapping_neg()) / 2
 }
@@ -83,7 +84,7 @@ fn is_named_after(earlier: u64, index: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// By the definition: some body after `index` is coded against `earlier`.
+    /// By definition: some body after `index` is coded against `earlier`.
     fn by_definition(earlier: u64, index: u64) -> bool {
         (index + 1..=512).any(|later| DeltaStack::<()>::base_index(later) == Some(earlier))
     }
@@ -103,7 +104,7 @@ mod tests {
             let named = (0..index).filter(|earlier| by_definition(*earlier, index)).count();
             assert_eq!(lane.held(), named + 1, "after body {index}");
         }
-        // The same body again takes its own place.
+        // Pushing the same index again replaces its recipe.
         let held = lane.held();
         lane.push(299, 7, Arc::default());
         assert_eq!((lane.held(), lane.kept.last().map(|kept| kept.tag)), (held, Some(7)));

@@ -1,24 +1,24 @@
-//! What can be wrong with parts and recipes.
+//! Errors of parts and recipes.
 
 use super::GroupId;
 
 /// Why blob bytes could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
-    /// The codec byte is none this version knows.
+    /// This version does not know the codec byte.
     #[error("codec byte {found} is unknown")]
     UnknownCodec {
         /// The byte.
         found: u8,
     },
     /// A group's parts do not share one codec.
-    #[error("part {part} of the group has another codec than the parts before it")]
+    #[error("part {part} of the group has a different codec than the parts before it")]
     MixedCodec {
         /// Which part, from 0.
         part: usize,
     },
-    /// The parts' recorded lengths pass the bound of a group.
-    #[error("the parts say {found} raw bytes, more than the {most} a group may hold")]
+    /// The recorded lengths of the parts exceed the limit of a group.
+    #[error("the parts record {found} raw bytes, over the limit of {most} for a group")]
     GroupTooLong {
         /// Sum of the recorded lengths so far.
         found: u64,
@@ -26,7 +26,7 @@ pub enum BlobError {
         most: u64,
     },
     /// A part does not decode to its recorded length.
-    #[error("part {part} decodes to {found} bytes or more, but {expected} are recorded")]
+    #[error("part {part} decodes to at least {found} bytes, but its recorded length is {expected}")]
     PartLength {
         /// Which part, from 0.
         part: usize,
@@ -35,7 +35,7 @@ pub enum BlobError {
         /// Bytes that came out before the check failed.
         found: u64,
     },
-    /// The encoded bytes of a part are not what a group's writer leaves.
+    /// The encoded bytes of a part cannot come from a group writer.
     #[error("part {part} is damaged: {what}")]
     PartDamaged {
         /// Which part, from 0.
@@ -43,7 +43,7 @@ pub enum BlobError {
         /// What the decoder found.
         what: &'static str,
     },
-    /// Compression or its context failed; our own bug or no memory.
+    /// Compression or its context failed: a bug of the engine, or no memory.
     #[error("zstd could not {what}")]
     Zstd {
         /// What was tried.
@@ -52,15 +52,15 @@ pub enum BlobError {
         #[source]
         source: std::io::Error,
     },
-    /// An append is longer than the group's room.
-    #[error("{asked} bytes do not fit the group's {room}")]
+    /// An append is longer than the room left in the group.
+    #[error("{asked} bytes do not fit in the {room} bytes left in the group")]
     NoRoom {
         /// Bytes to append.
         asked: usize,
         /// Bytes that fit.
         room: usize,
     },
-    /// The steps given to a packer do not cover the body in order.
+    /// The plan given to a packer does not cover the body in order.
     #[error("the plan covers {found} bytes of a body of {expected}")]
     PlanMismatch {
         /// Body length.
@@ -69,21 +69,21 @@ pub enum BlobError {
         found: usize,
     },
     /// A recipe ends inside a number, or the number passes 64 bits.
-    #[error("the recipe's number at byte {at} is cut or too large")]
+    #[error("the number at byte {at} of the recipe is cut off or too large")]
     RecipeNumber {
         /// Byte in the recipe.
         at: usize,
     },
     /// A recipe's operation is out of bounds.
-    #[error("the recipe's operation at byte {at} is impossible: {what}")]
+    #[error("the operation at byte {at} of the recipe is invalid: {what}")]
     RecipeOperation {
         /// Byte in the recipe.
         at: usize,
         /// What is wrong.
         what: &'static str,
     },
-    /// A body passes the bound.
-    #[error("the body has {found} bytes or more, but {most} are the most")]
+    /// A body exceeds the size limit.
+    #[error("the body has at least {found} bytes, over the limit of {most}")]
     BodyTooLong {
         /// Length so far.
         found: u64,
@@ -96,7 +96,7 @@ pub enum BlobError {
         /// The bound.
         most: usize,
     },
-    /// A group that an extent names is not to be had.
+    /// A group that an extent names is not available.
     #[error("group {} is missing", group.0)]
     MissingGroup {
         /// The group.

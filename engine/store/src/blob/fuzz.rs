@@ -1,9 +1,9 @@
-//! Doors for fuzzers: recipes and groups from any bytes.
+//! Fuzz entry points: recipes and groups from any bytes.
 
 use super::{Codec, EXTENTS_MAX, GROUP_BYTES_MAX, decode_group, decode_recipe, encode_recipe};
 use crate::testing::{byte, short, take};
 
-/// A recipe, where the first byte is odd one coded against the recipe that stands before it.
+/// A recipe. If the first byte is odd, the recipe is coded against another one that precedes it.
 pub fn recipe(data: &[u8]) {
     let mut rest = data;
     let base = match byte(&mut rest) & 1 {
@@ -17,7 +17,7 @@ pub fn recipe(data: &[u8]) {
     assert!(extents.len() <= EXTENTS_MAX, "more extents than allowed");
     let again = encode_recipe(&extents, base.as_deref());
     let read = decode_recipe(&again, base.as_deref()).ok();
-    assert!(read.as_ref() == Some(&extents), "what was read is not what is written of it");
+    assert!(read.as_ref() == Some(&extents), "the recipe changed when it was encoded again");
 }
 
 /// A group's parts: codec, raw length, encoded length, encoded bytes.

@@ -1,7 +1,7 @@
-//! Writing one group: raw bytes gathered, then flushed as parts of one Zstandard frame.
+//! Writes one group: gathers raw bytes and flushes them as parts of one Zstandard frame.
 //!
-//! Invariant: the parts in order decode to the raw bytes flushed so far, after each flush. The
-//! frame is never ended: a group may be left at any flush, and a reader stops at the recorded length.
+//! Invariant: after each flush, the parts in order decode to the raw bytes flushed so far. The frame is never
+//! ended: writing may stop at any flush, and a reader stops at the recorded length.
 
 use std::sync::Arc;
 
@@ -10,22 +10,23 @@ use zstd::stream::raw::{CParameter, Encoder, InBuffer, Operation, OutBuffer};
 use super::anchor::{self, Scanner};
 use super::{ANCHOR_WINDOW_BYTES, Anchor, AnchorSeed, BlobError, Codec, Extent, GROUP_BYTES_MAX, GroupId};
 
-/// Zstandard level of a group as it is recorded (decision 0010): level 6 takes three times as long and saves 4%.
+/// Zstandard level of a recorded group (decision 0010). Level 6 takes three times as long and saves 4%.
 const LEVEL: i32 = 3;
-/// Sizes of the matcher's two tables, as powers of two of entries. Between two parts the bodies that were compared
-/// have passed through the caches: tables that fit what is left of them are worth more than ones that forget less.
+/// Sizes of the matcher's two tables, as powers of two of entries. Between two parts, comparing bodies fills
+/// the processor caches. Small tables that still fit the cache are worth more than large ones that remember
+/// more.
 const HASH_LOG: u32 = 13;
 const CHAIN_LOG: u32 = 12;
-/// Window as large as a group, so that each part sees all before it, and no larger.
+/// The window is exactly as large as a group, so that each part can refer to all bytes before it.
 pub(super) const WINDOW_LOG: u32 = 18;
 const _: () = assert!(GROUP_BYTES_MAX == 1 << WINDOW_LOG);
 
-/// What one flush added to a group: the unit that is stored.
+/// The bytes that one flush added to a group: the unit of storage.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part {
     /// The group.
     pub group: GroupId,
-    /// How `encoded` stands for the raw bytes; the same for all parts of a group.
+    /// How the raw bytes are encoded; the same for all parts of a group.
     pub codec: Codec,
     /// Where the part begins in the group's raw bytes.
     pub raw_start: u32,
@@ -35,14 +36,14 @@ pub struct Part {
     pub encoded: Vec<u8>,
 }
 
-/// One open group. Dropping it is safe at any time; unflushed bytes are gone.
+/// One open group. Dropping it is safe at any time; unflushed bytes are lost.
 pub struct GroupWriter {
     id: GroupId,
     raw: Arc<Vec<u8>>,
     flushed: usize,
     seed: AnchorSeed,
     scanner: Scanner,
-    /// `None`: the group is stored raw.
+    /// `None` if the group is stored raw.
     encoder: Option<Encoder<'static>>,
 }
 
@@ -50,7 +51,7 @@ impl GroupWriter {
     /// Opens an empty group.
     ///
     /// # Errors
-    /// [`BlobError::Zstd`] if no compression context is to be had.
+    /// [`BlobError::Zstd`] if no compression context is available.
     pub fn new(id: GroupId, codec: Codec, seed: AnchorSeed) -> Result<Self, BlobError> {
         let encoder = match codec {
             Codec::Raw => None,
@@ -77,16 +78,16 @@ impl GroupWriter {
         GROUP_BYTES_MAX.saturating_sub(self.raw.len())
     }
 
-    /// The raw bytes so far, shared. Holding it makes the next append copy the group once.
+    /// The raw bytes so far, shared. While a caller holds them, the next append copies the group once.
     #[must_use]
     pub fn raw(&self) -> Arc<Vec<u8>> {
         Arc::clone(&self.raw)
     }
 
-    /// Appends raw bytes; the anchors that became complete go to `anchors`.
+    /// Appends raw bytes and adds the anchors that became complete to `anchors`.
     ///
     /// # Errors
-    /// [`BlobError::NoRoom`] if they are more than [`Self::room`]; nothing is appended then.
+    /// [`BlobError::NoRoom`] if the bytes exceed [`Self::room`]; then nothing is appended.
     pub fn append(&mut self, bytes: &[u8], anchors: &mut Vec<Anchor>) -> Result<Extent, BlobError> {
         let no_room = BlobError::NoRoom { asked: bytes.len(), room: self.room() };
         if bytes.len() > self.room() {
@@ -112,7 +113,7 @@ impl GroupWriter {
     /// Encodes what was appended since the last flush; `None` if nothing was.
     ///
     /// # Errors
-    /// [`BlobError::Zstd`]; the group must then be dropped, its frame has lost its thread.
+    /// [`BlobError::Zstd`]; the caller must then drop the group, because its frame is incomplete.
     pub fn flush(&mut self) -> Result<Option<Part>, BlobError> {
         let pending = self.raw.get(self.flushed..).unwrap_or_default();
         let (Ok(raw_start), Ok(raw_len)) = (u32::try_from(self.flushed), u32::try_from(pending.len())) else {
@@ -141,7 +142,7 @@ fn new_encoder() -> Result<Encoder<'static>, BlobError> {
         encoder.set_parameter(CParameter::WindowLog(WINDOW_LOG))?;
         encoder.set_parameter(CParameter::HashLog(HASH_LOG))?;
         encoder.set_parameter(CParameter::ChainLog(CHAIN_LOG))?;
-        // The record around a part has its own checksum; sizes are recorded there too.
+        // The record around a part has its own checksum and the sizes.
         encoder.set_parameter(CParameter::ChecksumFlag(false))?;
         encoder.set_parameter(CParameter::ContentSizeFlag(false))?;
         encoder.set_parameter(CParameter::DictIdFlag(false))?;
@@ -150,7 +151,7 @@ fn new_encoder() -> Result<Encoder<'static>, BlobError> {
     open().map_err(zstd_error("open a frame"))
 }
 
-/// Feeds `pending` to the frame and flushes it: what comes out decodes without what follows.
+/// Feeds `pending` to the frame and flushes it: the output decodes without later parts.
 fn compress(encoder: &mut Encoder<'static>, pending: &[u8]) -> Result<Vec<u8>, BlobError> {
     let mut out = Vec::with_capacity(zstd::compress_bound(pending.len()).saturating_add(64));
     let mut input = InBuffer::around(pending);
@@ -172,7 +173,7 @@ fn compress(encoder: &mut Encoder<'static>, pending: &[u8]) -> Result<Vec<u8>, B
     }
 }
 
-/// Compresses what is left of groups, each by itself.
+/// Compresses what a compaction keeps of groups, each group by itself.
 pub struct RestEncoder {
     zstd: zstd::bulk::Compressor<'static>,
 }
@@ -184,10 +185,10 @@ impl std::fmt::Debug for RestEncoder {
 }
 
 impl RestEncoder {
-    /// With this Zstandard level; without one, that of groups as they are recorded.
+    /// Uses this Zstandard level; `None` means the level of recorded groups.
     ///
     /// # Errors
-    /// [`BlobError::Zstd`] if no compression context is to be had.
+    /// [`BlobError::Zstd`] if no compression context is available.
     pub fn new(level: Option<i32>) -> Result<Self, BlobError> {
         let open = || {
             let mut zstd = zstd::bulk::Compressor::new(level.unwrap_or(LEVEL))?;
@@ -200,7 +201,7 @@ impl RestEncoder {
         Ok(Self { zstd: open().map_err(zstd_error("open a frame"))? })
     }
 
-    /// The raw bytes as one frame, or as they are where that is no longer.
+    /// The raw bytes as one frame, or unchanged if the frame is not shorter.
     ///
     /// # Errors
     /// [`BlobError::Zstd`].
@@ -213,7 +214,7 @@ impl RestEncoder {
     }
 }
 
-/// Whether Zstandard would not help: tried on a sample at the fastest level.
+/// Whether Zstandard would not help. Compresses a sample from the middle at the fastest level.
 pub(super) fn is_incompressible(bytes: &[u8]) -> bool {
     const SAMPLE: usize = 4096;
     if bytes.len() < SAMPLE {
@@ -221,7 +222,7 @@ pub(super) fn is_incompressible(bytes: &[u8]) -> bool {
     }
     let start = (bytes.len() - SAMPLE) / 2;
     let sample = bytes.get(start..start + SAMPLE).unwrap_or_default();
-    // Base64 leaves three quarters and belongs to the compressed side; images leave all.
+    // Base64 compresses to three quarters and is worth it; images do not compress.
     zstd::bulk::compress(sample, 1).is_ok_and(|out| out.len() > SAMPLE / 20 * 19)
 }
 
@@ -241,13 +242,13 @@ mod tests {
         assert!(is_incompressible(&noise(4096)) && is_incompressible(&noise(100_000)));
         assert!(!is_incompressible(&noise(4095)), "too short to look at");
         assert!(!is_incompressible(&[]));
-        // What stands before and after the middle is not looked at.
+        // Bytes before and after the middle are not sampled.
         let around = |middle: &[u8]| [&vec![7; 9000][..], middle, &vec![7; 9000]].concat();
         assert!(is_incompressible(&around(&noise(4096))));
         let (front, back) = (&noise(6000)[..], &vec![7; 6000][..]);
         assert!(!is_incompressible(&[front, back].concat()), "half of the sample");
         assert!(!is_incompressible(&[&noise(9000)[..], &vec![7; 4096], &noise(9000)].concat()));
-        // The limit itself, met exactly.
+        // Exactly at the limit.
         let mut met = 0;
         for (noisy, lead) in (3700..4000).flat_map(|noisy| [0, 5, 11, 18, 26, 37].map(|lead| (noisy, lead))) {
             let sample = [&vec![1; lead][..], &noise(noisy), &vec![0; 4096 - noisy - lead]].concat();
@@ -280,7 +281,7 @@ mod tests {
         let part = group.flush().unwrap().unwrap();
         assert_eq!((part.raw_start, part.raw_len as usize), (1000, GROUP_BYTES_MAX - 1000));
         assert_eq!(group.flush().unwrap(), None);
-        // Each anchor is of the window that it names, and within one part.
+        // Each anchor is the key of the window it points to, and lies within one part.
         assert!(anchors.len() > 500);
         let raw = group.raw();
         for found in &anchors {

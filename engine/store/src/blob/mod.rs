@@ -1,20 +1,19 @@
-//! Bodies of bytes as pieces of earlier bytes plus what is new.
+//! Stores bodies as ranges of earlier bytes plus new bytes.
 //!
-//! An agent's request holds the request before it almost whole. This module finds what a body
-//! repeats ([`plan`]), packs the rest in bounded compressed groups ([`Packer`]), and codes the
-//! list of ranges that make the body ([`encode_recipe`]). It is pure: no file, clock or thread.
+//! An agent's request contains most of the previous request. This module finds the repeats of a body
+//! ([`plan`]) and packs the rest in bounded compressed groups ([`Packer`]). It encodes the list of ranges that
+//! make the body ([`encode_recipe`]). It is pure: no file, clock or thread.
 //!
-//! - A **group** is a virtual space of at most [`GROUP_BYTES_MAX`] raw bytes, written as **parts**
-//!   that one streaming decoder reads in order ([`decode_group`]).
+//! - A **group** is a virtual space of at most [`GROUP_BYTES_MAX`] raw bytes, written as **parts** that one
+//!   streaming decoder reads in order ([`decode_group`]).
 //! - An **extent** is a range of a group's raw bytes; a **recipe** is a list of extents.
-//! - An **anchor** maps the hash of a short window of raw bytes to its place in a group. Anchors are
-//!   a cache: [`anchors_of`] makes them again from a part's raw bytes alone. A hit is always
-//!   verified by comparing bytes, so a stale or colliding anchor costs a look, never a wrong byte.
+//! - An **anchor** maps the hash of a short window of raw bytes to its place in a group. Anchors are a cache:
+//!   [`anchors_of`] recomputes them from a part's raw bytes. A hit is always verified by comparing bytes. A
+//!   stale or colliding anchor costs a lookup, never a wrong byte.
 //!
-//! Left out on purpose: blob ids and their checking. Zstandard frames here carry no checksum, so a
-//! flipped bit in a part may decode to wrong bytes of the right length; the caller hashes what it
-//! assembles and compares that with the blob's id. Storing anchors, parts and recipes is the
-//! caller's too.
+//! Left out on purpose: blob ids and their checks. Zstandard frames here carry no checksum, so a flipped bit
+//! in a part may decode to wrong bytes of the right length. The caller hashes the assembled body and compares
+//! the hash with the blob's id. The caller also stores anchors, parts and recipes.
 
 mod anchor;
 mod compare;

@@ -1,8 +1,8 @@
-//! Putting bodies into groups.
+//! Packs bodies into groups.
 //!
-//! A packer belongs to one namespace and one writing handle. It holds at most one open group of each
-//! codec. Its context advances when its batch is queued: if a batch fails or is dropped, drop the
-//! packer; what was flushed stays valid, what was not is gone, and its group ids are never used again.
+//! A packer belongs to one namespace and one writing handle. It holds at most one open group of each codec.
+//! Its state advances when its batch is queued: if a batch fails or is dropped, drop the packer. Flushed
+//! parts stay valid, unflushed bytes are lost, and their group ids are never reused.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use super::group::{self, GroupWriter, Part};
 use super::recipe::push_extent;
 use super::{Anchor, AnchorSeed, BODY_BYTES_MAX, BlobError, Codec, Extent, GROUP_BYTES_MAX, GroupId, Step};
 
-/// A group with less room than this is left rather than given another sliver of a region.
+/// A group with less room than this is closed, rather than filled with another sliver of a region.
 const ROOM_MIN: usize = 256;
 
-/// What a body became.
+/// The result of packing a body.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Packed {
     /// The extents that make the body.
     pub extents: Vec<Extent>,
-    /// Anchors of what was new. They may go to the index at once: those of a batch that is dropped name
-    /// bytes that no group has, and are misses.
+    /// Anchors of the new bytes. They may go to the index at once: anchors of a dropped batch name bytes that
+    /// no group holds, and are misses.
     pub anchors: Vec<Anchor>,
 }
 
@@ -28,9 +28,9 @@ pub struct Packer {
     seed: AnchorSeed,
     zstd: Option<GroupWriter>,
     raw: Option<GroupWriter>,
-    /// Parts of groups that were filled since the last flush.
+    /// Parts of the groups that became full since the last flush.
     done: Vec<Part>,
-    /// Raw bytes of those groups, until their parts are taken.
+    /// Raw bytes of those groups, until the caller takes them.
     filled: Vec<(GroupId, Arc<Vec<u8>>)>,
 }
 
@@ -41,19 +41,19 @@ impl Packer {
         Self { seed, zstd: None, raw: None, done: Vec::new(), filled: Vec::new() }
     }
 
-    /// Keys the anchors of its namespace.
+    /// The key of its namespace's anchors.
     #[must_use]
     pub fn seed(&self) -> AnchorSeed {
         self.seed
     }
 
-    /// Puts a body's new ranges into groups and gives the extents of the whole.
+    /// Packs a body's new ranges into groups and returns the extents of the whole body.
     ///
-    /// `steps` come from [`super::plan`] on the same bytes. `next_group` gives a fresh id each time.
+    /// `steps` come from [`super::plan`] on the same bytes. `next_group` returns a fresh id each time.
     ///
     /// # Errors
-    /// [`BlobError::BodyTooLong`] and [`BlobError::PlanMismatch`] before anything is changed; [`BlobError::Zstd`], after which the
-    /// packer must be dropped.
+    /// [`BlobError::BodyTooLong`] and [`BlobError::PlanMismatch`] before anything changes. After
+    /// [`BlobError::Zstd`] the caller must drop the packer.
     pub fn put(
         &mut self,
         body: &[u8],
@@ -95,7 +95,7 @@ impl Packer {
         Ok(())
     }
 
-    /// The open group of a codec, after closing one that is too full for `len` bytes.
+    /// The open group of a codec; closes a group first that is too full for `len` bytes.
     fn open(
         &mut self,
         codec: Codec,
@@ -116,10 +116,10 @@ impl Packer {
         }
     }
 
-    /// The raw bytes of a group that this packer holds open, or has filled and not yet handed out.
+    /// The raw bytes of a group that is open, or that became full and was not yet taken.
     ///
-    /// [`super::Earlier::group`] asks here first. Drop the result before the next [`Self::put`], which
-    /// otherwise copies the group.
+    /// [`super::EarlierBytes::group`] asks the packer first. Drop the result before the next [`Self::put`],
+    /// which otherwise copies the group.
     #[must_use]
     pub fn group(&self, id: GroupId) -> Option<Arc<Vec<u8>>> {
         let open = [&self.zstd, &self.raw].into_iter().flatten();
@@ -129,16 +129,16 @@ impl Packer {
             .or_else(|| self.filled.iter().find(|(filled, _)| *filled == id).map(|(_, raw)| Arc::clone(raw)))
     }
 
-    /// The ids of the groups that are open: only they can get further parts.
+    /// The ids of the open groups: only these can get further parts.
     #[must_use]
     pub fn open_groups(&self) -> Vec<u64> {
         [&self.zstd, &self.raw].into_iter().flatten().map(|writer| writer.id().0).collect()
     }
 
-    /// Encodes all that is pending: the parts to store with the batch, in the order of their groups' raw bytes.
+    /// Encodes all pending bytes: the parts to store with the batch, in the order of their groups' raw bytes.
     ///
     /// # Errors
-    /// [`BlobError::Zstd`], after which the packer must be dropped.
+    /// [`BlobError::Zstd`]; the caller must then drop the packer.
     pub fn flush(&mut self) -> Result<Vec<Part>, BlobError> {
         let mut parts = std::mem::take(&mut self.done);
         for writer in [&mut self.zstd, &mut self.raw].into_iter().flatten() {
@@ -147,7 +147,7 @@ impl Packer {
         Ok(parts)
     }
 
-    /// Hands out the groups that were filled, whose parts have been flushed: what follows finds them elsewhere.
+    /// Takes the full groups. Call it after [`Self::flush`]; the log then has their parts.
     pub fn take_filled(&mut self) -> Vec<(GroupId, Arc<Vec<u8>>)> {
         std::mem::take(&mut self.filled)
     }
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(packer.group(GroupId(1)).unwrap().as_slice(), b"wordsmore");
         assert!(packer.group(GroupId(2)).unwrap().as_slice() == &noise[..GROUP_BYTES_MAX - 256]);
         assert_eq!(packer.group(GroupId(3)), None);
-        // There is just enough room left in group 2, and then none.
+        // Group 2 has exactly the minimum room left; the append fills it.
         assert_eq!(put(&mut packer, &noise[..5000]), [(2, GROUP_BYTES_MAX - 256, 256), (3, 0, 4744)]);
         assert_eq!(packer.open_groups(), [1, 3]);
         assert_eq!(packer.group(GroupId(2)).unwrap().len(), GROUP_BYTES_MAX);
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(packer.take_filled().len(), 1);
         assert_eq!(packer.group(GroupId(2)), None);
         assert!(packer.flush().unwrap().is_empty() && packer.take_filled().is_empty());
-        // A byte less than that is a sliver.
+        // One byte less than the minimum room is a sliver.
         let fill = GROUP_BYTES_MAX - 4744 - 255;
         assert_eq!(put(&mut packer, &noise[..fill]), [(3, 4744, fill)]);
         assert_eq!(put(&mut packer, &noise[..5000]), [(4, 0, 5000)]);

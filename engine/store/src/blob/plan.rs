@@ -1,8 +1,8 @@
-//! Splitting a body into what earlier bytes hold already and what is new.
+//! Splits a body into ranges of earlier bytes and new ranges.
 //!
-//! First the run's previous body is compared with it ([`super::compare`]), then the rest is looked up
-//! by anchors; each hit is checked against the group's raw bytes and extended both ways. Nothing is
-//! hashed that the comparison covers.
+//! The run's previous body is compared first ([`super::compare`]). The rest is looked up by anchors; each hit
+//! is checked against the group's raw bytes and extended both ways. Bytes that the comparison covers are not
+//! hashed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use crate::ids::BlobId;
 
 /// Shortest repeat that becomes an extent of its own, in bytes.
 ///
-/// Zstandard's own context holds shorter ones for less than the recipes of the bodies to come would pay:
-/// an extent is coded again each time a later body's base does not hold it.
+/// Zstandard's own context stores a shorter repeat at less cost than the recipes of later bodies would. An
+/// extent is coded again each time a later body's base does not contain it.
 pub const MATCH_BYTES_MIN: usize = 192;
 
-/// Past this many steps a plan takes the rest as new, so that what is packed stays a recipe that decodes.
+/// Past this many steps the rest of the plan is new, so that the recipe of the packed body can be decoded.
 const STEPS_MAX: usize = EXTENTS_MAX / 4;
 
-/// Where earlier bytes come from while planning; the store implements it.
+/// Source of earlier bytes while planning; the store implements it.
 pub trait Earlier {
-    /// Keys the anchors of the namespace at hand.
+    /// The key of the namespace's anchors.
     fn seed(&self) -> AnchorSeed;
 
-    /// Where the window with this key was seen; may be stale or wrong, since each hit is verified.
+    /// Where the window with this key was seen. It may be stale or wrong, because each hit is verified.
     fn anchor(&self, key: AnchorKey) -> Option<(GroupId, u32)>;
 
-    /// The decoded raw bytes of a group so far; `None` where they are not to be had, taken as a miss.
+    /// The decoded raw bytes of a group so far. `None` if they are not available, which counts as a miss.
     fn group(&self, id: GroupId) -> Option<Arc<Vec<u8>>>;
 }
 
-/// A body compared with the one before it in its lane, and hashed as far as it differs.
+/// A body compared with the previous one in its lane; only the differing blocks are hashed.
 #[derive(Debug)]
 pub struct Compared<'a> {
     bytes: &'a Arc<Vec<u8>>,
@@ -43,7 +43,7 @@ pub struct Compared<'a> {
 }
 
 impl<'a> Compared<'a> {
-    /// Compares `bytes` with `previous`, the body before it in the same lane of the run.
+    /// Compares `bytes` with `previous`, the previous body in the same lane of the run.
     #[must_use]
     pub fn new(bytes: &'a Arc<Vec<u8>>, previous: Option<&'a Body>) -> Self {
         let same = previous.map(|before| compare::compare(bytes, &before.bytes, MATCH_BYTES_MIN));
@@ -70,36 +70,37 @@ impl<'a> Compared<'a> {
         self.bytes
     }
 
-    /// What of it the body before holds; `None` where there is none.
+    /// The ranges that the previous body contains; `None` without a previous body.
     #[must_use]
     pub fn before(&self) -> Option<Before<'_>> {
         self.previous.map(|body| Before { body, same: &self.same })
     }
 
-    /// What the next body is compared with.
+    /// The body that the next one is compared with.
     #[must_use]
     pub fn into_body(self, extents: Arc<Vec<Extent>>) -> Body {
         Body { bytes: self.bytes.clone(), extents, hash: Arc::new(self.hash) }
     }
 }
 
-/// The body before, and where it holds the same bytes.
+/// The previous body and its ranges that equal the new body.
 #[derive(Clone, Copy, Debug)]
 pub struct Before<'a> {
     body: &'a Body,
     same: &'a [Same],
 }
 
-/// A piece of a plan.
+/// One range of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Earlier bytes.
     Old(Extent),
-    /// A range of the body that nothing earlier holds.
+    /// A range of the body that no earlier bytes contain.
     New(Range<usize>),
 }
 
-/// Splits a body into old ranges and new ones, in order, covering it exactly. `before` comes from [`Compared`].
+/// Splits a body into old and new ranges, in order, covering it exactly. `before` comes from
+/// [`ComparedBody`].
 ///
 /// No two `New` steps are neighbours.
 #[must_use]
@@ -121,7 +122,7 @@ pub fn plan(new: &[u8], before: Option<Before<'_>>, earlier: &dyn Earlier) -> Ve
     planner.steps
 }
 
-/// How many groups one plan may ask for: each may have to be decoded.
+/// Maximum number of groups that one plan may ask for; each may have to be decoded.
 fn looks_max(new: &[u8]) -> usize {
     8 + new.len() / 4096
 }
@@ -130,13 +131,13 @@ struct Planner<'a> {
     new: &'a [u8],
     earlier: &'a dyn Earlier,
     steps: Vec<Step>,
-    /// Groups asked for so far; `None`: not to be had.
+    /// Groups asked for so far; `None` if not available.
     groups: Vec<(GroupId, Option<Arc<Vec<u8>>>)>,
     looks: usize,
 }
 
 impl Planner<'_> {
-    /// Plans a range that the previous body does not hold.
+    /// Plans a range that the previous body does not contain.
     fn rest(&mut self, range: Range<usize>) {
         let mut done = range.start;
         if range.len() >= ANCHOR_WINDOW_BYTES {
@@ -203,7 +204,7 @@ struct Slices<'a> {
 }
 
 impl<'a> Slices<'a> {
-    /// Extents that do not make `expected` bytes hold nothing: a wrong previous body costs space only.
+    /// Extents that do not make `expected` bytes contain nothing: a wrong previous body only costs space.
     fn new(extents: &'a [Extent], expected: usize) -> Self {
         let mut at = 0usize;
         let mut starts = Vec::with_capacity(extents.len());
@@ -218,7 +219,7 @@ impl<'a> Slices<'a> {
         same.len > 0 && same.old + same.len <= self.total
     }
 
-    /// How many extents a range touches, at most.
+    /// Maximum number of extents that a range touches.
     fn count(&self, same: &Same) -> usize {
         let before = |at: usize| self.starts.partition_point(|&start| start <= at);
         before(same.old + same.len) - before(same.old) + 1
@@ -285,11 +286,11 @@ mod tests {
         assert_eq!(cut(5, 0), None, "no bytes");
         let count = |old, len| sliced.count(&Same { new: 0, old, len });
         assert_eq!([count(0, 5), count(0, 35), count(9, 2), count(12, 3)], [1, 3, 2, 1]);
-        // Extents that make another body hold nothing.
+        // Extents of another length contain nothing.
         assert!(!Slices::new(&all, 34).holds(&Same { new: 0, old: 0, len: 1 }));
     }
 
-    /// Counts what it is asked for.
+    /// Records the group ids it is asked for.
     struct Counting(std::cell::RefCell<Vec<u64>>);
 
     impl Earlier for Counting {

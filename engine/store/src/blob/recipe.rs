@@ -1,6 +1,6 @@
 //! Recipes as bytes.
 //!
-//! A recipe is a row of operations; each begins with a number `len * 4 + kind` and makes `len` bytes:
+//! A recipe is a list of operations. Each begins with a number `len * 4 + kind` and makes `len` bytes:
 //!
 //! | kind | then | stands for |
 //! |---|---|---|
@@ -9,12 +9,12 @@
 //! | 2 near | signed: offset - frontier's offset | an extent in the frontier's group |
 //! | 3 far | signed: group - frontier's group (never 0); signed: offset - end of the last far extent of that group, else 0 | an extent elsewhere |
 //!
-//! The cursor begins at 0. The frontier is the greatest end (group first, then offset) among the
-//! base's extents, group 0 offset 0 without one, and moves with each explicit extent that ends
-//! past it: new text lies there. Numbers are LEB128, signed ones folded (zigzag).
+//! The cursor begins at 0. The frontier is the greatest end (group first, then offset) among the base's
+//! extents; without a base it is group 0, offset 0. Each explicit extent that ends past the frontier moves
+//! it: new text stands there. Numbers are LEB128; signed numbers are zigzag-coded.
 //!
-//! Invariants of what decodes: no empty extent, none past [`GROUP_BYTES_MAX`], neighbours that meet
-//! are one extent, at most [`EXTENTS_MAX`] of them and [`BODY_BYTES_MAX`] bytes.
+//! Invariants of a decoded recipe: no empty extent, none past [`GROUP_BYTES_MAX`], adjacent extents are
+//! merged, at most [`EXTENTS_MAX`] extents and [`BODY_BYTES_MAX`] bytes.
 
 use crate::codec::{Reader, put_signed, put_varint};
 
@@ -25,7 +25,7 @@ const NEXT: u64 = 1;
 const NEAR: u64 = 2;
 const FAR: u64 = 3;
 
-/// Where explicit extents are counted from; coder and decoder keep the same one.
+/// The positions that explicit extents are coded against; coder and decoder keep the same ones.
 #[derive(Clone, Copy)]
 struct Marks {
     /// Greatest end so far: group and offset.
@@ -49,7 +49,7 @@ impl Marks {
     }
 }
 
-/// Appends an extent, as one with the last where they meet.
+/// Appends an extent; merges it with the last one if they are adjacent.
 pub(super) fn push_extent(out: &mut Vec<Extent>, e: Extent) {
     match out.last_mut() {
         Some(last) if last.meets(&e) && last.len.checked_add(e.len).is_some() => last.len += e.len,
@@ -58,19 +58,19 @@ pub(super) fn push_extent(out: &mut Vec<Extent>, e: Extent) {
     }
 }
 
-/// Codes a recipe, against the recipe of an earlier body where there is one.
+/// Encodes a recipe, against the recipe of an earlier body if there is one.
 ///
-/// Any base is right; a base that shares much makes it short.
+/// Any base is correct; a base that shares much makes the recipe short.
 #[must_use]
 pub fn encode_recipe(extents: &[Extent], base: Option<&[Extent]>) -> Vec<u8> {
     let base = Base::new(base.unwrap_or_default());
     let mut out = Vec::with_capacity(32);
     let mut marks = Marks { frontier: base.end, far: (0, 0) };
     let mut cursor = 0u64;
-    // Most bodies begin as their base does: that front is one copy, found without a search.
+    // Most bodies begin like their base: that front is one copy, found without a search.
     let front = extents.iter().zip(base.extents).take_while(|(a, b)| a == b).count();
     let front_len: u64 = extents[..front].iter().map(|e| u64::from(e.len)).sum();
-    // A copy not yet written: source and length in the base body.
+    // A copy that is not written yet: source and length in the base body.
     let mut copy: Option<(u64, u64)> = (front > 0).then_some((0, front_len));
     for whole in &extents[front..] {
         let mut e = *whole;
@@ -130,21 +130,21 @@ fn explicit(out: &mut Vec<u8>, marks: &mut Marks, e: &Extent) {
     marks.passed(e);
 }
 
-/// A base body's extents, to be found by address.
+/// The extents of a base body, searchable by address.
 struct Base<'a> {
     extents: &'a [Extent],
     /// Start of each extent in the body.
     starts: Vec<u64>,
     /// Greatest end among the extents: group and offset.
     end: (u64, u32),
-    /// Indices by (group, offset), made when first asked for.
+    /// Indices sorted by (group, offset), computed on first use.
     sorted: std::cell::OnceCell<Vec<u32>>,
 }
 
 enum Found {
-    /// The front of the extent stands at `from` in the base, for `len` bytes.
+    /// The front of the extent is at `from` in the base, for `len` bytes.
     At { from: u64, len: u32 },
-    /// The base does not have the first `skip` bytes.
+    /// The base does not contain the first `skip` bytes.
     NotBefore { skip: u32 },
 }
 
@@ -163,14 +163,15 @@ impl<'a> Base<'a> {
         })
     }
 
-    /// Finds the front of `e`: at `wanted` in the base if it is there, so that copies stay whole; else anywhere.
+    /// Finds the front of `e`. Prefers position `wanted` in the base, so that a copy continues; else any
+    /// position.
     fn find(&self, e: &Extent, wanted: u64) -> Found {
         let index = self.starts.partition_point(|&start| start <= wanted);
         if let Some(found) = index.checked_sub(1).and_then(|i| self.overlap(i, e)).filter(|f| f.0 == wanted) {
             return Found::At { from: found.0, len: found.1 };
         }
         if (e.group.0, e.offset) >= self.end {
-            // Newer than all of the base, as what was just packed is.
+            // `e` is newer than all of the base, like bytes that were just packed.
             return Found::NotBefore { skip: e.len };
         }
         let sorted = self.sorted();
@@ -178,7 +179,7 @@ impl<'a> Base<'a> {
             let b = &self.extents[i as usize];
             (b.group, b.offset) <= (e.group, e.offset)
         });
-        // Extents of the base may overlap; the last few that begin before `e` are looked at, no more.
+        // Extents of the base may overlap: only the last four that begin before `e` are checked.
         for &i in sorted[..after].iter().rev().take(4) {
             if let Some((from, len)) = self.overlap(i as usize, e) {
                 return Found::At { from, len };
@@ -191,7 +192,7 @@ impl<'a> Base<'a> {
         Found::NotBefore { skip }
     }
 
-    /// Where the front of `e` stands in extent `i`, and for how long.
+    /// Position and length of the front of `e` in extent `i`.
     fn overlap(&self, i: usize, e: &Extent) -> Option<(u64, u32)> {
         let b = &self.extents[i];
         if b.group != e.group || b.offset > e.offset || b.end() <= e.offset {
@@ -205,7 +206,7 @@ impl<'a> Base<'a> {
 /// Reads a recipe coded by [`encode_recipe`] against the same base.
 ///
 /// # Errors
-/// A typed error for any bytes that are no recipe; memory stays bounded by [`EXTENTS_MAX`].
+/// A typed error for bytes that are not a recipe; memory stays bounded by [`EXTENTS_MAX`].
 pub fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>) -> Result<Vec<Extent>, BlobError> {
     let base = base.unwrap_or_default();
     let starts = starts_of(base);
@@ -274,7 +275,8 @@ fn starts_of(extents: &[Extent]) -> Vec<u64> {
     starts
 }
 
-/// Appends a byte range of the base; `None` if the base ends before it, or too many extents come of it.
+/// Appends a byte range of the base. `None` if the range ends past the base. Stops early with too many
+/// extents.
 fn copy(out: &mut Vec<Extent>, base: &[Extent], starts: &[u64], from: u64, len: u64) -> Option<()> {
     let mut index = starts.partition_point(|&start| start <= from).checked_sub(1)?;
     let mut skip = u32::try_from(from - starts.get(index)?).ok()?;
@@ -332,14 +334,15 @@ mod tests {
             (&[e(7, 42, 3)], &[3 << 2 | 1]),
             (&[e(7, 50, 3)], &[3 << 2 | 2, 8 << 1]),
             (&[e(9, 6, 3)], &[3 << 2 | 3, 2 << 1, 6 << 1]),
-            // The second counts from the end of the first, its frontier is the first's group.
+            // The second extent is coded against the end of the first, because the frontier is now in the
+            // first one's group.
             (&[e(9, 6, 3), e(9, 20, 1)], &[3 << 2 | 3, 2 << 1, 6 << 1, 1 << 2 | 2, 11 << 1]),
         ];
         for (extents, bytes) in cases {
             assert_eq!(encode_recipe(extents, Some(&base)), bytes, "{extents:?}");
             assert_eq!(decode_recipe(bytes, Some(&base)).unwrap(), extents);
         }
-        // Before the front of the base a part is new, from there on it is copied.
+        // Bytes before the front of the base extent are new; the rest is copied.
         assert_eq!(encode_recipe(&[e(5, 98, 4)], Some(&base)), [2 << 2 | 3, 3, 0xc4, 1, 2 << 2, 0]);
         assert!(encode_recipe(&[], Some(&base)).is_empty());
     }
@@ -375,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_body_in_too_many_extents_is_refused_and_not_cut_short() {
-        // Two bytes apart, so that none meets the next.
+        // Gaps of one byte, so that no extent is adjacent to the next.
         let apart = |i: usize| e(1 + i as u64 / 1000, 2 * (i as u32 % 1000), 1);
         let base: Vec<Extent> = (0..EXTENTS_MAX).map(apart).collect();
         let coded = |len: usize| {

@@ -1,11 +1,11 @@
-//! BLAKE3 of a body that is nearly the one before it.
+//! BLAKE3 of a body that is nearly the same as the previous one.
 //!
-//! BLAKE3 (O'Connor, Aumasson, Neves, Wilcox-O'Hearn, 2020) is a tree of chunks of 1 KiB. What is kept of a body
-//! are the chaining values of its aligned subtrees of [`BLOCK_BYTES`] and of the complete subtrees above them; a
-//! block whose bytes stand at the same offset of the next body keeps its value there, and is not hashed again, nor
-//! is a subtree of such blocks. Whoever says that bytes are the same has compared them: nothing is taken on trust.
+//! BLAKE3 (O'Connor, Aumasson, Neves, Wilcox-O'Hearn, 2020) is a tree of chunks of 1 KiB. A body keeps the
+//! chaining values of its aligned subtrees of [`BLOCK_BYTES`] and of the complete subtrees above them. A
+//! block whose bytes stand at the same offset of the next body keeps its value there. It is not hashed again,
+//! nor is a subtree of such blocks. The caller has compared the bytes that it reports as equal.
 //!
-//! Invariant: the id is the one that [`blake3::hash`] gives for the same bytes (tested for every shape of tree).
+//! Invariant: the id equals that of [`blake3::hash`] for the same bytes (tested for every shape of tree).
 
 use std::ops::Range;
 
@@ -13,15 +13,15 @@ use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, me
 
 use crate::ids::BlobId;
 
-/// Bytes of a block: a power of two of chunks, enough of them to fill the widest vector units.
+/// Bytes of a block: a power of two of chunks, large enough to fill the widest vector units.
 pub const BLOCK_BYTES: usize = 16 * 1024;
 
-/// A body's id, and what makes the next one's cheap.
+/// A body's id, and the chaining values that make the next body's hash cheap.
 #[derive(Clone, Debug)]
 pub struct TreeHash {
     id: BlobId,
-    /// Chaining values of the whole blocks, first to last, then of each two of those, and so on; none where the body
-    /// is a single block.
+    /// Chaining values of the whole blocks, first to last, then of each pair of those, and so on. Empty if
+    /// the body is a single block.
     levels: Vec<Vec<ChainingValue>>,
 }
 
@@ -32,7 +32,8 @@ impl TreeHash {
         Self::with_known(bytes, None, |_| false)
     }
 
-    /// Hashes `bytes`, of which `same` ranges, ascending, stand at the same offsets in the body that `known` is of.
+    /// Hashes `bytes`. The `same` ranges, ascending, are equal to those at the same offsets of the body of
+    /// `known`.
     #[must_use]
     pub fn after(bytes: &[u8], known: &Self, same: impl IntoIterator<Item = Range<usize>>) -> Self {
         let mut same = same.into_iter().peekable();
@@ -43,7 +44,7 @@ impl TreeHash {
         })
     }
 
-    /// `is_same` says whether a whole block is the one that `known` has there; it is asked in ascending order.
+    /// `is_same` says whether a whole block equals the block of `known` at that index. Indices are ascending.
     fn with_known(bytes: &[u8], known: Option<&Self>, mut is_same: impl FnMut(usize) -> bool) -> Self {
         if bytes.len() <= BLOCK_BYTES {
             return Self { id: BlobId::of(bytes), levels: Vec::new() };
@@ -52,7 +53,7 @@ impl TreeHash {
         let blocks = bytes.chunks_exact(BLOCK_BYTES);
         let last = Some(blocks.remainder()).filter(|rest| !rest.is_empty());
         let last = last.map(|rest| subtree(rest, bytes.len() / BLOCK_BYTES));
-        // Whether each value of the level at hand is the known one.
+        // Whether each value of the current level is the known one.
         let mut kept: Vec<bool> = Vec::with_capacity(blocks.len());
         let level: Vec<ChainingValue> = blocks
             .enumerate()
@@ -88,7 +89,7 @@ impl TreeHash {
     }
 }
 
-/// The chaining value of a block that is not all there is.
+/// The chaining value of a block that is not the whole body.
 fn subtree(block: &[u8], index: usize) -> ChainingValue {
     let mut hasher = blake3::Hasher::new();
     hasher.set_input_offset((index * BLOCK_BYTES) as u64);
@@ -96,16 +97,17 @@ fn subtree(block: &[u8], index: usize) -> ChainingValue {
     hasher.finalize_non_root()
 }
 
-/// The root over the whole blocks and what is left after them. Complete subtrees are as large as can be from the left;
-/// they are merged from the right.
+/// The root over the whole blocks and the remainder after them. Complete subtrees are as large as possible
+/// from the left; they are merged from the right.
 fn root(levels: &[Vec<ChainingValue>], last: Option<ChainingValue>) -> BlobId {
     let mut parts = Vec::with_capacity(levels.len() + 1);
     for level in levels.iter().rev() {
-        // A value without a neighbour to its right stands at the border of what is complete.
+        // A value without a right neighbour is the root of a complete subtree at the right border.
         parts.extend(level.last().filter(|_| level.len() % 2 == 1));
     }
     parts.extend(last);
-    // Of a number of blocks that is a power of two the topmost value would be the root's: its two halves make it.
+    // If the number of blocks is a power of two, the topmost value would be the root's own: merge its two
+    // halves.
     if let ([_], Some(halves)) = (parts.as_slice(), levels.iter().rev().nth(1)) {
         parts.clone_from(halves);
     }
@@ -128,7 +130,8 @@ mod tests {
         bytes
     }
 
-    /// Every number of blocks to 70 (all shapes of the upper tree), around each border of a block and a chunk.
+    /// Every number of blocks up to 70 (all shapes of the upper tree), around each border of a block and a
+    /// chunk.
     fn lengths() -> impl Iterator<Item = usize> {
         let near = |at: usize| [at.saturating_sub(1), at, at + 1];
         let borders = (0..=70).flat_map(move |blocks| near(blocks * BLOCK_BYTES));
@@ -149,7 +152,7 @@ mod tests {
         let old = text(40 * BLOCK_BYTES + 700, 2);
         let known = TreeHash::of(&old);
         for len in lengths() {
-            // The same front, then other bytes: the border anywhere in the body.
+            // The same front, then other bytes: the border may be anywhere in the body.
             for same in [0, len / 3, len.saturating_sub(1), len] {
                 let same = same.min(old.len());
                 let mut new = old[..same].to_vec();
@@ -176,7 +179,7 @@ mod tests {
         assert_eq!(hash.id(), BlobId::of(&new));
         let changed: Vec<usize> = (0..20).filter(|i| hash.levels[0][*i] != known.levels[0][*i]).collect();
         assert_eq!(changed, [0, 5]);
-        // The next one is told of the one before it, and so on down a conversation.
+        // Each body is hashed against the previous one, as in a conversation.
         let mut body = Vec::new();
         let mut known = TreeHash::of(&body);
         for step in 0..60u64 {

@@ -1,19 +1,19 @@
-//! The words of the blob floor: groups, extents, bodies, anchors, and their limits.
+//! The types of the blob module: groups, extents, bodies, anchors, and their limits.
 
 use std::sync::Arc;
 
 use super::{BlobError, TreeHash};
 
-/// Most raw bytes in a group: what a cold read of one small blob may have to decode.
+/// Maximum raw bytes of a group: the most that a cold read of one small blob has to decode.
 pub const GROUP_BYTES_MAX: usize = 256 * 1024;
 
-/// Most bytes in one body.
+/// Maximum bytes of one body.
 pub const BODY_BYTES_MAX: u64 = u32::MAX as u64;
 
-/// Most extents in one recipe, so that a hostile recipe cannot ask for unbounded memory.
+/// Maximum extents of one recipe, so that a hostile recipe cannot demand unbounded memory.
 pub const EXTENTS_MAX: usize = 1 << 22;
 
-/// Names a group within a store; never used twice, gaps are allowed.
+/// Identifies a group within a store; never reused, gaps are allowed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GroupId(pub u64);
 
@@ -29,30 +29,30 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The offset one past the last byte; saturates on an extent that no decoder lets through.
+    /// The offset one past the last byte; saturates for an invalid extent.
     #[must_use]
     pub fn end(&self) -> u32 {
         self.offset.saturating_add(self.len)
     }
 
-    /// Whether `next` begins in the same group where this one ends.
+    /// Whether `next` begins in the same group where this extent ends.
     #[must_use]
     pub fn meets(&self, next: &Self) -> bool {
         self.group == next.group && self.end() == next.offset
     }
 }
 
-/// How the encoded bytes of a part stand for its raw bytes.
+/// How a part's raw bytes are encoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Codec {
-    /// Encoded bytes are the raw bytes.
+    /// The encoded bytes are the raw bytes.
     Raw,
     /// A slice of one Zstandard frame (RFC 8878), flushed at the part's end and never ended.
     Zstd,
 }
 
 impl Codec {
-    /// The byte that stands for the codec on disk.
+    /// The byte of the codec on disk.
     #[must_use]
     pub fn code(self) -> u8 {
         match self {
@@ -61,7 +61,7 @@ impl Codec {
         }
     }
 
-    /// The codec of a byte read from disk.
+    /// The codec for a byte from disk.
     ///
     /// # Errors
     /// [`BlobError::UnknownCodec`].
@@ -74,7 +74,7 @@ impl Codec {
     }
 }
 
-/// Keys the anchors of one namespace, so that another namespace's keys say nothing about it.
+/// Seeds the anchors of one namespace, so that its keys reveal nothing about another namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AnchorSeed(pub u64);
 
@@ -98,19 +98,19 @@ pub struct Anchor {
 pub struct Body {
     /// The bytes.
     pub bytes: Arc<Vec<u8>>,
-    /// The extents whose concatenation they are.
+    /// The extents that concatenate to the bytes.
     pub extents: Arc<Vec<Extent>>,
-    /// What of their hash the next body may keep.
+    /// The hash tree, which the next body partly reuses.
     pub hash: Arc<TreeHash>,
 }
 
-/// Most bytes that are set aside for a body before any of it is there: what a recipe says may not be so.
+/// Maximum bytes reserved for a body before any of it was read: the length in a recipe may be wrong.
 const RESERVED_MAX: u64 = 16 << 20;
 
-/// Puts a body together from its extents; `group` gives the decoded raw bytes of an extent's group, up to the
-/// extent's end at least.
+/// Assembles a body from its extents. `group` returns the decoded raw bytes of an extent's group, at least up
+/// to the extent's end.
 ///
-/// The caller hashes the result: see the module's header.
+/// The caller must hash the result: see the module documentation.
 ///
 /// # Errors
 /// [`BlobError::MissingGroup`] or [`BlobError::OutsideGroup`]; [`BlobError::BodyTooLong`].

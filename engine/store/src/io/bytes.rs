@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::{File, Result};
 
-/// Read-only bytes of a whole file: a memory map, or an owned copy where the file was read by position or lives in a simulation.
+/// Read-only bytes of a whole file. They are a memory map, or an owned copy if the file was read by position
+/// or is simulated.
 ///
-/// What a map promises: no copy, and one address for as long as this lives, even after the file is removed.
-/// What it cannot: a file that another process cuts makes reads past the cut kill the process, and one that is
-/// written changes under the reader. Only files that nobody writes any more are mapped, and their content is
-/// verified before it is handed on.
+/// A map makes no copy and keeps one address while this value lives, even after the file is removed. If
+/// another process truncates a mapped file, reads past the cut kill the process. If another process writes
+/// it, the bytes change under the reader. So only files that are never written again are mapped, and their
+/// content is verified before it is returned.
 #[derive(Debug)]
 pub struct Bytes(Repr);
 
@@ -30,22 +31,23 @@ impl Bytes {
         Self(Repr::Mapped(map))
     }
 
-    /// Has a stretch of a map read from the disk, ahead of being looked at: faster than page by page, and a disk that fails, or a file that was cut,
-    /// is an error here and not the end of the process. Where the system has no such call nothing is done.
+    /// Reads a range of a map from disk before it is accessed (read-ahead). This is faster than page by page.
+    /// A failing disk or a truncated file gives an error here instead of ending the process. Does nothing if
+    /// the system has no such call.
     ///
     /// # Errors
-    /// What the disk says.
+    /// The system's error.
     pub fn populate(&self, from: usize, len: usize) -> std::io::Result<()> {
         #[cfg(target_os = "linux")]
         if let Repr::Mapped(map) = &self.0 {
             let len = len.min(map.len().saturating_sub(from));
             return match map.advise_range(memmap2::Advice::PopulateRead, from, len) {
-                // Older kernels have no such advice.
+                // Older kernels do not support this advice.
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
-                // What the system says of it is "Bad address".
+                // The system's own text is "Bad address".
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::FAULT.raw_os_error()) => {
                     Err(std::io::Error::other(
-                        "the disk does not give all of it, or the file was cut: run annals doctor",
+                        "the disk does not return all bytes, or the file was truncated: run annals doctor",
                     ))
                 }
                 done => done,
@@ -56,28 +58,28 @@ impl Bytes {
     }
 }
 
-/// How sealed segments and tables are read: files that nobody writes any more.
+/// How sealed segments and tables are read. These files are never written again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReadMode {
-    /// Through memory maps, without a copy. A map has no way to report an error: where another program cuts such a
+    /// Through memory maps, without a copy. A map cannot report an error: if another program truncates such a
     /// file, or the disk under it fails, a read ends the process by SIGBUS.
     #[default]
     Mapped,
-    /// By position, as the active segment always is. Every failure is an error, and costs are higher: a system call
-    /// and a copy for each record or stretch of a group that no cache holds; and each table is read whole when it is
-    /// opened and kept in memory, as many bytes as [`BytesByKind::tables`](crate::BytesByKind::tables) says.
+    /// By position, as the active segment always is. Every failure is an error. It costs more: a system call
+    /// and a copy for each record or group range that no cache holds. Each table is read whole when it is
+    /// opened and kept in memory; [`BytesByKind::tables`](crate::BytesByKind::tables) counts these bytes.
     Positional,
 }
 
 impl ReadMode {
-    /// All bytes of a file that nobody writes any more.
+    /// All bytes of a file that is never written again.
     pub fn whole(self, file: &dyn File) -> Result<Bytes> {
         if self == Self::Mapped {
             return file.map();
         }
         let mut bytes = vec![0; usize::try_from(file.len()?).unwrap_or(usize::MAX)];
         let got = file.read_at(&mut bytes, 0)?;
-        // Cut meanwhile: whoever asked finds that it is too short.
+        // The file was truncated meanwhile: the caller detects that it is too short.
         bytes.truncate(got);
         Ok(Bytes::owned(Arc::from(bytes)))
     }
@@ -102,7 +104,8 @@ impl AsRef<[u8]> for Bytes {
 
 #[cfg(test)]
 mod tests {
-    /// A map that is looked at past the end of a file that was cut ends the process; asked for ahead, it is an error.
+    /// Accessing a map past the end of a truncated file ends the process; reading ahead gives an error
+    /// instead.
     #[test]
     #[cfg(target_os = "linux")]
     #[expect(clippy::disallowed_methods, reason = "a real file is cut")]
@@ -115,12 +118,12 @@ mod tests {
         map.populate(5, 1 << 20).unwrap();
         let super::Repr::Mapped(asked) = &map.0 else { panic!("it is not mapped") };
         if asked.advise(memmap2::Advice::PopulateRead).is_err() {
-            println!("SKIPPED: this system has no such advice");
+            println!("SKIPPED: this system does not support the advice");
             return;
         }
         file.set_len(100_000).unwrap();
         map.populate(0, 100_000).unwrap();
         let error = map.populate(0, 1 << 20).unwrap_err();
-        assert!(error.to_string().contains("the file was cut"), "{error}");
+        assert!(error.to_string().contains("the file was truncated"), "{error}");
     }
 }

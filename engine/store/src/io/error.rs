@@ -1,4 +1,4 @@
-//! The one error of the io floor: it always carries the operation and the path.
+//! The error type of the io module: it always carries the operation and the path.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub struct IoError {
     /// The operation, as a verb: "read", "sync".
     pub op: &'static str,
-    /// The file or directory; for a thread its name; empty where neither fits.
+    /// The file or directory; for a thread its name; empty if neither applies.
     pub path: PathBuf,
     /// The system's own error.
     #[source]
@@ -16,7 +16,7 @@ pub struct IoError {
 }
 
 impl IoError {
-    /// Ties the system's error to what was tried and where.
+    /// Adds the operation and the path to the system's error.
     #[must_use]
     pub fn new(op: &'static str, path: &Path, source: std::io::Error) -> Self {
         Self { op, path: path.to_path_buf(), source }

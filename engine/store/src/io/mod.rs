@@ -1,15 +1,16 @@
-//! The only door to files, the clock, randomness and threads.
+//! The only access to files, the clock, randomness and threads.
 //!
-//! Everything above takes an [`Io`] and never touches the system by itself, so that the same code runs on a
-//! real disk ([`RealIo`]) and on a simulated one that loses what was not synced ([`sim`]).
+//! All other modules take an [`Io`] and never call the system directly. So the same code runs on a real disk
+//! ([`RealIo`]) and on a simulated one that loses unsynced writes ([`sim`]).
 //!
-//! Assumptions about a disk, the ones [`sim`] breaks things within: a write is torn at 512-byte sectors; until
-//! `sync` returns any subset of a file's written sectors, its length changes, and until `sync_dir` returns any
-//! subset of a directory's creations, renames and removals may be lost; a sync that failed promises nothing
-//! about what came before it.
+//! Assumptions about a disk, which [`sim`] exploits:
+//! - A write is torn at 512-byte sectors.
+//! - Until `sync` returns, any subset of a file's written sectors and length changes may be lost.
+//! - Until `sync_dir` returns, any subset of a directory's creations, renames and removals may be lost.
+//! - A failed sync promises nothing about earlier writes.
 //!
-//! Left out on purpose: renames across directories, directory removal, appending and buffered access.
-//! No caller needs them, and each would widen what a crash may leave behind.
+//! Left out on purpose: renames across directories, directory removal, appending and buffered access. No
+//! caller needs them, and each would add states that a crash may leave.
 
 mod bytes;
 mod error;

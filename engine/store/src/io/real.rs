@@ -1,7 +1,7 @@
 //! The real disk, clock, randomness and threads.
 //!
 //! Invariants: files are opened close-on-exec (std's default) and created with mode 0600, directories with
-//! 0700; a signal never cuts a read or a write short; an operation that returned `Ok` did all of it.
+//! 0700. A signal never cuts a read or a write short. An operation that returned `Ok` is complete.
 #![expect(
     clippy::disallowed_methods,
     reason = "this is the module that the disallowed methods are to be reached through"
@@ -18,21 +18,21 @@ use super::seam::check_rename;
 use super::{Bytes, File, Io, IoError, Lock, Open, Result, Stat, map};
 use crate::sync::{JoinHandle, cores, thread};
 
-/// Mode of files the engine creates: what agents did is private to who ran them.
+/// Mode of files the engine creates: recordings are private to the user who made them.
 const FILE_MODE: u32 = 0o600;
 /// Mode of directories the engine creates.
 const DIR_MODE: u32 = 0o700;
 
-/// The system itself. Clones share one monotonic start.
+/// The real system. Clones share one monotonic start.
 #[derive(Debug, Clone)]
 pub struct RealIo {
     start: Instant,
 }
 
-/// Threads of one long work: what records and reads beside it wants some of the machine, too.
+/// Maximum threads of one long task, so that recording and reading keep processor time.
 const THREADS_MAX: usize = 2;
 
-/// By how much a thread of long work is behind others.
+/// Niceness that is added to a thread of a long task.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 5;
 
@@ -44,7 +44,7 @@ pub struct RealFile {
 }
 
 impl RealIo {
-    /// A door to the system; its monotonic clock starts now.
+    /// Access to the system; its monotonic clock starts now.
     #[must_use]
     pub fn new() -> Self {
         Self { start: Instant::now() }
@@ -80,7 +80,7 @@ impl Io for RealIo {
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<String>> {
-        // Not the standard library's: that panics where closing the directory fails.
+        // The standard library's directory reader panics if closing the directory fails.
         let entries = fs::File::open(here(dir)).and_then(|opened| Ok(rustix::fs::Dir::new(opened)?));
         let mut names = Vec::new();
         for entry in entries.map_err(|e| IoError::new("list", dir, e))? {
@@ -96,7 +96,7 @@ impl Io for RealIo {
 
     fn create_dir_all(&self, dir: &Path) -> Result<()> {
         let fail = |e| IoError::new("create directory", dir, e);
-        // Which ancestors are missing is asked first: their parents are the ones to sync.
+        // Finds the missing ancestors first, because their parents have to be synced.
         let mut missing = Vec::new();
         for ancestor in dir.ancestors().filter(|path| !path.as_os_str().is_empty()) {
             if self.stat(ancestor)?.is_some() {
@@ -123,7 +123,7 @@ impl Io for RealIo {
         let mut options = OpenOptions::new();
         let made = options.write(true).create_new(true).mode(FILE_MODE).open(to).map_err(fail)?;
         rustix::fs::ioctl_ficlone(&made, &source).map_err(|e| {
-            // Nothing is to be left of what did not come about.
+            // Removes the empty file that a failed clone leaves.
             let _ = fs::remove_file(to);
             fail(e.into())
         })
@@ -157,7 +157,7 @@ impl Io for RealIo {
     }
 
     fn step_back(&self) -> fn() {
-        // Elsewhere it would be the priority of all threads.
+        // On other systems this call would change the priority of all threads.
         #[cfg(target_os = "linux")]
         let step_back = || {
             let _ = rustix::process::setpriority_process(None, NICE);
@@ -176,12 +176,12 @@ impl Io for RealIo {
     }
 }
 
-/// The empty path is the working directory: it is what `parent` makes of a bare name.
+/// The empty path is the working directory: `parent` of a bare name returns it.
 fn here(dir: &Path) -> &Path {
     if dir.as_os_str().is_empty() { Path::new(".") } else { dir }
 }
 
-/// Starts a thread of the system, for the simulation too.
+/// Starts a thread of the system; the simulation uses it too.
 pub(super) fn start_thread(name: &str, body: Box<dyn FnOnce() + Send>) -> Result<JoinHandle<()>> {
     thread::Builder::new()
         .name(name.to_owned())
@@ -204,7 +204,7 @@ impl File for RealFile {
         match bufs {
             [] => Ok(()),
             [one] => self.file.write_all_at(one, offset).map_err(self.fail("write")),
-            // One call takes at most the system's limit of buffers (1024 on Linux).
+            // One call takes a limited number of buffers (1024 on Linux).
             many => write_full(many, offset, |bufs, at| Ok(rustix::io::pwritev(&self.file, bufs, at)?))
                 .map_err(self.fail("write")),
         }
@@ -239,7 +239,7 @@ impl File for RealFile {
     }
 }
 
-/// Fills `buf` by as many calls as it takes: one may read less than was asked for, or be interrupted by a signal.
+/// Fills `buf` with repeated calls: one call may read less than asked, or be interrupted by a signal.
 fn read_full(
     buf: &mut [u8],
     offset: u64,
@@ -257,7 +257,7 @@ fn read_full(
     Ok(done)
 }
 
-/// Writes all of `bufs` by as many calls as it takes.
+/// Writes all of `bufs` with repeated calls.
 fn write_full(
     bufs: &[IoSlice<'_>],
     offset: u64,
@@ -285,7 +285,7 @@ fn write_full(
 mod tests {
     use super::*;
 
-    /// A system that takes at most three bytes at a time and is interrupted before every other call.
+    /// Simulates a system that takes at most three bytes per call and is interrupted at every other call.
     fn grudging<T>(calls: &mut usize, call: impl FnOnce() -> T) -> std::io::Result<T> {
         *calls += 1;
         if calls.is_multiple_of(2) { Err(ErrorKind::Interrupted.into()) } else { Ok(call()) }

@@ -1,4 +1,4 @@
-//! One suite of behaviour that the real disk and the simulated one both pass.
+//! One behaviour suite that both the real and the simulated disk pass.
 
 use std::io::{ErrorKind, IoSlice};
 use std::os::unix::fs::PermissionsExt;
@@ -81,7 +81,7 @@ fn offsets_past_any_file_are_refused() {
     });
 }
 
-/// More buffers than one system call takes, with empty ones between.
+/// More buffers than one system call takes, with empty buffers between.
 #[test]
 fn a_vectored_write_writes_every_buffer() {
     on_both(|io, dir| {

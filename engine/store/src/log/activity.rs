@@ -1,8 +1,8 @@
-//! What the writer has done since the store was opened, counted for whoever watches it.
+//! Counts of what the writer has done since the store was opened, for monitoring.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Upper bounds of the classes that syncs are counted in, in nanoseconds; the last class has none.
+/// Upper bounds of the sync duration classes, in nanoseconds; the last class has no bound.
 pub const SYNC_BOUNDS_NS: [u64; 12] = [
     100_000,
     250_000,
@@ -22,21 +22,22 @@ pub const SYNC_BOUNDS_NS: [u64; 12] = [
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Activity {
-    /// Batches written, and their bytes.
+    /// Batches written.
     pub batches: u64,
-    /// Bytes of those.
+    /// Bytes of the written batches.
     pub bytes: u64,
     /// Bytes of batches that wait for the writer now.
     pub queued_bytes: u64,
-    /// Syncs of batches, and the nanoseconds that all of them took.
+    /// Syncs of batches.
     pub syncs: u64,
-    /// Nanoseconds of those, together.
+    /// Total duration of the syncs, in nanoseconds.
     pub sync_ns: u64,
-    /// Syncs by how long they took: those of at most [`SYNC_BOUNDS_NS`], each counted once, and those above all.
+    /// Syncs by duration: one count for each bound of [`SYNC_BOUNDS_NS`], and a last one for longer syncs.
+    /// Each sync counts once.
     pub sync_classes: [u64; SYNC_BOUNDS_NS.len() + 1],
 }
 
-/// See the module.
+/// The counters behind [`Activity`].
 #[derive(Debug, Default)]
 pub struct Counters {
     batches: AtomicU64,

@@ -1,5 +1,6 @@
-//! Building a batch on the caller's thread: records end to end behind room for the header. Once the queue has fixed
-//! its place, the caller fills in checksums and sums it up; the header is left to the writer.
+//! Builds a batch on the caller's thread: records end to end after space for the header. Once the queue has
+//! fixed the batch's place, the caller fills in checksums and sums up the records. The writer fills in the
+//! header.
 
 use crate::blob::Anchor;
 use crate::codec::{CodecError, put_bytes};
@@ -12,10 +13,10 @@ use crate::log::record::{GroupPart, Kind, LAYOUT};
 use crate::log::sums::Sums;
 use crate::schema::Schema;
 
-/// Room for an ordinary batch.
+/// Initial capacity of a batch.
 const BATCH_BYTES: usize = 2048;
 
-/// A batch with more room than this is not used again.
+/// A batch with a larger capacity is not reused.
 const SPARE_BYTES_MAX: usize = 256 << 10;
 
 /// Records on their way to the writer.
@@ -24,14 +25,14 @@ pub struct BatchBuf {
     pub bytes: Vec<u8>,
     /// Where each record starts in `bytes`.
     pub starts: Vec<u32>,
-    /// What of the new bytes later bodies may be compared with; the index takes it in with the batch.
+    /// Anchors of the new bytes, for comparison with later bodies. The index adds them with the batch.
     pub anchors: Vec<Anchor>,
     /// The namespace of its bodies.
     pub namespace: NamespaceId,
     postings: Postings,
 }
 
-/// What the index takes in with a batch: keys that lead to its records.
+/// The keys that the index adds with a batch; each leads to one of its records.
 #[derive(Debug, Default)]
 struct Postings {
     /// All keys, end to end.
@@ -57,7 +58,7 @@ impl BatchBuf {
         Self { bytes, starts: Vec::new(), anchors: Vec::new(), namespace, postings: Postings::default() }
     }
 
-    /// Makes it as new, keeping its room; `None` where that is more than an ordinary batch should hold.
+    /// Empties the batch and keeps its capacity; `None` if that exceeds the limit for reuse.
     pub fn emptied(mut self) -> Option<Self> {
         if self.bytes.capacity() > SPARE_BYTES_MAX {
             return None;
@@ -84,7 +85,7 @@ impl BatchBuf {
         self.seal(start)
     }
 
-    /// Appends a group part and says where in the batch it stands and how long it is.
+    /// Appends a group part; returns its offset in the batch and its length.
     pub fn group_part(&mut self, part: &GroupPart<'_>) -> Result<(u32, u32)> {
         let start = start_record(&mut self.bytes, Kind::GroupPart.code(), LAYOUT);
         part.put(&mut self.bytes);
@@ -92,14 +93,14 @@ impl BatchBuf {
         Ok((start as u32, (self.bytes.len() - start) as u32))
     }
 
-    /// Lets the index lead from a key to the last record.
+    /// Adds a key that leads to the last record.
     pub fn post(&mut self, key: &[u8], kind: u8) {
         self.postings.keys.extend_from_slice(key);
         let record = self.starts.len().saturating_sub(1) as u32;
         self.postings.ends.push((self.postings.keys.len() as u32, kind, record));
     }
 
-    /// The keys that lead to records, in the order of the records.
+    /// The keys and their records, in the order of the records.
     pub fn postings(&self) -> impl Iterator<Item = Posting<'_>> {
         let mut start = 0;
         self.postings.ends.iter().map(move |(end, kind, record)| {
@@ -113,7 +114,7 @@ impl BatchBuf {
         if self.bytes.len() > BATCH_BYTES_MAX {
             self.bytes.truncate(start);
             return Err(Error::invalid(format!(
-                "a batch may have {BATCH_BYTES_MAX} bytes as stored; commit in smaller parts"
+                "the batch exceeds the limit of {BATCH_BYTES_MAX} stored bytes: commit in smaller batches"
             )));
         }
         seal_record(&mut self.bytes, start);
@@ -121,7 +122,7 @@ impl BatchBuf {
         Ok(())
     }
 
-    /// Fills in what depends on where the batch stands and sums its records up.
+    /// Fills in the record checksums, which depend on the batch's place, and sums up the records.
     pub fn settle(
         &mut self,
         schema: &dyn Schema,
@@ -141,7 +142,7 @@ impl BatchBuf {
         Ok(sums)
     }
 
-    /// Where record `index` will stand once the batch stands at `offset`.
+    /// The place of record `index` once the batch is at `offset`.
     pub fn place(&self, index: usize, segment: SegmentId, offset: u64) -> Place {
         let start = self.starts[index];
         let end = self.starts.get(index + 1).copied().unwrap_or(self.bytes.len() as u32);

@@ -1,4 +1,4 @@
-//! Walking a segment: batches in order, the records in them, and what they add up to.
+//! Walks a segment: batches in order, their records, and their sums.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -21,38 +21,39 @@ use crate::schema::Schema;
 /// Bytes read at once.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// Reads whole batches, one after the other, through a bounded window; those of a sealed segment where they are mapped.
+/// Reads whole batches in order through a bounded window. Batches of a mapped sealed segment are read in
+/// place.
 #[derive(Debug)]
 pub struct Cursor {
     file: Arc<dyn File>,
-    /// Whose map is read, if it has one.
+    /// The sealed segment whose map is read, if it has one.
     sealed: Option<Arc<Segment>>,
     salt: Salt,
     /// Where to stop reading.
     end: u64,
     pub at: u64,
     window: Vec<u8>,
-    /// Where the window begins; of a map, from where on it was not yet read from the disk.
+    /// Offset of the window. With a map: the offset up to which the map was read ahead.
     window_at: u64,
 }
 
-/// A batch that checks.
+/// A batch whose checksum was verified, unless [`LogCursor::next_unchecked`] returned it.
 #[derive(Debug)]
 pub struct Batch<'a> {
     pub offset: u64,
     pub whole: &'a [u8],
-    /// What the ledger gets of it (its leaf; of erased batches, a subtree), once it was taken into account and if it gets
-    /// anything.
+    /// The batch's contribution to the ledger: its leaf, or a subtree for erased batches. Set by the scan
+    /// after it has accounted for the batch; `None` if the batch contributes nothing.
     pub node: Option<Node>,
 }
 
-/// What a search came to.
+/// The result of a search for a batch.
 #[derive(Debug)]
 pub enum Search<'a> {
     Batch(Batch<'a>),
-    /// There is none.
+    /// There is no further batch.
     End,
-    /// Too many bytes look like batches and are none.
+    /// The search budget is spent: too many bytes look like batches but are not.
     GaveUp,
 }
 
@@ -61,13 +62,14 @@ impl Cursor {
         Self { file, sealed: None, salt, end, at, window: Vec::new(), window_at: at }
     }
 
-    /// Over a sealed segment's batches.
+    /// A cursor over a sealed segment's batches.
     pub fn sealed(segment: &Arc<Segment>, at: u64, end: u64) -> Self {
         let sealed = segment.mapped().is_some_and(|map| map.len() as u64 >= end).then(|| segment.clone());
         Self { sealed, ..Self::new(segment.file.clone(), segment.salt, at, end) }
     }
 
-    /// The next batch if it checks and follows `state`; else why not. The cursor then stands where it stood.
+    /// The next batch if it is valid and follows `state`, else the reason. On a mismatch the cursor does not
+    /// move.
     pub fn next(&mut self, state: &LogState) -> Result<std::result::Result<Batch<'_>, CodecError>> {
         let (offset, len) = match self.ahead()? {
             Ok(ahead) => ahead,
@@ -83,7 +85,7 @@ impl Cursor {
         Ok(self.pass(offset, len))
     }
 
-    /// The next batch by its length alone, unchecked: for what is checked later.
+    /// The next batch by its length alone, unchecked: for callers that check it later.
     pub fn glance(&mut self) -> Result<std::result::Result<Batch<'_>, CodecError>> {
         match self.ahead()? {
             Ok((offset, len)) => Ok(self.pass(offset, len)),
@@ -91,7 +93,7 @@ impl Cursor {
         }
     }
 
-    /// Where the next batch stands and how long it is; all of it is read then.
+    /// Offset and length of the next batch, after reading all of it into the window.
     fn ahead(&mut self) -> Result<std::result::Result<(u64, usize), CodecError>> {
         let offset = self.at;
         self.fill(offset, BATCH_HEADER_BYTES)?;
@@ -112,7 +114,7 @@ impl Cursor {
         Ok(Ok((offset, len)))
     }
 
-    /// The batch at `offset`, behind which the cursor then stands.
+    /// The batch at `offset`; moves the cursor past it.
     fn pass(&mut self, offset: u64, len: usize) -> std::result::Result<Batch<'_>, CodecError> {
         let found = self.window_from(offset).len();
         if found < len {
@@ -122,8 +124,8 @@ impl Cursor {
         Ok(Batch { offset, whole: self.window_from(offset).get(..len).unwrap_or_default(), node: None })
     }
 
-    /// Looks for any later batch that checks, wherever it stands, and gives the greatest synced position that
-    /// they name. Only needed where [`Cursor::next`] stopped at bytes that are not zeros.
+    /// Searches for any later valid batch, wherever it stands, and returns the greatest synced position that
+    /// they name. Needed only if [`LogCursor::next`] stopped at bytes that are not zeros.
     pub fn greatest_synced_after(&mut self, from: u64, state: &LogState) -> Result<u64> {
         let mut greatest = 0;
         let mut budget = self.budget(from);
@@ -136,20 +138,20 @@ impl Cursor {
                     greatest = greatest.max(u64::from(synced));
                 }
                 Search::End => return Ok(greatest),
-                // What was promised may stand behind, so nothing is called torn.
+                // Acknowledged batches may follow, so nothing may be treated as torn.
                 Search::GaveUp => return Ok(u64::MAX),
             }
         }
     }
 
-    /// Arbitrary bytes may look like many batches or records: a search of them from here on ends once it has checked a
-    /// good deal more than there is.
+    /// Arbitrary bytes may look like many batches or records. The budget ends a search after it has checked
+    /// 64 times the remaining bytes.
     pub fn budget(&self, from: u64) -> u64 {
         64 * (self.end - from.min(self.end) + 1)
     }
 
-    /// The next batch that checks, here or later, whatever it follows, whose first record has one of these numbers. The
-    /// cursor then stands after it.
+    /// The next valid batch, here or later, whose first seqno is in the range; it need not follow another
+    /// batch. The cursor then stands after it.
     pub fn search(&mut self, first: &RangeInclusive<u64>, budget: &mut u64) -> Result<Search<'_>> {
         let mut at = self.at;
         let found = loop {
@@ -159,7 +161,7 @@ impl Cursor {
             self.fill(at, BATCH_HEADER_BYTES)?;
             let Ok((_, header)) = BatchHeader::peek(self.window_from(at)) else { break None };
             let len = header.bytes as usize;
-            // Cheap tests first: the bytes are arbitrary, and hardly any pass.
+            // Cheap tests first: the bytes are arbitrary, and few pass.
             let plausible = (BATCH_HEADER_BYTES..=BATCH_BYTES_MAX).contains(&len)
                 && at + len as u64 <= self.end
                 && u64::from(header.synced) <= at
@@ -184,8 +186,8 @@ impl Cursor {
         Ok(batch.map_or(Search::GaveUp, Search::Batch))
     }
 
-    /// The next record that checks, here or later, in bytes that make no batch: its offset and its bytes. The cursor
-    /// then stands after it.
+    /// Offset and bytes of the next valid record, here or later, in bytes that make no batch. The cursor then
+    /// stands after it.
     pub fn search_record(&mut self, budget: &mut u64) -> Result<Option<(u64, &[u8])>> {
         let mut at = self.at;
         let found = loop {
@@ -216,7 +218,7 @@ impl Cursor {
         Ok(self.window_from(at).get(..len).map(|record| (at, record)))
     }
 
-    /// Whether everything from `from` to the end is zero.
+    /// Whether all bytes from `from` to the end are zero.
     pub fn only_zeros_after(&mut self, from: u64) -> Result<bool> {
         let mut at = from;
         while at < self.end {
@@ -242,7 +244,7 @@ impl Cursor {
         self.window.get((at - self.window_at) as usize..).unwrap_or(&[])
     }
 
-    /// Makes the window hold `[at, at + len)` as far as the file goes.
+    /// Makes the window contain `[at, at + len)`, as far as the file goes.
     fn fill(&mut self, at: u64, len: usize) -> Result<()> {
         if let Some(segment) = &self.sealed {
             let wanted = at + len as u64;
@@ -275,7 +277,8 @@ impl Cursor {
     }
 }
 
-/// Calls `each` with the offset, seqno and content of every record of a batch; of erased ones, the first seqno.
+/// Calls `each` with the offset, seqno and content of every record of a batch. For erased records, the seqno
+/// is their first.
 pub fn for_each_record<'a>(
     whole: &'a [u8],
     offset: u64,
@@ -285,7 +288,7 @@ pub fn for_each_record<'a>(
     records(whole, offset, salt, |bytes, at| RawRecord::check(bytes, salt, at), each)
 }
 
-/// As [`for_each_record`], of records that are not checked: for what is checked later.
+/// As [`for_each_checked_record`], without checking the records: for callers that check them later.
 pub fn glance_at_records<'a>(
     whole: &'a [u8],
     offset: u64,
@@ -324,7 +327,7 @@ fn records<'a>(
     Reader::new(whole.get(at..).unwrap_or(&[]), "batch").finish()
 }
 
-/// The number after those of a batch, every record of which is checked.
+/// The seqno after those of a batch whose records were all checked.
 pub fn next_seqno(whole: &[u8], offset: u64, salt: Salt) -> std::result::Result<Seqno, CodecError> {
     let (_, header) = BatchHeader::peek(whole)?;
     let mut next = Seqno(header.first_seqno.0.saturating_add(u64::from(header.records)));
@@ -337,7 +340,7 @@ pub fn next_seqno(whole: &[u8], offset: u64, salt: Salt) -> std::result::Result<
     Ok(next)
 }
 
-/// Advances `state` over a checked batch; gives what the ledger gets of it, if it gets anything.
+/// Advances `state` over a checked batch; returns the batch's contribution to the ledger, if any.
 pub fn account(
     schema: &dyn Schema,
     state: &mut LogState,
@@ -366,7 +369,7 @@ mod tests {
         (at % 251) as u8
     }
 
-    /// A cursor over a file of so many bytes, of which `end` are read.
+    /// A cursor over a file with these bytes; reading stops at `end`.
     fn cursor(bytes: &[u8], end: u64) -> (SimIo, Cursor) {
         let sim = SimIo::new(1);
         let file = sim.open(Path::new("f"), Open::CreateNew).unwrap();
@@ -381,23 +384,23 @@ mod tests {
         let bytes: Vec<u8> = (0..3 * WINDOW_BYTES + 7).map(byte).collect();
         let end = bytes.len() as u64 - 5;
         let (sim, mut cursor) = cursor(&bytes, end);
-        // Where and how much is asked for; reads; where the window then is and how long.
+        // Offset and length to fill; allowed reads; offset and length of the window afterwards.
         let steps = [
             (0, 10, 1, 0, MIB),
             (0, WINDOW_BYTES, 0, 0, MIB),
             (MIB - 48, 48, 0, 0, MIB),
-            // Past its end by a byte: what is before goes, what is held stays, the rest is read.
+            // One byte past the window's end: drops the bytes before, keeps the held bytes, reads the rest.
             (MIB - 48, 49, 1, MIB - 48, MIB),
-            // Behind the window.
+            // Before the window.
             (100, 48, 1, 100, MIB),
             // More than a window at once.
             (200, 2 * WINDOW_BYTES, 1, 200, 2 * MIB),
             (200 + 2 * MIB, 4, 1, 200 + 2 * MIB, MIB + 2 - 200),
-            // Up to the end, and there is no more.
+            // Up to the end; there are no more bytes.
             (end - 3, 3, 0, 200 + 2 * MIB, MIB + 2 - 200),
             (end - 3, 4, 0, end - 3, 3),
             (end, 1, 0, end, 0),
-            // Ahead of the window, with a gap.
+            // After the window, with a gap.
             (5, 5, 1, 5, MIB),
             (2 * MIB, 5, 1, 2 * MIB, MIB),
         ];
@@ -405,7 +408,7 @@ mod tests {
             sim.heal();
             sim.fail(FailRule::eio(OpKind::Read).after(reads).forever());
             cursor.fill(at, len).unwrap();
-            // Each read that was allowed was made: the next one fails.
+            // Every allowed read was made: the next one fails.
             if reads > 0 {
                 assert!(cursor.file.read_at(&mut [0], 0).is_err(), "step {number}");
             }
@@ -462,7 +465,7 @@ mod tests {
         put_record(&mut bytes, 80, 2, b"broken");
         bytes[92] ^= 1;
         put_record(&mut bytes, 120, 2, b"");
-        // One that would pass the end.
+        // This record would pass the end.
         put_record(&mut bytes, 280, 1, b"0123456789");
         let found = |end: u64, budget: u64| {
             let (_, mut cursor) = cursor(&bytes, end);
@@ -474,7 +477,7 @@ mod tests {
             (all, budget)
         };
         let (one, two, last) = ((7, 13), (120, 10), (280, 20));
-        // Three whole ones and the broken one were checked.
+        // Three whole records and the broken one were checked.
         assert_eq!(found(300, 1000), (vec![one, two, last], 1000 - 13 - 16 - 10 - 20));
         assert_eq!(found(299, 1000), (vec![one, two], 1000 - 13 - 16 - 10));
         assert_eq!(found(130, 1000).0, [one, two]);

@@ -1,5 +1,5 @@
-//! What stands in a rewritten segment in the place of records that are gone: how many numbers they had, and the nodes of
-//! the ledger that cover them. docs/format.md says the bytes.
+//! The records that replace erased ones in a rewritten segment: the number of erased seqnos, and the ledger
+//! nodes that cover them. docs/format.md specifies the bytes.
 //!
 //! ```text
 //! erased          count varint | nodes varint | (height u8 | node [32])*
@@ -11,17 +11,17 @@ use crate::log::layout::{BATCH_BYTES_MAX, COUNT_MAX, RECORD_HEADER_BYTES, RawRec
 use crate::log::ledger::Node;
 use crate::log::record::Kind;
 
-/// No batch had more records.
+/// The greatest number of records in a batch.
 const RECORDS_MAX: u64 = (BATCH_BYTES_MAX / RECORD_HEADER_BYTES) as u64;
 /// Bytes of a node.
 const NODE_BYTES: usize = 33;
 
-/// Some records of a batch, next to each other.
+/// Consecutive erased records of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Erased {
-    /// Their seqnos: at least one.
+    /// The number of their seqnos: at least one.
     pub count: u64,
-    /// Subtrees of the batch's small tree over the logical ones of them, from the left.
+    /// Subtrees of the batch's small tree over the logical records among them, from the left.
     pub nodes: Vec<Node>,
 }
 
@@ -37,9 +37,9 @@ impl Erased {
         let count = counted("erased records", r.varint()?, RECORDS_MAX)?;
         let listed = r.varint()?;
         let rest = r.rest();
-        // Before anything is allocated.
+        // Checked before anything is allocated.
         if !rest.len().is_multiple_of(NODE_BYTES) || listed != (rest.len() / NODE_BYTES) as u64 {
-            return Err(CodecError::Header("erased records have other nodes than they list".into()));
+            return Err(CodecError::Header("erased records list a wrong number of nodes".into()));
         }
         let nodes: Vec<Node> =
             rest.chunks_exact(NODE_BYTES).map(take_node).collect::<Result<_, CodecError>>()?;
@@ -54,14 +54,14 @@ impl Erased {
     }
 }
 
-/// Whole batches, next to each other, of which nothing is left.
+/// Consecutive batches that were erased completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ErasedBatches {
-    /// Seqnos of their records.
+    /// Number of seqnos of their records.
     pub seqnos: u64,
-    /// How many they were.
+    /// Number of the batches.
     pub batches: u64,
-    /// The subtree of the ledger over the leaves of those that have one.
+    /// The ledger's subtree over the leaves of the batches that have one.
     pub node: Option<Node>,
 }
 
@@ -89,7 +89,7 @@ impl ErasedBatches {
     }
 }
 
-/// How many seqnos a record of a segment takes.
+/// Number of seqnos that a record of a segment takes.
 pub fn seqnos_of(record: &RawRecord<'_>) -> Result<u64, CodecError> {
     match record.kind {
         kind if kind == Kind::Erased.code() => Ok(Erased::parse(record.body)?.count),

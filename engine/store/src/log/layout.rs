@@ -1,5 +1,5 @@
-//! Where the bytes of a segment stand: segment header, batch header, record frame, footer, and their checks.
-//! docs/format.md says the same in prose; `tests::golden` binds both.
+//! The byte layout of a segment: segment header, batch header, record frame, footer, and their checks.
+//! docs/format.md describes the same in prose; `tests::golden` checks both.
 //!
 //! ```text
 //! segment  = header batch* (footer | zeros)
@@ -7,9 +7,9 @@
 //! record   = crc32 u32 | bytes u32 | kind u8 | layout u8 | body
 //! footer   = bincode(tail, LogState, root) | chain [16] if rewritten | bytes u32 | crc32 u32 | magic [8]
 //! ```
-//! Every crc is salted with the store's uuid, the segment and the offset it stands at, so that a batch written to
-//! the wrong place, or left there by an older segment, does not check. `bytes` counts the whole thing, its own
-//! header included. `prev` is the first half of the BLAKE3 of the batch before.
+//! Every crc is salted with the store's uuid, the segment and the offset of its bytes. A batch that was
+//! written to the wrong place, or is left over from an older segment, fails the check. `bytes` counts the
+//! whole item, its own header included. `prev` is the first half of the BLAKE3 of the previous batch.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ use crate::log::totals::Totals;
 pub const SEGMENT_MAGIC: [u8; 8] = *b"annalseg";
 /// Last bytes of a sealed segment.
 pub const FOOTER_MAGIC: [u8; 8] = *b"annalend";
-/// Version of everything in a segment as the writer makes it.
+/// Version of everything in a segment that the writer writes.
 pub const SEGMENT_FORMAT: u16 = 1;
 /// Version of everything in a rewritten segment.
 pub const REWRITTEN_FORMAT: u16 = 2;
@@ -35,17 +35,17 @@ pub const BATCH_HEADER_BYTES: usize = 48;
 pub const RECORD_HEADER_BYTES: usize = 10;
 /// Bytes of a footer after its bincode part.
 const FOOTER_TAIL_BYTES: usize = 16;
-/// The greatest batch.
+/// Maximum bytes of a batch.
 pub const BATCH_BYTES_MAX: usize = 1 << 30;
 
 /// First half of a BLAKE3: links a batch to the one before it.
 pub type ChainDigest = [u8; 16];
 
-/// What a checksum is salted with: the segment that the bytes belong to.
+/// The salt of a checksum: the store and the segment that the bytes belong to.
 #[derive(Debug, Clone, Copy)]
 pub struct Salt {
     hasher_state: u32,
-    /// In that segment stands what only compaction writes.
+    /// Whether the segment may hold records that only compaction writes.
     pub rewritten: bool,
 }
 
@@ -110,7 +110,7 @@ impl SegmentHeader {
             return Err(CodecError::Unknown { what: "segment cipher", found: u64::from(header.cipher) });
         }
         if (header.format == REWRITTEN_FORMAT) != header.segment.is_rewritten() {
-            return Err(CodecError::Header("its number is none of its format".into()));
+            return Err(CodecError::Header("its segment number does not fit its format".into()));
         }
         if header.store != store || header.segment != segment {
             return Err(CodecError::Header(format!(
@@ -122,19 +122,19 @@ impl SegmentHeader {
     }
 }
 
-/// What the first bytes of a segment say of themselves, whosever it is.
+/// The header that a segment's first bytes claim, for any store.
 pub fn claimed(bytes: &[u8]) -> Option<SegmentHeader> {
     let store = StoreId(bytes.get(15..31)?.try_into().ok()?);
     let segment = SegmentId(u32::from_le_bytes(bytes.get(31..35)?.try_into().ok()?));
     SegmentHeader::decode(bytes, store, segment).ok()
 }
 
-/// What a batch says of itself.
+/// The header of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchHeader {
     pub bytes: u32,
     pub records: u32,
-    /// Position in this segment known to be durable when the batch was written; 0: none of it.
+    /// Position in this segment known to be durable when the batch was written; 0 if none of it was.
     pub synced: u32,
     pub first_seqno: Seqno,
     pub time_ns: u64,
@@ -142,7 +142,7 @@ pub struct BatchHeader {
 }
 
 impl BatchHeader {
-    /// Writes the header over the first bytes of a whole batch, whose records already stand behind it.
+    /// Writes the header over the first bytes of a whole batch whose records are already in place.
     pub fn write(&self, batch: &mut [u8], salt: Salt, offset: u64) {
         batch[4..8].copy_from_slice(&self.bytes.to_le_bytes());
         batch[8..12].copy_from_slice(&self.records.to_le_bytes());
@@ -154,7 +154,7 @@ impl BatchHeader {
         batch[..4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Reads the fields without checking the crc: what they say is not to be trusted yet.
+    /// Reads the fields without checking the crc: they cannot be trusted yet.
     pub fn peek(bytes: &[u8]) -> Result<(u32, Self), CodecError> {
         let mut r = Reader::new(bytes, "batch header");
         let crc = r.u32()?;
@@ -169,7 +169,7 @@ impl BatchHeader {
         Ok((crc, header))
     }
 
-    /// Reads and checks a whole batch standing at the front of `bytes`.
+    /// Reads and checks a whole batch at the front of `bytes`.
     pub fn check(bytes: &[u8], salt: Salt, offset: u64) -> Result<(Self, &[u8]), CodecError> {
         let (crc, header) = Self::peek(bytes)?;
         let len = header.bytes as usize;
@@ -197,7 +197,7 @@ pub fn chain_digest(batch: &[u8]) -> ChainDigest {
     digest
 }
 
-/// Starts a record in `out`; its length and crc are filled in by [`seal_record`] and [`stamp_record`].
+/// Starts a record in `out`; [`seal_record`] and [`stamp_record`] fill in its length and crc.
 pub fn start_record(out: &mut Vec<u8>, kind: u8, layout: u8) -> usize {
     let start = out.len();
     out.extend_from_slice(&[0; 8]);
@@ -212,13 +212,14 @@ pub fn seal_record(out: &mut [u8], start: usize) {
     out[start + 4..start + 8].copy_from_slice(&len.to_le_bytes());
 }
 
-/// Writes a record's crc, which depends on where it stands.
+/// Writes a record's crc, which depends on the record's offset.
 pub fn stamp_record(record: &mut [u8], salt: Salt, offset: u64) {
     let crc = salt.crc(offset, &record[4..]);
     record[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// A record as it stands in a segment, its crc checked.
+/// A record in a segment. Its crc was checked, unless [`RawRecord::unchecked`] or [`RawRecord::of`] returned
+/// it.
 #[derive(Debug, Clone, Copy)]
 pub struct RawRecord<'a> {
     pub kind: u8,
@@ -228,7 +229,7 @@ pub struct RawRecord<'a> {
 }
 
 impl<'a> RawRecord<'a> {
-    /// A whole record of our own making.
+    /// A whole record that this process built.
     pub fn of(whole: &'a [u8]) -> Result<Self, CodecError> {
         match whole.split_at_checked(RECORD_HEADER_BYTES) {
             Some((header, body)) => {
@@ -240,7 +241,7 @@ impl<'a> RawRecord<'a> {
         }
     }
 
-    /// The record at the front of `bytes`, which stands at `offset`.
+    /// The record at the front of `bytes`, which stand at `offset`; checks its crc.
     pub fn check(bytes: &'a [u8], salt: Salt, offset: u64) -> Result<Self, CodecError> {
         let (crc, whole) = Self::peek(bytes)?;
         if salt.crc(offset, &whole[4..]) != crc {
@@ -254,7 +255,7 @@ impl<'a> RawRecord<'a> {
         Self::of(Self::peek(bytes)?.1)
     }
 
-    /// Its checksum and all of it.
+    /// The record's checksum and its whole bytes.
     fn peek(bytes: &'a [u8]) -> Result<(u32, &'a [u8]), CodecError> {
         let mut r = Reader::new(bytes, "record");
         let crc = r.u32()?;
@@ -266,13 +267,13 @@ impl<'a> RawRecord<'a> {
     }
 }
 
-/// No log counts further than this, so that a hostile number cannot make a sum wrap around.
+/// Upper bound of every count of a log, so that a hostile number cannot overflow a sum.
 pub const COUNT_MAX: u64 = 1 << 56;
 
-/// Everything that a sealed segment says of the log up to its end: cumulative, so the last one says it all.
+/// Cumulative state of the log at the end of a segment; the last one covers the whole log.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LogState {
-    /// The next record's seqno.
+    /// The seqno of the next record.
     pub next_seqno: Seqno,
     /// Digest of the last batch.
     pub chain: ChainDigest,
@@ -282,19 +283,19 @@ pub struct LogState {
     pub totals: Totals,
     /// Time of the newest batch.
     pub newest_ns: u64,
-    /// Ids that no record has used yet.
+    /// The lowest ids that no record has used.
     pub next_group: u64,
     pub next_run: u64,
     pub next_space: u32,
 }
 
 impl LogState {
-    /// The last record, 0 for none.
+    /// The seqno of the last record; 0 if there is none.
     pub fn last_seqno(&self) -> Seqno {
         Seqno(self.next_seqno.0.saturating_sub(1))
     }
 
-    /// Whether the fields can belong together: false for bytes that nobody wrote.
+    /// Whether the fields are consistent: false for bytes that no writer produced.
     pub fn is_sound(&self) -> bool {
         let counts = [self.next_seqno.0, self.ledger.leaves, self.next_group, self.next_run];
         let in_reach = counts.iter().chain(&self.totals.all()).all(|count| *count <= COUNT_MAX);
@@ -313,20 +314,20 @@ impl LogState {
     }
 }
 
-/// A sealed segment's end. In a rewritten one, `state` is what the log said there before it was rewritten.
+/// The end of a sealed segment. In a rewritten segment, `state` is the log's state there before the rewrite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Footer {
-    /// Where its last batch ends.
+    /// End of the segment's last batch.
     pub tail: u64,
     pub state: LogState,
-    /// Root of the ledger after its last batch.
+    /// Root of the ledger after the last batch.
     pub root: [u8; 32],
-    /// Only in a rewritten segment: the digest of its own last batch.
+    /// Only in a rewritten segment: the digest of the last batch that it now holds.
     pub rewritten_chain: Option<ChainDigest>,
 }
 
 impl Footer {
-    /// The digest of the last batch that stands in the segment.
+    /// The digest of the last batch that the segment holds.
     pub fn own_chain(&self) -> ChainDigest {
         self.rewritten_chain.unwrap_or(self.state.chain)
     }
@@ -344,7 +345,7 @@ impl Footer {
         Ok(bytes)
     }
 
-    /// The footer at the end of a segment; `bytes` are its last ones and begin at offset `start`.
+    /// The footer at the end of a segment; `bytes` are the segment's last ones and begin at offset `start`.
     pub fn decode_end(bytes: &[u8], start: u64, salt: Salt) -> Result<Self, CodecError> {
         let wrong = |what: &str| CodecError::Header(format!("its footer {what}"));
         let at = bytes.len().checked_sub(FOOTER_TAIL_BYTES).ok_or_else(|| wrong("is missing"))?;

@@ -1,26 +1,26 @@
-//! The ledger: a Merkle tree (RFC 9162, section 2.1, with BLAKE3 for the hash) over one leaf a batch.
+//! The ledger: a Merkle tree (RFC 9162, section 2.1, with BLAKE3 as the hash) with one leaf per batch.
 //!
-//! A leaf is the root of a small tree of the same shape over the batch's logical records; a record's hash covers
-//! its salt, kind, layout, seqno and logical head, never recipes, groups, checksums or places. Batches without a
-//! logical record (parts of a body still streaming in) have no leaf. Only the tree's right edge is kept: the
-//! roots of its complete subtrees.
+//! A leaf is the root of a small tree of the same shape over the batch's logical records. A record's hash
+//! covers its salt, kind, layout, seqno and logical head, never recipes, groups, checksums or places. Batches
+//! without a logical record (parts of a body still streaming in) have no leaf. Only the tree's right edge is
+//! stored: the roots of its complete subtrees.
 
 use serde::{Deserialize, Serialize};
 
 use crate::codec::CodecError;
 use crate::log::layout::COUNT_MAX;
 
-/// A node of the tree.
+/// The hash of a node.
 pub type Hash = [u8; 32];
 
-/// The root of a complete subtree of 2^height leaves, the first of which has a number that 2^height divides.
+/// The root of a complete subtree of 2^height leaves. 2^height divides the number of its first leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Node {
     pub height: u8,
     pub hash: Hash,
 }
 
-/// No tree has as many leaves as a subtree of this height.
+/// Height of a subtree that would exceed the maximum number of leaves.
 const HEIGHT_MAX: u8 = 56;
 const _: () = assert!(COUNT_MAX == 1 << HEIGHT_MAX);
 
@@ -29,10 +29,10 @@ impl Node {
         Self { height: 0, hash }
     }
 
-    /// How many leaves it stands for.
+    /// Number of leaves below this node.
     ///
     /// # Errors
-    /// [`CodecError::Limit`] for a height that no tree has.
+    /// [`CodecError::Limit`] for an impossible height.
     pub fn leaves(&self) -> Result<u64, CodecError> {
         match self.height {
             height if height < HEIGHT_MAX => Ok(1 << height),
@@ -90,7 +90,7 @@ impl Frontier {
     /// Appends a subtree by its root.
     ///
     /// # Errors
-    /// For one that does not begin here, or is too large: bytes that nobody wrote. Nothing is appended then.
+    /// For a subtree that does not begin at the next leaf, or is too large. Nothing is appended then.
     pub fn push_node(&mut self, node: Node) -> Result<(), CodecError> {
         let leaves = node.leaves()?;
         if !self.leaves.is_multiple_of(leaves) || self.leaves.saturating_add(leaves) > COUNT_MAX {
@@ -100,7 +100,7 @@ impl Frontier {
         Ok(())
     }
 
-    /// Appends a subtree that begins here.
+    /// Appends a subtree that begins at the next leaf.
     fn append(&mut self, height: u8, root: Hash) {
         let mut node = root;
         for _ in 0..(self.leaves >> height).trailing_ones() {
@@ -112,7 +112,7 @@ impl Frontier {
         self.leaves += 1 << height;
     }
 
-    /// The tree's root; of no leaves, the hash of nothing.
+    /// The tree's root; for a tree without leaves, the hash of nothing.
     pub fn root(&self) -> Hash {
         let mut peaks = self.peaks.iter().rev();
         match peaks.next() {
@@ -126,22 +126,22 @@ impl Frontier {
         &self.peaks
     }
 
-    /// Whether the number of peaks fits the number of leaves: false for bytes that nobody wrote.
+    /// Whether the number of peaks fits the number of leaves: false for bytes that no writer produced.
     pub fn is_sound(&self) -> bool {
         self.peaks.len() == self.leaves.count_ones() as usize
     }
 }
 
-/// The greatest complete subtrees that tile a stretch of a tree's leaves, from wherever it begins.
+/// The largest complete subtrees that tile a range of a tree's leaves, from any first leaf.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tiles {
-    /// Where the next leaf stands.
+    /// Number of the next leaf.
     end: u64,
     nodes: Vec<Node>,
 }
 
 impl Tiles {
-    /// A stretch that begins at a leaf.
+    /// An empty range that begins at this leaf.
     pub fn from(leaf: u64) -> Self {
         Self { end: leaf, nodes: Vec::new() }
     }
@@ -170,7 +170,8 @@ impl Tiles {
     }
 }
 
-/// Whether of two neighbours, the right one of which ends before leaf `end`, both are halves of one subtree.
+/// Whether two adjacent subtrees of these heights, the right one ending before leaf `end`, are halves of one
+/// subtree.
 pub fn is_left_sibling(left: u8, right: u8, end: u64) -> bool {
     left == right && right < HEIGHT_MAX && end.is_multiple_of(2 << right)
 }
@@ -179,7 +180,7 @@ pub fn is_left_sibling(left: u8, right: u8, end: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// RFC 9162's definition, read literally.
+    /// The recursive definition of RFC 9162.
     fn recursive(leaves: &[Hash]) -> Hash {
         match leaves {
             [] => *blake3::hash(&[]).as_bytes(),

@@ -1,13 +1,13 @@
-//! The manifest: which files make the store, and what is known of the log's end.
+//! The manifest: the list of files that make the store, and the known state of the log's end.
 //!
 //! ```text
 //! CURRENT        "MANIFEST-0007 <crc32 of that name, hex>\n"
 //! MANIFEST-0007  magic [8] | store uuid [16] | crc32 u32 | edit*
-//! edit           crc32 u32 | bytes u32 | bincode(State)
+//! edit           crc32 u32 | bytes u32 | bincode(ManifestState)
 //! ```
-//! Each edit says the whole state, so the last whole one is the truth and nothing has to be replayed. An edit is
-//! synced before anything relies on it. Each opening for writing starts a new generation: write new, sync, sync
-//! the directory, rename CURRENT, sync the directory.
+//! Each edit contains the whole state, so the last whole edit counts and nothing is replayed. An edit is
+//! synced before anything relies on it. Each opening for writing starts a new generation: write the new file,
+//! sync it, sync the directory, rename CURRENT, sync the directory.
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -26,16 +26,16 @@ use crate::log::totals::Totals;
 use crate::sync::Mutex;
 
 const MAGIC: [u8; 8] = *b"annalman";
-/// Version of an edit as it is written. Two older ones are read, too: format 2 knows nothing of vector files, format 1
-/// nothing of compaction either.
+/// Version of an edit as it is written. Two older formats are also read: format 2 has no vector files, format
+/// 1 has neither vector files nor compaction.
 pub const FORMAT: u16 = 3;
 const FORMAT_SECOND: u16 = 2;
 const FORMAT_FIRST: u16 = 1;
 pub const HEADER_BYTES: u64 = 28;
 const EDIT_HEADER_BYTES: u64 = 8;
-/// A manifest that has grown past this goes on as a new generation.
+/// A manifest that exceeds this size continues as a new generation.
 const GENERATION_BYTES_MAX: u64 = 1 << 20;
-/// A manifest larger than this is not one of ours.
+/// A larger file is not a manifest of annals.
 const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 
 /// One log file.
@@ -43,7 +43,7 @@ const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 pub struct SegmentEntry {
     pub id: SegmentId,
     pub first_seqno: Seqno,
-    /// The whole file's length once sealed.
+    /// The whole file's length after sealing.
     pub sealed_bytes: Option<u64>,
 }
 
@@ -63,41 +63,41 @@ pub struct VectorEntry {
     pub embedder: String,
     pub dimensions: u32,
     pub count: u64,
-    /// All vectors of its partition up to here stand in it and in those listed before it.
+    /// Seqno up to which this file and those listed before it hold all vectors of the partition.
     pub upto: Seqno,
 }
 
 /// The vector files.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct VectorList {
-    /// Of one partition in order of age.
+    /// The files of one partition are in order of age.
     pub files: Vec<VectorEntry>,
-    /// Together they hold all vectors up to here.
+    /// Seqno up to which the files together hold all vectors.
     pub upto: Seqno,
     /// The number of the next file.
     pub next: u64,
 }
 
-/// The log's end as a clean close left it.
+/// The log's end after a clean close.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clean {
     pub tail: u64,
     pub state: LogState,
 }
 
-/// Everything the manifest says.
+/// The whole content of the manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     pub format: u16,
     pub store: StoreId,
     pub created_ns: u64,
-    /// In the order of the log, which is not that of their numbers; the last one is active.
+    /// In the order of the log, which is not the order of their numbers; the last one is active.
     pub segments: Vec<SegmentEntry>,
-    /// In order of age. Together they hold the index up to `covers`.
+    /// In order of age. Together they contain the index up to `covers`.
     pub tables: Vec<TableEntry>,
-    /// Where a reader with these tables goes on in the log.
+    /// Position in the log from which a reader of these tables continues.
     pub covers: (SegmentId, u64),
-    /// The log up to `covers`.
+    /// State of the log at `covers`.
     pub covers_state: LogState,
     /// Greatest position of the active segment known to be durable.
     pub synced: u64,
@@ -106,12 +106,12 @@ pub struct State {
     pub next_table: u64,
     /// The number of the next rewritten segment.
     pub next_rewritten: u32,
-    /// What compaction took out of the log so far: what is there is the totals without it.
+    /// Cumulative totals that compaction removed: the current content is the log's totals minus these.
     pub erased: Totals,
     pub vectors: VectorList,
 }
 
-/// The same as format 1 has it.
+/// The state in format 1.
 #[derive(Deserialize)]
 struct First {
     format: u16,
@@ -126,7 +126,7 @@ struct First {
     next_table: u64,
 }
 
-/// The same as format 2 has it: that of format 1, and more.
+/// The state in format 2: format 1 with two more fields.
 #[derive(Deserialize)]
 struct Second {
     first: First,
@@ -163,7 +163,7 @@ impl From<Second> for State {
 }
 
 impl State {
-    /// Reads an edit of any format that is known.
+    /// Reads an edit of any known format.
     pub fn decode(body: &[u8]) -> std::result::Result<Self, CodecError> {
         match format_of(body) {
             FORMAT_FIRST => codec::decode::<First>(body).map(|first| Second::from(first).into()),
@@ -172,7 +172,8 @@ impl State {
         }
     }
 
-    /// Whether the list of segments can be one: each once, the last as the writer makes them, the others sealed.
+    /// Whether the list of segments is plausible: no duplicates, the last one written by the writer, all
+    /// others sealed.
     fn lists_soundly(&self) -> bool {
         let mut ids: Vec<SegmentId> = self.segments.iter().map(|entry| entry.id).collect();
         let active = ids.last().is_none_or(|id| !id.is_rewritten());
@@ -184,13 +185,13 @@ impl State {
         active && once && in_order && made && SegmentId(next).is_rewritten()
     }
 
-    /// Where a place of the log stands in the order of the log; `None` in a segment that is not listed.
+    /// Order of a position in the log; `None` if its segment is not listed.
     pub fn position(&self, place: (SegmentId, u64)) -> Option<(usize, u64)> {
         Some((self.segments.iter().position(|entry| entry.id == place.0)?, place.1))
     }
 
-    /// Whether the fields can belong together: false for bytes that nobody wrote. What stands in a segment is named by
-    /// 32 bits, and its footer follows.
+    /// Whether the fields are consistent: false for bytes that no writer produced. Positions in a segment
+    /// have 32 bits, and the footer follows them.
     fn is_sound(&self) -> bool {
         let sealed = self.segments.iter().filter_map(|segment| segment.sealed_bytes);
         let clean = self.clean.iter();
@@ -208,7 +209,7 @@ impl State {
             && self.lists_soundly()
     }
 
-    /// The segment being written.
+    /// The segment that the writer appends to.
     pub fn active(&self) -> Result<&SegmentEntry> {
         self.segments.last().ok_or_else(|| Error::new(ErrorKind::Damaged, "the manifest lists no segment"))
     }
@@ -223,8 +224,8 @@ pub struct Manifest {
     pub state: State,
 }
 
-/// The one manifest of an open store, which the writer (segments, the close) and the upkeep of the index (tables)
-/// both edit.
+/// The shared manifest of an open store. The writer edits segments and the close; the index upkeep edits
+/// tables.
 #[derive(Debug)]
 pub struct SharedManifest {
     io: Arc<dyn Io>,
@@ -235,18 +236,19 @@ pub struct SharedManifest {
 #[derive(Debug)]
 struct Inner {
     manifest: Manifest,
-    /// Generations before it that may still be read, the oldest first, and how many bytes of files ended with each.
+    /// Earlier generations that may still be read, the oldest first. Each has the bytes of the files that
+    /// were last listed in it.
     earlier: Vec<(Arc<dyn File>, u64)>,
-    /// Why nobody knows what the disk holds of the last edit.
+    /// Why it is unknown whether the disk holds the last edit.
     in_doubt: Option<String>,
 }
 
-/// An edit that did not come about.
+/// A failed edit.
 #[derive(Debug)]
 pub struct EditFailed {
     pub error: Error,
-    /// What a reader or the next opening will find is unknown: nothing may be built on this manifest any more. Where it
-    /// is false the manifest says what it said before, and the edit may be tried again.
+    /// Whether the manifest on disk is unknown: then nothing may be built on it. If false, the manifest is
+    /// unchanged and the edit may be retried.
     pub in_doubt: bool,
 }
 
@@ -257,13 +259,13 @@ impl From<EditFailed> for Error {
 }
 
 impl SharedManifest {
-    /// `before`: the generation that it took the place of.
+    /// `before`: the generation that this manifest replaced.
     pub fn new(io: Arc<dyn Io>, paths: Paths, manifest: Manifest, before: Option<Arc<dyn File>>) -> Self {
         let earlier = before.into_iter().map(|file| (file, 0)).collect();
         Self { io, paths, inner: Mutex::new(Inner { manifest, earlier, in_doubt: None }) }
     }
 
-    /// Changes the state, writes and syncs it. After an error the state is what it was.
+    /// Changes the state, writes and syncs it. After an error the state is unchanged.
     pub fn edit(&self, change: impl FnOnce(&mut State)) -> std::result::Result<(), EditFailed> {
         let mut inner = lock(&self.inner);
         inner.check()?;
@@ -279,8 +281,8 @@ impl SharedManifest {
         Ok(())
     }
 
-    /// The same as a new generation, so that readers who still use files that are no longer listed, so many bytes of them, are known by
-    /// their lock on the old one.
+    /// As [`SharedManifest::edit`], as a new generation. Readers may still use files that are no longer
+    /// listed, `unlisted_bytes` in total. Their lock on the old generation shows that they do.
     pub fn renew(
         &self,
         unlisted_bytes: u64,
@@ -297,14 +299,14 @@ impl SharedManifest {
         Ok(())
     }
 
-    /// Bytes of files that ended with a generation of this process that somebody still reads, or with one after such.
+    /// Bytes of unlisted files that readers of an earlier generation of this process may still use.
     pub fn pending_bytes(&self) -> u64 {
         let mut inner = lock(&self.inner);
         inner.let_go();
         inner.earlier.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// What the manifest says now.
+    /// The current content of the manifest.
     pub fn state(&self) -> State {
         lock(&self.inner).manifest.state.clone()
     }
@@ -317,12 +319,13 @@ impl Inner {
         Err(EditFailed { error: Error::new(ErrorKind::Poisoned, message), in_doubt: true })
     }
 
-    /// Forgets generations that nobody reads any more; nobody comes to one of them again. What ended with one of them counts with the one
-    /// before it that is read: whoever reads that has those files open, too.
+    /// Forgets generations without readers; a reader never opens an old generation again. The bytes of a
+    /// forgotten one are added to the generation before it that is still read, because its readers have those
+    /// files open too.
     fn let_go(&mut self) {
         let mut read: Vec<(Arc<dyn File>, u64)> = Vec::new();
         for (file, bytes) in self.earlier.drain(..) {
-            // One that cannot be asked is taken for read.
+            // A generation whose lock cannot be queried counts as read.
             if !matches!(file.try_lock(Lock::Exclusive), Ok(true)) {
                 read.push((file, bytes));
             } else if let Some((_, sum)) = read.last_mut() {
@@ -332,7 +335,7 @@ impl Inner {
         self.earlier = read;
     }
 
-    /// After an error the state is what it was.
+    /// Restores the old state after an error.
     fn settle(
         &mut self,
         before: State,
@@ -356,7 +359,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Writes and syncs a new generation, and what is to become CURRENT.
+    /// Writes and syncs a new generation, and the file that will become CURRENT.
     fn prepare(io: &dyn Io, paths: &Paths, generation: u64, state: State) -> Result<Self> {
         let path = paths.manifest(generation);
         if io.stat(&path)?.is_some() {
@@ -388,13 +391,13 @@ impl Manifest {
         Ok(io.sync_dir(paths.root())?)
     }
 
-    /// The same, said to be so long already.
+    /// The same manifest, pretending this length.
     #[cfg(any(test, fuzzing, feature = "testing"))]
     pub fn with_end(self, end: u64) -> Self {
         Self { end, ..self }
     }
 
-    /// Writes and syncs the state as it now is, as a new generation where this one has grown long.
+    /// Writes and syncs the current state, as a new generation if this one has grown too long.
     fn append_or_renew(&mut self, io: &dyn Io, paths: &Paths) -> std::result::Result<(), EditFailed> {
         if self.end < GENERATION_BYTES_MAX {
             return self.append();
@@ -402,22 +405,22 @@ impl Manifest {
         self.renew(io, paths)
     }
 
-    /// Goes on as a new generation.
+    /// Continues as a new generation.
     fn renew(&mut self, io: &dyn Io, paths: &Paths) -> std::result::Result<(), EditFailed> {
         let old = self.generation;
-        // Nothing leads to what is only prepared; the next opening, or try, removes it.
+        // A prepared generation is unreferenced; the next opening or attempt removes it.
         let renewed = Self::prepare(io, paths, old + 1, self.state.clone())
             .map_err(|error| EditFailed { error, in_doubt: false })?;
-        // Once CURRENT was to be replaced, nobody knows which generation the next opening finds.
+        // A failed replacement of CURRENT leaves unknown which generation the next opening finds.
         let in_doubt = |error| EditFailed { error, in_doubt: true };
         renewed.make_current(io, paths).map_err(in_doubt)?;
         *self = renewed;
         io.remove(&paths.manifest(old)).map_err(|e| in_doubt(e.into()))
     }
 
-    /// Writes and syncs the state as it now is.
+    /// Writes and syncs the current state.
     pub fn append(&mut self) -> std::result::Result<(), EditFailed> {
-        // Bytes that were written in part stand where the next edit will: they never become one.
+        // A partial write is overwritten by the next edit and never becomes valid.
         let before = |error| EditFailed { error, in_doubt: false };
         let body = codec::encode(&self.state).map_err(|e| before(Error::bug(e.to_string())))?;
         let mut edit = Vec::with_capacity(body.len() + 8);
@@ -441,7 +444,7 @@ pub fn edit_crc(store: &StoreId, offset: u64, bytes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// A manifest as read.
+/// A manifest that was read.
 #[derive(Debug)]
 pub struct Loaded {
     pub generation: u64,
@@ -453,7 +456,7 @@ pub struct Loaded {
 /// Reads the current manifest; `None` where the directory has none.
 ///
 /// # Errors
-/// `Damaged` where CURRENT or the manifest is not what was written; `Invalid` for a newer format.
+/// `Damaged` if CURRENT or the manifest differs from what was written; `Invalid` for a newer format.
 pub fn load(io: &dyn Io, paths: &Paths) -> Result<Option<Loaded>> {
     let current_path = paths.current();
     if io.stat(&current_path)?.is_none() {
@@ -467,7 +470,7 @@ pub fn load(io: &dyn Io, paths: &Paths) -> Result<Option<Loaded>> {
     load_generation(io, paths, generation).map(Some)
 }
 
-/// Reads the manifest of a generation, whether it is the current one or not.
+/// Reads the manifest of a generation, current or not.
 ///
 /// # Errors
 /// As [`load`].
@@ -502,7 +505,7 @@ fn parse(bytes: &[u8], path: &Path) -> Result<State> {
     store.0.copy_from_slice(&header[8..]);
     let mut end = HEADER_BYTES;
     let mut last: Option<State> = None;
-    // A later edit is only written once the one before it is durable: so only the last may be torn.
+    // A later edit is written only after the previous one is durable, so only the last edit can be torn.
     while let Some(body) = edit_at(bytes, end, &store) {
         check_format(body, path)?;
         let state = State::decode(body).map_err(|e| damaged(end, e.to_string()))?;
@@ -519,7 +522,7 @@ fn parse(bytes: &[u8], path: &Path) -> Result<State> {
     Ok(state)
 }
 
-/// The format stands first in every edit, so that also an edit of another shape says which it has.
+/// Every edit starts with its format, so an edit of an unknown shape still names its format.
 fn check_format(body: &[u8], path: &Path) -> Result<()> {
     let format = format_of(body);
     if (FORMAT_FIRST..=FORMAT).contains(&format) {
@@ -535,8 +538,8 @@ fn format_of(body: &[u8]) -> u16 {
     body.first_chunk::<2>().map_or(0, |bytes| u16::from_le_bytes(*bytes))
 }
 
-/// Where a whole edit stands after one that is not. Arbitrary bytes may look like many edits: the search ends once it
-/// has hashed a good deal more than the file holds.
+/// Offset of a whole edit after a broken one. Arbitrary bytes may look like many edits: the search ends after
+/// it has hashed 64 times the file's size.
 fn later_edit(bytes: &[u8], end: u64, store: &StoreId) -> Option<u64> {
     let mut budget = 64 * (bytes.len() as u64 + 1);
     for at in end + 1..bytes.len() as u64 {
@@ -561,7 +564,7 @@ fn edit_at<'a>(bytes: &'a [u8], at: u64, store: &StoreId) -> Option<&'a [u8]> {
     (edit_crc(store, at, &rest[4..8 + len]) == crc).then_some(body)
 }
 
-/// A whole small file.
+/// Reads a whole small file.
 pub fn read_whole(file: &dyn File, path: &Path, limit: u64) -> Result<Vec<u8>> {
     let len = file.len()?;
     if len > limit {

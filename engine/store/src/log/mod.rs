@@ -1,7 +1,7 @@
 //! The log: segments, manifest, writer thread, recovery, chains and ledger.
 //!
-//! Invariants: a batch is applied whole or not at all; seqnos have no gaps; what was acknowledged with
-//! [`Durability::Disk`] is synced; bytes that were synced are never cut; a sealed segment never changes.
+//! Invariants: a batch is applied whole or not at all; seqnos have no gaps; commits acknowledged with
+//! [`Durability::Disk`] are synced; synced bytes are never cut; a sealed segment never changes.
 
 pub mod activity;
 pub mod batch;

@@ -1,8 +1,8 @@
-//! Opening a log: creating it, taking the lock, finding the end, mending what a crash left.
+//! Opens a log: creates it, takes the lock, finds the end, and repairs what a crash left.
 //!
-//! Bytes after the last whole batch are *torn* if they stand at or after the greatest position known to be synced:
-//! they were never promised, and a writer cuts them, seals the segment and starts the next. Before that position
-//! they are *damage*: reported, never cut.
+//! Bytes after the last whole batch are *torn* if they stand at or after the greatest position known to be
+//! synced. They were never acknowledged: a writer cuts them, seals the segment and starts the next. Before
+//! that position they are *damage*: reported, never cut.
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -32,12 +32,12 @@ pub struct Sizes {
     pub read_mode: ReadMode,
 }
 
-/// A place in the log where bytes are not what was written.
+/// A position in the log whose bytes differ from what was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
     /// The file.
     pub file: std::path::PathBuf,
-    /// Byte offset in it.
+    /// Byte offset in the file.
     pub offset: u64,
     /// What is wrong there.
     pub what: String,
@@ -49,41 +49,42 @@ impl Damage {
     }
 }
 
-/// A log whose files are known and locked as asked, its unsealed end not yet read.
+/// A log with its files opened and locked; its unsealed end is not read yet.
 #[derive(Debug)]
 pub struct Found {
     pub state: State,
     generation: u64,
-    /// Held by a writer for as long as it lives.
+    /// A writer holds it as long as it lives.
     writer_lock: Option<Arc<dyn File>>,
-    /// Held shared by a reader.
+    /// A reader holds it shared.
     generation_lock: Option<Arc<dyn File>>,
     pub segments: Arc<Segments>,
     manifest: Arc<dyn File>,
 }
 
-/// The end of the log as a scan found it.
+/// The end of the log that a scan found.
 #[derive(Debug, Clone)]
 pub struct End {
     pub segment: SegmentId,
     pub tail: u64,
     pub state: LogState,
-    /// Bytes of the active segment after the tail are not zeros, or not the length a clean close left.
+    /// Whether bytes after the tail of the active segment are not zeros, or its length differs from the clean
+    /// close.
     pub torn: bool,
     pub damage: Option<Damage>,
 }
 
-/// Finds the store in a directory; a writer creates one in an empty directory.
+/// Finds the store in a directory. A writer creates one in an empty directory.
 ///
 /// # Errors
-/// `NotFound` without a store, `Locked` with the holder's pid, `Damaged`, `Invalid` for a directory of something
-/// else, `Unavailable`.
+/// `NotFound` if there is no store, `Locked` with the holder's pid, `Damaged`, `Invalid` for a directory with
+/// other files, `Unavailable`.
 pub fn find(io: &dyn Io, paths: &Paths, write: bool, create: bool, read_mode: ReadMode) -> Result<Found> {
     if write {
         return find_once(io, paths, write, create, read_mode);
     }
-    // A writer may change segments or generations while a reader looks. What was met then is no damage: it counts
-    // only if the manifest still says the same.
+    // A writer may change segments or generations while a reader opens them. An error counts only if the
+    // manifest did not change meanwhile.
     let mut before = stamp(io, paths);
     loop {
         let found = find_once(io, paths, write, create, read_mode);
@@ -95,7 +96,7 @@ pub fn find(io: &dyn Io, paths: &Paths, write: bool, create: bool, read_mode: Re
     }
 }
 
-/// What changes with every edit of the manifest.
+/// A value that changes with every edit of the manifest.
 pub fn stamp(io: &dyn Io, paths: &Paths) -> Option<(Vec<u8>, u64)> {
     let current = io.open(&paths.current(), Open::Read).ok()?;
     let line = manifest::read_whole(&*current, &paths.current(), 256).ok()?;
@@ -124,7 +125,7 @@ fn find_once(io: &dyn Io, paths: &Paths, write: bool, create: bool, read_mode: R
         None => return Err(no_store(root)),
     };
     if write {
-        // The folder holds a cache: whoever deletes it with what is in it deletes nothing.
+        // The directory holds a cache: deleting it with its content loses nothing.
         io.create_dir_all(&paths.tables())?;
     }
     let generation_lock =
@@ -169,8 +170,9 @@ fn open_segment(
     Ok(Arc::new(segment))
 }
 
-/// A segment after the last one listed is left over from a crash while it was made, unless batches stand in it:
-/// they are only written once the manifest lists it, so then the manifest lost its end.
+/// An unlisted segment after the last listed one is left over from a crash during its creation, unless it
+/// holds batches. Batches are written only after the manifest lists the segment; so then the manifest lost
+/// its last edit.
 fn refuse_stray_segment(io: &dyn Io, paths: &Paths, state: &State) -> Result<()> {
     let next = SegmentId(state.active()?.id.0 + 1);
     let path = paths.segment(next);
@@ -200,7 +202,7 @@ fn take_lock(io: &dyn Io, paths: &Paths, create: bool) -> Result<Arc<dyn File>> 
     if io.stat(&path)?.is_none() {
         let root = paths.root();
         let names = io.list(root)?;
-        // A LOCK that was not there a moment ago is that of a process which makes the store just now.
+        // A LOCK that did not exist a moment ago belongs to a process that is creating the store.
         let is_ours =
             |n: &String| n == "LOCK" || n == "CURRENT" || n == "segments" || parse_manifest(n).is_some();
         let ours = names.iter().any(is_ours);
@@ -233,7 +235,7 @@ fn take_lock(io: &dyn Io, paths: &Paths, create: bool) -> Result<Arc<dyn File>> 
     Ok(file)
 }
 
-/// Makes an empty store. Leftovers of an interrupted attempt are replaced, unless they hold batches.
+/// Creates an empty store. Replaces leftovers of an interrupted attempt, unless they hold batches.
 fn create_store(io: &dyn Io, paths: &Paths) -> Result<()> {
     io.create_dir_all(&paths.segments())?;
     io.create_dir_all(&paths.tables())?;
@@ -272,7 +274,7 @@ fn create_store(io: &dyn Io, paths: &Paths) -> Result<()> {
     Ok(())
 }
 
-/// Reads the log from `from` (whose state is `state`) to its end, calling `visit` for each batch.
+/// Reads the log from `from`, where its state is `state`, to its end. Calls `visit` for each batch.
 pub fn scan(
     schema: &dyn Schema,
     found: &Found,
@@ -283,7 +285,8 @@ pub fn scan(
     scan_states(schema, found, from, state, &mut |batch, segment, _| visit(batch, segment))
 }
 
-/// As [`scan`]; `visit` also sees what the log says up to the batch's end. `from` may be the end of a sealed segment.
+/// As [`scan`]; `visit` also gets the log's state at the batch's end. `from` may be the end of a sealed
+/// segment.
 pub fn scan_states(
     schema: &dyn Schema,
     found: &Found,
@@ -308,7 +311,7 @@ pub fn scan_states(
                 return Err(Error::damaged(&segment.path, tail, stopped));
             }
             if let Some(footer) = rewritten.filter(|footer| footer.state != state) {
-                // The scan began at its end, or it has no batch.
+                // The scan began at the segment's end, or the segment has no batch.
                 adopt(&mut state, &footer, segment)?;
             }
             at = SEGMENT_HEADER_BYTES;
@@ -324,7 +327,7 @@ pub fn scan_states(
             false => found.state.synced,
         };
         if len < tail {
-            // The scan began after what a clean close had left, and that is no longer there.
+            // The scan began after a clean close, and the file was cut since.
             let what = format!("the file ends here; {tail} bytes of it had been synced");
             damage = Some(Damage { file: segment.path.clone(), offset: len, what });
         } else if tail < synced {
@@ -360,8 +363,9 @@ fn scan_segment(
     }
 }
 
-/// Takes over what a rewritten segment's footer says, at its end: the counts of what once stood there, and the digest that
-/// the next segment goes on from. What its batches do say must be the same.
+/// Takes over the state of a rewritten segment's footer at the segment's end. The footer has the counts of
+/// erased records, and the digest that the next segment continues from. Its other fields must match the
+/// batches.
 fn adopt(state: &mut LogState, footer: &Footer, segment: &Segment) -> Result<()> {
     let said = &footer.state;
     let same = state.ledger == said.ledger
@@ -378,11 +382,11 @@ fn adopt(state: &mut LogState, footer: &Footer, segment: &Segment) -> Result<()>
     Ok(())
 }
 
-/// Calls `visit` with each batch, its segment, and the next record's seqno after it, from `from` (nothing: the first
-/// segment's first) up to `to`. Both are ends of batches; all between must be whole.
+/// Calls `visit` with each batch, its segment, and the next seqno after it. Reads from `from` (`None`: the
+/// start of the first segment) up to `to`. Both must be ends of batches; all batches between must be whole.
 ///
 /// # Errors
-/// `Damaged` where it is not.
+/// `Damaged` if a batch is not whole.
 pub fn scan_between(
     found: &Found,
     from: Option<(SegmentId, u64)>,
@@ -394,7 +398,7 @@ pub fn scan_between(
         None => found.segments.all(),
     };
     let last = segments.iter().position(|segment| segment.id == to.0);
-    let last = last.ok_or_else(|| Error::new(ErrorKind::Damaged, "a part of the log ends where none is"))?;
+    let last = last.ok_or_else(|| Error::new(ErrorKind::Damaged, "the range ends in an unlisted segment"))?;
     for segment in segments.iter().take(last + 1) {
         let header = segment.header()?;
         let mut state =
@@ -415,7 +419,7 @@ pub fn scan_between(
     Ok(())
 }
 
-/// Where the batches of a sealed segment end, by its footer.
+/// The end of the batches of a sealed segment, from its footer.
 pub fn sealed_tail(segment: &Segment, len: u64) -> Result<u64> {
     Ok(sealed_footer(segment, len)?.tail)
 }
@@ -437,14 +441,14 @@ pub struct OpenLog {
     sink: Arc<dyn Sink>,
     ended: Receiver<Result<()>>,
     thread: Mutex<Option<crate::sync::JoinHandle<()>>>,
-    /// Released at the close.
+    /// Released by the close.
     lock: Mutex<Option<Arc<dyn File>>>,
 }
 
-/// Starts writing after `end`: cuts what is torn, starts a new manifest generation and the writer thread.
+/// Starts writing after `end`: cuts torn bytes, starts a new manifest generation and the writer thread.
 ///
 /// # Errors
-/// `Damaged` where acknowledged bytes are not what was written; `Unavailable`.
+/// `Damaged` if acknowledged bytes differ from what was written; `Unavailable`.
 pub fn start(
     io: &Arc<dyn Io>,
     paths: &Paths,
@@ -466,7 +470,7 @@ pub fn start(
     state.clean = None;
     state.synced = tail;
     if !was_clean && !is_new {
-        // What follows the tail was never promised. The cut must be durable before anything builds on it.
+        // Bytes after the tail were never acknowledged. The cut must be durable before anything builds on it.
         let sealed_bytes = seal(&active, tail, &end.state)?;
         let next = SegmentId(active.id.0 + 1);
         let segment = Arc::new(create_segment(&**io, paths, &state.store, next, &end.state)?);
@@ -525,8 +529,8 @@ pub fn start(
     })
 }
 
-/// Removes files of segments that a compaction made or replaced and a crash left: those that are not listed, but for any
-/// that the writer may have made after the last one listed.
+/// Removes segment files that a compaction wrote or replaced before a crash: all unlisted ones. Keeps
+/// segments that the writer may have created after the last listed one.
 pub fn remove_unlisted(io: &dyn Io, paths: &Paths, state: &State) -> Result<()> {
     let active = state.active()?.id;
     for name in io.list(&paths.segments())? {
@@ -549,13 +553,13 @@ fn remove_old_manifests(io: &dyn Io, paths: &Paths, current: u64) -> Result<()> 
 }
 
 impl OpenLog {
-    /// Writes and syncs all that is queued and closes cleanly. A second call does nothing.
+    /// Writes and syncs everything queued and closes cleanly. A second call does nothing.
     pub fn close(&self) -> Result<()> {
         let Some(thread) = lock(&self.thread).take() else { return Ok(()) };
         self.queue.close();
         let ended = self.ended.recv();
         let joined = thread.join();
-        // The lock may only go once nothing of this store touches a file any more.
+        // The lock is released only after nothing of this store accesses a file any more.
         self.sink.stop();
         drop(lock(&self.lock).take());
         match (ended, joined) {
@@ -566,7 +570,7 @@ impl OpenLog {
 }
 
 impl Found {
-    /// A reader's lock on this generation, held for as long as the result lives.
+    /// A reader's lock on this generation; the result holds it while it lives.
     pub fn into_reader_lock(self) -> Option<Arc<dyn File>> {
         self.generation_lock
     }

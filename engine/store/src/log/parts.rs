@@ -1,8 +1,8 @@
-//! Reading a group where it stands: a row of parts, or the one record that compaction left of it.
+//! Reads a group from the log: a list of parts, or the one record that compaction left of it.
 //!
-//! A group's parts stand in one segment, each naming the one before it, so they are walked from the last to the
-//! first. Of a sealed segment they are decoded where they stand in its map; of the active one they are read
-//! ahead, since the parts before usually stand just before.
+//! A group's parts stand in one segment, and each names the previous one, so they are walked from the last to
+//! the first. Parts of a mapped sealed segment are decoded in place. Parts of the active segment are read
+//! ahead, because the previous part usually stands just before.
 
 use std::ops::Range;
 
@@ -12,22 +12,23 @@ use crate::ids::{NamespaceId, Place};
 use crate::log::record::{GroupPart, GroupRest, Kind};
 use crate::log::segments::Segment;
 
-/// Most bytes read ahead of a part of the active segment.
+/// Maximum bytes read ahead of a part of the active segment.
 const AHEAD_BYTES_MAX: u64 = 128 << 10;
 
 /// Raw bytes of a group.
 #[derive(Debug)]
 pub struct Raw {
-    /// From its first one on. What compaction took out of it reads as zeros.
+    /// From the group's first byte. Ranges that compaction removed read as zeros.
     pub bytes: Vec<u8>,
-    /// There is no more of it.
+    /// Whether these are all bytes of the group.
     pub whole: bool,
 }
 
-/// The raw bytes of a group as far as the part that has byte `reach`, from the place of its last record.
+/// The raw bytes of a group up to the part that contains byte `reach`. `place` is that of the group's last
+/// record.
 ///
 /// # Errors
-/// `Damaged` where it is another namespace's, or does not decode.
+/// `Damaged` if the group belongs to another namespace, or does not decode.
 pub fn read(
     segment: &Segment,
     place: Place,
@@ -51,7 +52,7 @@ pub fn read(
     Ok(Raw { bytes, whole })
 }
 
-/// What compaction left of a group, at its offsets; `None` where a part stands there.
+/// The bytes that compaction left of a group, at their offsets; `None` if the record is a part.
 fn rest(
     segment: &Segment,
     place: Place,
@@ -67,7 +68,7 @@ fn rest(
         Kind::parse(record.kind, record.layout).map_err(|e| wrong(e.to_string()))?;
         let rest = GroupRest::parse(record.body).map_err(|e| wrong(e.to_string()))?;
         if rest.group != id.0 || rest.namespace != namespace {
-            return Err(wrong(format!("this is what is left of group {}, not of {}", rest.group, id.0)));
+            return Err(wrong(format!("this record belongs to group {}, not {}", rest.group, id.0)));
         }
         let codec = Codec::from_code(rest.codec).map_err(|e| wrong(e.to_string()))?;
         let raw = decoder.decode_alone(codec, rest.raw_len(), rest.encoded);
@@ -77,7 +78,7 @@ fn rest(
     })
 }
 
-/// Puts bytes that stand end to end to where these ranges say; zeros between them.
+/// Copies contiguous bytes to these ranges, with zeros between them.
 fn scattered(bytes: &[u8], ranges: &[Range<u32>]) -> Option<Vec<u8>> {
     let mut raw = vec![0; ranges.last()?.end as usize];
     let mut rest = bytes;
@@ -89,7 +90,7 @@ fn scattered(bytes: &[u8], ranges: &[Range<u32>]) -> Option<Vec<u8>> {
     Some(raw)
 }
 
-/// One part of a group: what it says of itself, and where its encoded bytes were read to.
+/// One part of a group: its fields, and the window that holds its encoded bytes.
 #[derive(Debug)]
 struct Part {
     codec: Codec,
@@ -99,7 +100,7 @@ struct Part {
     encoded: Range<usize>,
 }
 
-/// The parts of a group, the last first, from the place of the last.
+/// The parts of a group, last to first, starting at the place of the last.
 fn walk(windows: &mut Windows<'_>, last: Place, namespace: NamespaceId, id: GroupId) -> Result<Vec<Part>> {
     let segment = windows.segment;
     let mut parts: Vec<Part> = Vec::new();
@@ -130,7 +131,7 @@ fn walk(windows: &mut Windows<'_>, last: Place, namespace: NamespaceId, id: Grou
         {
             return Err(wrong("the parts of a group do not follow each other".into()));
         }
-        // The encoded bytes end where the record does.
+        // The encoded bytes end at the end of the record.
         let encoded = record_at.end - part.encoded.len()..record_at.end;
         parts.push(Part { codec, raw_start: part.raw_start, raw_len: part.raw_len, window, encoded });
         if part.before_offset == 0 {
@@ -141,17 +142,17 @@ fn walk(windows: &mut Windows<'_>, last: Place, namespace: NamespaceId, id: Grou
     }
 }
 
-/// Bytes of a segment: all of them where it is mapped, else pieces as they were read.
+/// Bytes of a segment: the whole map if it is mapped, else the pieces read so far.
 struct Windows<'a> {
     segment: &'a Segment,
     map: Option<&'a [u8]>,
-    /// Where in the segment each begins, and its bytes.
+    /// Offset in the segment and bytes of each window.
     read: Vec<(u64, Vec<u8>)>,
 }
 
 impl Windows<'_> {
-    /// The window that has the bytes of a place, and where in it. One that has to be read begins `ahead` bytes
-    /// before the place, if there are so many.
+    /// The window that contains a place, and the range in it. A window that has to be read begins up to
+    /// `ahead` bytes before the place.
     fn find(&mut self, place: Place, ahead: u64) -> Result<(usize, Range<usize>)> {
         let (start, end) = (u64::from(place.offset), u64::from(place.offset) + u64::from(place.len));
         let within = |from: u64, len: usize| {

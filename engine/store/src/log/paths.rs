@@ -4,19 +4,19 @@ use std::path::{Path, PathBuf};
 
 use crate::ids::SegmentId;
 
-/// The socket of whoever writes a store.
+/// The socket of the process that writes a store.
 pub const SOCKET: &str = "SOCKET";
-/// Where that socket is made.
+/// The directory in which that socket is created.
 pub const SOCKET_NEXT: &str = "SOCKET.next";
 
-/// Where the process that writes a store in this directory may listen for others that want to write to it, too, and the
-/// directory in which it makes that socket. The engine itself opens no socket.
+/// The path at which the writing process may listen for other processes that want to write, and the directory
+/// in which it creates that socket. The engine itself opens no socket.
 #[must_use]
 pub fn socket_paths(root: &Path) -> (PathBuf, PathBuf) {
     (root.join(SOCKET), root.join(SOCKET_NEXT))
 }
 
-/// Where the files of a store stand.
+/// Paths of the files of a store.
 #[derive(Debug, Clone)]
 pub struct Paths {
     root: PathBuf,

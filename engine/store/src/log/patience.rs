@@ -1,20 +1,20 @@
-//! Waiting for another thread: look again for a little while, then sleep.
+//! Spin-then-park: spin while spinning has lately been worth it, then block.
 //!
-//! To wake a sleeping thread costs both sides more than the whole of a small commit. So whoever waits looks again
-//! for a while first, as long as that has lately been worth it. One waiter at a time does: of many, all but one
-//! would only keep the writer from its core.
+//! Waking a parked thread costs both sides more than a whole small commit. So a waiter spins first, as long
+//! as that has lately succeeded. Only one waiter spins at a time: several would keep the writer from its
+//! core.
 
 use crate::sync::SCHEDULED;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// How often whoever waits for others looks whether it is to stop.
+/// Interval at which a thread that waits for others checks whether to stop.
 pub const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);
-/// Looks before sleeping: at most some 100 microseconds on today's machines.
+/// Maximum spins before blocking: at most some 100 microseconds on current machines.
 const LOOKS_MAX: u32 = if SCHEDULED { 2 } else { 8192 };
-/// Looks where it was in vain lately: to notice when that changes.
+/// Minimum spins after failures, so that an improvement is noticed.
 const LOOKS_MIN: u32 = if SCHEDULED { 1 } else { 32 };
 
-/// See the module.
+/// Adaptive spinning before a wait.
 #[derive(Debug)]
 pub struct Patience {
     looks: AtomicU32,
@@ -28,7 +28,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Looks again and again; `None` where it is time to sleep.
+    /// Spins on `look`; `None` when the caller should block.
     pub fn look<T>(&self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
         if let Some(found) = look() {
             return Some(found);

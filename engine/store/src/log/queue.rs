@@ -1,10 +1,11 @@
-//! The queue in front of the writer: it fixes the order.
+//! The queue in front of the writer: it fixes the order of batches.
 //!
-//! A batch gets its seqno and its place the moment it is queued, under one lock; its caller then fills in what
-//! follows from the place (checksums, sums) outside the lock, and the writer takes batches in the order of their
-//! places ([`super::sequence`]). So a caller knows where its bytes will stand before they are written, and a group's
-//! next part can point back at the one before. Groups never span segments: while a new segment is wanted, no group
-//! that already has parts is handed out, and the segment changes at the first batch that leaves none of them behind.
+//! A batch gets its seqno and its place when it is queued, under one lock. Its caller then fills in what
+//! depends on the place (checksums, sums) outside the lock. The writer takes batches in the order of their
+//! places ([`super::sequence`]). So a caller knows the place of its bytes before they are written, and a
+//! group's next part can point back at the previous one. Groups never span segments. While a new segment is
+//! wanted, groups that already have parts are not leased. The segment changes at the first batch when no
+//! leased group continues in it.
 
 use std::sync::Arc;
 
@@ -29,17 +30,17 @@ pub enum Durability {
     /// Written and synced: survives power loss.
     #[default]
     Disk,
-    /// Written: survives the end of the process, not of the machine.
+    /// Written: survives the death of the process, but not of the machine.
     Process,
 }
 
-/// Open groups kept ready, for all namespaces together.
+/// Maximum idle open groups, for all namespaces together.
 const IDLE_GROUPS_MAX: usize = 8;
 
-/// Written batches whose room is kept.
+/// Maximum written batches kept for reuse.
 const SPARE_BATCHES_MAX: usize = 32;
 
-/// What the writer receives.
+/// A job for the writer.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly every job is a batch")]
 pub enum Job {
@@ -49,19 +50,20 @@ pub enum Job {
         from: Seqno,
         to: Seqno,
     },
-    /// Answer once everything queued before is published.
+    /// Answers after everything queued before is published.
     Barrier {
         at: Seqno,
         completer: Completer,
     },
-    /// Seal what is before this segment; where it is wanted (`down`), hand the index over to be written down up to here.
+    /// Seals the segments before this one. With `flush_index`, also starts flushing the index up to this
+    /// point.
     Seal {
         at: Seqno,
         segment: SegmentId,
         completer: Completer,
         down: bool,
     },
-    /// Write and sync all, close cleanly, and end.
+    /// Writes and syncs everything, closes cleanly, and ends the writer.
     Close {
         at: Seqno,
     },
@@ -85,7 +87,7 @@ impl Ordered for Job {
     }
 }
 
-/// A batch whose place is fixed, whole but for its header.
+/// A batch with a fixed place, complete except for its header.
 #[derive(Debug)]
 pub struct Queued {
     pub batch: BatchBuf,
@@ -98,7 +100,7 @@ pub struct Queued {
     pub completer: Completer,
 }
 
-/// The groups that one batch writes into, and where their last parts stand.
+/// The open groups that one batch writes into, and the places of their last parts.
 #[derive(Debug)]
 pub struct OpenGroups {
     pub packer: Packer,
@@ -110,18 +112,18 @@ pub struct OpenGroups {
 }
 
 impl OpenGroups {
-    /// Where a group's last part stands in the segment and how long it is; zeros without one.
+    /// Offset in the segment and length of a group's last part; zeros if it has none.
     pub fn last_part(&self, group: u64) -> (u32, u32) {
         self.last_parts.iter().find(|(of, ..)| *of == group).map_or((0, 0), |(_, at, len)| (*at, *len))
     }
 }
 
-/// Open groups on loan to one batch. Dropped without being queued, they are closed for good: what was packed
-/// into them never reaches the log.
+/// Open groups leased to one batch. If the lease is dropped before it is queued, the groups are closed: bytes
+/// packed into them never reach the log.
 #[derive(Debug)]
 pub struct Lease {
     groups: Option<OpenGroups>,
-    /// They have parts in the log already.
+    /// Whether the groups already have parts in the log.
     continuing: bool,
     queue: Arc<Queue>,
 }
@@ -147,17 +149,17 @@ struct Order {
     segment: SegmentId,
     offset: u64,
     next_seqno: Seqno,
-    /// A new segment is wanted.
+    /// Whether a new segment is wanted.
     rotate: bool,
-    /// Groups with parts in the active segment that are on loan.
+    /// Number of leases of groups with parts in the active segment.
     continuing: usize,
     idle: Vec<OpenGroups>,
-    /// Only what closing itself writes is still taken.
+    /// Only batches of the close itself are still accepted.
     closing: bool,
     closed: bool,
 }
 
-/// Bytes on their way to the writer, bounded.
+/// Bounds the bytes on their way to the writer.
 #[derive(Debug)]
 struct Budget {
     limit: usize,
@@ -181,18 +183,18 @@ impl Budget {
     }
 }
 
-/// See the module.
+/// Fixes the order of batches and hands them to the writer.
 #[derive(Debug)]
 pub struct Queue {
     order: Mutex<Order>,
-    /// A lease came back.
+    /// Signalled when a lease ends.
     returned: Condvar,
     jobs: Sender<Job>,
     budget: Budget,
     pub counters: Counters,
-    /// Batches that were written, to be filled again.
+    /// Written batches, for reuse.
     spare: Mutex<Vec<BatchBuf>>,
-    /// Of those who wait for tickets.
+    /// Shared by all waiters for tickets.
     patience: Arc<Patience>,
     failure: OnceLock<Failure>,
     store: StoreId,
@@ -200,7 +202,7 @@ pub struct Queue {
     schema: Arc<dyn Schema>,
 }
 
-/// Where a batch will stand. Whoever drops it without using it ends all writing, since nothing can follow.
+/// The fixed place of a batch. Dropping it unused ends all writing, because nothing can follow.
 #[derive(Debug)]
 struct Position<'a> {
     queue: &'a Queue,
@@ -256,7 +258,7 @@ impl Queue {
         }
     }
 
-    /// What the writer has done, and what waits for it.
+    /// The writer's counters and the bytes that wait for it.
     pub fn activity(&self) -> Activity {
         self.counters.read(*lock(&self.budget.used))
     }
@@ -272,7 +274,7 @@ impl Queue {
         }
     }
 
-    /// Keeps the room of a batch that the writer is done with.
+    /// Keeps a written batch for reuse.
     pub fn take_back(&self, batch: BatchBuf) {
         let Some(batch) = batch.emptied() else { return };
         let mut spare = lock(&self.spare);
@@ -281,7 +283,7 @@ impl Queue {
         }
     }
 
-    /// Lends open groups of a namespace; `fresh` makes new ones.
+    /// Leases open groups of a namespace; `fresh` makes a packer if none is idle.
     pub fn lease(self: &Arc<Self>, namespace: NamespaceId, fresh: impl FnOnce() -> Packer) -> Lease {
         let mut order = lock(&self.order);
         let found = order.idle.iter().rposition(|groups| groups.namespace == namespace);
@@ -298,10 +300,10 @@ impl Queue {
         Lease { groups: Some(groups), continuing: found.is_some(), queue: self.clone() }
     }
 
-    /// Fixes the batch's place and hands it to the writer. Gives the seqno of its first record.
+    /// Fixes the batch's place and hands it to the writer. Returns the seqno of its first record.
     ///
     /// # Errors
-    /// `Poisoned` after an earlier failure of the writer, `Unavailable` once the store is closed.
+    /// `Poisoned` after an earlier failure of the writer, `Unavailable` after the store is closed.
     pub fn submit(
         &self,
         mut batch: BatchBuf,
@@ -340,7 +342,7 @@ impl Queue {
         Ok((first_seqno, ticket))
     }
 
-    /// Fixes a batch's place: from here on the groups it was given can be lent to the next one.
+    /// Fixes a batch's place. From then on the groups of its lease can be leased again.
     fn place(
         &self,
         batch: &BatchBuf,
@@ -361,7 +363,7 @@ impl Queue {
             None
         };
         if let Some(refused) = refused {
-            // A lease takes the lock when it is dropped.
+            // Dropping a lease takes the lock.
             drop(guard);
             return Err(Error::new(ErrorKind::Unavailable, refused));
         }
@@ -406,10 +408,10 @@ impl Queue {
         drop(self.place(batch, &[], None, false));
     }
 
-    /// Waits until everything queued so far is published; `visible` is what is published already.
+    /// Waits until everything queued so far is published. `visible` is the last seqno already published.
     ///
     /// # Errors
-    /// `Poisoned` where it never will be.
+    /// `Poisoned` if it never will be.
     pub fn barrier(&self, visible: Seqno) -> Result<()> {
         let waiting = {
             let order = lock(&self.order);
@@ -423,12 +425,12 @@ impl Queue {
         waiting.wait().map(drop)
     }
 
-    /// Has the active segment sealed, unless it is empty. Waits until no batch
-    /// holds a group that goes on in it; `stop` is asked now and then whether to wait on. Gives the first segment that is
-    /// not sealed by this.
+    /// Seals the active segment, unless it is empty. Waits until no batch holds a group that continues in it;
+    /// calls `stop` at intervals to check whether to give up. Returns the first segment that this call does
+    /// not seal.
     ///
     /// # Errors
-    /// `Poisoned`, `Unavailable`, what `stop` says.
+    /// `Poisoned`, `Unavailable`, the error of `stop`.
     pub fn seal(&self, stop: &dyn Fn() -> Result<()>) -> Result<SegmentId> {
         let mut order = lock(&self.order);
         let sealed = order.segment;
@@ -458,7 +460,7 @@ impl Queue {
         Ok(segment)
     }
 
-    /// Has the index written down up to the end of what was queued so far, all of it durable.
+    /// Starts flushing the index up to the end of what was queued so far, all of it durable.
     ///
     /// # Errors
     /// `Poisoned`, `Unavailable`.
@@ -473,12 +475,13 @@ impl Queue {
         waiting.wait().map(drop)
     }
 
-    /// Stops taking callers' batches. What was taken before is written yet; [`Queue::barrier`] waits for it.
+    /// Stops accepting batches of callers. Accepted batches are still written; [`WriteQueue::barrier`] waits
+    /// for them.
     pub fn stop(&self) {
         lock(&self.order).closing = true;
     }
 
-    /// Stops taking batches and tells the writer to finish.
+    /// Stops accepting batches and tells the writer to finish.
     pub fn close(&self) {
         let mut order = lock(&self.order);
         if !std::mem::replace(&mut order.closed, true) {
@@ -488,16 +491,17 @@ impl Queue {
     }
 
     fn send(&self, job: Job) {
-        // The writer only goes away after `close` or a panic; then the job's completer answers by being dropped.
+        // The writer ends only after `close` or a panic. Then dropping the job's completer answers its
+        // waiter.
         let _ = self.jobs.send(job);
     }
 
-    /// The writer is done with these bytes.
+    /// Releases the budget of bytes that the writer has handled.
     pub fn give_back(&self, bytes: usize) {
         self.budget.give(bytes);
     }
 
-    /// Remembers why nothing can be written any more.
+    /// Stores the first failure, after which nothing can be written; returns that first failure.
     pub fn poison(&self, failure: Failure) -> Failure {
         self.failure.get_or_init(|| failure).clone()
     }
@@ -515,7 +519,7 @@ impl Queue {
         }
     }
 
-    /// What later callers are told of the first failure.
+    /// The error for callers after the first failure.
     pub fn poisoned(first: &Failure) -> Failure {
         let message =
             format!("nothing can be written since this failed: {}; reopen the store", first.message);

@@ -1,11 +1,11 @@
-//! Record kinds and their bodies. What a record means is one floor up (`kv`, `trace`); what its bytes are is here.
+//! Record kinds and the bytes of their bodies. The modules above (`kv`, `trace`) define their meaning.
 //!
 //! ```text
 //! logical record   salt [16] | head length varint | head | tail
 //! group part       see GroupPart
 //! ```
-//! The *head* is what the ledger covers: fields, raw small values, blob ids. The *tail* is how to find the bytes
-//! of those blobs in this store: one recipe for each blob of the head, in order.
+//! The *head* is covered by the ledger: fields, raw small values, blob ids. The *tail* locates the bytes of
+//! those blobs in this store: one recipe for each blob of the head, in order.
 
 use std::ops::Range;
 
@@ -16,7 +16,8 @@ use crate::codec::{CodecError, Reader, put_bytes, put_varint};
 use crate::ids::{BlobId, NamespaceId};
 use crate::schema::SCHEMA_KINDS;
 
-/// A record kind. The high bit of a kind byte means that a reader that does not know it may skip the record.
+/// A record kind. The high bit of a kind byte marks records that a reader may skip if it does not know the
+/// kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// 1: a key's new value.
@@ -39,19 +40,19 @@ pub enum Kind {
     GroupRest,
 }
 
-/// Set in the kind byte of records that may be skipped by readers that do not know them.
+/// Bit of the kind byte that marks skippable records of unknown kinds.
 pub const SKIPPABLE: u8 = 0x80;
-/// The layout byte of every kind as written today.
+/// The layout byte of every kind as currently written.
 pub const LAYOUT: u8 = 1;
 /// Namespaces and users' keyspaces are numbered from here; lower numbers are the engine's own keyspaces.
 pub const FIRST_FREE_SPACE: u32 = 16;
-/// A body as large as this or smaller stands in the head itself.
+/// A body of at most this many bytes is stored in the head itself.
 pub const INLINE_BYTES_MAX: usize = 40;
-/// Key-value values under this stand in the head itself.
+/// A key's value of at most this many bytes is stored in the head itself.
 pub const KV_INLINE_BYTES_MAX: usize = 4095;
 
 impl Kind {
-    /// The kind of a record, `None` where it may be skipped.
+    /// The kind of a record; `None` if the record may be skipped.
     pub fn parse(kind: u8, layout: u8) -> Result<Option<Self>, CodecError> {
         let known = match kind {
             1 => Self::Put,
@@ -87,12 +88,12 @@ impl Kind {
         }
     }
 
-    /// Whether the ledger covers such records.
+    /// Whether the ledger covers records of this kind.
     pub fn is_logical(self) -> bool {
         self.code() < Self::GroupPart.code()
     }
 
-    /// Whether only compaction writes such records.
+    /// Whether only compaction writes records of this kind.
     pub fn is_of_compaction(self) -> bool {
         matches!(self, Self::Erased | Self::ErasedBatches | Self::GroupRest)
     }
@@ -113,19 +114,19 @@ impl<'a> Logical<'a> {
     }
 }
 
-/// A body as a head names it.
+/// A reference to a body in a head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BodyRef {
     /// The bytes themselves.
     Inline(Vec<u8>),
-    /// A blob; its recipe stands in the tail.
+    /// A blob; its recipe is in the tail.
     Blob { len: u64, id: BlobId },
-    /// The same body as in the same place of an earlier frame of this run, that many frames before.
+    /// Equal to the body in the same slot of the frame `back` frames earlier in this run.
     Same { back: u32 },
 }
 
 impl BodyRef {
-    /// Appends a body that stands in the head itself.
+    /// Appends a body that is stored in the head itself.
     pub fn put_inline(bytes: &[u8], out: &mut Vec<u8>) {
         put_varint(out, (bytes.len() as u64) << 2);
         out.extend_from_slice(bytes);
@@ -153,7 +154,7 @@ impl BodyRef {
         }
     }
 
-    /// Passes over a reference, checking it as [`BodyRef::take`] does; gives its recipe bytes.
+    /// Skips a reference with the same checks as [`BodyRef::take`]; returns its recipe bytes.
     pub fn pass(r: &mut Reader<'_>) -> Result<u64, CodecError> {
         let before = r.taken();
         let first = r.varint()?;
@@ -178,8 +179,8 @@ impl BodyRef {
 /// A recipe in a tail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecipeRef<'a> {
-    /// 0: stands alone. Else: coded against the body in the same place of the frame (or snapshot) that many
-    /// sequence numbers before.
+    /// 0 if the recipe stands alone. Else it is coded against the body in the same slot of the frame (or
+    /// snapshot) that many sequence numbers before.
     pub base_back: u32,
     pub recipe: &'a [u8],
 }
@@ -195,9 +196,9 @@ impl<'a> RecipeRef<'a> {
     }
 }
 
-/// Compressed new bytes of a group: `group | namespace | raw start | raw bytes | codec u8 | back | before bytes |
-/// encoded`, all varints but for the codec and the last. `back` leads to the part before it in the same segment
-/// (0: this is the first), `before bytes` is that record's length.
+/// Compressed new bytes of a group: `group | namespace | raw start | raw bytes | codec u8 | back | before
+/// bytes | encoded`, all varints except the codec and the last. `back` is the offset of the previous part in
+/// the same segment (0 for the first part); `before bytes` is the length of that record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupPart<'a> {
     pub group: u64,
@@ -205,7 +206,7 @@ pub struct GroupPart<'a> {
     pub raw_start: u32,
     pub raw_len: u32,
     pub codec: u8,
-    /// Offset in the segment of the part before, 0 for none.
+    /// Offset in the segment of the previous part, 0 if none.
     pub before_offset: u32,
     pub before_len: u32,
     pub encoded: &'a [u8],
@@ -238,14 +239,15 @@ impl<'a> GroupPart<'a> {
     }
 }
 
-/// What is left of a group: `group | namespace | codec u8 | ranges varint | (gap | length)* | encoded`, all varints but
-/// for the codec and the last. Encoded are the bytes of the ranges, end to end, by themselves.
+/// What compaction left of a group: `group | namespace | codec u8 | ranges varint | (gap | length)* |
+/// encoded`, all varints except the codec and the last. `encoded` holds the bytes of the ranges, end to end,
+/// as one encoding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupRest<'a> {
     pub group: u64,
     pub namespace: NamespaceId,
     pub codec: u8,
-    /// Of the group's raw bytes, ascending; no two touch and none is empty.
+    /// Ranges of the group's raw bytes, ascending; no two touch and none is empty.
     pub ranges: Vec<Range<u32>>,
     pub encoded: &'a [u8],
 }
@@ -275,7 +277,7 @@ impl<'a> GroupRest<'a> {
             limit: GROUP_BYTES_MAX as u64,
         };
         let (mut ranges, mut end) = (Vec::new(), 0u32);
-        // Each takes two bytes at least, so that no count makes more than there is.
+        // Each range takes at least two bytes, so a wrong count cannot allocate more than the input.
         for _ in 0..count {
             let (gap, len) = (r.varint32()?, r.varint32()?);
             let start = end.checked_add(gap).filter(|_| gap > 0 || ranges.is_empty());
@@ -290,19 +292,19 @@ impl<'a> GroupRest<'a> {
         }
     }
 
-    /// Raw bytes that the encoded ones stand for.
+    /// Raw length of the encoded bytes.
     pub fn raw_len(&self) -> u32 {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 }
 
-/// The group and the namespace that a record's body is of, whether it holds a part or what is left.
+/// The group and namespace of a record's body, for parts and remainders.
 pub fn group_of(body: &[u8]) -> Result<(u64, NamespaceId), CodecError> {
     let mut r = Reader::new(body, "group part");
     Ok((r.varint()?, NamespaceId(r.varint32()?)))
 }
 
-/// A key's new value, or its end.
+/// A key's new value, or its deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvHead {
     pub space: u32,
@@ -330,7 +332,7 @@ impl KvHead {
         put_bytes(out, key);
     }
 
-    /// The keyspace, the key, and the value's recipe bytes: a head checked without being copied.
+    /// The keyspace, the key, and the value's recipe bytes. Checks the head without copying it.
     pub fn peek(kind: Kind, head: &[u8]) -> Result<(u32, &[u8], u64), CodecError> {
         let mut r = Reader::new(head, "key-value head");
         let space = r.varint32()?;
@@ -341,7 +343,7 @@ impl KvHead {
         Ok((space, key, recipe))
     }
 
-    /// When it was written, from the front of a head.
+    /// The write time, from the front of a head.
     pub fn time(head: &[u8]) -> Result<u64, CodecError> {
         let mut r = Reader::new(head, "key-value head");
         r.varint32()?;
@@ -364,7 +366,7 @@ pub const EMBEDDINGS_MAX: usize = 16;
 /// Greatest length of an embedder id, in bytes.
 pub const EMBEDDER_BYTES_MAX: usize = 256;
 
-/// The embeddings of what the put before it in its batch wrote.
+/// The embeddings of the value that the preceding put in the batch wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddingHead {
     pub namespace: NamespaceId,
@@ -415,7 +417,7 @@ pub fn take_embeddings(r: &mut Reader<'_>) -> Result<Vec<(String, BodyRef)>, Cod
     Ok(embeddings)
 }
 
-/// A namespace or keyspace comes to be. Bincode is the whole head.
+/// Creates a namespace or keyspace. Bincode is the whole head.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SpaceHead {
     /// A tenant.
@@ -424,7 +426,7 @@ pub enum SpaceHead {
     Keyspace { id: u32, namespace: NamespaceId, name: String, history: HistoryCode },
 }
 
-/// How much history a keyspace keeps, as stored.
+/// The history policy of a keyspace, as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HistoryCode {
     /// The newest version.
@@ -441,7 +443,7 @@ pub enum HistoryCode {
 mod tests {
     use super::*;
 
-    /// A reference of this number and tag, and enough bytes after it.
+    /// A reference with this number and tag, followed by enough bytes.
     fn reference(number: u64, tag: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
         put_varint(&mut bytes, number * 4 + tag);
@@ -475,7 +477,7 @@ mod tests {
         for (number, tag, wanted) in cases {
             let bytes = reference(number, tag);
             let head = bytes.len() - 5000;
-            // Wherever it stands.
+            // Its position does not matter.
             let behind = [&[0; 9][..], &bytes].concat();
             let mut r = Reader::new(&behind, "test");
             r.take(9).unwrap();
@@ -484,7 +486,7 @@ mod tests {
             let mut r = Reader::new(&bytes, "test");
             let taken = BodyRef::take(&mut r).ok().map(|body| (body.recipe_bytes(), r.taken() - head));
             assert_eq!(taken, wanted, "{number} {tag}");
-            // Cut short, neither takes it.
+            // Both refuse a reference that is cut short.
             if let Some((_, after @ 1..)) = wanted {
                 let short = &bytes[..head + after - 1];
                 assert!(BodyRef::pass(&mut Reader::new(short, "test")).is_err());

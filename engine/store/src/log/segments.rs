@@ -1,7 +1,7 @@
-//! Open segments and how a record is fetched from one.
+//! Open segments, and reading a record from one.
 //!
-//! The active segment is read by position only, since it is still written and cut; sealed ones are mapped once,
-//! at the first read, unless the store was opened to read all by position.
+//! The active segment is read by position only, because it is still written and cut. Sealed segments are
+//! mapped once, at the first read, unless the store was opened for positional reads.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,10 +23,10 @@ pub struct Segment {
     pub path: PathBuf,
     pub file: Arc<dyn File>,
     pub salt: Salt,
-    /// Set once it is sealed: how it is read from then on.
+    /// Set once the segment is sealed: its read mode from then on.
     sealed: OnceLock<ReadMode>,
     map: OnceLock<Option<Bytes>>,
-    /// The file was seen to be as long as this.
+    /// Greatest length that the file was seen to have.
     known_len: AtomicU64,
 }
 
@@ -59,7 +59,7 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Its header, read and checked.
+    /// The header, read and checked.
     ///
     /// # Errors
     /// `Damaged`, `Unavailable`.
@@ -70,7 +70,7 @@ impl Segment {
             .map_err(|e| Error::damaged(&self.path, 0, e))
     }
 
-    /// From now on nobody writes or cuts this file.
+    /// From now on the file is never written or cut.
     pub fn mark_sealed(&self, read_mode: ReadMode) {
         self.sealed.get_or_init(|| read_mode);
     }
@@ -86,25 +86,25 @@ impl Segment {
         self.map.get_or_init(|| self.file.map().ok()).as_ref()
     }
 
-    /// All bytes of a sealed segment, without a copy; `None` of one that is still written or read by position.
+    /// All bytes of a mapped sealed segment, without a copy. `None` if it is active or read by position.
     pub fn mapped(&self) -> Option<&[u8]> {
         self.map().map(|map| &**map)
     }
 
-    /// Has bytes of a mapped segment read from the disk, before they are looked at.
+    /// Reads a range of a mapped segment ahead, before it is accessed.
     ///
     /// # Errors
-    /// `Unavailable` where the disk fails or the file was cut.
+    /// `Unavailable` if the disk fails or the file was truncated.
     pub fn populate(&self, from: u64, len: usize) -> Result<()> {
         let Some(map) = self.map() else { return Ok(()) };
         let from = usize::try_from(from).unwrap_or(usize::MAX).min(map.len());
         map.populate(from, len).map_err(|e| crate::io::IoError::new("map", &self.path, e).into())
     }
 
-    /// Reads the bytes from `start` to `end` of a segment, into `out`, whose old content goes.
+    /// Reads the bytes from `start` to `end` into `out`, replacing its content.
     ///
     /// # Errors
-    /// `Damaged` where the file ends before; then nothing is allocated, so `end` may come from anywhere.
+    /// `Damaged` if the file ends before `end`. Then nothing is allocated, so `end` may be untrusted.
     pub fn read_range(&self, start: u64, end: u64, out: &mut Vec<u8>) -> Result<()> {
         let short = || Error::damaged(&self.path, start, "the file ends before a record");
         let len = end.checked_sub(start).and_then(|len| usize::try_from(len).ok()).ok_or_else(short)?;
@@ -115,8 +115,8 @@ impl Segment {
         if got == len { Ok(()) } else { Err(short()) }
     }
 
-    /// Refuses a range that ends past the file. Its length is asked for only where it is past all that was ever seen:
-    /// a file that was cut since gives fewer bytes when read.
+    /// Refuses a range past the end of the file. Queries the length only if the range exceeds every length
+    /// seen so far. A file that was truncated since then gives fewer bytes when read.
     fn check_end(&self, end: u64, start: u64) -> Result<()> {
         if end > self.known_len.load(Ordering::Relaxed) {
             let len = self.file.len()?;
@@ -128,7 +128,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Checks `bytes`, which are said to be those of the record at `place`.
+    /// Checks that `bytes` are the record at `place`.
     pub fn check<'a>(&self, place: Place, bytes: &'a [u8]) -> Result<RawRecord<'a>> {
         let start = u64::from(place.offset);
         let record =
@@ -150,7 +150,7 @@ impl Segment {
                 bytes.ok_or_else(|| Error::damaged(&self.path, start, "the file ends before a record"))?;
             return then(self.check(place, bytes)?);
         }
-        // Most records are small: those need no allocation.
+        // Most records are small and need no allocation.
         let mut small = [0; SMALL_RECORD_BYTES];
         if let Some(bytes) = small.get_mut(..len) {
             self.check_end(end, start)?;
@@ -163,15 +163,16 @@ impl Segment {
     }
 }
 
-/// All segments of a store, in the order of the log. That order is the one in which they were put here, never that of
-/// their numbers: it is the manifest's.
+/// All segments of a store, in the order of the log. The order is that of insertion, which is the manifest's,
+/// never that of the segment numbers.
 ///
-/// Compaction takes segments out of the store while others read. Who takes a place out of the index holds a [`Pin`] from
-/// before that until the record is read: a segment that is retired meanwhile stays open for as long.
+/// Compaction removes segments while others read. A reader takes a [`SegmentPin`] before it takes a place
+/// from the index, and holds it until the record is read. A segment that is retired meanwhile stays open
+/// until then.
 #[derive(Debug, Default)]
 pub struct Segments {
     open: RwLock<Listed>,
-    /// No longer the store's; there as long as somebody pins them.
+    /// Segments removed from the store; they exist while a pin holds them.
     retired: RwLock<BTreeMap<SegmentId, Weak<Segment>>>,
     era: RwLock<Arc<Era>>,
 }
@@ -182,7 +183,7 @@ struct Listed {
     order: Vec<SegmentId>,
 }
 
-/// The time between two retirements. It keeps what was retired at its end, and the eras after it.
+/// The time between two retirements. It keeps the segments that were retired at its end, and the later eras.
 #[derive(Debug)]
 struct Era {
     _ended: OnceLock<(Vec<Arc<Segment>>, Arc<Era>)>,
@@ -194,20 +195,20 @@ impl Default for Era {
     }
 }
 
-/// Keeps readable what could be read when it was taken.
+/// Keeps every segment readable that was readable when the pin was taken.
 #[derive(Debug, Clone)]
 pub struct Pin {
     _era: Arc<Era>,
 }
 
 impl Segments {
-    /// Keeps every place readable that the index leads to from here on, or that other segments take the place of.
+    /// Keeps readable every place that the index returns from now on, and the segments that replace others.
     pub fn pin(&self) -> Pin {
         Pin { _era: read(&self.era).clone() }
     }
 
-    /// Takes in what is new of others, and what was sealed since; the order is theirs. What they do not have can be had by
-    /// its number until [`Segments::retire_others`] takes it out.
+    /// Takes over new and newly sealed segments of `others`, and their order. Segments missing in `others`
+    /// stay available by number until [`Segments::retire_unlisted`] removes them.
     pub fn follow(&self, others: &Self) {
         let theirs = others.all();
         let mut open = write(&self.open);
@@ -220,7 +221,7 @@ impl Segments {
         }
     }
 
-    /// Takes out what is not in the order any more.
+    /// Removes the segments that are no longer in the order.
     pub fn retire_others(&self) {
         let gone: Vec<SegmentId> = {
             let open = read(&self.open);
@@ -231,7 +232,7 @@ impl Segments {
         }
     }
 
-    /// Adds one at the end of the log.
+    /// Adds a segment at the end of the log.
     pub fn insert(&self, segment: Arc<Segment>) {
         let mut open = write(&self.open);
         let id = segment.id;
@@ -240,22 +241,22 @@ impl Segments {
         }
     }
 
-    /// Puts one in the place of others, which stand next to each other. Those can be had by their number until
-    /// [`Segments::retire`] takes them out.
+    /// Replaces adjacent segments with one. The replaced ones stay available by number until
+    /// [`Segments::retire`] removes them.
     ///
     /// # Errors
-    /// `Bug` where those are not there, or not next to each other.
+    /// `Bug` if they are missing, or not adjacent.
     pub fn replace(&self, gone: &[SegmentId], made: Arc<Segment>) -> Result<()> {
         let mut open = write(&self.open);
         let first = gone.first().and_then(|first| open.order.iter().position(|id| id == first));
         let at = first.filter(|at| open.order.get(*at..*at + gone.len()) == Some(gone));
-        let at = at.ok_or_else(|| Error::bug("segments that were rewritten do not stand together"))?;
+        let at = at.ok_or_else(|| Error::bug("the rewritten segments are not adjacent"))?;
         open.order.splice(at..at + gone.len(), [made.id]);
         open.by_id.insert(made.id, made);
         Ok(())
     }
 
-    /// Takes segments out that were replaced, once the index leads to them no more. Who holds a pin reads them yet.
+    /// Removes replaced segments after the index no longer leads to them. Pinned readers can still read them.
     pub fn retire(&self, gone: &[SegmentId]) {
         let mut open = write(&self.open);
         let taken: Vec<_> = gone.iter().filter_map(|id| open.by_id.remove(id)).collect();
@@ -283,7 +284,7 @@ impl Segments {
     /// This segment and those after it, in the order of the log.
     ///
     /// # Errors
-    /// `Damaged` where it is none of them.
+    /// `Damaged` if the store has no such segment.
     pub fn from(&self, id: SegmentId) -> Result<Vec<Arc<Segment>>> {
         let mut all = self.all();
         let at = all.iter().position(|segment| segment.id == id).ok_or_else(|| unlisted(id))?;
@@ -296,17 +297,17 @@ fn unlisted(id: SegmentId) -> Error {
     Error::new(crate::ErrorKind::Damaged, what)
 }
 
-/// A read lock; a panic elsewhere does not spread, since every value behind these locks is whole at any time.
+/// A read lock. Ignores poisoning by a panic, because every value behind these locks is always consistent.
 pub fn read<T>(lock: &RwLock<T>) -> crate::sync::RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// A write lock, as [`read`].
+/// A write lock; poisoning as in [`read_lock`].
 pub fn write<T>(lock: &RwLock<T>) -> crate::sync::RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// A mutex, as [`read`].
+/// A mutex; poisoning as in [`read_lock`].
 pub fn lock<T>(mutex: &crate::sync::Mutex<T>) -> crate::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

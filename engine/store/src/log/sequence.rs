@@ -1,22 +1,22 @@
-//! Putting jobs back into the order that the queue fixed: a caller fills in its batch after its place is fixed and
-//! hands it over when it is done, so a later batch may arrive first.
+//! Restores the order of jobs that the queue fixed. A caller fills in its batch after its place is fixed, so
+//! a later batch may arrive first.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::ids::Seqno;
 
-/// Something that stands in the order of the log.
+/// A job with a position in the order of the log.
 pub trait Ordered {
-    /// What has to come before it is all that is below this.
+    /// All jobs below this seqno come first.
     fn from(&self) -> Seqno;
-    /// What comes next begins here.
+    /// The seqno at which the next job begins.
     fn to(&self) -> Seqno;
 }
 
-/// See the module.
+/// Buffers early jobs and returns jobs in order.
 #[derive(Debug)]
 pub struct Sequence<T> {
-    /// Where what is ready ends.
+    /// End of the ready jobs.
     next: Seqno,
     ready: VecDeque<T>,
     early: BTreeMap<(Seqno, u64), T>,
@@ -24,12 +24,12 @@ pub struct Sequence<T> {
 }
 
 impl<T: Ordered> Sequence<T> {
-    /// Begins with what begins at `next`.
+    /// The first job begins at `next`.
     pub fn new(next: Seqno) -> Self {
         Self { next, ready: VecDeque::new(), early: BTreeMap::new(), arrived: 0 }
     }
 
-    /// Takes in a job that arrived.
+    /// Adds a job that arrived.
     pub fn push(&mut self, job: T) {
         if self.early.is_empty() && job.from() <= self.next {
             self.next = self.next.max(job.to());
@@ -37,8 +37,8 @@ impl<T: Ordered> Sequence<T> {
             return;
         }
         self.arrived += 1;
-        // Of jobs that begin at one place, those without a record of their own come as they arrived: a barrier
-        // before the batch after it.
+        // Among jobs at one position, those without records keep their order of arrival, and precede the
+        // batch: a barrier comes before the batch after it.
         let class = if job.to() == job.from() { self.arrived } else { u64::MAX };
         self.early.insert((job.from(), class), job);
         while let Some(first) = self.early.first_entry().filter(|entry| entry.key().0 <= self.next) {

@@ -1,5 +1,5 @@
-//! What a batch adds to the state of the log: counts, bytes by kind, ids that it uses, and its leaf of the ledger.
-//! A caller sums its own batch up before the writer sees it; recovery does the same from the bytes on disk.
+//! The sums of a batch: counts, bytes by kind, ids in use, and its leaf of the ledger. A caller sums up its
+//! own batch before the writer sees it; recovery computes the same from the bytes on disk.
 
 use crate::codec::{self, CodecError};
 use crate::ids::Seqno;
@@ -10,27 +10,27 @@ use crate::log::record::{BodyRef, EmbeddingHead, Kind, KvHead, Logical, SpaceHea
 use crate::log::totals::Totals;
 use crate::schema::{Schema, SchemaBytes};
 
-/// See the module.
+/// What a batch adds to the state of the log.
 #[derive(Debug, Clone, Default)]
 pub struct Sums {
     totals: Totals,
     records: u64,
-    /// Those of them that stand for erased ones.
+    /// Number of records that replace erased ones.
     stand_ins: u64,
-    /// Numbers that its records take: as many as there are, but where some are erased.
+    /// Number of seqnos: one per record, but for a record that replaces erased ones as many as it replaces.
     seqnos: u64,
     /// The small tree over the batch's logical records.
     logical: Frontier,
-    /// The batch stands for batches that are gone.
+    /// Set if the batch replaces erased batches.
     batches: Option<ErasedBatches>,
-    /// Greater than every id of its kind in the batch; 0 without one.
+    /// Greater than every id of its kind in the batch; 0 if there is none.
     next_group: u64,
     next_run: u64,
     next_space: u32,
 }
 
 impl Sums {
-    /// Takes in a record.
+    /// Adds a record.
     pub fn record(
         &mut self,
         schema: &dyn Schema,
@@ -73,39 +73,39 @@ impl Sums {
         &self.totals
     }
 
-    /// Records but for those that stand for erased ones.
+    /// Number of records, without those that replace erased ones.
     pub fn records_there(&self) -> u64 {
         self.records - self.stand_ins
     }
 
-    /// Whether the batch stands for batches that are gone.
+    /// Whether the batch replaces erased batches.
     pub fn is_of_erased_batches(&self) -> bool {
         self.batches.is_some()
     }
 
-    /// How many batches it is or stands for.
+    /// Number of batches that it is or replaces.
     pub fn batches(&self) -> u64 {
         self.batches.map_or(1, |gone| gone.batches)
     }
 
-    /// Numbers that the records take.
+    /// Number of seqnos of the records.
     pub fn seqnos(&self) -> u64 {
         self.seqnos
     }
 
-    /// What the ledger gets of the batch: its leaf, if it has one, or the subtree that it stands for.
+    /// The batch's contribution to the ledger: its leaf, if any, or the subtree that it replaces.
     ///
     /// # Errors
-    /// For a batch that stands for others and holds records of its own.
+    /// For a batch that replaces others but also holds other records.
     pub fn node(&self) -> Result<Option<Node>, CodecError> {
         match self.batches {
             None => Ok((self.logical.leaves > 0).then(|| Node::leaf(leaf_hash(&self.logical.root())))),
             Some(gone) if self.records == 1 => Ok(gone.node),
-            Some(_) => Err(CodecError::Header("erased batches do not stand alone in theirs".into())),
+            Some(_) => Err(CodecError::Header("a batch of erased batches holds other records".into())),
         }
     }
 
-    /// Adds a logical record's bytes to the kind that they serve, and notes the ids that it uses.
+    /// Adds a logical record's bytes to their kinds, and notes the ids it uses.
     fn measure(
         &mut self,
         schema: &dyn Schema,
@@ -157,7 +157,7 @@ impl Sums {
     }
 }
 
-/// The number after an id that counts up.
+/// The id after this one.
 fn after(id: u64) -> Result<u64, CodecError> {
     match id < COUNT_MAX {
         true => Ok(id + 1),
@@ -166,11 +166,11 @@ fn after(id: u64) -> Result<u64, CodecError> {
 }
 
 impl LogState {
-    /// Takes in a batch with this header, these sums and this digest; gives what the ledger gets of it, if it gets
-    /// anything.
+    /// Adds a batch with this header, these sums and this digest; returns its contribution to the ledger, if
+    /// any.
     ///
     /// # Errors
-    /// For a batch of a rewritten segment that nobody wrote. Nothing is taken in then.
+    /// For an invalid batch of a rewritten segment. The state is unchanged then.
     pub fn advance(
         &mut self,
         header: &BatchHeader,

@@ -1,4 +1,4 @@
-//! Tickets: what a submitted batch will have become. They can be waited on, polled, or awaited without a runtime.
+//! Tickets: the outcome of a submitted batch. They can be waited on, polled, or awaited without a runtime.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use crate::log::segments::lock;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex};
 
-/// A failure that many tickets share.
+/// A failure shared by many tickets.
 #[derive(Debug, Clone)]
 pub struct Failure {
     pub kind: ErrorKind,
@@ -37,16 +37,17 @@ struct State {
 
 #[derive(Debug)]
 struct Shared {
-    /// The state says what came of it.
+    /// Set after the state holds the outcome.
     is_done: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
     patience: Arc<Patience>,
 }
 
-/// What becomes of a submitted batch: the seqno of its last record once it is as durable as was asked.
+/// The outcome of a submitted batch: the seqno of its last record, once the batch has the requested
+/// durability.
 ///
-/// Dropping a ticket does not take the batch back.
+/// Dropping a ticket does not cancel the batch.
 #[derive(Debug)]
 #[must_use = "a batch may still fail: wait for its ticket"]
 pub struct Ticket(Arc<Shared>);
@@ -55,7 +56,7 @@ pub struct Ticket(Arc<Shared>);
 #[derive(Debug)]
 pub struct Completer(Arc<Shared>);
 
-/// A ticket and its writer's end; waiters share `patience`.
+/// A ticket and its writer's end; waiters share `spin_wait`.
 pub fn ticket(patience: &Arc<Patience>) -> (Completer, Ticket) {
     let shared = Arc::new(Shared {
         is_done: AtomicBool::new(false),
@@ -67,10 +68,10 @@ pub fn ticket(patience: &Arc<Patience>) -> (Completer, Ticket) {
 }
 
 impl Ticket {
-    /// Waits until the batch is as durable as was asked.
+    /// Waits until the batch has the requested durability.
     ///
     /// # Errors
-    /// `Unavailable` where the system refused to write or sync, `Poisoned` after an earlier failure.
+    /// `Unavailable` if the system refused to write or sync, `Poisoned` after an earlier failure.
     pub fn wait(self) -> Result<Seqno> {
         let is_done = || self.0.is_done.load(Ordering::Acquire).then_some(());
         let _ = self.0.patience.look(is_done);
@@ -127,7 +128,7 @@ impl Completer {
 
 impl Drop for Completer {
     fn drop(&mut self) {
-        // A writer that goes away without an answer must not leave anybody waiting.
+        // A writer that ends without an answer must not leave a waiter blocked.
         self.set(Err(Failure {
             kind: ErrorKind::Poisoned,
             message: "the writer stopped: reopen the store".into(),

@@ -1,18 +1,18 @@
-//! Counts and bytes by kind, kept cumulatively so that statistics need no pass over the log.
+//! Cumulative counts and bytes by kind, so that statistics need no pass over the log.
 
 use serde::{Deserialize, Serialize};
 
-/// What the log holds. Bytes are physical bytes of segments.
+/// Content of the log. Bytes are physical bytes of segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Totals {
     pub batches: u64,
     pub records: u64,
     pub frames: u64,
-    /// Group parts: the compressed new bytes of bodies.
+    /// Group records: the compressed new bytes of bodies.
     pub piece_bytes: u64,
     /// Blob ids, lengths and extents.
     pub recipe_bytes: u64,
-    /// Frame records but for the two above, their links and their salts.
+    /// Frame records without the two above, their links and their salts.
     pub frame_bytes: u64,
     /// Run, snapshot and namespace records, and tombstones.
     pub run_bytes: u64,
@@ -23,7 +23,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds what a batch has.
+    /// Adds the totals of a batch.
     pub fn add(&mut self, more: &Self) {
         self.batches += more.batches;
         self.records += more.records;
@@ -36,7 +36,7 @@ impl Totals {
         self.chain_bytes += more.chain_bytes;
     }
 
-    /// What is left without others.
+    /// These totals minus `gone`.
     pub fn less(&self, gone: &Self) -> Self {
         Self {
             batches: self.batches.saturating_sub(gone.batches),
@@ -51,7 +51,7 @@ impl Totals {
         }
     }
 
-    /// Every number.
+    /// All fields, in order.
     pub fn all(&self) -> [u64; 9] {
         [
             self.batches,
@@ -66,7 +66,7 @@ impl Totals {
         ]
     }
 
-    /// Bytes of all batches together: what the log holds but for segment headers and footers.
+    /// Bytes of all batches: the log without segment headers and footers.
     pub fn bytes(&self) -> u64 {
         self.all()[3..].iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }

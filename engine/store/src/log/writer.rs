@@ -1,8 +1,8 @@
-//! The writer: one thread that stamps, appends, syncs and publishes what the queue hands it, in that order.
+//! The writer: one thread that chains, appends, syncs and publishes the queue's batches, in that order.
 //!
-//! All batches that wait are written by one call and, where one of them asked for the disk, made durable by one
-//! sync. Nothing is published or acknowledged before it is as durable as was asked. The first failure ends
-//! writing for good: what the disk holds then is for recovery to say.
+//! One call writes all waiting batches. If one of them asked for disk durability, one sync makes them all
+//! durable (group commit). Nothing is published or acknowledged before it has the requested durability. The
+//! first failure ends writing for good: recovery then decides what the disk holds.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -23,28 +23,28 @@ use crate::log::sequence::Sequence;
 use crate::log::ticket::Failure;
 use crate::sync::channel::Receiver;
 
-/// Batches written together have at most about this many bytes.
+/// Maximum bytes of batches written together, approximately.
 const WRITE_BYTES_MAX: usize = 4 << 20;
 
-/// What lies above the log and follows it: the index.
+/// The layer above the log that follows it: the index.
 pub trait Sink: Send + Sync + std::fmt::Debug {
-    /// These batches are written. They become visible by this call, all at once.
+    /// These batches are written. This call makes them all visible at once.
     fn publish(&self, batches: &[Queued]) -> Result<()>;
-    /// Called before more is written; all up to `end` is published. May wait until there is memory for more.
+    /// Called before a write; everything up to `end` is published. May wait until memory is available.
     fn make_room(&self, end: &LogEnd<'_>) -> Result<()>;
-    /// Begins to write the index down, whatever there is of it; all up to `end` is published, and durable.
+    /// Starts flushing the whole index; everything up to `end` is published and durable.
     fn write_down(&self, _end: &LogEnd<'_>) -> Result<()> {
         Ok(())
     }
-    /// Ends what the sink does on its own. From then on it touches no file of the store unless it is told to.
+    /// Ends the sink's own activity. Afterwards it accesses the store's files only when called.
     fn stop(&self);
-    /// Writes the index down to files, all synced, and lists the tables that then make it up.
+    /// Flushes the index to synced files, and returns the tables that then make it up.
     fn persist(&self, end: &LogEnd<'_>) -> Result<Persisted>;
-    /// The manifest lists those tables now: others may go.
+    /// The manifest lists those tables now: old tables may be removed.
     fn persisted(&self);
 }
 
-/// The log's end, between two writes.
+/// The end of the log between two writes.
 #[derive(Debug)]
 pub struct LogEnd<'a> {
     pub segment: SegmentId,
@@ -62,7 +62,7 @@ pub struct Persisted {
     pub next_table: u64,
 }
 
-/// See the module.
+/// The state of the writer thread.
 #[derive(Debug)]
 pub struct Writer {
     pub io: Arc<dyn Io>,
@@ -74,21 +74,21 @@ pub struct Writer {
     pub manifest: Arc<SharedManifest>,
     pub store: StoreId,
     pub active: Arc<Segment>,
-    /// The log as written so far.
+    /// State of the log as written so far.
     pub state: LogState,
     /// End of the last batch in the active segment.
     pub tail: u64,
     /// Position known to be durable.
     pub synced: u64,
-    /// Zeros are written up to here.
+    /// Position up to which zeros are written.
     pub zeroed: u64,
     pub zero_ahead_bytes: u64,
-    /// How segments are read once they are sealed.
+    /// Read mode of segments after sealing.
     pub read_mode: ReadMode,
 }
 
 impl Writer {
-    /// Works until told to close. `ended` receives what the close came to.
+    /// Runs until told to close. `ended` receives the result of the close.
     pub fn run(mut self, ended: &crate::sync::channel::Sender<Result<()>>) {
         let mut sequence = Sequence::new(self.state.next_seqno);
         let patience = Patience::default();
@@ -158,7 +158,7 @@ impl Writer {
         let failure = done.err().map(|error| {
             let own = Failure::of(&error);
             let first = self.queue.poison(own.clone());
-            // The upkeep thread may have met another failure first: everybody is told the same one.
+            // The upkeep thread may have failed first: all callers get the same first failure.
             if Arc::ptr_eq(&first.message, &own.message) { own } else { Queue::poisoned(&first) }
         });
         for queued in batches {
@@ -190,7 +190,7 @@ impl Writer {
         self.sink.publish(batches)
     }
 
-    /// Writes a batch's header, which binds it to the batch before, and takes it into the log's state.
+    /// Writes a batch's header, which chains it to the previous batch, and adds it to the log's state.
     fn bind(&mut self, queued: &mut Queued) -> Result<()> {
         if queued.segment != self.active.id
             || queued.offset != self.tail
@@ -215,9 +215,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Keeps zeros written beyond the tail: a sync that need not change the file's length costs half. Where nothing
-    /// is synced they would only cost. A disk too full for them may still have room for what was asked to be
-    /// written, so then there are none from here on.
+    /// Keeps zeros written beyond the tail: a sync that does not change the file's length costs half. Without
+    /// syncs, zeros would only cost. If the disk is full, the batches may still fit: then zeros are no longer
+    /// written.
     fn zero_ahead(&mut self) -> Result<()> {
         if self.tail <= self.zeroed || self.zero_ahead_bytes == 0 {
             return Ok(());
@@ -256,7 +256,7 @@ impl Writer {
         LogEnd { segment: self.active.id, tail: self.tail, synced: self.synced, state: &self.state }
     }
 
-    /// Seals the active segment and starts the next. The tables go on covering what they cover.
+    /// Seals the active segment and starts the next. The tables cover the same records as before.
     fn rotate(&mut self) -> Result<()> {
         let sealed_bytes = seal(&self.active, self.tail, &self.state)?;
         let next = SegmentId(self.active.id.0 + 1);
@@ -278,7 +278,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Cuts the zeros off, writes the index down and says in the manifest that all is well.
+    /// Cuts the zeros off, flushes the index and marks the manifest as cleanly closed.
     fn close(&mut self) -> Result<()> {
         self.queue.check()?;
         let file = &self.active.file;
@@ -299,7 +299,7 @@ impl Writer {
     }
 }
 
-/// Cuts a segment at its tail, writes its footer and syncs it; gives its length.
+/// Cuts a segment at its tail, writes its footer and syncs it; returns its length.
 pub fn seal(segment: &Segment, tail: u64, state: &LogState) -> Result<u64> {
     let footer = Footer { tail, state: state.clone(), root: state.ledger.root(), rewritten_chain: None };
     let bytes = footer.encode(segment.salt).map_err(|e| Error::bug(e.to_string()))?;
@@ -309,8 +309,8 @@ pub fn seal(segment: &Segment, tail: u64, state: &LogState) -> Result<u64> {
     Ok(tail + bytes.len() as u64)
 }
 
-/// Creates and syncs an empty segment. One of the same name is left over from a crash before the manifest listed
-/// it: it is replaced.
+/// Creates and syncs an empty segment. Replaces a file of the same name: it is left over from a crash before
+/// the manifest listed it.
 pub fn create_segment(
     io: &dyn Io,
     paths: &Paths,

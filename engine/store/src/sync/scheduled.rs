@@ -1,16 +1,17 @@
-//! What shuttle has no counterpart of: a lock that is set once, and channels that can be shared.
+//! Types that shuttle lacks: a cell that is set once, and channels that can be shared.
 
 use std::fmt;
 
 use shuttle::sync::Mutex;
 use shuttle::sync::atomic::{AtomicBool, Ordering};
 
-/// As `std::sync::OnceLock`. The value stands in that; who sets it and who sees it is for the scheduler to choose.
+/// Like `std::sync::OnceLock`, which holds the value. The scheduler chooses which thread sets it and which
+/// sees it.
 pub struct OnceLock<T> {
     value: std::sync::OnceLock<T>,
-    /// Looked at before the value, so that a look is a point at which another thread may go on.
+    /// Read before the value, so that each read is a point at which another thread may run.
     is_set: AtomicBool,
-    /// Held while a value is made, which may wait.
+    /// Held while a value is computed, which may block.
     making: Mutex<()>,
 }
 
@@ -40,7 +41,7 @@ impl<T> OnceLock<T> {
             let _ = self.value.set(made);
             self.is_set.store(true, Ordering::SeqCst);
         }
-        // Set above, under the lock, and for good: nothing is made here.
+        // Set above under the lock and never unset: the closure does not run.
         self.value.get_or_init(|| unreachable!("the value was set"))
     }
 }
@@ -51,7 +52,7 @@ impl<T: fmt::Debug> fmt::Debug for OnceLock<T> {
     }
 }
 
-/// Channels with the names and the behaviour of crossbeam's, as far as the engine uses them.
+/// Channels with the names and behaviour of crossbeam's, as far as the engine uses them.
 pub mod channel {
     use std::collections::VecDeque;
     use std::sync::{Arc, PoisonError};
@@ -82,7 +83,7 @@ pub mod channel {
         }
     }
 
-    /// Why nothing was received or sent.
+    /// The other side is gone, or nothing is available.
     #[derive(Debug)]
     pub struct Closed;
 
@@ -109,7 +110,7 @@ pub mod channel {
                 state = self.0.wait(state);
             }
             if state.receivers == 0 {
-                // The message goes once nothing is held: its end may take locks.
+                // The message is dropped without the lock: its drop may take locks.
                 drop(state);
                 drop(message);
                 return Err(Closed);
@@ -166,7 +167,7 @@ pub mod channel {
         fn drop(&mut self) {
             let mut state = self.0.lock();
             state.receivers -= 1;
-            // Nobody will take what still waits.
+            // No receiver will take the remaining messages.
             let lost =
                 if state.receivers == 0 { std::mem::take(&mut state.waiting) } else { VecDeque::new() };
             drop(state);

@@ -1,4 +1,4 @@
-//! Bytes that no writer left: typed errors, bounded memory, no panic.
+//! Hostile bytes: every one gives a typed error, within bounded memory and without a panic.
 
 use proptest::prelude::*;
 
@@ -90,7 +90,7 @@ fn extents() -> impl Strategy<Value = Vec<Extent>> {
     prop::collection::vec(one.prop_map(|(g, offset, len)| Extent { group: GroupId(g), offset, len }), 0..40)
 }
 
-/// Neighbours that meet made one, as packers and decoders leave them.
+/// Merges adjacent extents, as packers and decoders do.
 fn joined(extents: &[Extent]) -> Vec<Extent> {
     let mut out = Vec::new();
     extents.iter().for_each(|e| recipe::push_extent(&mut out, *e));
@@ -141,7 +141,7 @@ proptest! {
         } else {
             encoded[at..].iter_mut().zip(&noise).for_each(|(to, from)| *to ^= from);
         }
-        // Wrong bytes may come out: only the caller's hash can tell. Never another length.
+        // Wrong bytes may come out: only the caller's hash can detect them. The length never differs.
         if let Ok(out) = decode(&parts) {
             prop_assert_eq!(out.len(), raw.len());
         }

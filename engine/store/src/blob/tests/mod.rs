@@ -1,4 +1,4 @@
-//! Packing and reading back, and what hostile bytes may not do.
+//! Packing and reading back; hostile bytes.
 mod hostile;
 mod roundtrip;
 mod store;

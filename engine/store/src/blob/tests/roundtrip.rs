@@ -1,4 +1,4 @@
-//! Bodies packed, then read back from parts and recipes alone.
+//! Bodies are packed, then read back from parts and recipes alone.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ fn text(max: usize) -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn edit() -> impl Strategy<Value = Edit> {
-    // In thousandths of the body.
+    // In thousandths of the body length.
     let at = prop_oneof![Just(0), Just(1000), 0..1000usize];
     (at, prop_oneof![0..200usize, 0..50_000usize], prop_oneof![text(300), text(20_000)])
         .prop_map(|(at, remove, insert)| Edit { at, remove, insert })
@@ -53,7 +53,7 @@ proptest! {
         for (i, body) in bodies.iter().enumerate() {
             prop_assert!(store.read(i) == *body, "body {} differs", i);
         }
-        // The anchors of each stored part, made again, are those found while writing.
+        // Recomputing the anchors of each stored part gives those found while writing.
         let mut again = HashMap::new();
         for part in store.parts.values().flatten() {
             let raw = store.decode(part.group.0).unwrap();
@@ -70,7 +70,7 @@ proptest! {
     }
 }
 
-/// How many new raw bytes the last body cost.
+/// Number of new raw bytes that the body added.
 fn new_bytes(store: &mut Store, body: &[u8]) -> usize {
     let before: usize = raw_len(store);
     store.put(body, true);
@@ -81,7 +81,7 @@ fn raw_len(store: &Store) -> usize {
     store.parts.values().flatten().map(|p| p.raw_len as usize).sum()
 }
 
-/// A request of `steps` messages in one of the three forms: plain, moving marker, changing head.
+/// A request of `steps` messages in one of three forms: plain, moving marker, changing head.
 fn request(form: usize, steps: usize) -> Vec<u8> {
     let nonce = bytes_of(steps as u64, 24, 1).iter().map(|b| format!("{b:02x}")).collect::<String>();
     let mut out = format!("{{head {} system ", if form == 2 { &nonce } else { "" }).into_bytes();
@@ -120,7 +120,7 @@ fn moved_and_shared_text_is_found_without_a_previous_body() {
     store.put(&[a.clone(), b.clone()].concat(), true);
     store.previous = None;
     let cost = new_bytes(&mut store, &[b"other words before ", b.as_slice(), b" between ", &a].concat());
-    // Anchors are some hundred bytes apart: what stands at a border may be stored again.
+    // Anchors are some hundred bytes apart: up to that many bytes at a border may be stored again.
     assert!(cost < 300, "{cost} new bytes");
 }
 
@@ -181,7 +181,7 @@ fn wrong_anchors_and_a_wrong_previous_body_never_cost_a_byte() {
     }
 }
 
-/// A recipe that nobody would read is worse than bytes stored twice.
+/// A recipe that is too long to read is worse than bytes stored twice.
 #[test]
 fn a_body_in_too_many_pieces_is_stored_again() {
     let steps_max = EXTENTS_MAX / 4;
@@ -206,7 +206,7 @@ fn a_changed_middle_is_bounded_to_the_byte() {
         let found = compare(&new, &old, MATCH_BYTES_MIN);
         assert!(found.iter().all(whole));
         let covered: usize = found.iter().map(|same| same.len).sum();
-        // A byte at a border may be the same by chance, and is then given to either side.
+        // A byte at a border may be equal by chance, and then counts for either side.
         assert!((14_000..14_003).contains(&covered), "{was} -> {is}: {found:?}");
     }
 }
@@ -246,7 +246,7 @@ fn a_lane_always_finds_its_base_and_holds_few() {
         lane.push(index, index, std::sync::Arc::default());
         assert!(lane.held() <= 14, "body {index} leaves {}", lane.held());
     }
-    // Taken up again from the chain of the last body alone.
+    // Resumed from the chain of the last body alone.
     let mut chain = vec![4_999u64];
     while let Some(base) = DeltaStack::<u64>::base_index(chain[0]) {
         chain.insert(0, base);

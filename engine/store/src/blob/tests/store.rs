@@ -1,4 +1,4 @@
-//! A store in memory, as the floor above would keep one, and seeded bytes.
+//! A blob store in memory, used like the real one above this module, and seeded bytes.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::blob::*;
 
-/// A store of parts, recipes and anchors in memory, as the floor above would keep them.
+/// A store of parts, recipes and anchors in memory.
 pub(super) struct Store {
     pub(super) packer: Packer,
     pub(super) next: u64,

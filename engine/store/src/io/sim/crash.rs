@@ -1,7 +1,7 @@
-//! Chooses what a crash keeps, and builds the disk that is left.
+//! Chooses what a crash keeps, and builds the disk after it.
 //!
-//! A choice is asked for in a fixed order (directories by path, then files by number, each change in order, a
-//! write's sectors before its length), so a way of choosing gives one disk at one point.
+//! Choices have a fixed order: directories by path, then files by number, each change in order, a write's
+//! sectors before its length. So one way of choosing gives one disk at one point.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,57 +13,57 @@ use super::replay::{DataChange, Fate, NameChange, Pending, Replay};
 use super::tree::{Ino, Tree, put};
 use super::{Op, SECTOR_BYTES, SimIo};
 
-/// What of the changes in doubt a crash keeps.
+/// Which of the changes in doubt a crash keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crash {
-    /// Nothing: only what is durable.
+    /// Nothing: only durable changes.
     Nothing,
-    /// Everything: what a killed process leaves on a machine that runs on.
+    /// Everything: the state after a killed process on a running machine.
     Everything,
-    /// Every name and every length, no data: the files read as zeros where they were written.
+    /// Every name and every length, no data: the written ranges of files read as zeros.
     Hollow,
-    /// Everything, but the last write stops at the sector boundary at or before its middle; its length too.
+    /// Everything, but the last write and its length stop at the sector boundary at or before its middle.
     Torn,
-    /// Each change by chance. The seed and the point also set how likely data, lengths and names each are to be kept, from
-    /// never to always.
+    /// Each change by chance. The seed and the point also set how likely data, lengths and names are kept,
+    /// from never to always.
     Seed(u64),
-    /// The same, but a sector that is kept may come only up to some byte of it: what a disk leaves whose sectors are
-    /// not atomic. Bytes that were the same before and after stay as they are.
+    /// As `Seed`, but a kept sector may be cut at any byte, as on a disk without atomic sectors. Bytes that
+    /// are equal before and after stay unchanged.
     Ragged(u64),
-    /// The change numbered i is kept where bit i is set; those past 64 are lost. With [`Walk::choices`] it
-    /// goes through every state of a small case.
+    /// Change number i is kept if bit i is set; changes past 64 are lost. [`HistoryWalk::choice_count`]
+    /// bounds the masks that cover every state of a small case.
     Mask(u64),
 }
 
-/// What a crash took of the changes in doubt, and what it mixed up. Counts of single changes.
+/// The changes in doubt that a crash lost or reordered. Counts of single changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Losses {
-    /// Sectors of writes that did not come.
+    /// Lost sectors of writes.
     pub sectors: u32,
-    /// Sectors that came in part.
+    /// Sectors that were kept in part.
     pub torn_sectors: u32,
-    /// Writes of which some sectors came and others did not.
+    /// Writes with both kept and lost sectors.
     pub torn_writes: u32,
-    /// Writes that came, whole or in part, though an earlier one of the same file did not, or not all of it.
+    /// Writes kept, whole or in part, although an earlier one of the same file was lost at least in part.
     pub reordered: u32,
-    /// Changes of a file's length that did not come.
+    /// Lost changes of a file's length.
     pub lengths: u32,
-    /// Writes whose longer file came and of whose sectors one at least did not.
+    /// Writes whose new length was kept, and at least one of whose sectors was lost.
     pub hollow: u32,
-    /// Files whose creation did not come.
+    /// Files whose creation was lost.
     pub creations: u32,
-    /// Renames that did not come.
+    /// Lost renames.
     pub renames: u32,
-    /// Removals that did not come.
+    /// Lost removals.
     pub removals: u32,
 }
 
-/// Where and how a crash was made, for a test's message. `history.crash(point.at, point.how)` makes it again.
+/// Where and how a crash was made, for a test's message. `history.crash(point.at, point.how)` repeats it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CrashPoint {
-    /// Operations done.
+    /// Number of operations done.
     pub at: usize,
-    /// What was kept of those in doubt.
+    /// Which changes in doubt were kept.
     pub how: Crash,
     /// The last operation done, if any.
     pub last: Option<Op>,
@@ -79,7 +79,7 @@ impl fmt::Display for CrashPoint {
     }
 }
 
-/// A cursor through a history that can crash where it stands.
+/// A cursor through a history that can crash at its position.
 #[derive(Debug, Clone)]
 pub struct Walk<'a> {
     history: &'a History,
@@ -92,19 +92,19 @@ impl<'a> Walk<'a> {
         Self { history, at: 0, state: Replay::new(&history.base) }
     }
 
-    /// Operations done.
+    /// Number of operations done.
     #[must_use]
     pub fn at(&self) -> usize {
         self.at
     }
 
-    /// The operation that the next step does.
+    /// The operation that the next step applies.
     #[must_use]
     pub fn next_op(&self) -> Option<&'a Op> {
         self.history.ops.get(self.at)
     }
 
-    /// Does the next operation; false at the end.
+    /// Applies the next operation; false at the end.
     pub fn step(&mut self) -> bool {
         let Some(op) = self.history.ops.get(self.at) else { return false };
         self.state.apply(self.at, op);
@@ -112,13 +112,13 @@ impl<'a> Walk<'a> {
         true
     }
 
-    /// Whether a crash here has more than one outcome.
+    /// Whether a crash at this point has more than one outcome.
     #[must_use]
     pub fn in_doubt(&self) -> bool {
         self.state.in_doubt()
     }
 
-    /// How many changes are in doubt, each sector and each length counted by itself.
+    /// Number of changes in doubt; each sector and each length counts separately.
     #[must_use]
     pub fn choices(&self) -> usize {
         let mut chooser = Chooser::Count(0);
@@ -126,21 +126,21 @@ impl<'a> Walk<'a> {
         if let Chooser::Count(n) = chooser { n } else { 0 }
     }
 
-    /// Names a crash here.
+    /// Describes a crash at this point.
     #[must_use]
     pub fn point(&self, how: Crash) -> CrashPoint {
         let last = self.at.checked_sub(1).and_then(|i| self.history.ops.get(i)).cloned();
         CrashPoint { at: self.at, how, last }
     }
 
-    /// The disk after a crash here: no handles, no locks, no rules, no limit of capacity, an empty history of
-    /// its own, and clocks that go on where the first life's stood when the history was taken.
+    /// The disk after a crash at this point. It has no handles, locks, rules or capacity limit, and an empty
+    /// history. Its clocks continue from the time at which the history was taken.
     #[must_use]
     pub fn crash(&self, how: Crash) -> SimIo {
         self.crash_counted(how).0
     }
 
-    /// As [`Walk::crash`], and what the crash took.
+    /// As [`HistoryWalk::crash`], with the losses of the crash.
     #[must_use]
     pub fn crash_counted(&self, how: Crash) -> (SimIo, Losses) {
         let mut losses = Losses::default();
@@ -155,7 +155,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What a choice is about.
+/// The kind of change that is kept or lost.
 #[derive(Clone, Copy)]
 enum About {
     Name,
@@ -179,7 +179,8 @@ impl Chooser {
             Crash::Hollow => Self::All { data: false, rest: true },
             Crash::Torn => Self::Torn { write: last_write(state) },
             Crash::Seed(seed) | Crash::Ragged(seed) => {
-                // The point goes in too, so that a few seeds at many points make many different choices.
+                // The point is mixed into the seed, so that a few seeds at many points make many different
+                // choices.
                 let mut rng = SplitMix64::new(seed ^ SplitMix64::new(at as u64).next());
                 let mut odds = || [0, 32, 128, 128, 224, 256][(rng.next() % 6) as usize];
                 let (names, data, lengths) = (odds(), odds(), odds());
@@ -216,11 +217,11 @@ impl Chooser {
         }
     }
 
-    /// How many bytes of a kept sector came.
+    /// Number of bytes of a kept sector that are kept.
     fn bytes_of(&mut self, fate: Fate, len: usize) -> usize {
         match self {
             Self::Random { rng, ragged: true, .. } if fate != Fate::Durable => {
-                // Half of them whole: a disk where every sector is torn is none that works.
+                // Half of the sectors are whole: a disk that tears every sector does not work at all.
                 let drawn = rng.next();
                 if drawn & 1 == 0 { len } else { (drawn >> 1) as usize % (len + 1) }
             }
@@ -228,7 +229,7 @@ impl Chooser {
         }
     }
 
-    /// How much of a write came through at all.
+    /// Number of bytes of a write that are kept.
     fn cut(&self, at: usize, offset: usize, len: usize) -> usize {
         if !matches!(self, Self::Torn { write } if *write == Some(at)) {
             return len;
@@ -238,7 +239,7 @@ impl Chooser {
     }
 }
 
-/// The last write in doubt, by operation.
+/// The operation index of the last write in doubt.
 fn last_write(state: &Replay) -> Option<usize> {
     let changes = state.data.values().flat_map(|file| &file.changes);
     changes
@@ -254,7 +255,7 @@ fn survivors(state: &Replay, chooser: &mut Chooser, losses: &mut Losses) -> Tree
             keep_names(Arc::make_mut(names), pending, chooser, losses);
         }
     }
-    // The choices of every file are asked for, named or not, so that their numbers do not depend on names.
+    // Asks for the choices of every file, named or not, so that choice numbers do not depend on names.
     let mut changed = BTreeMap::new();
     for (ino, file) in &state.data {
         changed.insert(*ino, keep_data(state.durable.bytes(*ino), &file.changes, chooser, losses));
@@ -300,7 +301,8 @@ fn keep_data(
     losses: &mut Losses,
 ) -> Vec<u8> {
     let mut bytes = durable.to_vec();
-    // The length is kept apart from the bytes: sectors may be there past it, to be dropped or uncovered.
+    // The length is tracked separately from the bytes: kept sectors past it are dropped, or uncovered by a
+    // later length.
     let mut len = bytes.len();
     let mut lost_before = false;
     for one in pending {
@@ -376,7 +378,7 @@ mod tests {
         let [eighth, half, most] = counts(random(32, 128, 224, false));
         assert!((200..300).contains(&eighth) && (900..1100).contains(&half), "{eighth} {half}");
         assert!((1700..1800).contains(&most), "{most}");
-        // What is durable is kept, and asks nobody.
+        // A durable change is kept without drawing a random number.
         let mut never = random(0, 0, 0, false);
         assert!(ABOUTS.iter().all(|about| never.keep(Fate::Durable, *about)));
         let Chooser::Random { mut rng, .. } = never else { return };

@@ -1,4 +1,4 @@
-//! The simulated disk as the program on it sees it, and the handle that tests steer it by.
+//! The simulated disk as a program sees it, and the handle with which tests control it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,20 +19,20 @@ use crate::sync::{JoinHandle, Mutex, MutexGuard};
 
 /// The first `now_ns` of a new disk: 2020-09-13 12:26:40 UTC.
 const NOW_NS: u64 = 1_600_000_000_000_000_000;
-/// How far each look at a clock moves it: a microsecond.
+/// Each clock read advances that clock by one microsecond.
 const STEP_NS: u64 = 1_000;
 
 /// A simulated disk, clock and source of randomness; clones are the same disk.
 ///
-/// The wall clock starts at 1.6e18 ns and the monotonic one at 0; each look moves the one looked at by 1000 ns.
-/// Random bytes come from SplitMix64 and the seed. Threads are real ones.
+/// The wall clock starts at 1.6e18 ns and the monotonic clock at 0; each read of a clock advances it by 1000
+/// ns. Random bytes come from SplitMix64 and the seed. Threads are real.
 #[derive(Clone)]
 pub struct SimIo(Arc<Mutex<State>>);
 
 pub(super) struct State {
-    /// What the program sees.
+    /// The disk as the program sees it.
     pub(super) tree: Tree,
-    /// What the disk held at the start of `ops`.
+    /// The content of the disk at the start of `ops`.
     base: Tree,
     ops: Vec<Op>,
     pub(super) faults: Faults,
@@ -41,9 +41,9 @@ pub(super) struct State {
     handles: BTreeMap<Ino, usize>,
     handle_next: u64,
     pub(super) locks: BTreeMap<Ino, Vec<(u64, Lock)>>,
-    /// Files without a name, kept while somebody has them open.
+    /// Files without a name, kept while a handle is open.
     unlinked: BTreeSet<Ino>,
-    /// Of each misdirected write, the file that it was meant for and the one that it came to.
+    /// For each misdirected write: the intended file, and the file that received it.
     misdirected: Vec<(PathBuf, PathBuf)>,
     now_ns: u64,
     monotonic_ns: u64,
@@ -52,7 +52,7 @@ pub(super) struct State {
 }
 
 impl SimIo {
-    /// An empty disk with the directories `/` and the working one.
+    /// An empty disk with the root and the working directory.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self::with_tree(Tree::new(), seed, NOW_NS)
@@ -82,21 +82,21 @@ impl SimIo {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What happened so far.
+    /// The operations so far.
     #[must_use]
     pub fn history(&self) -> History {
         let state = self.state();
         History { base: state.base.clone(), ops: state.ops.clone(), now_ns: state.now_ns, seed: state.seed }
     }
 
-    /// The number of operations in the history. What was acknowledged when it was n must survive a crash at
-    /// any point from n on.
+    /// Number of operations in the history. A change that was acknowledged when the count was n must survive
+    /// a crash at any point from n on.
     #[must_use]
     pub fn op_count(&self) -> usize {
         self.state().ops.len()
     }
 
-    /// Of each misdirected write that came anywhere, the file that it was meant for and the one that it came to.
+    /// For each misdirected write that landed: the intended file, and the file that received it.
     #[must_use]
     pub fn misdirected(&self) -> Vec<(PathBuf, PathBuf)> {
         self.state().misdirected.clone()
@@ -108,29 +108,30 @@ impl SimIo {
         self.history().trace_hash()
     }
 
-    /// The disk after a crash now; this one goes on untouched.
+    /// The disk after a crash now; this disk continues unchanged.
     #[must_use]
     pub fn crash(&self, how: Crash) -> SimIo {
         self.history().crash(usize::MAX, how)
     }
 
-    /// Adds a failure. Every rule that matches counts an operation; the first that is due decides the error.
+    /// Adds a failure rule. Every matching rule counts an operation; the first rule that is due decides the
+    /// error.
     pub fn fail(&self, rule: FailRule) {
         self.state().faults.add(rule);
     }
 
-    /// Takes every failure away again.
+    /// Removes every failure rule.
     pub fn heal(&self) {
         self.state().faults.clear();
     }
 
-    /// Bounds the bytes of all files together; a write past it stops where the space does and fails with
-    /// `StorageFull`. `None` for no bound, as at the start.
+    /// Limits the bytes of all files together. A write past the limit writes what fits and fails with
+    /// `StorageFull`. `None`, the default, means no limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state().capacity = bytes;
     }
 
-    /// How many threads long work may be shared by: 1 unless told.
+    /// Sets the number of threads that long tasks may use; 1 by default.
     pub fn set_threads(&self, threads: usize) {
         self.state().threads = threads;
     }
@@ -147,7 +148,7 @@ impl SimIo {
         state.monotonic_ns = state.monotonic_ns.saturating_add(by);
     }
 
-    /// A file's bytes, past all rules; `None` where no file is.
+    /// A file's bytes, ignoring all fault rules; `None` if there is no such file.
     #[must_use]
     pub fn read(&self, path: &Path) -> Option<Vec<u8>> {
         let state = self.state();
@@ -165,14 +166,14 @@ impl SimIo {
         paths
     }
 
-    /// BLAKE3 over every directory, name and byte: equal for disks that a program cannot tell apart.
+    /// BLAKE3 over every directory, name and byte: equal for disks that a program cannot distinguish.
     #[must_use]
     pub fn contents_hash(&self) -> [u8; 32] {
         self.state().tree.hash()
     }
 
-    /// Brings back what a sector of some file held before one of the writes to it, durably, by the seed. Gives the
-    /// file and where in it the sector begins; `None` where that changes nothing.
+    /// Restores durably what a sector held before an earlier write; the seed chooses the write and the
+    /// sector. Returns the file and the offset of the sector; `None` if nothing would change.
     pub fn bring_back(&self, seed: u64) -> Option<(PathBuf, u64)> {
         let mut rng = SplitMix64::new(seed);
         let history = self.history();
@@ -200,11 +201,11 @@ impl SimIo {
         Some((path, sector as u64))
     }
 
-    /// Changes a file's bytes behind the program's back, durably: flips, cuts, garbage. The disk waits
-    /// while `change` runs, which must not touch it.
+    /// Changes a file's bytes durably, unseen by the program: flips, cuts, garbage. The disk is locked while
+    /// `change` runs, so `change` must not access it.
     ///
     /// # Errors
-    /// `NotFound` where no file is.
+    /// `NotFound` if there is no such file.
     pub fn edit(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
         let mut state = self.state();
         let (_, ino) = state.tree.find(path).map_err(|e| IoError::new("edit", path, e))?;
@@ -231,7 +232,7 @@ impl State {
         self.ops.push(Op { path, what });
     }
 
-    /// Makes a file at least so long, without data.
+    /// Extends a file to at least `len` bytes, without data.
     pub(super) fn grow(&mut self, ino: Ino, path: &Arc<Path>, len: usize) {
         if len > self.tree.bytes(ino).len() {
             self.tree.bytes_mut(ino).resize(len, 0);
@@ -239,7 +240,7 @@ impl State {
         }
     }
 
-    /// Puts bytes that were meant for `from` of `ino` into other sectors, as far as the file there reaches.
+    /// Writes bytes meant for `from` of `ino` to other sectors, up to the end of the file there.
     pub(super) fn misdirect(&mut self, (ino, meant): (Ino, &Path), from: usize, bytes: &[u8], seed: u64) {
         let mut rng = SplitMix64::new(seed);
         let named = self.tree.dirs.iter().flat_map(|(dir, names)| names.iter().map(move |name| (dir, name)));

@@ -1,5 +1,5 @@
-//! Injected failures: which operation fails, how, and how often. And a disk that lies: writes that it says are done and
-//! that never came, or came somewhere else.
+//! Injected failures: which operation fails, how, and how often. Also a disk that reports writes as done that
+//! never arrived, or arrived elsewhere.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use std::path::Path;
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
-/// What an operation does, for choosing which fail and for reading a history.
+/// The kind of an operation, for fault rules and for reading a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OpKind {
-    /// `open` that makes a file.
+    /// `open` that creates a file.
     Create,
-    /// `open` of a file that is there. Not in a history.
+    /// `open` of an existing file. Not in a history.
     Open,
     /// `read_at` or `map`. Not in a history.
     Read,
@@ -35,21 +35,21 @@ pub enum OpKind {
     Edit,
 }
 
-/// What a rule does to an operation.
+/// The effect of a rule on an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     /// It fails with this error number.
     Errno(i32),
-    /// A write is said to be done and its bytes never come; the file is as long as if they had.
+    /// A write is reported as done but its bytes are lost. The file's length changes as if they were written.
     Lost,
-    /// As lost, and the bytes come elsewhere: in a sector of this file or of another one, by the seed.
+    /// As `Lost`, but the bytes land in another sector of this file or of another one, chosen by the seed.
     Misdirected(u64),
 }
 
-/// Makes operations of one kind fail, or writes go astray.
+/// Makes operations of one kind fail, or redirects writes.
 ///
-/// A failed write has written the first half of its bytes; a failed sync leaves what it should have made
-/// durable in doubt for good; any other failed operation has done nothing.
+/// A failed write has written the first half of its bytes. A failed sync leaves its changes in doubt for
+/// good. Any other failed operation has no effect.
 #[derive(Debug, Clone)]
 pub struct FailRule {
     kind: OpKind,
@@ -66,21 +66,21 @@ impl FailRule {
         Self { kind, fault: Fault::Errno(EIO), skip: 0, left: 1, on: None }
     }
 
-    /// The next operation of `kind` fails for want of space (ENOSPC).
+    /// The next operation of `kind` fails because the disk is full (ENOSPC).
     #[must_use]
     pub fn enospc(kind: OpKind) -> Self {
         Self { fault: Fault::Errno(ENOSPC), ..Self::eio(kind) }
     }
 
-    /// The next write is said to be done, also by a sync after it, and its bytes never come. The file grows as if they
-    /// had, since lengths are written apart from data.
+    /// The next write, and a sync after it, are reported as done, but the bytes are lost. The file's length
+    /// grows, because lengths are written separately from data.
     #[must_use]
     pub fn lost_write() -> Self {
         Self { fault: Fault::Lost, ..Self::eio(OpKind::Write) }
     }
 
-    /// The next write comes in other sectors than it was meant for, of the same file or of another one, within that
-    /// file's length; where it was meant for, nothing comes. The seed says where.
+    /// The next write lands in other sectors than intended, of the same file or of another one, within that
+    /// file's length. Nothing arrives at the intended place. The seed chooses the sectors.
     #[must_use]
     pub fn misdirected_write(seed: u64) -> Self {
         Self { fault: Fault::Misdirected(seed), ..Self::eio(OpKind::Write) }
@@ -98,7 +98,7 @@ impl FailRule {
         Self { left: n, ..self }
     }
 
-    /// Fails every matching operation from there on.
+    /// Fails every matching operation from then on.
     #[must_use]
     pub fn forever(self) -> Self {
         self.times(u64::MAX)
@@ -115,7 +115,7 @@ impl FailRule {
     }
 }
 
-/// The rules in force. Every matching rule counts an operation; the first one due decides.
+/// The active rules. Every matching rule counts an operation; the first one that is due decides.
 #[derive(Debug, Default)]
 pub(super) struct Faults(Vec<FailRule>);
 
@@ -128,7 +128,7 @@ impl Faults {
         self.0.clear();
     }
 
-    /// What is to become of an operation.
+    /// The fault that applies to an operation, if any.
     pub(super) fn due(&mut self, kind: OpKind, path: &Path) -> Option<Fault> {
         let mut due = None;
         for rule in self.0.iter_mut().filter(|rule| rule.matches(kind, path)) {
@@ -142,7 +142,7 @@ impl Faults {
         due
     }
 
-    /// The error of an operation that is no write.
+    /// The error of an operation other than a write.
     pub(super) fn check(&mut self, kind: OpKind, path: &Path) -> std::io::Result<()> {
         match self.due(kind, path) {
             Some(Fault::Errno(errno)) => Err(std::io::Error::from_raw_os_error(errno)),
@@ -151,7 +151,7 @@ impl Faults {
     }
 }
 
-/// The disk's own refusal when its capacity is used up.
+/// The error of the disk itself when its capacity is used up.
 pub(super) fn no_space() -> std::io::Error {
     std::io::Error::from_raw_os_error(ENOSPC)
 }

@@ -10,10 +10,10 @@ use super::tree::{Ino, put};
 use super::{OpKind, SimIo};
 use crate::io::{Bytes, File, IoError, Lock, Result};
 
-/// The longest file of a simulated disk, 1 GiB: a wild offset fails instead of eating memory.
+/// The longest file of a simulated disk, 1 GiB: a wild offset fails instead of using up memory.
 pub const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// "Bad file descriptor": what a system says to a write through a handle opened for reading.
+/// "Bad file descriptor": the system's error for a write through a read-only handle.
 const EBADF: i32 = 9;
 
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl SimFile {
         let growth = (from + bytes.len()).saturating_sub(len) as u64;
         let free = state.capacity.map_or(u64::MAX, |all| all.saturating_sub(state.tree.used_bytes()));
         if growth > free {
-            // What fits is written, as a system's short write would; the gap before it takes space too.
+            // Writes what fits, like a system's short write. A gap before the write takes space too.
             let end = len + usize::try_from(free).unwrap_or(0);
             bytes = &bytes[..end.saturating_sub(from).min(bytes.len())];
             outcome = outcome.and(Err(no_space()));
@@ -93,7 +93,7 @@ impl SimFile {
     }
 }
 
-/// The start of a range, where a simulated file may have it.
+/// The start of a range, checked against the longest simulated file.
 fn span(offset: u64, len: u64) -> std::result::Result<usize, Error> {
     match offset.checked_add(len) {
         Some(end) if end <= FILE_BYTES_MAX => usize::try_from(offset).map_err(Error::other),
@@ -181,7 +181,7 @@ mod tests {
         assert!(!open().try_lock(Lock::Shared).unwrap());
         drop(one);
         assert!(open().try_lock(Lock::Exclusive).unwrap());
-        // Locks are of a file.
+        // A lock is per file.
         let (a, b) = (open(), sim.open(Path::new("b"), Open::CreateNew).unwrap());
         assert!(a.try_lock(Lock::Exclusive).unwrap() && b.try_lock(Lock::Exclusive).unwrap());
     }

@@ -1,4 +1,4 @@
-//! The log of everything that changed the disk, and ways to crash within it.
+//! The log of all changes to the disk, and ways to crash within it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(super) enum What {
 }
 
 impl Op {
-    /// What it did.
+    /// The kind of the operation.
     #[must_use]
     pub fn kind(&self) -> OpKind {
         match self.what {
@@ -44,13 +44,13 @@ impl Op {
         }
     }
 
-    /// The file or directory, by the name it was opened or called with; for a rename the old name.
+    /// The file or directory, by the name used to open or call it; for a rename the old name.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What a write wrote; empty for anything else.
+    /// The bytes of a write; empty for other operations.
     #[must_use]
     pub fn written(&self) -> &[u8] {
         match &self.what {
@@ -59,7 +59,7 @@ impl Op {
         }
     }
 
-    /// Where in its file a write began, and where a change of length put the end.
+    /// The offset of a write in its file, or the new length of a `set_len`.
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
         match &self.what {
@@ -138,12 +138,12 @@ impl fmt::Display for Op {
     }
 }
 
-/// What a [`SimIo`] did so far, from the disk it started with. Cheap to take: contents are shared with it.
+/// The operations of a [`SimIo`] so far, from the disk it started with. Cheap to take: contents are shared.
 #[derive(Debug, Clone)]
 pub struct History {
     pub(super) base: Tree,
     pub(super) ops: Vec<Op>,
-    /// Where the clocks and the random numbers of a disk that survives a crash go on.
+    /// Start values of the clocks and the random numbers of the disk after a crash.
     pub(super) now_ns: u64,
     pub(super) seed: u64,
 }
@@ -155,14 +155,14 @@ impl History {
         &self.ops
     }
 
-    /// A cursor at the start, to crash at every point of a long history at little cost each.
+    /// A cursor at the start, for crashing cheaply at every point of a long history.
     #[must_use]
     pub fn walk(&self) -> Walk<'_> {
         Walk::new(self)
     }
 
-    /// The disk after a crash before operation `at`, which is operations `0..at` done and no other; past the
-    /// end it means the end. Costs a replay from the start; use [`walk`](Self::walk) for many.
+    /// The disk after a crash before operation `at`: operations `0..at` are done and no other. An `at` past
+    /// the end means the end. Costs a replay from the start; use [`walk`](Self::walk) for many points.
     #[must_use]
     pub fn crash(&self, at: usize, how: Crash) -> SimIo {
         let mut walk = self.walk();
@@ -170,8 +170,8 @@ impl History {
         walk.crash(how)
     }
 
-    /// Every crash point in order, each with the four extremes of [`Crash`] and `seeds` random choices; only
-    /// one where nothing is in doubt.
+    /// Every crash point in order. Each has the four extremes of [`Crash`] and `seeds` random choices, or a
+    /// single one if nothing is in doubt.
     pub fn crashes(&self, seeds: u64) -> impl Iterator<Item = (CrashPoint, SimIo)> {
         let mut walk = self.walk();
         let mut turn = 0;
@@ -180,7 +180,7 @@ impl History {
             if turn >= all {
                 turn = 0;
                 if !walk.step() {
-                    // A step past the end stays refused, so the iterator stays ended.
+                    // A step past the end stays refused, so the iterator stays finished.
                     turn = u64::MAX;
                     return None;
                 }
@@ -197,7 +197,7 @@ impl History {
         })
     }
 
-    /// What the program saw in a file before an operation.
+    /// The content of a file, as the program saw it, before an operation.
     pub(super) fn bytes_before(&self, at: usize, of: Ino) -> Vec<u8> {
         let mut now = self.base.bytes(of).to_vec();
         for op in self.ops.iter().take(at) {
@@ -217,7 +217,7 @@ impl History {
         self.trace_hash_until(usize::MAX)
     }
 
-    /// The same over the first `at` operations.
+    /// As `trace_hash`, over the first `at` operations.
     #[must_use]
     pub fn trace_hash_until(&self, at: usize) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
@@ -264,14 +264,14 @@ mod tests {
         let (long, short) = (b"\0bbb".to_vec(), b"\0b".to_vec());
         let wanted = vec![vec![], vec![], long.clone(), long, short, e.clone(), e.clone(), e];
         assert_eq!(before(ino_b), wanted);
-        // And an operation says what it wrote, and where.
+        // An operation reports what it wrote, and where.
         let said: Vec<_> = history.ops()[2..].iter().map(|op| (op.written(), op.offset())).collect();
         let none: &[u8] = &[];
         assert_eq!(said[0], (&b"12345"[..], Some(0)));
         assert_eq!(said[1], (&b"bbb"[..], Some(1)));
         assert_eq!(said[2], (none, Some(3)));
         assert_eq!(said[4], (none, None));
-        // A crash is followed by the disk that is left, not by the one before it.
+        // The history of the disk after a crash starts with the content after that crash.
         let crashed = sim.crash(Crash::Everything);
         assert_eq!(crashed.history().bytes_before(0, ino_a), b"new");
     }

@@ -28,7 +28,7 @@ impl SplitMix64 {
 mod tests {
     use super::*;
 
-    /// The first numbers of the authors' own program for seed 0.
+    /// The first numbers of the authors' reference program for seed 0.
     #[test]
     fn the_numbers_are_those_of_the_reference() {
         let mut rng = SplitMix64::new(0);

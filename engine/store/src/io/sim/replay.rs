@@ -1,6 +1,6 @@
-//! Replays a history knowing what is durable: a durable [`Tree`] and, in order, the changes still in doubt.
+//! Replays a history and tracks what is durable: a durable [`DiskTree`] and, in order, the changes in doubt.
 //!
-//! Invariant: applying every pending change to the durable tree gives what the program saw.
+//! Invariant: applying every pending change to the durable tree gives the disk as the program saw it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use std::sync::Arc;
 use super::history::{Op, What};
 use super::tree::{Ino, Tree, put};
 
-/// What is known of a change.
+/// How certain a change is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     /// Not synced yet.
     Open,
-    /// A sync failed over it: in doubt for good.
+    /// A sync that covered it failed: in doubt for good.
     Limbo,
-    /// Durable, but after one in limbo, so it waits its turn in the list.
+    /// Durable, but listed after a change in limbo, so it is applied later.
     Durable,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum NameChange {
 
 #[derive(Debug, Clone)]
 pub(super) enum DataChange {
-    /// `grew`: whether it made the file longer.
+    /// `grew`: whether the write made the file longer.
     Write {
         offset: usize,
         bytes: Arc<[u8]>,
@@ -50,7 +50,7 @@ pub(super) enum DataChange {
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct PendingFile {
-    /// The length that the program sees.
+    /// The length as the program sees it.
     pub(super) len_now: usize,
     pub(super) changes: Vec<Pending<DataChange>>,
 }
@@ -165,14 +165,14 @@ impl Replay {
     }
 }
 
-/// A sync's outcome for every change not decided before.
+/// Applies the outcome of a sync to every change that is still open.
 fn settle<T>(list: &mut [Pending<T>], ok: bool) {
     for pending in list.iter_mut().filter(|pending| pending.fate == Fate::Open) {
         pending.fate = if ok { Fate::Durable } else { Fate::Limbo };
     }
 }
 
-/// Takes the durable changes that no change in doubt stands before.
+/// Takes the durable changes up to the first change in doubt.
 fn drain_durable<T>(list: &mut Vec<Pending<T>>) -> impl Iterator<Item = T> {
     let n = list.iter().take_while(|pending| pending.fate == Fate::Durable).count();
     list.drain(..n).map(|pending| pending.change)

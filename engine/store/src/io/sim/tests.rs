@@ -1,4 +1,4 @@
-//! What a crash may and may not do, injected failures, and determinism.
+//! Allowed and forbidden crash states, injected failures, and determinism.
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, IoSlice};
@@ -27,7 +27,7 @@ fn sync_root(sim: &SimIo) {
     sim.sync_dir(Path::new("")).unwrap();
 }
 
-/// A disk with a durable file `a` of these bytes, and its handle.
+/// A disk with a durable file `a` of these bytes, and the file's handle.
 fn with_durable(bytes: &[u8]) -> (SimIo, Arc<dyn File>) {
     let sim = SimIo::new(1);
     let file = create(&sim, A);
@@ -37,7 +37,7 @@ fn with_durable(bytes: &[u8]) -> (SimIo, Arc<dyn File>) {
     (sim, file)
 }
 
-/// Every state of a small case at the cursor.
+/// Every crash state of a small case at the cursor.
 fn all_states<'a>(walk: &'a Walk<'_>) -> impl Iterator<Item = SimIo> + 'a {
     let choices = walk.choices();
     assert!(choices <= 12, "{choices} choices are too many to go through");
@@ -271,7 +271,7 @@ fn failures_come_when_asked() {
     assert_eq!(read(&sim, A).unwrap(), b"012");
 }
 
-/// The fsync trap: the second sync is good and says nothing about what the first one lost.
+/// The fsync trap: the second sync succeeds and says nothing about what the first one lost.
 #[test]
 fn a_failed_sync_leaves_its_data_in_doubt_for_good() {
     let (sim, file) = with_durable(b"000");
@@ -355,7 +355,7 @@ fn work(io: &dyn Io, root: &Path, seed: u64) {
     }
 }
 
-/// Every file under a directory that holds one level of others, read through the seam.
+/// Every file under `root` and its directory `d`, read through [`Io`].
 fn contents_of(io: &dyn Io, root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     for dir in ["", "d"] {
@@ -432,14 +432,14 @@ fn equal_runs_have_equal_traces() {
     assert_eq!(hashes.len(), 20);
 }
 
-/// The replay and the live disk are two implementations; with everything kept they agree at every point.
+/// The replay and the live disk are two implementations. With every change kept they agree at every point.
 #[test]
 fn a_replay_that_keeps_everything_is_what_the_program_saw() {
     for seed in 0..100 {
         let again = format!("seed {seed}; repeat: cargo test -p annals a_replay_that_keeps_everything");
         let sim = workload(seed);
         assert_eq!(contents(&sim.crash(Crash::Everything)), contents(&sim), "{again}");
-        // Once everything is synced, nothing is in doubt and every crash agrees too.
+        // Once everything is synced, nothing is in doubt and every crash gives the same disk.
         for path in sim.files() {
             sim.open(&path, Open::Write).unwrap().sync().unwrap();
         }
@@ -472,7 +472,7 @@ fn a_ragged_crash_tears_within_sectors() {
         counted += losses.torn_sectors;
     }
     assert!(counted as usize >= torn.len());
-    // Half of what came is whole, and what is not ends anywhere.
+    // About half of the kept sectors are whole; the others end anywhere.
     assert!(whole > 20 && torn.len() > 20, "{whole} whole, {} torn", torn.len());
     assert!(whole < 2 * torn.len() && torn.len() < 2 * whole, "{whole} whole, {} torn", torn.len());
     let (first, last) = (torn.iter().min().unwrap(), torn.iter().max().unwrap());
@@ -497,7 +497,8 @@ fn what_a_crash_took_is_counted() {
     assert_eq!((all.sectors, all.lengths, all.torn_writes, all.reordered), (3, 4, 0, 0));
     assert_eq!((all.creations, all.renames, all.removals), (1, 1, 1));
     assert_eq!(walk.crash_counted(Crash::Hollow).1.hollow, 2);
-    // Names first, then both sectors and the length of the first write: only its second sector is lost.
+    // Choices: names first, then both sectors and the length of the first write. Only its second sector is
+    // lost.
     let mixed = walk.crash_counted(Crash::Mask(0b1_1110_1111)).1;
     assert_eq!((mixed.sectors, mixed.torn_writes, mixed.reordered, mixed.hollow), (1, 1, 1, 1));
 }

@@ -1,12 +1,12 @@
-//! Names and bytes at one moment: what the program on a [`SimIo`](super::SimIo) sees, and in a replay what is
-//! durable. Cheap to clone: directories and file contents are shared until one side changes them.
+//! Names and bytes at one moment: the disk as a program on a [`SimIo`](super::SimIo) sees it, or in a replay
+//! its durable part. Cheap to clone: directories and contents are shared until one side changes them.
 
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-/// Number of a file's content, apart from its names; never used twice in one history.
+/// Number of a file's content, independent of its names; never reused in one history.
 pub(super) type Ino = u64;
 
 #[derive(Debug, Clone)]
@@ -16,7 +16,7 @@ pub(super) struct Tree {
     pub(super) ino_next: Ino,
 }
 
-/// A path taken apart, its directory known to exist.
+/// A path split into directory and name; the directory exists.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) dir: PathBuf,
@@ -30,7 +30,7 @@ impl Tree {
         Self { dirs: BTreeMap::from(dirs), files: BTreeMap::new(), ino_next: 1 }
     }
 
-    /// Where a file of this path is or would be.
+    /// The directory entry of a path, whether the file exists or not.
     pub(super) fn place(&self, path: &Path) -> Result<Place, Error> {
         let path = normal(path)?;
         if self.dirs.contains_key(&path) {
@@ -73,7 +73,7 @@ impl Tree {
         Arc::make_mut(self.files.entry(ino).or_default())
     }
 
-    /// BLAKE3 over all there is, each part with its length before it.
+    /// BLAKE3 over all directories, names and bytes, each prefixed with its length.
     pub(super) fn hash(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
         let mut part = |bytes: &[u8]| {
@@ -95,7 +95,7 @@ impl Tree {
     }
 }
 
-/// Puts `bytes` at `offset`, with zeros in a gap before it. Offsets are within `FILE_BYTES_MAX` by now.
+/// Writes `bytes` at `offset` and fills a gap before it with zeros. The caller has checked `FILE_BYTES_MAX`.
 pub(super) fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
     let end = offset + bytes.len();
     if file.len() < end {
@@ -104,7 +104,7 @@ pub(super) fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
     file[offset..end].copy_from_slice(bytes);
 }
 
-/// A path without `.` and doubled slashes. `..` is refused: no store needs it.
+/// A path without `.` and doubled slashes. Refuses `..`: no store needs it.
 pub(super) fn normal(path: &Path) -> Result<PathBuf, Error> {
     let mut out = PathBuf::new();
     for part in path.components() {

@@ -1,11 +1,11 @@
-//! How often the disk is asked for a group, and parts that lie.
+//! Number of reads for a group, and parts with wrong fields.
 
 use super::*;
 use crate::ErrorKind;
 use crate::io::ReadMode;
 use crate::kv::hand_made::{Made, SPACE, behind, first};
 
-/// The parts as they are walked to from the last, and how many windows were read.
+/// The parts, last to first, and the number of windows read.
 fn walked(made: &Made, last: Place, sealed: bool) -> Result<(Vec<(u32, u32)>, usize)> {
     let segment = made.segment();
     if sealed {
@@ -38,7 +38,7 @@ fn parts_are_walked_from_the_last_and_read_ahead_as_far_as_they_may_reach() {
 #[test]
 fn parts_that_do_not_follow_each_other_are_refused() {
     let most = u32::try_from(GROUP_BYTES_MAX).unwrap();
-    // Two parts of these starts and lengths, one behind the other.
+    // Two consecutive parts with these starts and lengths.
     let two = |before: (u32, u32), after: (u32, u32)| {
         let mut made = Made::new();
         let one = GroupPart { raw_start: before.0, raw_len: before.1, ..first(b"xxxx") };
@@ -82,7 +82,7 @@ fn parts_that_do_not_follow_each_other_are_refused() {
 
 #[test]
 fn a_part_leads_back_and_to_a_part() {
-    // What is said to be before stands behind.
+    // The part names a previous part that stands behind it.
     let one = first(b"xxxx");
     let before_len = Made::new().put(&one).len;
     let mut made = Made::new();

@@ -1,4 +1,4 @@
-//! The queue without a writer: what it counts, lends and keeps.
+//! The queue without a writer: what it counts, leases and keeps.
 
 use super::*;
 use crate::blob::{AnchorSeed, GroupId, Step};
@@ -28,7 +28,7 @@ fn packer() -> Packer {
     Packer::new(AnchorSeed(1))
 }
 
-/// A batch with a record of a group part of `group`, and where that stands.
+/// A batch with one part of `group`, and the place of that part.
 fn batch(group: u64) -> (BatchBuf, Vec<(u64, u32, u32)>) {
     let mut batch = BatchBuf::new(SPACE);
     let part = GroupPart {
@@ -45,7 +45,7 @@ fn batch(group: u64) -> (BatchBuf, Vec<(u64, u32, u32)>) {
     (batch, vec![(group, start, len)])
 }
 
-/// A lease whose packer has a group open.
+/// A lease whose packer has an open group.
 fn lease_with(queue: &Arc<Queue>, group: u64) -> Lease {
     let mut lease = queue.lease(SPACE, packer);
     let packer = &mut lease.groups().unwrap().packer;
@@ -77,7 +77,7 @@ fn groups_on_loan_are_counted_until_they_come_back_or_are_dropped() {
     assert_eq!(continuing(&queue), (0, 1), "another namespace's");
     let mut lease = queue.lease(SPACE, packer);
     assert_eq!(continuing(&queue), (1, 0));
-    // The part stands after the header of the batch at 96.
+    // The part follows the header of the batch at offset 96.
     let len = batch(2).1[0].2;
     assert_eq!(lease.groups().unwrap().last_part(2), (96 + BATCH_HEADER_BYTES as u32, len));
     assert_eq!(lease.groups().unwrap().last_part(3), (0, 0));
@@ -111,7 +111,7 @@ fn eight_idle_groups_are_kept_the_newest_lent_first() {
 #[test]
 fn a_segment_changes_once_it_is_full_and_no_group_is_left_behind() {
     let bytes = batch(1).0.bytes.len() as u64;
-    // Full with the second batch, to the byte.
+    // The second batch fills the segment exactly.
     let (queue, jobs) = queue(96 + 2 * bytes);
     let place = || match jobs.try_recv() {
         Ok(Job::Batch(queued)) => (queued.segment.0, queued.offset, queued.first_seqno.0),
@@ -123,7 +123,7 @@ fn a_segment_changes_once_it_is_full_and_no_group_is_left_behind() {
     let held = queue.lease(SPACE, packer);
     submit(&queue, 2, None).unwrap();
     assert_eq!(place(), (3, 96 + bytes, 6));
-    // A group with parts in this segment is on loan: it stays.
+    // A lease holds a group with parts in this segment, so the segment stays.
     submit(&queue, 3, None).unwrap();
     assert_eq!(place(), (3, 96 + 2 * bytes, 7));
     submit(&queue, 1, Some(held)).unwrap();
@@ -186,7 +186,7 @@ fn a_barrier_waits_just_where_something_is_on_its_way() {
     assert!(matches!(jobs.try_recv(), Ok(Job::Batch(_))));
     queue.barrier(Seqno(5)).unwrap();
     assert!(jobs.is_empty());
-    // Nobody answers: whoever waits is told so.
+    // No writer answers: waiters get an error.
     drop(jobs);
     assert_eq!(queue.barrier(Seqno(4)).unwrap_err().kind(), ErrorKind::Poisoned);
     assert_eq!(queue.barrier(Seqno(6)).unwrap_err().kind(), ErrorKind::Poisoned);
@@ -212,7 +212,7 @@ fn a_stopped_queue_takes_only_what_closing_writes_and_a_closed_one_nothing() {
     queue.close();
     let kinds: Vec<_> = jobs.try_iter().map(|job| (job.from().0, job.to().0)).collect();
     assert_eq!(kinds, [(5, 6), (6, 7), (7, 7)]);
-    // What was refused gave its room back.
+    // A refused batch releases its budget.
     assert_eq!(*lock(&queue.budget.used), 2 * batch(1).0.bytes.len());
     queue.give_back(2 * batch(1).0.bytes.len());
     assert!(!queue.is_poisoned() && queue.check().is_ok());

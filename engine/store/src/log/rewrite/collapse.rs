@@ -1,4 +1,4 @@
-//! Batches of which nothing is left, next to each other: one batch stands for as many as make a subtree of the ledger.
+//! Erased batches that are adjacent: one batch replaces as many as make a subtree of the ledger.
 
 use crate::codec::CodecError;
 use crate::ids::Seqno;
@@ -7,44 +7,45 @@ use crate::log::layout::BatchHeader;
 use crate::log::ledger::{Node, is_left_sibling, node_hash};
 use crate::log::sums::Sums;
 
-/// Subtrees of the ledger grow to 64 leaves and no further. The nodes below a larger one are gone, so a checkpoint that ends
-/// inside of one cannot be compared up to its end: this bounds how much of it that is, while a node for 64 batches
-/// costs less than two bytes a batch.
+/// Maximum height: subtrees of the ledger grow to 64 leaves. The nodes below an erased subtree are gone, so a
+/// checkpoint that ends inside it cannot be compared up to its end. This bounds how much is not comparable,
+/// while one node for 64 batches costs less than two bytes a batch.
 const HEIGHT_MAX: u8 = 6;
 
-/// Whole batches that went.
+/// A run of adjacent erased batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stretch {
     pub(super) first_seqno: Seqno,
-    /// Of the last of them, or of the last that has a leaf.
+    /// Time of the last batch, or of the last one with a leaf.
     pub(super) time_ns: u64,
     pub(super) gone: ErasedBatches,
 }
 
-/// See the module.
+/// Collects adjacent erased batches into subtrees.
 #[derive(Debug, Default)]
 pub(super) struct Collapse {
-    /// Where the ledger's next leaf stands.
+    /// Number of the ledger's next leaf.
     end: u64,
-    /// With a subtree each.
+    /// Stretches with a subtree each.
     done: Vec<Stretch>,
-    /// Batches without a leaf: they go with those that come next, so that a subtree ends with its last leaf's batch.
+    /// Batches without a leaf. They join the following batches, so that a subtree ends with its last leaf's
+    /// batch.
     leafless: Option<Stretch>,
 }
 
 impl Collapse {
-    /// What comes next has this leaf.
+    /// Sets the number of the next leaf.
     pub(super) fn begins(&mut self, leaf: u64) {
         self.end = leaf;
     }
 
-    /// A batch that stays goes by.
+    /// Passes a batch that stays.
     pub(super) fn skip(&mut self, node: Option<Node>) -> Result<(), CodecError> {
         self.end += node.as_ref().map_or(Ok(0), Node::leaves)?;
         Ok(())
     }
 
-    /// A batch that went, or one that stands for such.
+    /// Adds an erased batch, or one that already replaces erased batches.
     pub(super) fn push(
         &mut self,
         header: &BatchHeader,
@@ -76,7 +77,7 @@ impl Collapse {
         Ok(())
     }
 
-    /// What no later batch can be joined to.
+    /// The stretches that no later batch can join.
     pub(super) fn take_ready(&mut self) -> Vec<Stretch> {
         let last = self.done.last().and_then(|last| last.gone.node);
         match last.is_some_and(|node| node.height >= HEIGHT_MAX) {
@@ -85,7 +86,7 @@ impl Collapse {
         }
     }
 
-    /// All, before a batch that stays.
+    /// All stretches, before a batch that stays.
     pub(super) fn take_all(&mut self) -> Vec<Stretch> {
         let mut all = std::mem::take(&mut self.done);
         all.extend(self.leafless.take());
@@ -94,7 +95,7 @@ impl Collapse {
 }
 
 impl Stretch {
-    /// This and what comes next.
+    /// This stretch joined with the next one.
     fn and(&self, next: &Self, node: Option<Node>) -> Self {
         let (seqnos, batches) = (self.gone.seqnos + next.gone.seqnos, self.gone.batches + next.gone.batches);
         let gone = ErasedBatches { seqnos, batches, node };

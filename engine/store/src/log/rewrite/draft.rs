@@ -1,4 +1,4 @@
-//! A batch being written: what stays of it, and what is to be said of the rest.
+//! A batch being written: the records that stay, and a summary of the erased ones.
 
 use crate::codec::CodecError;
 use crate::ids::{Place, SegmentId};
@@ -7,17 +7,17 @@ use crate::log::layout::{BATCH_HEADER_BYTES, seal_record, start_record};
 use crate::log::ledger::Tiles;
 use crate::log::record::{Kind, LAYOUT};
 
-/// See the module.
+/// A batch under construction.
 #[derive(Debug)]
 pub(super) struct Draft {
-    /// Where it will stand.
+    /// The batch's offset.
     at: u32,
     pub(super) bytes: Vec<u8>,
     /// Where each record starts in `bytes`.
     pub(super) starts: Vec<usize>,
     /// Leaves of the batch's small tree so far.
     leaf: u64,
-    /// Records that went, since the last one that stays.
+    /// Number and ledger nodes of the records erased since the last one that stays.
     gone: Option<(u64, Tiles)>,
 }
 
@@ -26,7 +26,7 @@ impl Draft {
         Self { at, bytes: vec![0; BATCH_HEADER_BYTES], starts: Vec::new(), leaf: 0, gone: None }
     }
 
-    /// Takes note of records that went.
+    /// Notes erased records.
     pub(super) fn erase(&mut self, erased: &Erased) -> Result<(), CodecError> {
         let (count, tiles) = self.gone.get_or_insert_with(|| (0, Tiles::from(self.leaf)));
         *count += erased.count;
@@ -37,7 +37,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Appends a logical record as it was; gives its place, but for the segment.
+    /// Appends a logical record unchanged; returns its place without the segment.
     pub(super) fn logical(&mut self, kind: u8, layout: u8, body: &[u8]) -> Place {
         let place = self.record(kind, layout, |out| out.extend_from_slice(body));
         self.leaf += 1;
@@ -50,7 +50,7 @@ impl Draft {
         self.append(kind, layout, put)
     }
 
-    /// Appends what went since the last record that stays.
+    /// Appends a record for those erased since the last record that stays.
     pub(super) fn settle(&mut self) {
         if let Some((count, tiles)) = self.gone.take() {
             let erased = Erased { count, nodes: tiles.nodes().to_vec() };

@@ -1,4 +1,4 @@
-//! What becomes of the groups of a source.
+//! Decides and writes what stays of the groups of a source segment.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,41 +18,41 @@ use crate::log::rewrite::draft::Draft;
 use crate::log::rewrite::source::Source;
 use crate::log::segments::Segment;
 
-/// What is done with a group.
+/// What the rewrite does with a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
-    /// Nobody names it.
+    /// No live record names it.
     Drop,
-    /// Its records are copied.
+    /// Copies its records.
     Copy,
-    /// These ranges are encoded anew, where its last record stands.
+    /// Encodes these ranges anew, at the position of its last record.
     Encode(Vec<Range<u32>>),
 }
 
-/// A group of the source at hand.
+/// A group of the current source segment.
 #[derive(Debug)]
 struct Group {
     held: Held,
     plan: Option<Plan>,
-    /// Offset and length of its last part as written.
+    /// Offset and length of its last written part.
     written: (u32, u32),
 }
 
-/// What a source holds of a group.
+/// The content of a group in a source segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Held {
     /// Offset of its last record.
     last: u32,
-    /// The raw bytes that it has.
+    /// The raw ranges that it contains.
     has: Vec<Range<u32>>,
 }
 
-/// What records say of groups and of the ledger.
+/// The groups and ledger leaves of the records seen.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     groups: HashMap<GroupId, Held>,
     leaves: u64,
-    /// The batch at hand has a leaf.
+    /// Whether the current batch has a leaf.
     has_leaf: bool,
 }
 
@@ -81,7 +81,7 @@ impl Seen {
     }
 
     fn note(&mut self, id: u64, at: u64, has: Vec<Range<u32>>) {
-        // What stands in a segment is named by 32 bits.
+        // Offsets in a segment have 32 bits.
         self.groups.insert(GroupId(id), Held { last: at as u32, has });
     }
 
@@ -90,14 +90,14 @@ impl Seen {
     }
 }
 
-/// See the module.
+/// The groups of a rewrite.
 pub struct Groups<'a> {
     keep: &'a dyn Keep,
     recompress: Option<i32>,
     known: HashMap<GroupId, Group>,
-    /// Leaves of the source by the first look at it.
+    /// Leaves of the source, counted by the survey.
     leaves: u64,
-    /// What the records said that were checked since.
+    /// Groups and leaves of the records checked since the survey.
     checked: Seen,
     decoder: GroupDecoder,
     encoder: Option<RestEncoder>,
@@ -109,8 +109,8 @@ impl<'a> Groups<'a> {
         Self { keep, recompress, known, leaves: 0, checked, decoder: GroupDecoder::default(), encoder: None }
     }
 
-    /// Looks a source through for its groups, whose records all stand in it; gives the number of its first leaf. Nothing is checked here: that what
-    /// was seen is what the checked records say is found by [`Groups::settle`].
+    /// Surveys the groups of a source, whose records all stand in it; returns the number of its first leaf.
+    /// The survey checks nothing: [`GroupRewriter::confirm_survey`] compares it with the checked records.
     pub fn survey(&mut self, source: &Source) -> Result<u64> {
         let mut seen = Seen::default();
         source.glance(&mut |batch| {
@@ -130,20 +130,20 @@ impl<'a> Groups<'a> {
         })
     }
 
-    /// Takes in a checked record of the source.
+    /// Notes a checked record of the source.
     pub fn checked(&mut self, at: u64, record: &RawRecord<'_>) -> std::result::Result<(), CodecError> {
         self.checked.record(at, record)
     }
 
-    /// A batch of the source is at its end.
+    /// Ends a batch of the source.
     pub fn batch_ends(&mut self) {
         self.checked.batch_ends();
     }
 
-    /// The source is at its end: what was planned by the first look must hold by what was checked.
+    /// Ends the source: the survey must match the checked records.
     ///
     /// # Errors
-    /// `Damaged`.
+    /// `Damaged` if they differ.
     pub fn settle(&self, source: &Source) -> Result<()> {
         let checked = &self.checked;
         let same =
@@ -154,7 +154,7 @@ impl<'a> Groups<'a> {
             false => Err(Error::damaged(
                 &source.segment.path,
                 source.footer.tail,
-                "it reads differently each time",
+                "two reads of the segment differ",
             )),
         }
     }
@@ -163,7 +163,7 @@ impl<'a> Groups<'a> {
         self.known.get_mut(&id).ok_or_else(|| CodecError::Header("a group appears while it is read".into()))
     }
 
-    /// What is done with a group.
+    /// The plan for a group; decided on first use.
     pub fn plan(&mut self, id: GroupId) -> std::result::Result<&Plan, CodecError> {
         let (keep, anew) = (self.keep, self.recompress.is_some());
         let group = self.group(id)?;
@@ -176,7 +176,7 @@ impl<'a> Groups<'a> {
                         && group.held.has.iter().any(|has| has.start <= range.start && range.end <= has.end)
                 };
                 if !named.iter().all(held) {
-                    let what = format!("bytes of group {} that are still named are not in it", id.0);
+                    let what = format!("group {} lacks bytes that live records name", id.0);
                     return Err(CodecError::Header(what));
                 }
                 match named {
@@ -189,7 +189,7 @@ impl<'a> Groups<'a> {
         Ok(group.plan.insert(plan))
     }
 
-    /// Whether a record stands in the place of the record of a group at this offset.
+    /// Whether the group's record at this offset is replaced by a record in the output.
     pub fn stands(&mut self, id: GroupId, offset: u32) -> std::result::Result<bool, CodecError> {
         let last = self.group(id)?.held.last;
         Ok(match self.plan(id)? {
@@ -216,7 +216,7 @@ impl<'a> Groups<'a> {
         }
         let part = GroupPart::parse(record.body)?;
         let (before_offset, before_len) = group.written;
-        // Which part comes before this one is told by where it begins: the first begins at 0.
+        // The start of a part tells whether a part precedes it: the first part begins at 0.
         if (part.raw_start == 0) != (before_offset == 0) {
             return Err(CodecError::Header("the parts of a group do not follow each other".into()));
         }
@@ -226,7 +226,7 @@ impl<'a> Groups<'a> {
         Ok(place)
     }
 
-    /// Encodes what stays of a group anew; `from` is its last record.
+    /// Encodes the live ranges of a group anew; `from` is its last record.
     pub fn encode(
         &mut self,
         segment: &Segment,
@@ -257,7 +257,7 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Ranges of which those that touch are one.
+/// Merges ranges that touch.
 fn joined(ranges: Vec<Range<u32>>) -> Vec<Range<u32>> {
     let mut joined: Vec<Range<u32>> = Vec::with_capacity(ranges.len());
     for range in ranges {

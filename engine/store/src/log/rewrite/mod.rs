@@ -1,13 +1,15 @@
-//! Making one segment of several, without what nobody needs any more.
+//! Rewrites several segments as one, without dead records.
 //!
-//! Living records keep kind, layout, salt, head, tail and seqno. Of the others their number stays and the hashes that the
-//! ledger needs: a record says how many went from a batch, and one batch stands for whole batches that went. A group
-//! that lives whole is copied part by part; of another the living ranges are decoded and encoded anew, in one record.
+//! Live records keep kind, layout, salt, head, tail and seqno. Of erased records, the seqnos and the hashes
+//! that the ledger needs remain: one record replaces those erased from a batch, and one batch replaces whole
+//! erased batches. A group that is completely live is copied part by part. Of other groups, the live ranges
+//! are decoded and encoded anew, in one record.
 //!
-//! Invariants: the sources are only read, and every batch of them is checked; nothing lists the new segment before the
-//! caller does; what was written is read again before it is given back, and has the sources' leaves. Each source is looked at
-//! twice: for its groups, unchecked, and then batch by batch, checked, which must come to the same. Memory holds a
-//! window of the file that is read, one of that which is written, a batch, and where each living record went.
+//! Invariants: the sources are only read, and every batch of them is checked. The caller lists the new
+//! segment; nothing else does. The output is read again before it is returned, and has the sources' leaves.
+//! Each source is read twice: a survey of its groups, unchecked, then every batch, checked; both must agree.
+//! Memory holds a window of the file that is read, one of the file that is written, a batch, and the moves of
+//! live records.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -43,40 +45,41 @@ mod output;
 pub mod source;
 mod tally;
 
-/// Says what stays.
+/// Decides which records and ranges are live.
 pub trait Keep {
-    /// Whether the logical record that begins at `offset` of a source stays.
+    /// Whether the logical record at `offset` of a source is live.
     fn record(&self, segment: SegmentId, offset: u32) -> bool;
-    /// The raw ranges of a group that are still named, ascending, disjoint; empty: none.
+    /// The live raw ranges of a group, ascending and disjoint; empty if there are none.
     fn group(&self, group: GroupId) -> Vec<Range<u32>>;
 }
 
-/// A segment that was written and synced, and that nothing lists yet.
+/// A segment that was written and synced, but is not listed yet.
 #[derive(Debug)]
 pub struct Made {
-    /// To stand in the manifest in the sources' place.
+    /// Replaces the sources in the manifest.
     pub entry: SegmentEntry,
-    /// What the sources held and it does not.
+    /// Totals of what the sources held and the output does not.
     pub erased: Totals,
-    /// Where living logical records and groups went, as they stand in the sources. A group is told by its last record.
+    /// Moves of live logical records and groups. A group is identified by its last record.
     pub moved: Vec<Moved>,
-    /// Bytes of living records, as they now are.
+    /// Bytes of live records in the output.
     pub live_bytes: u64,
 }
 
-/// From where to where a record went.
+/// Old and new place of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moved {
     pub from: Place,
     pub to: Place,
 }
 
-/// Writes and syncs the segment `id` out of sealed ones that stand next to each other, in the order of the log. With
-/// `recompress`, every group is encoded anew with that Zstandard level. `spend` is told the bytes before each write.
+/// Writes and syncs the segment `id` from sealed segments that are adjacent in the order of the log. With
+/// `recompress`, encodes every group anew with that Zstandard level. Calls `spend` with the number of bytes
+/// before each write.
 ///
 /// # Errors
-/// `Damaged` where a source is not what was written; `Invalid` where the living records take more than a segment holds;
-/// `Unavailable`; what `spend` gives. No file is left then, if it can go.
+/// `Damaged` if a source differs from what was written; `Invalid` if the live records exceed a segment;
+/// `Unavailable`; the error of `spend`. The file is removed then, if possible.
 #[expect(clippy::too_many_arguments, reason = "each says another thing; there is one caller")]
 pub fn rewrite(
     io: &dyn Io,
@@ -93,13 +96,13 @@ pub fn rewrite(
         return Err(Error::bug("a rewritten segment has a number of the writer's"));
     }
     let path = paths.segment(id);
-    // One of the same name is left over from a crash: it was never listed.
+    // A file of the same name is left over from a crash: it was never listed.
     if io.stat(&path)?.is_some() {
         io.remove(&path)?;
     }
     let made = write(io, paths, store, schema, sources, id, keep, recompress, spend);
     if made.is_err() {
-        // What is left of it takes room. Where it cannot go now, the next opening for writing takes it.
+        // A partial file takes space. If it cannot be removed now, the next opening for writing removes it.
         let _ = io.remove(&path);
     }
     made
@@ -119,7 +122,7 @@ fn write(
 ) -> Result<Made> {
     let sources = source::in_a_row(sources)?;
     let (Some(first), Some(last)) = (sources.first(), sources.last()) else {
-        return Err(Error::bug("a segment is to be made of none"));
+        return Err(Error::bug("a rewrite has no source segments"));
     };
     let header = SegmentHeader { segment: id, created_ns: io.now_ns(), ..first.header.clone() };
     let header = SegmentHeader { format: crate::log::layout::REWRITTEN_FORMAT, ..header };
@@ -153,22 +156,22 @@ fn write(
     let made = Segment::open(io, paths, store, id, Open::Read)?;
     let after = Tally::of(schema, &Source::open(Arc::new(made))?, before.begins())?;
     if after.leaves() != before.leaves() {
-        return Err(Error::bug("a rewritten segment has other leaves than what it was made of"));
+        return Err(Error::bug("a rewritten segment has other leaves than its sources"));
     }
     let entry = SegmentEntry { id, first_seqno: begins.0, sealed_bytes: Some(sealed_bytes) };
     Ok(Made { entry, erased: before.without(&after), moved, live_bytes })
 }
 
-/// What is done so far.
+/// The progress of a rewrite.
 struct Work<'a> {
     schema: &'a dyn Schema,
     keep: &'a dyn Keep,
     groups: Groups<'a>,
     output: Output<'a>,
     collapse: Collapse,
-    /// What the sources hold.
+    /// Totals and leaves of the sources.
     tally: Option<Tally>,
-    /// Of each record of the batch at hand, whether it stays.
+    /// For each record of the current batch, whether it stays.
     lives: Vec<bool>,
     moved: Vec<Moved>,
     live_bytes: u64,
@@ -192,7 +195,7 @@ impl Work<'_> {
             sums.record(schema, seqno, &record)?;
             groups.checked(at, &record)?;
             lives.push(match Kind::parse(record.kind, record.layout)? {
-                // What nobody knows cannot be told from what was forgotten.
+                // Records of unknown kind are not kept: their liveness cannot be decided.
                 None | Some(Kind::Erased | Kind::ErasedBatches) => false,
                 Some(Kind::GroupPart | Kind::GroupRest) => {
                     groups.stands(GroupId(group_of(record.body)?.0), at as u32)?
@@ -219,7 +222,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Writes a batch without what went from it.
+    /// Writes a batch without its erased records.
     fn thinned(&mut self, segment: &Segment, batch: &Batch<'_>, header: &BatchHeader) -> Result<()> {
         let damaged = |e: CodecError| Error::damaged(&segment.path, batch.offset, e);
         let mut records: Vec<(Place, Seqno, RawRecord<'_>)> = Vec::with_capacity(self.lives.len());
@@ -260,7 +263,7 @@ impl Work<'_> {
     }
 }
 
-/// What is left to say of a record that went.
+/// The summary of an erased record.
 fn erased(seqno: Seqno, record: &RawRecord<'_>) -> std::result::Result<Erased, CodecError> {
     match Kind::parse(record.kind, record.layout)? {
         Some(Kind::Erased) => Erased::parse(record.body),

@@ -1,4 +1,4 @@
-//! The segment that is written, from its first byte to its last.
+//! The segment that a rewrite writes, from its first byte to its last.
 
 use std::io::IoSlice;
 use std::path::PathBuf;
@@ -17,12 +17,12 @@ use crate::log::rewrite::draft::Draft;
 /// Bytes written at a time.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// See the module.
+/// Writes a rewritten segment.
 pub(super) struct Output<'a> {
     file: Arc<dyn File>,
     segment: SegmentId,
     salt: Salt,
-    /// Where `pending` stands.
+    /// Offset of `pending` in the file.
     at: u64,
     pending: Vec<u8>,
     chain: ChainDigest,
@@ -46,7 +46,7 @@ impl<'a> Output<'a> {
         self.segment
     }
 
-    /// Digest of the last batch.
+    /// Digest of the last batch written.
     pub(super) fn chain(&self) -> ChainDigest {
         self.chain
     }
@@ -55,12 +55,12 @@ impl<'a> Output<'a> {
         self.at + self.pending.len() as u64
     }
 
-    /// Where the next batch will stand.
+    /// Offset of the next batch.
     pub(super) fn next(&self) -> Result<u32> {
         u32::try_from(self.end()).map_err(|_| too_large())
     }
 
-    /// Writes what stays of the batch with this header.
+    /// Writes the records that stay of the batch with this header.
     pub(super) fn batch(&mut self, mut draft: Draft, of: &BatchHeader) -> Result<()> {
         draft.settle();
         let Draft { mut bytes, starts, .. } = draft;
@@ -86,12 +86,12 @@ impl<'a> Output<'a> {
         if self.pending.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Writes a batch that stands for whole ones that went.
+    /// Writes a batch that replaces erased ones.
     pub(super) fn erased_batches(&mut self, stretch: &Stretch) -> Result<()> {
         let mut draft = Draft::new(self.next()?);
         draft.record(Kind::ErasedBatches.code(), LAYOUT, |out| stretch.gone.put(out));
         let (first_seqno, time_ns) = (stretch.first_seqno, stretch.time_ns);
-        // The other fields are those of the new batch.
+        // The other fields are filled in for the new batch.
         let of =
             BatchHeader { bytes: 0, records: 0, synced: 0, first_seqno, time_ns, prev: Default::default() };
         self.batch(draft, &of)
@@ -105,7 +105,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Ends and syncs the file; gives its length.
+    /// Writes the footer and syncs the file; returns its length.
     pub(super) fn seal(mut self, footer: Footer) -> Result<u64> {
         let footer = Footer { tail: self.end(), ..footer };
         self.pending.extend(footer.encode(self.salt).map_err(|e| Error::bug(e.to_string()))?);
@@ -116,5 +116,5 @@ impl<'a> Output<'a> {
 }
 
 fn too_large() -> Error {
-    Error::invalid("these segments together hold more than one may: rewrite fewer at a time")
+    Error::invalid("these segments together exceed the limit of one segment: rewrite fewer at a time")
 }

@@ -1,4 +1,4 @@
-//! A segment that is rewritten, read and checked batch by batch.
+//! A source segment of a rewrite, read and checked batch by batch.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::log::open::sealed_footer;
 use crate::log::segments::Segment;
 use crate::sync::thread;
 
-/// See the module.
+/// A sealed segment with its header and footer.
 #[derive(Debug)]
 pub struct Source {
     pub segment: Arc<Segment>,
@@ -17,7 +17,7 @@ pub struct Source {
     pub footer: Footer,
 }
 
-/// The sources, each of which must go on from the one before.
+/// Opens the sources; each must follow the previous one.
 pub fn in_a_row(segments: &[Arc<Segment>]) -> Result<Vec<Source>> {
     let sources: Vec<Source> =
         segments.iter().map(|segment| Source::open(segment.clone())).collect::<Result<_>>()?;
@@ -37,10 +37,11 @@ impl Source {
         Ok(Self { segment, header, footer })
     }
 
-    /// Calls `visit` with each batch, unchecked: whoever relies on what it sees compares it with what [`Source::each_batch`] gives.
+    /// Calls `visit` with each batch, unchecked. A caller that relies on it must compare the result with that
+    /// of [`SourceSegment::each_batch`].
     ///
     /// # Errors
-    /// `Damaged` where their lengths do not fit; what `visit` gives.
+    /// `Damaged` if the batch lengths do not fit; the error of `visit`.
     pub fn glance(&self, visit: &mut dyn FnMut(&Batch<'_>) -> Result<()>) -> Result<()> {
         let Self { segment, footer, .. } = self;
         let mut cursor = Cursor::sealed(segment, SEGMENT_HEADER_BYTES, footer.tail);
@@ -51,10 +52,10 @@ impl Source {
         Ok(())
     }
 
-    /// Calls `visit` with each batch.
+    /// Calls `visit` with each batch, checked.
     ///
     /// # Errors
-    /// `Damaged` where they are not all that was written; what `visit` gives.
+    /// `Damaged` if the batches differ from what was written; the error of `visit`.
     pub fn each_batch(&self, visit: &mut dyn FnMut(&Batch<'_>, &BatchHeader) -> Result<()>) -> Result<()> {
         let Self { segment, header, footer } = self;
         let mut state =
@@ -63,7 +64,7 @@ impl Source {
         while cursor.at < footer.tail {
             let at = cursor.at;
             let damaged = |e| Error::damaged(&segment.path, at, e);
-            // Who records and reads goes first.
+            // Recording and reading threads go first.
             thread::yield_now();
             let batch = cursor.next(&state)?.map_err(damaged)?;
             let (_, header) = BatchHeader::peek(batch.whole).map_err(damaged)?;

@@ -1,4 +1,4 @@
-//! What the batches of a stretch of the log add up to.
+//! Totals and ledger leaves of the batches of one or more segments.
 
 use crate::codec::CodecError;
 use crate::error::{Error, Result};
@@ -10,13 +10,14 @@ use crate::log::sums::Sums;
 use crate::log::totals::Totals;
 use crate::schema::Schema;
 
-/// See the module.
+/// Totals and leaves, for comparing a rewrite with its sources.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// Its first leaf.
+    /// Number of the first leaf.
     begins: u64,
     leaves: Tiles,
-    /// Of what is there: erased records and batches are not counted, the bytes that say so are.
+    /// Totals of present records. Erased records and batches are not counted, but the bytes of their
+    /// replacements are.
     totals: Totals,
 }
 
@@ -25,7 +26,7 @@ impl Tally {
         Self { begins, leaves: Tiles::from(begins), totals: Totals::default() }
     }
 
-    /// That of a segment whose first leaf is this one.
+    /// The tally of a segment with this first leaf.
     pub(super) fn of(schema: &dyn Schema, source: &Source, begins: u64) -> Result<Self> {
         let mut tally = Self::new(begins);
         source.each_batch(&mut |batch, _| {
@@ -55,8 +56,8 @@ impl Tally {
         &self.leaves
     }
 
-    /// What this one has and the other has not. Where a kind of bytes grew, others are said to have shrunk by less, so
-    /// that the sum is right.
+    /// The totals of this tally minus those of `other`. If one kind of bytes grew, the other kinds are
+    /// reported as shrunk by less, so that the sum is correct.
     pub(super) fn without(&self, other: &Self) -> Totals {
         let (all, left) = (self.totals, other.totals);
         let mut bytes = all.bytes().saturating_sub(left.bytes());

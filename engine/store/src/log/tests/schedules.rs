@@ -1,5 +1,5 @@
-//! The queue under a scheduler: what only shows from within, batches that are lost after their place is fixed.
-//! The rest is in `engine/tests/schedules`.
+//! The queue under a scheduler: batches that are dropped after their place is fixed, which only unit tests
+//! can produce. Other schedules are in `engine/tests/schedules`.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ fn batch(records: u64) -> BatchBuf {
     batch
 }
 
-/// What the writer does with jobs, without a disk: places follow each other, and everybody is answered.
+/// Handles jobs like the writer, without a disk: checks that places are consecutive, and answers every job.
 fn write(queue: &Queue, jobs: &crate::sync::channel::Receiver<Job>) -> u64 {
     let mut sequence = Sequence::new(Seqno(1));
     let (mut at, mut next, mut batches) = ((SegmentId(1), SEGMENT_HEADER_BYTES), Seqno(1), 0);
@@ -68,7 +68,7 @@ fn write(queue: &Queue, jobs: &crate::sync::channel::Receiver<Job>) -> u64 {
                     queue.take_back(queued.batch);
                 }
                 Job::Lost { from, to } => {
-                    // Nothing can follow it.
+                    // Nothing can follow a lost batch.
                     assert!(from == next && to > next);
                     let failure = Failure { kind: ErrorKind::Bug, message: "a batch was lost".into() };
                     queue.poison(failure);
@@ -88,7 +88,7 @@ fn write(queue: &Queue, jobs: &crate::sync::channel::Receiver<Job>) -> u64 {
     }
 }
 
-/// After a loss: all are told, until the queue is closed.
+/// After a loss: fails every job until the queue is closed.
 fn drain(
     queue: &Queue,
     mut sequence: Sequence<Job>,
@@ -125,7 +125,7 @@ fn queue_of(budget: usize) -> (Arc<Queue>, crate::sync::channel::Receiver<Job>) 
 
 #[test]
 fn places_follow_each_other_whoever_is_faster() {
-    driver::explore("schedules::places_follow_each_other_whoever_is_faster", |_| {
+    driver::explore("schedules::placed_batches_follow_each_other_in_any_schedule", |_| {
         let (queue, jobs) = queue_of(600);
         let writer = {
             let queue = queue.clone();
@@ -162,7 +162,7 @@ fn places_follow_each_other_whoever_is_faster() {
 #[test]
 fn a_batch_lost_after_its_place_was_fixed_ends_all_writing_and_leaves_nobody_waiting() {
     driver::explore(
-        "schedules::a_batch_lost_after_its_place_was_fixed_ends_all_writing_and_leaves_nobody_waiting",
+        "schedules::batch_lost_after_placing_poisons_the_queue",
         |_| {
             let (queue, jobs) = queue_of(500);
             let writer = {

@@ -1,4 +1,4 @@
-//! The writer's work without its thread: what it writes together, what it refuses, the zeros ahead of it.
+//! The writer without its thread: group commit, refusals, and zeros written ahead.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::log::ticket::ticket;
 use crate::sync::channel::{bounded, unbounded};
 use crate::testing::{NoSchema, no_schema};
 
-/// An index that holds nothing.
+/// An index without content.
 #[derive(Debug)]
 struct Nothing;
 
@@ -79,7 +79,7 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, Writer) {
     (sim, writer)
 }
 
-/// A batch of one record with so many bytes in its tail.
+/// A batch of one record with `bytes` bytes in its tail.
 fn batch(bytes: usize) -> BatchBuf {
     let head = KvHead { space: 20, time_ns: 1, key: b"key".to_vec(), value: None }.encode();
     let mut batch = BatchBuf::new(NamespaceId(16));
@@ -87,7 +87,7 @@ fn batch(bytes: usize) -> BatchBuf {
     batch
 }
 
-/// Writes to the segment from `from` on: where and how much.
+/// Offset and length of the writes to the segment from operation `from` on.
 fn writes(sim: &SimIo, from: usize) -> Vec<(u64, usize)> {
     let history = sim.history();
     let ops = history.ops()[from..].iter().filter(|op| op.kind() == OpKind::Write);
@@ -169,7 +169,7 @@ fn zeros_go_as_far_ahead_as_a_multiple_of_the_step() {
     writer.zero_ahead().unwrap();
     assert_eq!((writes(&sim, before), writer.zeroed), (vec![(6000, 194_000)], step));
     assert!(sim.read(&writer.paths.segment(SegmentId(1))).unwrap()[6000..].iter().all(|byte| *byte == 0));
-    // A full disk has no room for them: there are none from then on.
+    // A full disk has no room for zeros: they are no longer written.
     writer.tail = step + 1;
     sim.fail(FailRule::eio(OpKind::Write));
     assert!(writer.zero_ahead().is_err());
