@@ -32,7 +32,7 @@ impl<'de> Deserialize<'de> for Told {
                         _ => continue,
                     };
                     if std::mem::replace(there, true) {
-                        return Err(serde::de::Error::custom(format!("{name:?} is there twice")));
+                        return Err(serde::de::Error::custom(format!("member {name:?} appears twice")));
                     }
                 }
                 Ok(told)
@@ -51,7 +51,7 @@ pub(crate) fn of_embedder(wanted: Option<&str>, own: &str, what: &str) -> Result
         None => Ok(()),
         Some(other) => Err(Error::new(
             ErrorKind::Invalid,
-            format!("{what} is made a vector of by {own:?} here, not by {other:?}: bring its vector"),
+            format!("{what} is embedded by {own:?} here, not by {other:?}: pass its vector instead"),
         )),
     }
 }
@@ -71,13 +71,13 @@ pub fn remember(
     // Some editors put a mark of the byte order before a text.
     let text = text.trim_start_matches('\u{feff}').trim_matches([' ', '\t', '\r', '\n']);
     let told: Told = serde_json::from_str(text)
-        .map_err(|error| Error::new(ErrorKind::Invalid, format!("a memory is a JSON object: {error}")))?;
+        .map_err(|error| Error::new(ErrorKind::Invalid, format!("a memory must be a JSON object: {error}")))?;
     match told {
         Told { id: true, value: true, .. } => memory.remember(identity, text, with),
         Told { query: true, .. } => memory.write_snapshot(identity, text, with, keep),
         _ => Err(Error::new(
             ErrorKind::Invalid,
-            "a memory is an entry, with an id and a value, or a run's snapshot, with its query",
+            "a memory must be an entry, with an id and a value, or a run's snapshot, with its query",
         )),
     }
 }

@@ -120,8 +120,8 @@ fn what_is_no_definition_is_refused_with_the_reason() {
         ("", "JSON object"),
         (r#"["causal"]"#, "JSON object"),
         ("{}", "missing field `id`"),
-        (r#"{"id":""}"#, "id has 1 to"),
-        (r#"{"id":"a\nb"}"#, "id has 1 to"),
+        (r#"{"id":""}"#, "id must have 1 to"),
+        (r#"{"id":"a\nb"}"#, "id must have 1 to"),
         (r#"{"id":"a","id":"b"}"#, "duplicate field `id`"),
         (r#"{"id":"a","topk":1}"#, "unknown field `topk`"),
         (r#"{"id":"a","strategy":{"top_k":1}}"#, "unknown field `top_k`"),
@@ -130,8 +130,8 @@ fn what_is_no_definition_is_refused_with_the_reason() {
         (r#"{"id":"a","strategy":{"topK":1.5}}"#, "line 1"),
         (r#"{"id":"a","strategy":{"threshold":1.01}}"#, "from -1 to 1, not 1.01"),
         (r#"{"id":"a","strategy":{"threshold":1e39}}"#, "number out of range"),
-        (r#"{"id":"a","strategy":{"kind":"window"}}"#, "there is no \"window\""),
-        (r#"{"id":"a","type":"episodic"}"#, "there is no \"episodic\""),
+        (r#"{"id":"a","strategy":{"kind":"window"}}"#, "not \"window\""),
+        (r#"{"id":"a","type":"episodic"}"#, "not \"episodic\""),
         (r#"{"id":"a","projection":"all"}"#, "decisions, commits, narrative or full"),
     ] {
         let refused = memory.define(text).unwrap_err();
