@@ -1,11 +1,11 @@
-//! What is kept in a memory from outside: an entry, or a run's snapshot by itself.
+//! Memory entries that come from outside as JSON: a full entry, or a bare snapshot of a run.
 
 use annals::memory::{Embedder, Entry, Identity, Keep, Memory};
 use annals::{Error, ErrorKind, Result};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Which members there are that tell the two from each other.
+/// The members that tell an entry from a snapshot.
 #[derive(Default)]
 struct Told {
     id: bool,
@@ -13,7 +13,7 @@ struct Told {
     query: bool,
 }
 
-/// Of an object and nothing else: what is derived takes a list, too.
+/// Accepts objects only: a derived `Deserialize` accepts a list, too.
 impl<'de> Deserialize<'de> for Told {
     fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
         struct Each;
@@ -42,10 +42,10 @@ impl<'de> Deserialize<'de> for Told {
     }
 }
 
-/// Refuses what is to be made a vector of by another embedder than the one that is there.
+/// Refuses a request for another embedder than the configured one.
 ///
 /// # Errors
-/// `Invalid`, naming both.
+/// `Invalid`, naming both embedders.
 pub(crate) fn of_embedder(wanted: Option<&str>, own: &str, what: &str) -> Result<()> {
     match wanted.filter(|wanted| *wanted != own) {
         None => Ok(()),
@@ -56,11 +56,12 @@ pub(crate) fn of_embedder(wanted: Option<&str>, own: &str, what: &str) -> Result
     }
 }
 
-/// Keeps what a JSON text holds: an entry (`id`, `value`), or a snapshot (`query`, `finalContent`), which becomes the entry of its conversation's next turn.
-/// One without a vector gets one by this embedder. Gives the entry as it was kept.
+/// Stores a JSON text: an entry (`id`, `value`), or a snapshot (`query`, `finalContent`), which becomes the
+/// entry of its conversation's next turn. An entry without a vector gets one from `with`. Returns the entry
+/// as stored.
 ///
 /// # Errors
-/// `Invalid` for a text that is neither, with line and column where it is no JSON; as [`Memory::remember`].
+/// `Invalid` if the text is neither, with line and column for a JSON error; as [`Memory::remember`].
 pub fn remember(
     memory: &Memory,
     identity: &Identity,
@@ -68,10 +69,10 @@ pub fn remember(
     with: &dyn Embedder,
     keep: &Keep,
 ) -> Result<Entry> {
-    // Some editors put a mark of the byte order before a text.
+    // Some editors put a byte order mark before a text.
     let text = text.trim_start_matches('\u{feff}').trim_matches([' ', '\t', '\r', '\n']);
     let told: Told = serde_json::from_str(text)
-        .map_err(|error| Error::new(ErrorKind::Invalid, format!("a memory must be a JSON object: {error}")))?;
+        .map_err(|error| Error::new(ErrorKind::Invalid, format!("a memory is a JSON object: {error}")))?;
     match told {
         Told { id: true, value: true, .. } => memory.remember(identity, text, with),
         Told { query: true, .. } => memory.write_snapshot(identity, text, with, keep),

@@ -199,10 +199,10 @@ fn what_is_no_memory_is_refused_with_its_place_and_nothing_is_kept() {
     for (text, why) in [
         (
             &b"{\"query\":\"a\",\n  \"finalContent\": }"[..],
-            "bad.json: a memory must be a JSON object: expected value at line 2 column 19",
+            "bad.json: a memory is a JSON object: expected value at line 2 column 19",
         ),
         (b"{\"id\":\"a\",\n \"value\":\"\xff\"}", "bad.json: it is not UTF-8 at line 2 column 11"),
-        (b"", "bad.json: a memory must be a JSON object: EOF while parsing a value at line 1 column 0"),
+        (b"", "bad.json: a memory is a JSON object: EOF while parsing a value at line 1 column 0"),
         (
             b"{}",
             "bad.json: a memory must be an entry, with an id and a value, or a run's snapshot, with its query",

@@ -94,7 +94,7 @@ impl Definition {
             return Err(Error::invalid(format!("a definition's topK is from 1 to {TOP_K_MAX}, not {k}")));
         }
         if let Some(threshold) = threshold.filter(|threshold| !(-1.0..=1.0).contains(threshold)) {
-            return Err(Error::invalid(format!("a definition's threshold must be from -1 to 1, not {threshold}")));
+            return Err(Error::invalid(format!("a definition's threshold is from -1 to 1, not {threshold}")));
         }
         let projection = match &read.projection {
             None => Projection::default(),

@@ -76,7 +76,7 @@ impl Entry {
             return Err(Error::invalid(format!("a memory has at most {ENTRY_BYTES_MAX} bytes")));
         }
         let members: Members = serde_json::from_str(text)
-            .map_err(|e| Error::invalid(format!("a memory must be a JSON object: {e}")))?;
+            .map_err(|e| Error::invalid(format!("a memory is a JSON object: {e}")))?;
         let members: Vec<(String, String)> =
             members.0.into_iter().map(|(name, value)| (name, value.get().to_owned())).collect();
         let id: String =

@@ -392,7 +392,7 @@ mod tests {
             ("MEM.PUT {} EMBED NAMESPACE n", "-INVALID a memory must be an entry, with an id and a value"),
             (
                 "MEM.PUT {\"query\":\"a\"} EMBED NAMESPACE n EMBEDDER e",
-                "-INVALID a memory is embedded by",
+                "-INVALID a memory is embedded by \"annals",
             ),
             ("MEM.DEFINE {} COLOUR n", "-INVALID there is no option \"COLOUR\""),
             (
