@@ -646,7 +646,7 @@ fn a_damaged_segment_is_named_and_nothing_is_dropped() {
 #[test]
 fn a_crash_anywhere_in_a_compaction_leaves_the_store_before_or_after() {
     let sim =
-        SimIo::new(seed(5, "compact::a_crash_anywhere_in_a_compaction_leaves_the_store_before_or_after"));
+        SimIo::new(seed(5, "compact::crash_in_compaction_leaves_store_before_or_after_it"));
     let options = |sim: &SimIo| Options { segment_bytes_max: 8 << 10, ..on(sim) };
     let store = Store::open_with("s", options(&sim)).unwrap();
     let space = store.namespace("default").unwrap();

@@ -123,7 +123,7 @@ fn check(store: &Store, acknowledged: &Acknowledged) {
 #[test]
 fn what_was_acknowledged_survives_a_kill_at_any_moment() {
     let kills = std::env::var("ANNALS_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(50);
-    let mut rng = Rng(seed(31, "kills::what_was_acknowledged_survives_a_kill_at_any_moment"));
+    let mut rng = Rng(seed(31, "kills::acknowledged_frames_survive_sigkill"));
     let dir = tempfile::tempdir().unwrap();
     let path: PathBuf = dir.path().join("s");
     let mut all = Acknowledged::new();

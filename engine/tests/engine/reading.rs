@@ -157,7 +157,7 @@ fn store_with_runs() -> SimIo {
 
 #[test]
 fn damage_is_told_the_same_on_any_number_of_threads() {
-    let mut rng = Rng(seed(5, "reading::damage_is_told_the_same_on_any_number_of_threads"));
+    let mut rng = Rng(seed(5, "reading::damage_report_is_equal_for_any_thread_count"));
     let whole = store_with_runs();
     let files: Vec<_> =
         whole.files().into_iter().map(|path| (path.clone(), whole.read(&path).unwrap())).collect();

@@ -1,4 +1,4 @@
-//! What was decided answers questions: by the words that it holds, by what it names, and by embedders that are brought.
+//! Recall by words, by identifiers, and by embedders that callers pass.
 
 use annals::ErrorKind;
 use annals::Result;
@@ -22,7 +22,8 @@ fn ask(memory: &Memory, who: &Identity, question: &str) -> Vec<String> {
     names(&memory.recall(who, question, &Words, &ACROSS).unwrap())
 }
 
-/// The source's own example, which its own store does not answer: another conversation, another agent, Friday.
+/// agentfootprint's own example, which its own store does not answer: another conversation, another agent,
+/// Friday.
 #[test]
 fn why_was_application_42_rejected() {
     let sim = SimIo::new(1);
@@ -93,7 +94,7 @@ fn a_definition_says_how_a_memory_is_asked_and_nothing_of_whose_it_is() {
     };
     assert_eq!((ask("lending"), ask("other")), (vec!["lending/_/app-42/snap-1".to_owned()], vec![]));
 
-    // What is not said is as it is for everybody; one of the same id takes the place of another.
+    // Absent settings have their defaults; a definition with the same id replaces the old one.
     let plain = memory.define(r#"{"id":"causal"}"#).unwrap();
     assert_eq!(
         (plain.k, plain.threshold, plain.projection, plain.across),
@@ -193,14 +194,14 @@ fn rarer_words_count_more_and_the_threshold_is_strict() {
             .len()
     };
     assert_eq!([at(hits[1].score), at(hits[1].score.next_up()), at(1.0), at(1.0f32.next_up())], [4, 1, 1, 0]);
-    // Another tenant's entries do not make a word any commoner.
+    // Entries of another tenant do not make a word more common.
     for n in 0..20 {
         let text = snapshot("amber amber", "amber");
         memory.write_snapshot(&identity("u", &n.to_string()), &text, &Words, &Keep::default()).unwrap();
     }
     let again = memory.recall(&who, "amber bicycle", &Words, &all).unwrap();
     assert_eq!(again[1].score, hits[1].score);
-    // Nor do those that are no longer there.
+    // Neither do deleted and expired entries.
     memory.delete(&identity("t", "c0"), "snap-1").unwrap();
     memory.forget(&identity("t", "c1")).unwrap();
     assert_eq!(memory.recall(&who, "bicycle", &Words, &all).unwrap().len(), 2);
@@ -213,7 +214,8 @@ fn rarer_words_count_more_and_the_threshold_is_strict() {
     );
 }
 
-/// Each follow-up is remembered, too, and is the best match of the next: with one hit wanted, Monday was never seen again.
+/// A follow-up is stored, too, and matches the next question best. With one hit wanted, the original decision
+/// was never found.
 #[test]
 fn a_run_that_only_answers_from_what_it_was_told_stands_behind_it() {
     let sim = SimIo::new(4);
@@ -233,7 +235,7 @@ fn a_run_that_only_answers_from_what_it_was_told_stands_behind_it() {
     assert_eq!(all.len(), 4);
     assert_eq!(all[0].entry.value(), MONDAY);
     assert!(all[0].score < all[1].score, "by the score alone it would not be first");
-    // What was told once is not what the run after the next answers from, nor is it what a run answers from that looked for itself.
+    // A recall counts as a source once, and not for a run that calls tools of its own.
     let next = || memory.write_snapshot(&friday, &answer, &Words, &Keep::default()).unwrap();
     assert_eq!(next().derived_from, names(&all));
     assert_eq!(next().derived_from, [""; 0]);
@@ -247,7 +249,8 @@ fn a_run_that_only_answers_from_what_it_was_told_stands_behind_it() {
     assert_eq!(memory.write_snapshot(&friday, MONDAY, &Words, &named).unwrap().derived_from, ["snap-1"]);
 }
 
-/// What a prompt tells of is known by what it says: whoever asked, through whatever, and in whatever projection.
+/// Quoted entries are recognised by their text, whoever recalled them, by whatever interface, in whatever
+/// projection.
 #[test]
 fn what_a_text_tells_of_is_known_by_its_query_and_its_time() {
     let sim = SimIo::new(14);
@@ -268,7 +271,7 @@ fn what_a_text_tells_of_is_known_by_its_query_and_its_time() {
         assert_eq!(told_in("t", &both).len(), 2);
     }
     let text = told(&monday, Projection::Commits, None);
-    // Most prompts tell of nothing, which is seen without a look at what is remembered.
+    // Most prompts quote nothing, which is decided without reading any entry.
     for nothing in ["Be brief.", text.split('\n').next().unwrap(), "x\ndecided at 2026-11-23T14:14:00Z"] {
         assert!(!Memory::may_tell(nothing), "{nothing}");
     }
@@ -369,7 +372,7 @@ fn tiers_and_times_hold_for_questions_too() {
     assert_eq!(of(&["warm".into()]), [""; 0]);
 }
 
-/// An embedder that is brought: letters counted, as agentfootprint's mock counts them.
+/// A custom embedder that counts letters, like agentfootprint's mock.
 struct Letters(&'static str, usize);
 
 impl Embedder for Letters {
@@ -435,7 +438,7 @@ fn an_entry_is_remembered_by_its_query_or_its_texts_and_keeps_a_vector_that_it_b
     assert_eq!(memory.remember(&who, own, &Words).unwrap().text(), own);
     let empty = memory.remember(&who, r#"{"id":"empty","value":[true,null]}"#, &Letters("mock", 8)).unwrap();
     assert_eq!((empty.embedding, empty.embedder), (None, None));
-    // A query of common words has no vector, yet what was found out about it is found.
+    // A query of common words has no vector, yet its entry is found by its other texts.
     let vague = snapshot("Where is it?", "In Kathmandu.");
     let kept = memory.write_snapshot(&who, &vague, &Words, &Keep::default()).unwrap();
     assert_eq!((kept.embedding, kept.embedder.as_deref()), (None, Some(Words.id())));
@@ -471,7 +474,7 @@ fn what_is_told_is_the_largest_form_that_fits() {
     assert_eq!(told(&[], Projection::Full, None), "");
 }
 
-/// Any JSON, as deep as it comes.
+/// Arbitrary JSON of any depth.
 fn json() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         Just("null".to_owned()),
@@ -511,7 +514,7 @@ proptest! {
         prop_assert!(full.len() < (1 << 26), "indentation grows with the square of the depth: {}", full.len());
     }
 
-    /// However entries came in, and whatever else was there in between, the same ones give the same scores.
+    /// Equal entries give equal scores, however they were stored and whatever was stored in between.
     #[test]
     fn scores_depend_on_what_is_there_and_on_nothing_else(
         texts in prop::collection::vec("[a-f]{1,6}( [a-f]{1,6}){0,5}", 1..8),
@@ -538,7 +541,7 @@ proptest! {
     }
 }
 
-/// A snapshot of the deepest kind, as one line: indentation would make the square of its depth of it.
+/// A deeply nested snapshot stays on one line: indentation grows with the square of the depth.
 #[test]
 fn depth_makes_no_text_longer_than_it_has_to_be() {
     let deep = (1 << 20) - 3;
@@ -549,7 +552,7 @@ fn depth_makes_no_text_longer_than_it_has_to_be() {
     assert!(render(&some, Projection::Full, 1.0).unwrap().contains(&format!("\n{}1\n", "  ".repeat(101))));
 }
 
-/// Written down once: another machine, another version of the compiler or a change by mistake would move them.
+/// Golden values: another machine, compiler or accidental change must not move them.
 #[test]
 fn vectors_and_scores_are_those_that_this_version_gives() {
     let vector = Words.embed(&["Why was application #42 rejected? \u{c9}t\u{e9}!"]).unwrap().remove(0);

@@ -12,7 +12,7 @@ use crate::thread;
 #[cfg_attr(miri, ignore = "bodies are compressed by a C library")]
 #[test]
 fn what_is_acknowledged_while_the_store_closes_is_kept() {
-    explore("closing::what_is_acknowledged_while_the_store_closes_is_kept", |seed| {
+    explore("closing::commit_acknowledged_during_close_is_kept", |seed| {
         let io = SimIo::new(seed);
         let open: fn(&SimIo) -> Options = if seed % 2 == 0 { tiny } else { options };
         let (store, space, keys) = fresh(Options { queue_bytes_max: 600, ..open(&io) });
@@ -69,7 +69,7 @@ fn what_is_acknowledged_while_the_store_closes_is_kept() {
 
 #[test]
 fn the_last_of_many_handles_closes_whoever_drops_it() {
-    explore("closing::the_last_of_many_handles_closes_whoever_drops_it", |seed| {
+    explore("closing::dropping_the_last_handle_closes_the_store", |seed| {
         let io = SimIo::new(seed);
         let (store, space, keys) = fresh(tiny(&io));
         let threads: Vec<_> = (0..3u8)

@@ -102,12 +102,12 @@ fn beside(seed: u64, small: bool) {
 
 #[test]
 fn a_view_and_a_writer_go_on_beside_a_compaction() {
-    explore("compacting::a_view_and_a_writer_go_on_beside_a_compaction", |seed| beside(seed, false));
+    explore("compacting::view_and_writer_continue_beside_compaction", |seed| beside(seed, false));
 }
 
 #[test]
 fn a_view_and_a_writer_go_on_beside_a_compaction_while_tables_are_written() {
-    explore("compacting::a_view_and_a_writer_go_on_beside_a_compaction_while_tables_are_written", |seed| {
+    explore("compacting::view_and_writer_continue_beside_compaction_and_flush", |seed| {
         beside(seed, true)
     });
 }

@@ -82,7 +82,7 @@ fn a_failed_write_answers_everybody_and_poisons() {
 
 #[test]
 fn a_manifest_in_doubt_answers_everybody_and_poisons() {
-    explore("failures::a_manifest_in_doubt_answers_everybody_and_poisons", |seed| {
+    explore("failures::failed_manifest_write_answers_everybody_and_poisons", |seed| {
         let io = SimIo::new(seed);
         // Written by the writer where a segment changes, and by the upkeep where a table is listed.
         until_it_fails(&io, tiny(&io), FailRule::eio(OpKind::Sync).on("MANIFEST").after(seed % 3));
@@ -91,7 +91,7 @@ fn a_manifest_in_doubt_answers_everybody_and_poisons() {
 
 #[test]
 fn a_table_that_cannot_be_written_loses_nothing_and_stops_nobody() {
-    explore("failures::a_table_that_cannot_be_written_loses_nothing_and_stops_nobody", |seed| {
+    explore("failures::failed_table_write_loses_nothing_and_stops_nobody", |seed| {
         let io = SimIo::new(seed);
         let (store, _space, keys) = fresh(tiny(&io));
         io.fail(FailRule::enospc(OpKind::Write).on("tables").times(1 + seed % 3));

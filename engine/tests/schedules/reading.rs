@@ -133,7 +133,7 @@ fn a_reader_sees_whole_batches_and_never_goes_back() {
 
 #[test]
 fn readers_see_every_version_while_memory_is_frozen_and_tables_are_merged() {
-    explore("reading::readers_see_every_version_while_memory_is_frozen_and_tables_are_merged", |seed| {
+    explore("reading::readers_see_every_version_beside_flush_and_merge", |seed| {
         let io = beside_a_writer(seed, tiny, 6);
         let tables = |kind| {
             let ops = io.history();

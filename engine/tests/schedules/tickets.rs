@@ -87,7 +87,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 #[test]
 fn a_ticket_is_answered_however_it_is_waited_for_and_done_means_visible() {
-    explore("tickets::a_ticket_is_answered_however_it_is_waited_for_and_done_means_visible", |seed| {
+    explore("tickets::ticket_completes_by_any_wait_and_batch_is_visible", |seed| {
         let io = SimIo::new(seed);
         let (store, space, keys) = fresh(options(&io));
         thread::scope(|scope| {

@@ -37,7 +37,7 @@ fn filled(options: Options) -> (Store, Namespace, Keyspace) {
 /// What one search finds dead another one, as of an earlier moment, needs; what came after a search began is not dead either.
 #[test]
 fn searches_find_whole_batches_and_never_go_back_while_files_are_written() {
-    explore("vectors::searches_find_whole_batches_and_never_go_back_while_files_are_written", |seed| {
+    explore("vectors::search_beside_flush_sees_whole_batches_in_order", |seed| {
         let io = SimIo::new(seed);
         let (store, space, keys) = filled(options(&io));
         thread::scope(|scope| {
@@ -75,7 +75,7 @@ fn searches_find_whole_batches_and_never_go_back_while_files_are_written() {
 /// and the close waited for ever. The scheduler stops nobody just between the two.
 #[test]
 fn a_store_closes_whatever_the_thread_that_writes_vectors_is_at() {
-    explore("vectors::a_store_closes_whatever_the_thread_that_writes_vectors_is_at", |seed| {
+    explore("vectors::store_closes_while_vectors_are_written", |seed| {
         let io = SimIo::new(seed);
         let (store, space, keys) = filled(options(&io));
         for round in 1..3 {
