@@ -886,7 +886,8 @@ impl Log {
             if *kind == 5
                 && let Some(frame) = Frame::parse(head)
             {
-                // A dropped run may leave frames that forks share; here no run with forks was dropped.
+                // A dropped run may leave shared frames without its Run record. No dropped run here was a
+                // fork.
                 parents.entry(frame.run).or_insert(None);
                 frames.insert((frame.run, frame.seq), frame);
             }

@@ -1,5 +1,5 @@
-//! Tapes that were made of the kept store of format 1: they must read for ever, and be made of it as the same bytes for as
-//! long as the way in which bodies are cut is the same. Whoever changes that keeps these and adds new ones.
+//! Tapes made from the format 1 fixture. They must stay readable. Making them again must give the same bytes
+//! as long as chunking is unchanged. A change of chunking keeps these tapes and adds new ones.
 #![expect(clippy::disallowed_methods, reason = "fixtures are read past the engine")]
 
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use annals::io::sim::SimIo;
 use annals::{Options, Status, Store, Tape};
 
-/// Its file in `tests/data/tape`, and the run.
+/// A file in `tests/data/tape`, and its run.
 const KEPT: [(&str, &str); 2] = [("loan-42.tape", "loan-42"), ("loan-42-again.tape", "loan-42 again")];
 
 fn data(name: &str) -> PathBuf {
@@ -35,7 +35,7 @@ fn tapes_of_format_1_read_for_ever_and_are_made_again_as_the_same_bytes() {
         other.run(run).unwrap().write_tape(&mut again).unwrap();
         assert!(again == kept, "{file} comes out of another store as other bytes");
     }
-    // A run whose recorder went away before it ended.
+    // A run whose recorder went away before the end.
     let open = space.run("cut off").unwrap();
     if open.info().status == Status::Open {
         assert!(open.write_tape(&mut Vec::new()).is_err());

@@ -1,4 +1,4 @@
-//! Closing while others submit.
+//! Closing a store while other threads submit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -85,7 +85,7 @@ fn the_last_of_many_handles_closes_whoever_drops_it() {
             .collect();
         drop((store, space, keys));
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        // Nobody has it any more, so the lock is free, and all is there.
+        // No handle is left, so the lock is free, and all data is there.
         let (store, _space, keys) = again(tiny(&io));
         assert!((0..3u8).all(|thread| keys.get(&[thread]).unwrap().is_some()));
         assert_whole(&store);
