@@ -143,7 +143,7 @@ def run_id(buf, fields):
 
 
 def frames(buf, start, turns):
-    """Yields the id of the run at `start`, then (component, input, output) of each frame; user frames only with `turns`."""
+    """Yields the run's id, then (component, input, output) of each frame; user frames only with `turns`."""
     fields = members(buf, start)
     yield run_id(buf, fields)
     model = leaf(buf, fields, "model")
@@ -180,8 +180,8 @@ def read(path):
 def main():
     args = argparse.ArgumentParser(description="Sums of the frames of recorded chats")
     args.add_argument("file")
-    args.add_argument("--runs", action="store_true", help="print one sum for each run instead of one line for each frame")
-    args.add_argument("--expand", choices=("turns", "calls"), default="turns", help="as in `annals import`; default: turns")
+    args.add_argument("--runs", action="store_true", help="one sum for each run, not for each frame")
+    args.add_argument("--expand", choices=("turns", "calls"), default="turns", help="as in annals import")
     args = args.parse_args()
     buf = read(args.file)
     count = {"user": 0, "llm": 0, "tool": 0}

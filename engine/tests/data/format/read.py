@@ -3,7 +3,8 @@
     python3 read.py v1
     python3 read.py v2
 
-It needs only Python 3's standard library, so it checks no BLAKE3 hash (chain, ledger, ids) and decodes no zstd group."""
+It needs only Python 3's standard library, so it checks no BLAKE3 hash (chain, ledger, ids) and decodes no
+zstd group."""
 import struct
 import sys
 import zlib
