@@ -37,7 +37,7 @@ impl EmbedderHere {
     /// Vectors from HTTP are cached in the namespace, if one is given; it must be open for writing.
     ///
     /// # Errors
-    /// As [`EmbeddingsOptions::from_variables`] and [`Embeddings::new`].
+    /// As [`EmbeddingsOptions::from_variables`] and [`HttpEmbedder::new`].
     pub fn of_environment(kept_in: Option<&Namespace>) -> Result<Self> {
         Ok(match EmbeddingsOptions::from_variables(&|name| std::env::var(name).ok())? {
             Some(options) => Self::Http(Box::new(Embeddings::new(options, kept_in)?)),
