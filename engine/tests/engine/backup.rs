@@ -112,7 +112,7 @@ fn a_crash_during_a_backup_leaves_the_store_and_no_store_or_a_whole_one() {
             }
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::NotFound, "{point}: {error}");
-                assert!(point.at < done, "{point}: a backup that was done is gone");
+                assert!(point.at < done, "{point}: a finished backup is gone");
                 // An unfinished backup cannot be written to as a store, nor replaced by another backup.
                 let files: Vec<_> = disk.files().into_iter().filter(|path| path.starts_with("b")).collect();
                 if files.iter().any(|path| path.ends_with("00000002.seg")) {

@@ -89,10 +89,10 @@ fn a_key_that_was_put_with_a_run_ends_with_it() {
     let run = space.begin_run(RunSpec::new("a")).unwrap();
     run.record(Frame::new(Component::Llm, "in", "out")).unwrap();
     let put = |uid, key: &str| space.put_with_run(uid, "notes", key.as_bytes(), key.into());
-    put(run.uid(), "of an open run").unwrap();
+    put(run.uid(), "bound to an open run").unwrap();
     run.end(Status::Ok).unwrap();
     let other = ended(&space, "b");
-    put(run.uid(), "of one that has ended").unwrap();
+    put(run.uid(), "bound to an ended run").unwrap();
     put(other, "of another").unwrap();
     let notes = space.find_keyspace("notes").unwrap().unwrap();
     let there = || {
@@ -101,7 +101,7 @@ fn a_key_that_was_put_with_a_run_ends_with_it() {
             .map(|pair| String::from_utf8(pair.unwrap().0).unwrap())
             .collect::<Vec<_>>()
     };
-    assert_eq!(there(), ["of an open run", "of another", "of one that has ended"]);
+    assert_eq!(there(), ["bound to an open run", "of another", "bound to an ended run"]);
     space.drop_run("a", "rule", "").unwrap();
     assert_eq!(there(), ["of another"]);
     assert_eq!(put(run.uid(), "late").unwrap_err().kind(), ErrorKind::Gone);

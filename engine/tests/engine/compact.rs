@@ -151,7 +151,7 @@ fn a_store_that_lives_whole_is_recompressed_once() {
     assert!(done.rewritten > 0, "{done:?}");
     let after = store.stats().unwrap().bytes.pieces;
     assert!(after < pieces, "{after} of {pieces} bytes");
-    assert_eq!(store.compact(&recompress).unwrap().rewritten, 0, "all that was sealed is packed by now");
+    assert_eq!(store.compact(&recompress).unwrap().rewritten, 0, "all sealed segments are packed already");
     assert_eq!(answers(&store), before);
     assert_whole(&store);
 }

@@ -152,7 +152,7 @@ fn outcome(opened: annals::Result<Store>, wanted: &Content) -> Outcome {
     let (content, errors) = read_all(&store);
     errors.iter().for_each(typed);
     for (name, bytes) in &content {
-        assert!(wanted.get(name) == Some(bytes), "wrong bytes are handed out for {name:?}");
+        assert!(wanted.get(name) == Some(bytes), "wrong bytes are returned for {name:?}");
     }
     let reported = match store.verify() {
         Ok(report) => !report.damaged.is_empty(),
@@ -164,7 +164,7 @@ fn outcome(opened: annals::Result<Store>, wanted: &Content) -> Outcome {
     let whole = content.len() == wanted.len();
     assert!(
         reported || whole,
-        "{} of {} things are gone and nothing says so",
+        "{} of {} things are gone without a report",
         wanted.len() - content.len(),
         wanted.len()
     );

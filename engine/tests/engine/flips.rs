@@ -135,7 +135,7 @@ fn outcome(opened: annals::Result<Store>, case: &Case<'_>) -> Outcome {
     let errors: Vec<Error> =
         errors.into_iter().filter(|error| !(is_left && error.kind() == ErrorKind::NotFound)).collect();
     for (name, bytes) in &content {
-        assert!(is_left || case.wanted.get(name) == Some(bytes), "wrong bytes are handed out for {name:?}");
+        assert!(is_left || case.wanted.get(name) == Some(bytes), "wrong bytes are returned for {name:?}");
     }
     let said = match store.verify() {
         Ok(report) => {
@@ -158,13 +158,13 @@ fn outcome(opened: annals::Result<Store>, case: &Case<'_>) -> Outcome {
             "LOCK" => "holds a pid for people; the lock is not in the bytes",
             "MANIFEST" => "the last edit: the one before leads to the same log",
             "active segment, stopped" => "room written ahead: cut like a tear",
-            kind => panic!("a change of a {kind} passes as right"),
+            kind => panic!("a change of a {kind} is not detected"),
         });
     }
     match case.apart {
         Some(why) if is_left => Outcome::Apart(why),
         _ => panic!(
-            "{} of {} things are gone and nothing says so",
+            "{} of {} things are gone without a report",
             case.wanted.len() - content.len(),
             case.wanted.len()
         ),
@@ -312,7 +312,7 @@ fn every_byte_and_every_length_of_a_store_matters() {
     let unclear = counts.keys().find(|(.., outcome)| *outcome == Outcome::Caught("another check"));
     assert!(unclear.is_none(), "{unclear:?}: name the check");
     let healed = |(kind, _, outcome): &(&str, &str, Outcome)| *kind != "table" || *outcome == Outcome::Healed;
-    assert!(counts.keys().all(healed), "a table was not made again");
+    assert!(counts.keys().all(healed), "a table was not rebuilt");
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn a_change_with_its_checksums_made_right_is_caught_by_digests() {
                 let (by_reading, by_verifying) = caught(&sim, &wanted);
                 sim.edit(path, |to| to.clone_from(bytes)).unwrap();
                 let by_verifying = by_verifying
-                    .unwrap_or_else(|| panic!("byte {byte} of {}: nobody notices", path.display()));
+                    .unwrap_or_else(|| panic!("byte {byte} of {}: never detected", path.display()));
                 *counts.entry((by_reading, by_verifying)).or_default() += 1;
             }
         }
@@ -369,8 +369,8 @@ fn caught(sim: &SimIo, wanted: &Content) -> (&'static str, Option<&'static str>)
         Some("another check") => "parsing, or the run's chain",
         Some(check) => check,
         // Inline bytes have no blob id: only the chain of batches covers them.
-        None if altered => "handed out: it has no id of its own",
-        None => "nothing that is read",
+        None if altered => "returned: it has no id of its own",
+        None => "nothing that a read returns",
     };
     let report = match store.verify() {
         Ok(report) => report,

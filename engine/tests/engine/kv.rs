@@ -435,7 +435,7 @@ fn batches_are_seen_whole_or_not_at_all_and_scans_and_views_stand_still() {
             assert!(keys.get(b"0300").unwrap().is_some());
         }
     });
-    assert!(store.stats().unwrap().segments > 5, "segments must change for this test to mean something");
+    assert!(store.stats().unwrap().segments > 5, "the test needs a segment change");
     let seen: Vec<_> = view.scan(&keys, ScanRange::all()).map(|pair| pair.unwrap().1).collect();
     assert!(seen.len() == 600 && seen.iter().all(|value| value == b"0"));
     assert_eq!(keys.get(b"0001").unwrap().unwrap(), b"59");
@@ -492,8 +492,8 @@ fn a_range_holds_its_bounds_as_they_are_said() {
     assert_eq!(within(Excluded("a"), Excluded("b")), "");
     assert_eq!(within(Excluded("b"), Unbounded), "c");
     assert_eq!(within(Unbounded, Excluded("b")), "a");
-    assert_eq!(within(Included("c"), Included("a")), "", "the wrong way round");
-    assert_eq!(within(Excluded("c"), Excluded("a")), "", "the wrong way round");
+    assert_eq!(within(Included("c"), Included("a")), "", "reversed bounds");
+    assert_eq!(within(Excluded("c"), Excluded("a")), "", "reversed bounds");
 }
 
 /// Groups that are leased to a batch keep their segment from being sealed until the batch is queued or

@@ -66,7 +66,7 @@ fn what_was_decided_on_monday_answers_on_friday_in_another_conversation_and_neve
             )
             .unwrap()
     };
-    assert!(ask(&friday, false).is_empty(), "a conversation finds its own, unless more is asked for");
+    assert!(ask(&friday, false).is_empty(), "a search covers its own conversation by default");
     let hits = ask(&friday, true);
     assert_eq!(hits.len(), 1);
     assert_eq!((hits[0].entry.id.as_str(), hits[0].identity.as_str()), ("snap-1", "lending/_/app-42"));
@@ -102,12 +102,12 @@ fn a_threshold_is_strict_and_ties_go_by_id() {
     assert_eq!(ids(-1.0, 0), all);
     assert_eq!(ids(-1.0, 1), all[..1]);
     assert_eq!(ids(half, 0), all[..3], "equal passes");
-    assert_eq!(ids(half.next_up(), 0), all[..2], "below it nothing does");
-    assert_eq!(ids(1.0f32.next_up(), 0), [], "and then nothing, not the best");
+    assert_eq!(ids(half.next_up(), 0), all[..2], "lower scores are excluded");
+    assert_eq!(ids(1.0f32.next_up(), 0), [], "no hit, not even the best");
     assert_eq!(
         memory.search(&who, &[5.0, 0.0], &Wanted::default()).unwrap().len(),
         3,
-        "0.7 where none is given"
+        "the default minimum is 0.7"
     );
     for vector in [&[f32::NAN, 0.0][..], &[f32::INFINITY, 0.0], &[0.0, 0.0], &[]] {
         assert_eq!(
@@ -158,7 +158,7 @@ fn what_only_answers_from_another_stands_behind_it() {
     assert_eq!(
         found(0.9),
         [followup("snap-1"), followup("snap-2"), followup("other")],
-        "what it answers from is not among what passes"
+        "its source does not pass the filter"
     );
 }
 
@@ -182,7 +182,7 @@ fn a_look_counts_and_changes_nothing_else() {
     assert_eq!(
         memory.get(&who, "a").unwrap().unwrap().member("accessCount"),
         Some("5"),
-        "a new one counts anew"
+        "a new entry starts at 0"
     );
     assert!(memory.get(&who, "b").unwrap().is_none());
     assert!(memory.get(&identity("t", "d"), "a").unwrap().is_none());
@@ -206,14 +206,14 @@ fn what_has_expired_is_not_there() {
 fn an_entry_ends_in_the_millisecond_that_its_ttl_names() {
     let until = |ttl: &str| Entry::parse(&entry("a", &format!(",\"ttl\":{ttl}"))).unwrap();
     assert_eq!([999, 1000, 1001].map(|now| until("1000").is_expired(now)), [false, true, true]);
-    assert!(until("0").is_expired(0) && until("0").is_expired(1), "0 is a time, and over");
-    assert!(!until("null").is_expired(i64::MAX), "without one it stays");
+    assert!(until("0").is_expired(0) && until("0").is_expired(1), "0 is a time in the past");
+    assert!(!until("null").is_expired(i64::MAX), "an entry without ttl stays");
     // An expired entry is absent everywhere: it is not read, compared by version or counted by `forget`.
     let memory = memory(&SimIo::new(15));
     let who = identity("t", "c");
     memory.put(&who, "{\"id\":\"a\",\"value\":1,\"version\":6,\"ttl\":1}").unwrap();
     let over = memory.put_if_version(&who, &entry("a", ""), 6).unwrap();
-    assert_eq!((over.applied, over.current), (false, None), "and no version of it is told");
+    assert_eq!((over.applied, over.current), (false, None), "no current version is returned");
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn a_signature_is_an_identity_s_own_and_may_be_recorded_again() {
     let seen = |who: &Identity, signature: &str| memory.seen(who, signature).unwrap();
     assert!(seen(&who, "a b/\u{e9}") && !seen(&who, "a b/") && !seen(&other, "a b/\u{e9}"));
     memory.forget(&other).unwrap();
-    assert!(seen(&who, "a b/\u{e9}"), "another conversation's forgetting is nothing to it");
+    assert!(seen(&who, "a b/\u{e9}"), "forgetting another conversation does not affect it");
     memory.forget(&who).unwrap();
     assert!(!seen(&who, "a b/\u{e9}"));
 }
@@ -396,7 +396,7 @@ fn a_listing_goes_by_the_last_change_in_pages() {
     assert_eq!(
         memory.list(&who, Some("nonsense"), Some(1), &[]).unwrap().0[0].id,
         "e248",
-        "a cursor that is none is 0"
+        "a malformed cursor counts as 0"
     );
     assert_eq!(memory.list(&who, None, Some(1000), &["hot".into()]).unwrap().0.len(), 50);
     assert!(memory.list(&who, Some("900"), None, &[]).unwrap().0.is_empty());

@@ -96,7 +96,7 @@ fn a_reader_makes_a_damaged_table_again_in_memory_and_says_so() {
     }
     assert!(tried > 100);
     assert_eq!(sim.op_count() - before, 2 * tried, "a reader has changed the disk");
-    println!("{tried} flips in tables mended by readers");
+    println!("{tried} flips in tables, rebuilt by readers");
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn work(sim: &SimIo) -> Done {
         for (index, ticket) in tickets.into_iter().enumerate() {
             match ticket.and_then(annals::Ticket::wait) {
                 Ok(_) => {
-                    assert!(done.failed.is_none(), "commit {} came after a failure", number + index);
+                    assert!(done.failed.is_none(), "commit {} succeeded after a failure", number + index);
                     done.acknowledged = number + index + 1;
                 }
                 Err(error) => {
@@ -79,7 +79,7 @@ fn work(sim: &SimIo) -> Done {
                         "{error:?}"
                     );
                     // Waiting and later callers get the first cause.
-                    assert!(error.to_string().contains(&first.to_string()), "{error} is not about {first}");
+                    assert!(error.to_string().contains(&first.to_string()), "{error} does not say {first}");
                 }
             }
         }
@@ -97,7 +97,7 @@ fn work(sim: &SimIo) -> Done {
 fn recovered(sim: &SimIo) -> usize {
     let store = match Store::open_with("s", options(sim)) {
         Ok(store) => store,
-        Err(error) => panic!("it does not open again: {error}"),
+        Err(error) => panic!("reopening failed: {error}"),
     };
     assert_whole(&store);
     let found = store.namespace("default").ok().and_then(|space| space.find_keyspace("k").unwrap());

@@ -48,12 +48,12 @@ fn why_was_application_42_rejected() {
 
     assert!(
         memory.recall(&friday, question, &Words, &Wanted::default()).unwrap().is_empty(),
-        "of its own, none"
+        "its own identity has none"
     );
     assert_eq!(
         ask(&memory, &friday, "Why was application #43 rejected?"),
         [""; 0],
-        "one that nobody decided"
+        "no decision about it is stored"
     );
     assert_eq!(
         ask(&memory, &friday, "Should we approve loan #43? Credit: 580. Income: 95k. Amount: 50k."),
@@ -111,7 +111,7 @@ fn a_definition_says_how_a_memory_is_asked_and_nothing_of_whose_it_is() {
         (missing.kind(), missing.to_string().ends_with("there are \"other\"")),
         (ErrorKind::NotFound, true)
     );
-    assert_eq!(ask("lending").len(), 1, "what is remembered stays");
+    assert_eq!(ask("lending").len(), 1, "the entries stay");
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn every_name_in_a_question_has_to_be_held_and_then_its_words_need_not_be() {
         assert_eq!(ask(&memory, &who, question).len(), usize::from(found), "{question}");
         let strict = Wanted { min_score: Some(0.95), ..ACROSS };
         let hits = memory.recall(&who, question, &Words, &strict).unwrap();
-        assert!(hits.is_empty(), "a least score that is given counts alone: {question}");
+        assert!(hits.is_empty(), "a given minimum score is not lowered: {question}");
     }
 }
 
@@ -186,7 +186,7 @@ fn rarer_words_count_more_and_the_threshold_is_strict() {
     let all = Wanted { k: 0, min_score: Some(0.0), ..ACROSS };
     let hits = memory.recall(&who, "amber bicycle", &Words, &all).unwrap();
     assert_eq!((hits.len(), hits[0].score), (4, 1.0));
-    assert!(hits[1].score < 0.5, "the word that all hold is the lesser half: {}", hits[1].score);
+    assert!(hits[1].score < 0.5, "the word in all entries weighs less than half: {}", hits[1].score);
     let at = |least| {
         memory
             .recall(&who, "amber bicycle", &Words, &Wanted { min_score: Some(least), ..all.clone() })
@@ -210,7 +210,7 @@ fn rarer_words_count_more_and_the_threshold_is_strict() {
     assert_eq!(
         memory.recall(&who, "bicycle", &Words, &all).unwrap().len(),
         1,
-        "another embedder's has no card"
+        "an entry of another embedder has no card"
     );
 }
 
@@ -234,7 +234,7 @@ fn a_run_that_only_answers_from_what_it_was_told_stands_behind_it() {
     let all = memory.recall(&friday, question, &Words, &Wanted { k: 9, ..ACROSS }).unwrap();
     assert_eq!(all.len(), 4);
     assert_eq!(all[0].entry.value(), MONDAY);
-    assert!(all[0].score < all[1].score, "by the score alone it would not be first");
+    assert!(all[0].score < all[1].score, "it is not first by score alone");
     // A recall counts as a source once, and not for a run that calls tools of its own.
     let next = || memory.write_snapshot(&friday, &answer, &Words, &Keep::default()).unwrap();
     assert_eq!(next().derived_from, names(&all));
@@ -323,14 +323,14 @@ fn a_snapshot_is_written_as_agentfootprint_writes_it() {
 
     let id = |keep: &Keep| memory.write_snapshot(&who, MONDAY, &Words, keep).unwrap().id;
     assert_eq!(id(&Keep::default()), "snap-2");
-    assert_eq!(id(&Keep { turn: Some(12), ..Keep::default() }), "snap-12", "the host is ahead");
-    assert_eq!(id(&Keep { turn: Some(3), ..Keep::default() }), "snap-13", "the host is behind");
+    assert_eq!(id(&Keep { turn: Some(12), ..Keep::default() }), "snap-12", "the host's turn is ahead");
+    assert_eq!(id(&Keep { turn: Some(3), ..Keep::default() }), "snap-13", "the host's turn is behind");
     let gone = Keep { turn: Some(40), ttl_ms: Some(0), tier: Some("cold".into()), ..Keep::default() };
     assert_eq!(id(&gone), "snap-40");
-    assert_eq!(id(&Keep::default()), "snap-14", "what has expired counts for nothing");
+    assert_eq!(id(&Keep::default()), "snap-14", "expired entries do not count");
     memory.put(&who, &entry("snap-900x", "")).unwrap();
     memory.put(&who, &entry("msg-99-0", "")).unwrap();
-    assert_eq!(id(&Keep::default()), "snap-15", "other kinds are not turns");
+    assert_eq!(id(&Keep::default()), "snap-15", "other ids are not turns");
     for bad in ["", "[]", "{}", r#"{"query":""}"#, r#"{"query":7}"#, r#"{"query":"q"},"id":"x""#] {
         let refused = memory.write_snapshot(&who, bad, &Words, &Keep::default()).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid, "{bad}");
@@ -402,13 +402,13 @@ fn an_embedder_that_is_brought_is_held_to_its_name_its_length_and_its_threshold(
     assert_eq!(
         kept.member("embedding"),
         Some("[10,3,0,3,2,4,0,0,1,2,0,2,2,2,6,5,4,0,3,1,3,5,1,1,1,1,3,0,0,0,0,1]"),
-        "as it was written there"
+        "the members match agentfootprint's"
     );
     let ask = |question: &str, with: &dyn Embedder| memory.recall(&who, question, with, &ACROSS);
     let query = "Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.";
     let hits = ask(query, &mock).unwrap();
     assert_eq!((hits.len(), hits[0].score), (1, 1.0));
-    assert!(ask("zzzz", &mock).unwrap().is_empty(), "under its own threshold");
+    assert!(ask("zzzz", &mock).unwrap().is_empty(), "below its own threshold");
     assert!(ask(" ", &mock).unwrap().is_empty());
     for (other, both) in [
         (&Letters("other", 32) as &dyn Embedder, ["\"other\"", "\"mock\""]),
@@ -454,7 +454,7 @@ fn what_is_told_is_the_largest_form_that_fits() {
     }
     let hits = memory.recall(&who, "#42", &Words, &Wanted { k: 2, ..ACROSS }).unwrap();
     assert_eq!(names(&hits), ["t/_/c/a", "t/_/c/b"]);
-    assert_eq!(hits[0].decided_at(), None, "it does not say");
+    assert_eq!(hits[0].decided_at(), None, "it has no creation time");
     let one = |projection| render(MONDAY, projection, hits[0].score).unwrap();
     let all = Projection::ALL.map(one);
     let sizes = all.clone().map(|text| text.encode_utf16().count());
@@ -467,8 +467,8 @@ fn what_is_told_is_the_largest_form_that_fits() {
     assert_eq!(with(both(full)), format!("{}\n\n{}", all[3], all[3]));
     assert_eq!(with(both(full) - 4), format!("{}\n\n{}", all[0], all[0]));
     let twice = |text: &str| format!("{text}\n\n{text}");
-    assert_eq!(with(both(decisions) - 4), twice(&all[2]), "two in short before one at length");
-    assert_eq!(with(both(commits) - 4), all[2], "only one fits, and that at more length");
+    assert_eq!(with(both(decisions) - 4), twice(&all[2]), "two short hits are preferred to one long hit");
+    assert_eq!(with(both(commits) - 4), all[2], "only one hit fits, in a longer projection");
     assert_eq!(with(tokens(commits)), all[1]);
     assert_eq!(with(tokens(commits) - 4), "", "nothing is cut");
     assert_eq!(told(&[], Projection::Full, None), "");

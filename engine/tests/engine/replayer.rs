@@ -304,7 +304,7 @@ fn answers_go_out_in_the_order_in_which_the_recorded_calls_ended() {
             let chaos = &chaos;
             scope.spawn(move || {
                 let answer = chaos.call(CHAT, format!("request {n}").as_bytes(), b"", || model("")).unwrap();
-                assert_eq!(answer, [n], "in whatever order, each its own");
+                assert_eq!(answer, [n], "each gets its own answer in any order");
             });
         }
     });
@@ -336,7 +336,7 @@ fn draws_are_served_by_kind_and_no_further() {
         (replaying.now_ns().unwrap(), replaying.uuid().unwrap(), replaying.random_u64().unwrap()),
         drawn
     );
-    assert_eq!(replaying.fill(&mut [0; 3]).unwrap_err().kind(), ErrorKind::Diverged, "as many bytes as then");
+    assert_eq!(replaying.fill(&mut [0; 3]).unwrap_err().kind(), ErrorKind::Diverged, "the recorded length");
     let mut again = vec![0; 5_000];
     for _ in 0..40 {
         replaying.fill(&mut again).unwrap();

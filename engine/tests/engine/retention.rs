@@ -372,7 +372,7 @@ fn a_run_that_sampling_leaves_out_goes_when_it_ends_and_counts_all_the_same() {
     assert_eq!(store.sample_ended(&none).unwrap(), 0);
     open.end(Status::Ok).unwrap();
     assert_eq!(store.sample_ended(&Policy::default()).unwrap(), 0);
-    assert_eq!(store.sample_ended(&none).unwrap(), 0, "it was asked for before");
+    assert_eq!(store.sample_ended(&none).unwrap(), 0, "the run was judged before");
     // Sampling uses the same hash as a sweep: both drop the same runs.
     let half = Policy { rules: Vec::new(), sample: Share::parse("50%").unwrap() };
     for number in 0..40 {
@@ -518,14 +518,14 @@ fn of_a_forgotten_run_no_byte_is_left_after_compaction_and_all_else_is_as_it_was
     assert_eq!(space.still_held(told[0].uid).unwrap().1.vectors, ["00000001.vec"]);
     assert_eq!(nearest(&space), []);
     for canary in canaries {
-        assert!(holds(&files(&root), canary), "it was never there: {}", String::from_utf8_lossy(canary));
+        assert!(holds(&files(&root), canary), "it was not stored: {}", String::from_utf8_lossy(canary));
     }
     let options =
         CompactOptions { must_go: told.iter().map(|one| one.uid).collect(), ..CompactOptions::default() };
     assert!(store.compact(&options).unwrap().rewritten > 0);
     let check = |store: &Store| {
         for canary in canaries {
-            assert!(!holds(&files(&root), canary), "it is there still: {}", String::from_utf8_lossy(canary));
+            assert!(!holds(&files(&root), canary), "it is still stored: {}", String::from_utf8_lossy(canary));
         }
         let space = store.namespace("default").unwrap();
         assert_eq!(names(&space), ["kept", "fork"]);

@@ -794,7 +794,7 @@ fn catches_every_rewrite(compacted: bool, test: &str) {
         };
         // An edit that changed nothing is no rewrite.
         let Some(made) = made.filter(|made| *made != victim.now) else {
-            assert_eq!(only, None, "this round makes no rewrite");
+            assert_eq!(only, None, "this round changes nothing");
             continue;
         };
         done += 1;
@@ -841,7 +841,7 @@ fn catches_every_rewrite(compacted: bool, test: &str) {
     // Only a node that ends after the checkpoint hides anything.
     assert!(sums[5] * 1000 <= done, "{} of {done} could not be compared", sums[5]);
     // An edit before the checkpoint hardly ever leaves all covered records unchanged.
-    assert!(sums[3] * 500 <= done, "{} of {done} changed only what came later", sums[3]);
+    assert!(sums[3] * 500 <= done, "{} of {done} changed only later records", sums[3]);
     // The forger is useless if plain checks detect everything.
     assert!(sums[1] * 4 > done, "only {} of {done} rewrites got past a plain check", sums[1]);
 }
@@ -915,7 +915,7 @@ fn a_rewritten_footer_that_says_other_than_its_batches_is_refused() {
                     error.to_string()
                 }
             };
-            assert!(what.contains("footer"), "byte {at} of {} is believed: {what:?}", path.display());
+            assert!(what.contains("footer"), "byte {at} of {} is not detected: {what:?}", path.display());
             tried += 1;
         }
     }

@@ -32,13 +32,13 @@ fn what_an_entry_says_it_answers_from_is_no_door_to_another_s_memory() {
     }
     let all = |across| Wanted { k: 50, min_score: Some(-1.0), across, ..Wanted::default() };
     let found = memory.search(&own, &[1.0, 0.0], &all(false)).unwrap();
-    assert_eq!(ids(&found), ["e0", "e1", "e2"], "of its own conversation");
+    assert_eq!(ids(&found), ["e0", "e1", "e2"], "a source in its own conversation");
     let found = memory.search(&own, &[1.0, 0.0], &all(true)).unwrap();
-    assert!(found.iter().all(|hit| hit.identity.starts_with("t/")), "of its own tenant");
+    assert!(found.iter().all(|hit| hit.identity.starts_with("t/")), "a source in its own tenant");
     assert_eq!(
         ids(&found),
         ["e0", "e2", "secret", "e1"],
-        "a source of its tenant stands before what answers from it"
+        "a source of the tenant stands before the derived entry"
     );
     let words = r#"{"id":"w","value":{"query":"loan forty-two","finalContent":"see there"},"metadata":{"derivedFrom":"u/_/c/secret words"}}"#;
     memory.remember(&own, words, &Words).unwrap();
@@ -62,7 +62,7 @@ fn what_was_decided_first_is_found_however_many_that_answer_from_it_are_nearer()
         let wanted = Wanted { k: 1, min_score: Some(min_score), ..Wanted::default() };
         memory.search(&who, &[1.0, 0.0], &wanted).unwrap().remove(0).entry.id
     };
-    assert_eq!(first(half), "source", "one that just reaches the least score does");
+    assert_eq!(first(half), "source", "an entry that equals the minimum score is found");
     assert_eq!(first(half.next_up()), "e00");
     // The same by words: the decision shares fewer words with the question than later questions do.
     let who = identity("w", "c");
@@ -109,7 +109,7 @@ fn of_many_that_are_as_near_those_with_the_least_ids_are_given() {
     let last: Vec<String> =
         all[80..].iter().map(|hit| format!("{}:{}", hit.identity, hit.entry.id)).collect();
     let expected = ["z", "\u{1f600}", "\u{ff5e}"].map(|id| [format!("t/_/d:{id}"), format!("t/_/e:{id}")]);
-    assert_eq!(last, expected.concat(), "and of one id by identity");
+    assert_eq!(last, expected.concat(), "equal ids are sorted by identity");
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn a_frame_may_end_with_other_metadata_than_it_began_with() {
     let severities: Vec<_> = space.run("streamed").unwrap().frames().map(|f| f.unwrap().severity).collect();
     assert_eq!(severities.iter().filter(|s| **s == Severity::Flagged).count(), 3);
     assert_eq!(space.run("streamed").unwrap().frame(3).unwrap().duration_ns, 77);
-    assert!(!severities.contains(&Severity::Debug), "an end never makes a frame matter less");
+    assert!(!severities.contains(&Severity::Debug), "an end never lowers a frame's severity");
     assert_eq!(run.end(Status::Ok).unwrap().fingerprint, whole.end(Status::Ok).unwrap().fingerprint);
     assert_eq!(bodies(&space.run("streamed").unwrap()), bodies(&space.run("whole").unwrap()));
     assert_whole(&store);

@@ -26,14 +26,14 @@ fn tapes_of_format_1_read_for_ever_and_are_made_again_as_the_same_bytes() {
         let from = space.run(run).unwrap();
         let mut made = Vec::new();
         from.write_tape(&mut made).unwrap();
-        assert!(made == kept, "{file} is made otherwise now: {} bytes, not {}", made.len(), kept.len());
+        assert!(made == kept, "{file} is made differently now: {} bytes, not {}", made.len(), kept.len());
         let tape = Tape::read(kept.clone()).unwrap();
         assert_eq!(Some(tape.info().fingerprint), from.info().fingerprint);
         let info = other.import_tape(&tape, None, false).unwrap();
         assert_eq!((info.frames, info.fingerprint), (from.info().frames, from.info().fingerprint));
         let mut again = Vec::new();
         other.run(run).unwrap().write_tape(&mut again).unwrap();
-        assert!(again == kept, "{file} comes out of another store as other bytes");
+        assert!(again == kept, "{file} exported from another store has other bytes");
     }
     // A run whose recorder went away before the end.
     let open = space.run("cut off").unwrap();

@@ -62,12 +62,12 @@ fn a_ticket_can_be_waited_on_asked_and_awaited() {
                 block_on(ticket).0.unwrap()
             }
         };
-        assert!(seqno > last, "tickets give the seqnos in order");
+        assert!(seqno > last, "tickets return the seqnos in order");
         last = seqno;
         // A completed batch is visible.
         assert_eq!(space.run("r").unwrap().info().frames, i + 1);
     }
-    assert!(woken > 0, "no ticket was ever pending: the waker was not tried");
+    assert!(woken > 0, "no ticket was ever pending: the waker was not tested");
     // Dropping a ticket does not cancel its batch.
     drop(run.submit(Frame::new(Component::Llm, "dropped", "")).unwrap());
     let keys = space.keyspace("k", History::Latest).unwrap();

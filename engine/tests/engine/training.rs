@@ -40,7 +40,7 @@ fn what_went_well_is_what_to_say_and_nothing_of_it_was_recorded_for_that() {
             r#"{"prompt":"Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.","completion":"Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review."}"#,
             r#"{"prompt":"caf\u00e9 \ud800","completion":"two\nlines"}"#,
         ],
-        "as it was written"
+        "the raw JSON is kept"
     );
     // A negative rating marks an answer that must not be learned.
     memory.rate(&who, "snap-1", -1.0).unwrap();
@@ -112,7 +112,7 @@ fn of_one_question_the_best_answer_stands_against_each_that_went_worse() {
     assert_eq!(
         pairs,
         [pair("No."), pair("Yes, gladly.")],
-        "not the same words, not what nobody judged, not another question"
+        "no pair with equal answers, without reward, or of another question"
     );
     assert!(lines(&memory, &identity("t", "c2"), false, Training::Dpo).is_empty());
 }

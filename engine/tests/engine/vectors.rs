@@ -96,7 +96,7 @@ impl Use {
 fn over_compactions_a_vector_stays_as_long_as_the_value_that_it_came_with() {
     // Inline vectors, and vectors stored as bodies.
     for dimensions in [8, 1500] {
-        let seed = seed(0x7ec7, "over_compactions_a_vector_stays");
+        let seed = seed(0x7ec7, "vectors::vector_survives_compaction_as_long_as_its_value");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let mut store = Store::open_with(&path, small()).unwrap();

@@ -82,7 +82,7 @@ fn the_same_seed_gives_the_same_trace_and_another_one_another() {
         traces.insert(once.trace_hash());
     }
     println!("{TEST}: {} traces of 10 schedules", traces.len());
-    assert!(traces.len() > 5, "the seed hardly chooses the schedule");
+    assert!(traces.len() > 5, "the seed hardly affects the schedule");
 }
 
 /// The fewest and the most steps of a thread that a crash before operation `at` may leave.

@@ -59,7 +59,7 @@ fn until_it_fails(io: &SimIo, options: Options, rule: FailRule) {
                 assert!(found.is_some(), "{thread}-{i} was acknowledged and is gone after {how:?}");
             }
         }
-        assert!(store.seqno() >= visible, "what was visible is gone after {how:?}");
+        assert!(store.seqno() >= visible, "visible data is gone after {how:?}");
         crate::support::assert_whole(&store);
     }
 }

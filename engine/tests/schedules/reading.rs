@@ -86,7 +86,7 @@ fn beside_a_writer(seed: u64, options: fn(&SimIo) -> Options, rounds: u64) -> Si
                     let newest = check_history(&spaces.all, (reader + look) % KEYS);
                     assert!(newest >= last, "history ends at {newest} after a view of {last}");
                     let now = store.seqno();
-                    assert!(now >= seqno, "what is visible went back");
+                    assert!(now >= seqno, "the visible seqno went back");
                     seqno = now;
                 }
             });
@@ -99,7 +99,7 @@ fn beside_a_writer(seed: u64, options: fn(&SimIo) -> Options, rounds: u64) -> Si
                 for look in 0..12u8 {
                     let rounds_visible = (store.seqno().0 - first.0) / RECORDS;
                     let newest = spaces.all.get(&[(look + reader) % KEYS]).unwrap().unwrap();
-                    assert!(round_of(&newest) >= rounds_visible, "visible, and not to be read");
+                    assert!(round_of(&newest) >= rounds_visible, "visible, but not readable");
                 }
             });
         }
@@ -111,7 +111,7 @@ fn beside_a_writer(seed: u64, options: fn(&SimIo) -> Options, rounds: u64) -> Si
                 put_round(spaces, round);
                 // Every other time the writer is kept busy instead.
                 if seed.is_multiple_of(2) {
-                    assert_eq!(round_in(spaces, false), round, "acknowledged, and not to be read");
+                    assert_eq!(round_in(spaces, false), round, "acknowledged, but not readable");
                 }
             }
         });

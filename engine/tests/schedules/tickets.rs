@@ -113,7 +113,7 @@ fn a_ticket_is_answered_however_it_is_waited_for_and_done_means_visible() {
                                 keys.put(&[submitter, i, 1], "after").unwrap()
                             }
                         };
-                        assert!(store.seqno() >= last, "done, and not visible");
+                        assert!(store.seqno() >= last, "done, but not visible");
                         assert_eq!(keys.get(&[submitter, i]).unwrap().unwrap(), b"v");
                     }
                 });

@@ -59,7 +59,7 @@ fn searches_find_whole_batches_and_never_go_back_while_files_are_written() {
             scope.spawn(move || {
                 for round in 1..=5 {
                     put_round(space, keys, round);
-                    assert_eq!(found(space), round, "acknowledged, and not found");
+                    assert_eq!(found(space), round, "acknowledged, but not found");
                 }
             });
         });

@@ -560,7 +560,7 @@ impl Driver {
             let (_, left) = space.still_held(uid)?;
             let shared = self.model.shared_by_living(at);
             assert_eq!(left.shared, shared, "{name} is shared up to there");
-            assert!(shared > 0 || left.segments.is_empty(), "of {name} there still is {left:?}");
+            assert!(shared > 0 || left.segments.is_empty(), "{name} is gone, but {left:?} is still there");
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ fn any_ops(rng: &mut Rng, kinds: usize) -> Vec<Op> {
 fn typed(error: &Error) -> Result<(), String> {
     match error.kind() {
         ErrorKind::Bug | ErrorKind::Locked => Err(format!("{error:?}")),
-        _ if error.to_string().is_empty() => Err("an error without a word".to_owned()),
+        _ if error.to_string().is_empty() => Err("an error without a message".to_owned()),
         _ => Ok(()),
     }
 }
@@ -185,7 +185,7 @@ fn judge(
     }
     for (key, line) in things(&seen.said) {
         if !known.get(&key).is_some_and(|lines| lines.contains(line)) {
-            return Err(format!("this was never there: {line:?} ({key})"));
+            return Err(format!("this was never stored: {line:?} ({key})"));
         }
     }
     let reported = match store.verify() {
@@ -211,7 +211,7 @@ fn judge(
         Ok(Outcome::AsTorn)
     } else {
         Err(format!(
-            "commits are missing and nothing says so: it shows\n{}instead of\n{}",
+            "commits are missing without a report: it shows\n{}instead of\n{}",
             seen.said, commits[last].state
         ))
     }
@@ -309,7 +309,7 @@ fn a_lying_disk_is_never_believed() {
     let reported = |lie: usize| {
         counts.keys().any(|key| key.0 == lie && matches!(key.3, Outcome::Refused | Outcome::Reported))
     };
-    assert!((0..LIES.len()).all(reported), "a kind of lie was never noticed");
+    assert!((0..LIES.len()).all(reported), "a kind of lie was never detected");
     assert!(
         counts.keys().all(|key| key.3 != Outcome::AsTorn || !key.1 || LIES[key.0] == "misdirected write")
     );
