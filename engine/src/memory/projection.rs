@@ -1,5 +1,5 @@
-//! The four projections of a recalled snapshot for a model, identical to agentfootprint 9.62.0's output (from
-//! its sources and its output, with a sample in `engine/tests/data/memory/`).
+//! The four projections of a recalled snapshot for a model. They equal agentfootprint 9.62.0's output byte
+//! for byte, by its sources and by the sample in `engine/tests/data/memory/`.
 
 use super::js::{Js, push};
 

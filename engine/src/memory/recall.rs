@@ -206,7 +206,7 @@ impl Memory {
         Ok(if is_late { recalled } else { Recalled::default() })
     }
 
-    /// The entries that an identity recalled within the last hour and has not answered from yet, each as the
+    /// The entries that an identity recalled within the last hour and has not answered from yet. Each is the
     /// identity's name, a slash and the id.
     ///
     /// # Errors

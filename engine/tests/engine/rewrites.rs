@@ -200,8 +200,8 @@ const REWRITTEN: [&str; 9] = [
     "what a manifest says of rewriting changed",
 ];
 
-/// A record erased as compaction does it, with the node that replaces it. This is legitimate forgetting,
-/// whoever does it, if nothing else changed.
+/// A record erased as compaction does it, with the node that replaces it. This is legitimate forgetting
+/// if nothing else changed.
 const FORGOTTEN: &str = "a record erased as compaction does";
 
 /// Edits of the storage form that change no recorded data.

@@ -1,8 +1,8 @@
 //! The engine on the simulated disk with many threads, and the guarantees that hold in every schedule.
 //!
 //! With `--cfg annals_shuttle`, as in `.ci/schedules`, every thread and lock runs under a scheduler that
-//! chooses from a seed. Without it the same tests run on the system's threads, a few times each, in `cargo
-//! test`, and under Miri and the thread sanitizer in `.ci/sanitize`.
+//! chooses from a seed. Without it the same tests run on the system's threads, a few times each. That is
+//! the case in `cargo test`, and under Miri and the thread sanitizer in `.ci/sanitize`.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
