@@ -15,8 +15,8 @@ const BOOST_MAX: f64 = 10.0;
 
 impl Decay {
     /// The factor after `looks` accesses, the last one `idle_ms` ago:
-    /// `2^(-idle / half life) * min(boost^looks, 10)` (agentfootprint 9.62.0). With a half-life of 0 the factor
-    /// is 0 for any positive `idle_ms`.
+    /// `2^(-idle / half life) * min(boost^looks, 10)` (agentfootprint 9.62.0). With a half-life of 0 the
+    /// factor is 0 for any positive `idle_ms`.
     #[must_use]
     pub fn factor(&self, idle_ms: f64, looks: u64) -> f64 {
         let idle = idle_ms.max(0.0);

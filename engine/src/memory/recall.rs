@@ -55,7 +55,7 @@ impl Memory {
     }
 
     /// Finds the entries that answer a question: [`Memory::search`] with the question's vector. The default
-    /// minimum score is the embedder's threshold. A question without any word gives no hits.
+    /// minimum score is the embedder's threshold. A question with nothing to search by gives no hits.
     ///
     /// With [`WordEmbedder`], the score is the share of the question that an entry's texts hold. If the
     /// question names something by an identifier (`#42`, `app-42`, an order number, an e-mail address), only
@@ -218,9 +218,9 @@ impl Memory {
     /// Stores a run's bare snapshot as the entry `snap-N`, where N is the conversation's next turn, in the
     /// form of agentfootprint 9.62.0. Returns the entry.
     ///
-    /// A snapshot without tool calls counts as derived from the identity's recent recall, and from the
-    /// sources in the options. It is marked so (`metadata.derivedFrom`) and stands behind its sources when
-    /// both are found.
+    /// A snapshot without tool calls counts as derived from the identity's recent recall. The options can name
+    /// further sources of any snapshot. A derived snapshot is marked (`metadata.derivedFrom`) and stands behind
+    /// its sources when both are found.
     ///
     /// # Errors
     /// `Invalid` if the text is not a snapshot with a query; as [`Memory::remember`].
