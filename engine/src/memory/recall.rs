@@ -218,9 +218,9 @@ impl Memory {
     /// Stores a run's bare snapshot as the entry `snap-N`, where N is the conversation's next turn, in the
     /// form of agentfootprint 9.62.0. Returns the entry.
     ///
-    /// A snapshot without tool calls counts as derived from the identity's recent recall. The options can name
-    /// further sources of any snapshot. A derived snapshot is marked (`metadata.derivedFrom`) and stands behind
-    /// its sources when both are found.
+    /// A snapshot without tool calls counts as derived from the identity's recent recall. The options can
+    /// name further sources of any snapshot. A derived snapshot is marked (`metadata.derivedFrom`) and stands
+    /// behind its sources when both are found.
     ///
     /// # Errors
     /// `Invalid` if the text is not a snapshot with a query; as [`Memory::remember`].
