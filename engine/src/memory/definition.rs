@@ -1,8 +1,10 @@
-//! Definitions: how a memory is asked, kept under a name of its namespace, so that whoever asks by that name asks alike.
+//! Definitions: the settings of a memory query, kept under a name of the namespace, so that every caller of
+//! that name asks in the same way.
 //!
-//! A definition is JSON with the members that agentfootprint 9.62.0's `defineMemory` takes: `id`, `description`, `type` (`causal`), `strategy` (`kind` `top-k`,
-//! `topK`, `threshold`, `embedder`, here its id) and `projection`; `acrossConversations` is ours. Its store is the namespace that it is kept in. Whose memory
-//! is asked is said with each question, and never by a definition.
+//! A definition is JSON with the members of agentfootprint 9.62.0's `defineMemory`: `id`, `description`,
+//! `type` (`causal`), `strategy` (`kind` `top-k`, `topK`, `threshold`, `embedder`, here its id) and
+//! `projection`. `acrossConversations` is an addition of annals. The definition's store is its namespace. The
+//! identity is given with each question, never by a definition.
 
 use serde::Deserialize;
 
@@ -10,32 +12,32 @@ use super::{Memory, Projection, Wanted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kv::{History, Keyspace, ScanRange};
 
-/// Where they stand, by their ids.
+/// The keyspace of definitions, by id.
 const DEFINITIONS: &str = "annals.memory.definitions";
-/// The longest id, and the longest text, in bytes.
+/// Maximum length of an id, and of a definition, in bytes.
 const ID_BYTES_MAX: usize = 256;
 const TEXT_BYTES_MAX: usize = 64 << 10;
-/// Definitions of a namespace.
+/// Maximum number of definitions in a namespace.
 const DEFINITIONS_MAX: usize = 1000;
-/// The most that one asks for.
+/// Largest `topK`.
 const TOP_K_MAX: usize = 1000;
 
-/// How a memory is asked.
+/// The settings of a memory query.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Definition {
-    /// Its id, unique within its namespace.
+    /// The id, unique within the namespace.
     pub id: String,
-    /// What it is for.
+    /// The purpose, for people.
     pub description: Option<String>,
-    /// How many entries are given at most; one, where none is named.
+    /// Maximum number of hits; 1 if the definition names none.
     pub k: usize,
-    /// The least score that counts; the embedder's own, where none is named.
+    /// Minimum score; the embedder's threshold if the definition names none.
     pub threshold: Option<f32>,
-    /// The id of the embedder that questions have to be made vectors of by; any, where none is named.
+    /// The id of the embedder that questions must use; any embedder if the definition names none.
     pub embedder: Option<String>,
-    /// What of an entry is told.
+    /// The projection in which hits are given to a model.
     pub projection: Projection,
-    /// Of all principals and conversations of the tenant.
+    /// Search all principals and conversations of the tenant.
     pub across: bool,
     text: String,
 }
@@ -64,26 +66,27 @@ struct Strategy {
 }
 
 impl Definition {
-    /// Reads a definition.
+    /// Parses a definition.
     ///
     /// # Errors
-    /// `Invalid` with what is wrong: no object, a member that is missing, unknown or of another kind, a number out of its range.
+    /// `Invalid` with the reason: not an object, a missing or unknown member, a member of the wrong type, or
+    /// a number out of range.
     pub fn parse(text: &str) -> Result<Self> {
         if text.len() > TEXT_BYTES_MAX {
             return Err(Error::invalid(format!("a memory's definition has at most {TEXT_BYTES_MAX} bytes")));
         }
-        // What is derived takes a list, too.
+        // A derived `Deserialize` accepts a JSON list, too.
         if !text.trim_start().starts_with('{') {
-            return Err(Error::invalid("a memory's definition is a JSON object"));
+            return Err(Error::invalid("a memory's definition must be a JSON object"));
         }
         let read: Read = serde_json::from_str(text)
-            .map_err(|e| Error::invalid(format!("a memory's definition is a JSON object: {e}")))?;
+            .map_err(|e| Error::invalid(format!("a memory's definition must be a JSON object: {e}")))?;
         let Strategy { kind, top_k, threshold, embedder } = read.strategy;
         is(read.kind.as_deref(), "type", "causal")?;
         is(kind.as_deref(), "strategy.kind", "top-k")?;
         if read.id.is_empty() || read.id.len() > ID_BYTES_MAX || read.id.contains(char::is_control) {
             return Err(Error::invalid(format!(
-                "a definition's id has 1 to {ID_BYTES_MAX} bytes, none of them of control"
+                "a definition's id must have 1 to {ID_BYTES_MAX} bytes and no control characters"
             )));
         }
         let k = top_k.unwrap_or(1);
@@ -97,7 +100,7 @@ impl Definition {
             None => Projection::default(),
             Some(name) => Projection::of_name(&name.to_ascii_lowercase()).ok_or_else(|| {
                 Error::invalid(format!(
-                    "a definition's projection is decisions, commits, narrative or full, not {name:?}"
+                    "a definition's projection must be decisions, commits, narrative or full, not {name:?}"
                 ))
             })?,
         };
@@ -113,13 +116,13 @@ impl Definition {
         })
     }
 
-    /// Its text, as it was given.
+    /// The JSON text, as it was given.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// What a question asked by it wants.
+    /// The query that this definition describes.
     #[must_use]
     pub fn wanted(&self) -> Wanted<'_> {
         Wanted {
@@ -132,21 +135,21 @@ impl Definition {
     }
 }
 
-/// Refuses a name that is given and another, however it is written: `TOP_K` is `top-k`.
+/// Refuses any other name. Case and `_` for `-` do not matter: `TOP_K` is `top-k`.
 fn is(given: Option<&str>, member: &str, name: &str) -> Result<()> {
     match given.filter(|given| given.to_ascii_lowercase().replace('_', "-") != name) {
         None => Ok(()),
         Some(other) => {
-            Err(Error::invalid(format!("a definition's {member} is {name:?}, and there is no {other:?}")))
+            Err(Error::invalid(format!("a definition's {member} must be {name:?}, not {other:?}")))
         }
     }
 }
 
 impl Memory {
-    /// Keeps a definition under its id, in the place of one that has it.
+    /// Stores a definition under its id, and replaces the one that has this id.
     ///
     /// # Errors
-    /// `Invalid` for a text that is none, and past 1,000 of them; `Unavailable`, `Poisoned`.
+    /// `Invalid` for a malformed definition, and past 1,000 definitions; `Unavailable`, `Poisoned`.
     pub fn define(&self, definition: &str) -> Result<Definition> {
         let definition = Definition::parse(definition)?;
         let keyspace = self.space.keyspace(DEFINITIONS, History::Latest)?;
@@ -163,10 +166,10 @@ impl Memory {
         Ok(definition)
     }
 
-    /// The definition of an id.
+    /// The definition with an id.
     ///
     /// # Errors
-    /// `NotFound` where there is none, naming those that there are; `Damaged`, `Unavailable`.
+    /// `NotFound` if it does not exist, with the existing ids; `Damaged`, `Unavailable`.
     pub fn defined(&self, id: &str) -> Result<Definition> {
         let kept = match self.defining()? {
             Some(keyspace) => keyspace.get(id.as_bytes())?,
@@ -183,7 +186,7 @@ impl Memory {
         Err(Error::new(ErrorKind::NotFound, format!("there is no memory {id:?}: {there}")))
     }
 
-    /// All definitions, by their ids. What somebody else wrote there and is none is passed over.
+    /// All definitions, sorted by id. Malformed values that another program wrote are skipped.
     ///
     /// # Errors
     /// `Damaged`, `Unavailable`.
@@ -196,7 +199,7 @@ impl Memory {
         Ok(definitions)
     }
 
-    /// Ends a definition; says whether there was one. What is remembered stays.
+    /// Deletes a definition, and returns whether it existed. Memory entries are not changed.
     ///
     /// # Errors
     /// `Unavailable`, `Poisoned`.
@@ -212,7 +215,7 @@ impl Memory {
         Ok(there)
     }
 
-    /// Where they stand, if any was ever kept: a store that is open for reading may be older than all of this.
+    /// The keyspace of definitions, if it exists. A store that is open for reading may have none.
     fn defining(&self) -> Result<Option<Keyspace>> {
         match self.space.keyspace(DEFINITIONS, History::Latest) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -221,7 +224,7 @@ impl Memory {
     }
 }
 
-/// A definition as it was kept.
+/// Parses a stored definition.
 fn read(kept: &[u8]) -> Result<Definition> {
     Definition::parse(&String::from_utf8_lossy(kept))
 }

@@ -1,18 +1,20 @@
-//! What makes vectors of texts. The engine knows one that needs no model ([`super::Words`]); others are brought by whoever can reach one.
+//! Embedders make vectors of texts. The engine has one that needs no model ([`super::WordEmbedder`]); callers
+//! can pass their own.
 
 use crate::error::Result;
 
 /// Makes vectors of texts.
 pub trait Embedder: Send + Sync {
-    /// Its name with its version: vectors of different ids are never compared.
+    /// The embedder's name with its version. Vectors of different ids are never compared.
     fn id(&self) -> &str;
 
-    /// The least score that counts as an answer.
+    /// The default minimum score of an answer.
     fn threshold(&self) -> f32;
 
-    /// One vector a text, in their order; one of nothing but zeros for a text in which there is nothing to go by.
+    /// One vector for each text, in the order of the texts. A vector of zeros means that the text holds
+    /// nothing to search by.
     ///
     /// # Errors
-    /// `Unavailable` where it cannot be reached, `Invalid` where it refuses the texts.
+    /// `Unavailable` if the embedder cannot be reached, `Invalid` if it refuses the texts.
     fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>>;
 }

@@ -1,4 +1,4 @@
-//! An entry as its JSON text: read no further than its own members, whose texts are kept byte for byte.
+//! An entry as JSON text. Only its own members are parsed; their texts are kept byte for byte.
 
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -7,15 +7,15 @@ use serde_json::value::RawValue;
 use crate::error::{Error, Result};
 use crate::memory::decay::Decay;
 
-/// The longest text of an entry, in bytes.
+/// The longest entry, in bytes.
 pub(super) const ENTRY_BYTES_MAX: usize = 64 << 20;
 /// The longest id, in bytes.
 pub(super) const ID_BYTES_MAX: usize = 4 << 10;
 
-/// What a time is.
+/// Names the expected value in errors about times.
 const MS: &str = "a number of milliseconds since 1970";
 
-/// Members of an object, as they stand.
+/// The members of an object in their order, each with its raw JSON.
 struct Members(Vec<(String, Box<RawValue>)>);
 
 impl<'de> Deserialize<'de> for Members {
@@ -30,7 +30,7 @@ impl<'de> Deserialize<'de> for Members {
                 let mut members: Vec<(String, Box<RawValue>)> = Vec::new();
                 while let Some(member) = map.next_entry::<String, Box<RawValue>>()? {
                     if members.iter().any(|(name, _)| *name == member.0) {
-                        return Err(serde::de::Error::custom(format!("{:?} is there twice", member.0)));
+                        return Err(serde::de::Error::custom(format!("member {:?} appears twice", member.0)));
                     }
                     members.push(member);
                 }
@@ -41,35 +41,36 @@ impl<'de> Deserialize<'de> for Members {
     }
 }
 
-/// What an entry says of itself (agentfootprint 9.62.0's `MemoryEntry`). Times are in milliseconds since 1970.
+/// A memory entry (agentfootprint 9.62.0's `MemoryEntry`). Times are in milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// Its id, unique within its identity.
+    /// The id, unique within the identity.
     pub id: String,
-    /// Counts up with each change that was made under compare-and-set; 1 at first.
+    /// Counts changes made with compare-and-set; 1 at first.
     pub version: u64,
-    /// When it was changed last.
+    /// When the entry was last changed.
     pub updated_ms: i64,
-    /// From when on it is no longer there.
+    /// When the entry expires.
     pub ttl_ms: Option<i64>,
     /// `hot`, `warm` or `cold`.
     pub tier: Option<String>,
-    /// How its weight changes.
+    /// How the entry's weight changes with time and use.
     pub decay: Option<Decay>,
-    /// Its vector.
+    /// The vector.
     pub embedding: Option<Vec<f32>>,
-    /// The embedder that made it.
+    /// The id of the embedder that made the vector.
     pub embedder: Option<String>,
-    /// The ids of those that it answers from.
+    /// The ids of the entries that this one only answers from.
     pub derived_from: Vec<String>,
     members: Vec<(String, String)>,
 }
 
 impl Entry {
-    /// Reads an entry.
+    /// Parses an entry.
     ///
     /// # Errors
-    /// `Invalid` with what is wrong: no object, a member that is missing or of another kind, a vector that is none.
+    /// `Invalid` with the reason: not an object, a missing member, a member of the wrong type, or a malformed
+    /// vector.
     pub fn parse(text: &str) -> Result<Self> {
         if text.len() > ENTRY_BYTES_MAX {
             return Err(Error::invalid(format!("a memory has at most {ENTRY_BYTES_MAX} bytes")));
@@ -79,14 +80,14 @@ impl Entry {
         let members: Vec<(String, String)> =
             members.0.into_iter().map(|(name, value)| (name, value.get().to_owned())).collect();
         let id: String =
-            member(&members, "id", "a text")?.ok_or_else(|| Error::invalid("a memory has an id"))?;
+            member(&members, "id", "a text")?.ok_or_else(|| Error::invalid("a memory must have an id"))?;
         if id.is_empty() || id.len() > ID_BYTES_MAX || id.contains('\0') {
             return Err(Error::invalid(format!(
-                "a memory's id has 1 to {ID_BYTES_MAX} bytes, none of them zero"
+                "a memory's id must have 1 to {ID_BYTES_MAX} bytes, none of them zero"
             )));
         }
         if find(&members, "value").is_none() {
-            return Err(Error::invalid("a memory has a value"));
+            return Err(Error::invalid("a memory must have a value"));
         }
         let embedding: Option<Vec<f32>> =
             member::<Vec<f64>>(&members, "embedding", "a list of finite numbers")?
@@ -111,7 +112,7 @@ impl Entry {
         }
         let tier: Option<String> = member(&members, "tier", "a text")?;
         if tier.as_deref().is_some_and(|tier| !["hot", "warm", "cold"].contains(&tier)) {
-            return Err(Error::invalid("a memory's tier is hot, warm or cold"));
+            return Err(Error::invalid("a memory's tier must be hot, warm or cold"));
         }
         let decay = member::<Policy>(
             &members,
@@ -119,7 +120,7 @@ impl Entry {
             "an object with the numbers halfLifeMs and accessBoost",
         )?
         .map(|policy| Decay { half_life_ms: policy.half_life_ms, access_boost: policy.access_boost });
-        // Metadata is the caller's own: what is not ours is not looked at.
+        // Metadata belongs to the caller: members that the engine does not know are ignored.
         let metadata = find(&members, "metadata")
             .and_then(|text| serde_json::from_str::<Metadata>(text).ok())
             .unwrap_or_default();
@@ -129,7 +130,7 @@ impl Entry {
             Some(Derived::Many(ids)) => ids,
         };
         Ok(Self {
-            version: member::<u64>(&members, "version", "a whole number from 0 on")?.unwrap_or(1),
+            version: member::<u64>(&members, "version", "a whole number of at least 0")?.unwrap_or(1),
             updated_ms: member::<f64>(&members, "updatedAt", MS)?.unwrap_or(0.0) as i64,
             ttl_ms: member::<f64>(&members, "ttl", MS)?.map(|ttl| ttl as i64),
             embedder: member(&members, "embeddingModel", "a text")?,
@@ -142,13 +143,13 @@ impl Entry {
         })
     }
 
-    /// The text of its value, as it was given.
+    /// The JSON text of the value, as it was given.
     #[must_use]
     pub fn value(&self) -> &str {
         self.member("value").unwrap_or("null")
     }
 
-    /// The text of a member, as it was given.
+    /// The JSON text of a member, as it was given.
     #[must_use]
     pub fn member(&self, name: &str) -> Option<&str> {
         find(&self.members, name)
@@ -162,7 +163,7 @@ impl Entry {
         }
     }
 
-    /// Its text.
+    /// The entry as JSON text.
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = String::from("{");
@@ -178,12 +179,12 @@ impl Entry {
         out
     }
 
-    /// About how many bytes its text has.
+    /// The approximate length of the JSON text in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.members.iter().map(|(name, value)| name.len() + value.len()).sum()
     }
 
-    /// Whether its time is over.
+    /// Whether the entry has expired.
     #[must_use]
     pub fn is_expired(&self, now_ms: i64) -> bool {
         self.ttl_ms.is_some_and(|ttl| ttl <= now_ms)
@@ -194,7 +195,7 @@ fn find<'a>(members: &'a [(String, String)], name: &str) -> Option<&'a str> {
     members.iter().find(|(of, _)| of == name).map(|(_, value)| value.as_str())
 }
 
-/// A member of a kind; `null` counts as none.
+/// A member of the given type; `null` counts as absent.
 fn member<T: serde::de::DeserializeOwned>(
     members: &[(String, String)],
     name: &str,
@@ -227,14 +228,14 @@ mod tests {
     fn what_is_no_entry_is_refused_with_the_reason() {
         for (text, why) in [
             ("[]", "object"),
-            (r#"{"value":1}"#, "has an id"),
-            (r#"{"id":"","value":1}"#, "id has"),
+            (r#"{"value":1}"#, "must have an id"),
+            (r#"{"id":"","value":1}"#, "id must have"),
             (r#"{"id":7,"value":1}"#, "id is not"),
-            (r#"{"id":"a"}"#, "has a value"),
+            (r#"{"id":"a"}"#, "must have a value"),
             (r#"{"id":"a","value":1,"tier":"lukewarm"}"#, "tier"),
             (r#"{"id":"a","value":1,"embedding":["x"]}"#, "embedding"),
             (r#"{"id":"a","value":1,"id":"b"}"#, "twice"),
-            (r#"{"id":"a","value":1,"version":-1}"#, "version is not a whole number from 0 on"),
+            (r#"{"id":"a","value":1,"version":-1}"#, "version is not a whole number of at least 0"),
             (r#"{"id":"a","value":1,"ttl":"soon"}"#, "ttl is not a number of milliseconds since 1970"),
         ] {
             let refused = Entry::parse(text).unwrap_err();

@@ -1,13 +1,14 @@
-//! Whose memory it is: a tenant, a principal, a conversation; and the name under which entries of it are kept.
+//! Identities: a tenant, a principal and a conversation, and the name that prefixes the keys of their
+//! entries.
 
 use crate::error::{Error, Result};
 
-/// Whose memory it is. Parts that are not given are one of their own.
+/// The owner of a memory. An absent part is a value of its own and matches no other.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Identity {
-    /// The customer, who never sees another's.
+    /// Tenant name; tenants cannot see each other's data.
     pub tenant: Option<String>,
-    /// The person or program within it.
+    /// The person or program within the tenant.
     pub principal: Option<String>,
     /// The conversation.
     pub conversation: Option<String>,
@@ -17,19 +18,20 @@ pub struct Identity {
 const NAME_BYTES_MAX: usize = 8 << 10;
 
 impl Identity {
-    /// Its name: the three parts, encoded, with two slashes between them; no two identities share one. `%` and `/` are escaped, a part that is not
-    /// there or empty is `_`, and one that is `_` is `%5F` (agentfootprint 9.62.0's form).
+    /// The identity's name: the three encoded parts with slashes between them. No two identities share a
+    /// name. `%` and `/` are escaped. An absent or empty part is `_`, and the part `_` is `%5F`
+    /// (agentfootprint 9.62.0's form).
     #[must_use]
     pub fn name(&self) -> String {
         [&self.tenant, &self.principal, &self.conversation].map(|part| encoded(part.as_deref())).join("/")
     }
 
-    /// What the names of all conversations of its tenant begin with.
+    /// The prefix of the names of all identities of the tenant.
     pub(super) fn tenant_prefix(&self) -> String {
         format!("{}/", encoded(self.tenant.as_deref()))
     }
 
-    /// Its parts, by the names that entries have for them.
+    /// The parts, by the names that entries use for them.
     pub(super) fn parts(&self) -> [(&'static str, Option<&str>); 3] {
         [
             ("tenant", self.tenant.as_deref()),
@@ -38,15 +40,15 @@ impl Identity {
         ]
     }
 
-    /// Its name, as entries stand under it.
+    /// The name, if it is valid as the start of an entry's key.
     ///
     /// # Errors
-    /// `Invalid` for one whose name is longer than 8 KiB or has a zero byte.
+    /// `Invalid` if the name is longer than 8 KiB or holds a zero byte.
     pub fn check(&self) -> Result<String> {
         let name = self.name();
         if name.len() > NAME_BYTES_MAX || name.contains('\0') {
             let what = format!(
-                "tenant, principal and conversation have at most {NAME_BYTES_MAX} bytes together and no zero byte"
+                "tenant, principal and conversation must have at most {NAME_BYTES_MAX} bytes together and no zero byte"
             );
             return Err(Error::invalid(what));
         }

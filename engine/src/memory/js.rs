@@ -1,19 +1,20 @@
-//! JSON as a JavaScript engine reads and writes it (ECMA-262, JSON.parse and JSON.stringify): numbers are doubles, texts are UTF-16 and may hold
-//! lone surrogates, keys that are array indices come first and in order, of equal keys the last counts in the place of the first.
+//! JSON as a JavaScript engine reads and writes it (ECMA-262, `JSON.parse` and `JSON.stringify`). Numbers are
+//! doubles, and strings are UTF-16 and may hold lone surrogates. Keys that are array indices come first, in
+//! order. Of equal keys the last value counts, in the position of the first.
 //!
-//! Neither reading nor writing recurses: a value may be nested as deep as it comes. What is read has [`VALUES_MAX`] values at most, since each takes many times the
-//! memory of its text.
+//! Neither reading nor writing recurses, so nesting is limited only by length. A parsed text has at most
+//! [`VALUES_MAX`] values, since each value takes many times the memory of its text.
 
 use std::collections::HashMap;
 
 use annals_text::json::{JsonError, JsonScanner, JsonToken, JsonTokenKind, unescape_utf16};
 
-/// Values of a text: its own, and all that stand in it.
+/// Maximum number of values in a text, the outermost included.
 pub(super) const VALUES_MAX: usize = 1 << 20;
-/// Members of an object that are looked through one by one.
+/// Objects with up to this many members are searched linearly.
 const MEMBERS_FEW: usize = 16;
 
-/// A value.
+/// A JavaScript value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Js {
     Null,
@@ -26,7 +27,7 @@ pub(super) enum Js {
     Object(Vec<(Vec<u16>, Js)>),
 }
 
-/// Values and objects are let go of without recursion, too.
+/// Drops nested values without recursion.
 impl Drop for Js {
     fn drop(&mut self) {
         let mut waiting = Vec::new();
@@ -37,7 +38,7 @@ impl Drop for Js {
     }
 }
 
-/// What a text that is no JSON was wrong with, and at which byte.
+/// Why a text is not JSON, and at which byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NoJson {
     pub(super) at: usize,
@@ -53,15 +54,16 @@ impl Js {
         }
     }
 
-    /// The value of a text.
+    /// Parses a text.
     ///
     /// # Errors
-    /// Where it is no JSON (RFC 8259; lone surrogates in escapes are taken).
+    /// If the text is not JSON (RFC 8259; lone surrogates in escapes are accepted).
     pub(super) fn parse(text: &str) -> Result<Self, NoJson> {
         Parser { text, scanner: JsonScanner::new(text.as_bytes()).values_max(VALUES_MAX) }.whole()
     }
 
-    /// Whether a text that is JSON has more values than are read: what it has of `,`, `[` and `{` outside of texts.
+    /// Whether a valid JSON text has more values than [`JsValue::parse`] accepts, counted by `,`, `[` and `{`
+    /// outside of strings.
     pub(super) fn has_too_many_values(text: &str) -> bool {
         let (mut values, mut in_text, mut bytes) = (1, false, text.bytes());
         while let Some(byte) = bytes.next() {
@@ -81,7 +83,7 @@ impl Js {
         members.iter().find(|(name, _)| name.iter().copied().eq(key.encode_utf16())).map(|(_, value)| value)
     }
 
-    /// The items of an array; none of anything else.
+    /// The items of an array; empty for any other value.
     pub(super) fn items(&self) -> &[Self] {
         match self {
             Self::Array(items) => items,
@@ -89,7 +91,7 @@ impl Js {
         }
     }
 
-    /// Gives the texts in it, in their order: those of keys and numbers, too.
+    /// Gives every text in the value in order, including keys and numbers.
     pub(super) fn each_text(&self, each: &mut dyn FnMut(&str)) {
         let mut waiting: Vec<(Option<&Vec<u16>>, &Self)> = vec![(None, self)];
         while let Some((key, value)) = waiting.pop() {
@@ -108,7 +110,7 @@ impl Js {
         }
     }
 
-    /// Whether it counts as true in a condition.
+    /// Whether JavaScript treats the value as true in a condition.
     pub(super) fn is_truthy(&self) -> bool {
         match self {
             Self::Null => false,
@@ -119,7 +121,7 @@ impl Js {
         }
     }
 
-    /// Appends it as it stands in a template string.
+    /// Appends the value as a JavaScript template string would.
     pub(super) fn put_text(&self, out: &mut Vec<u16>) {
         match self {
             Self::Text(units) => out.extend_from_slice(units),
@@ -144,13 +146,14 @@ impl Js {
         }
     }
 
-    /// Appends what JSON.stringify gives.
+    /// Appends the output of `JSON.stringify`.
     pub(super) fn put_json(&self, out: &mut Vec<u16>) {
         self.put_json_within(None, usize::MAX, out);
     }
 
-    /// Appends what JSON.stringify gives, with so many spaces for each level of indentation, unless that makes more than so many units: indentation
-    /// grows with the square of the depth, which whoever wrote the text decides. Says whether it was appended.
+    /// Appends the output of `JSON.stringify` with `width` spaces for each level, unless that takes more than
+    /// `units_max` units. The limit is needed because indentation grows with the square of the depth, which
+    /// the caller's text decides. Returns whether the output was appended.
     pub(super) fn put_indented(&self, width: usize, units_max: usize, out: &mut Vec<u16>) -> bool {
         let before = out.len();
         let fits = self.put_json_within(Some(width), before.saturating_add(units_max), out);
@@ -160,7 +163,7 @@ impl Js {
         fits
     }
 
-    /// Stops, and says so, where what is written gets longer than `most`.
+    /// Returns false as soon as `out` is longer than `most` units.
     fn put_json_within(&self, indent: Option<usize>, most: usize, out: &mut Vec<u16>) -> bool {
         enum Step<'a> {
             Value(&'a Js),
@@ -241,7 +244,7 @@ pub(super) fn push(out: &mut Vec<u16>, text: &str) {
     out.extend(text.encode_utf16());
 }
 
-/// A number as JavaScript writes it (Number::toString); what is not finite is null in JSON.
+/// A number as JavaScript writes it (`Number::toString`); a number that is not finite is `null` in JSON.
 fn number_text(number: f64) -> String {
     if !number.is_finite() {
         return "null".to_owned();
@@ -249,7 +252,7 @@ fn number_text(number: f64) -> String {
     serde_json_canonicalizer::to_string(&number).unwrap_or_else(|_| "null".to_owned())
 }
 
-/// Appends a text in quotes (QuoteJSONString).
+/// Appends a string in quotes (`QuoteJSONString`).
 fn put_quoted(units: &[u16], out: &mut Vec<u16>) {
     push(out, "\"");
     for unit in char::decode_utf16(units.iter().copied()) {
@@ -274,10 +277,10 @@ struct Parser<'a> {
     scanner: JsonScanner<'a>,
 }
 
-/// What is being read, from the outside in.
+/// An array or object whose end is not read yet; the outermost comes first.
 enum Open {
     Array(Vec<Js>),
-    /// Members, the place of each key among them, and the key whose value comes.
+    /// The members so far, and the key whose value comes next.
     Object(Members, Vec<u16>),
 }
 
@@ -289,7 +292,8 @@ struct Members {
 
 impl Members {
     fn put(&mut self, key: Vec<u16>, value: Js) {
-        // Most objects have few members, and may be as many as there are bytes: those cost no table.
+        // Most objects have few members, and there can be as many objects as bytes. Small objects therefore
+        // have no hash table.
         let place = match self.all.len() {
             0..MEMBERS_FEW => self.all.iter().position(|(name, _)| *name == key),
             MEMBERS_FEW => {
@@ -312,14 +316,14 @@ impl Members {
         }
     }
 
-    /// Array indices first, in their order; the rest as they came.
+    /// Array indices first, in numeric order, then the other keys in insertion order.
     fn listed(mut self) -> Vec<(Vec<u16>, Js)> {
         self.all.sort_by_key(|(key, _)| array_index(key).map_or((true, 0), |index| (false, index)));
         self.all
     }
 }
 
-/// The number that a key is, if it is an array index: its own decimal form, under 2^32 - 1.
+/// The array index that a key denotes, if it is one: canonical decimal form, below 2^32 - 1.
 fn array_index(key: &[u16]) -> Option<u32> {
     let digits: Option<String> =
         key.iter().map(|unit| char::from_u32(u32::from(*unit)).filter(char::is_ascii_digit)).collect();
@@ -399,7 +403,7 @@ mod tests {
         String::from_utf16(&out).unwrap()
     }
 
-    /// What node 20 printed for `JSON.stringify(JSON.parse(text))`.
+    /// Expected values are node 20's output of `JSON.stringify(JSON.parse(text))`.
     #[test]
     fn values_are_written_as_javascript_writes_them() {
         for (text, expected) in [
@@ -449,7 +453,7 @@ mod tests {
         }
     }
 
-    /// A value a million deep once would have ended the process, by reading, by writing or by letting go of it.
+    /// Reading, writing or dropping a value a million levels deep once overflowed the stack.
     #[test]
     fn depth_takes_no_stack() {
         let depth = 1_000_000;

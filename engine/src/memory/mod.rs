@@ -1,12 +1,14 @@
-//! What agents remember: entries that hold a decision's evidence as JSON, kept byte for byte, found again by what they are about.
+//! The memory of agents: entries that hold a decision's evidence as JSON, kept byte for byte and found by
+//! their content.
 //!
-//! An entry belongs to an [`Identity`] and has an id there; shapes and rules are those of agentfootprint 9.62.0's `MemoryStore`, read from its sources.
-//! Entries stand in the keyspace `annals.memory` under the identity's name, a zero byte and the id; how often and when each was looked at, what was
-//! said of it, signatures that were seen, and cards of words stand in keyspaces beside it, so that a look never writes the entry again.
-//! Vectors stand in the vector floor (`near`). How a memory is asked may be kept under a name (`definition`).
+//! An entry belongs to an [`Identity`] and has an id there. Shapes and rules are those of agentfootprint
+//! 9.62.0's `MemoryStore`, read from its sources. Entries stand in the keyspace `annals.memory`. The key is
+//! the identity's name, a zero byte and the id. Access counts, feedback, signatures and word cards stand in
+//! keyspaces of their own, so that reading an entry never rewrites it. Vectors stand in the vector index
+//! (`vector_search`). A query's settings can be kept under a name (`definition`).
 //!
-//! Invariant: nothing of one tenant is ever given to another; of one identity nothing to another of its tenant, unless a search asks for all its
-//! conversations.
+//! Invariant: an entry of one tenant is never given to another tenant. An entry of one identity is given to
+//! another identity of its tenant only if a query asks for all conversations.
 
 mod decay;
 mod definition;
@@ -44,16 +46,16 @@ use crate::kv::{History, Keyspace, KvBatch, ScanRange};
 use crate::log::Durability;
 use crate::store::Namespace;
 
-/// Entries of a page, unless told, and at most.
+/// Default number of entries in a page of [`Memory::list`].
 pub const LIST_DEFAULT: usize = 100;
-/// See [`LIST_DEFAULT`].
+/// Largest number of entries in a page of [`Memory::list`].
 pub const LIST_MAX: usize = 1000;
-/// Bytes of a page, and one entry.
+/// A page of [`Memory::list`] ends with the entry that reaches this size.
 const LIST_BYTES_MAX: usize = 64 << 20;
-/// The least score that counts for vectors that callers bring.
+/// Default minimum score for vectors that callers compute.
 pub const THRESHOLD: f32 = 0.7;
 
-/// The keyspaces of entries, of their words, of how they were looked at, and of what was said of them.
+/// The keyspaces of entries, word cards, access statistics and feedback.
 const ENTRIES: &str = "annals.memory";
 const WORDS: &str = "annals.memory.words";
 const LOOKS: &str = "annals.memory.looks";
@@ -64,62 +66,63 @@ const FEEDBACK: &str = "annals.memory.feedback";
 pub struct Memory {
     space: Namespace,
     entries: Keyspace,
-    /// Cards of the entries that are of the embedder that is built in.
+    /// Word cards of the entries that use the built-in embedder.
     words: Keyspace,
     looks: Keyspace,
     feedback: Keyspace,
     signatures: Keyspace,
-    /// What is written is on disk before anything goes on.
+    /// Every write waits for the disk, whatever the store's options say.
     on_disk: bool,
-    /// What each identity was told since its last snapshot.
+    /// Entries that each identity recalled since its last snapshot.
     recalled: Keyspace,
 }
 
-/// How often an entry was looked at since it was put, and when last.
+/// How often an entry was read since it was put, and when last.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Looks {
     count: u64,
     last_ms: i64,
 }
 
-/// What was said of an entry's use.
+/// Ratings of an entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Feedback {
-    /// Sum of all, each from -1 to 1.
+    /// Sum of all ratings, each from -1 to 1.
     sum: f64,
-    /// How many.
+    /// Number of ratings.
     pub count: u64,
 }
 
 impl Feedback {
-    /// Their average.
+    /// The average rating; 0 without ratings.
     #[must_use]
     pub fn average(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.sum / self.count as f64 }
     }
 }
 
-/// What came of a compare-and-set.
+/// The result of a compare-and-set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Applied {
-    /// Whether it was written.
+    /// Whether the entry was written.
     pub applied: bool,
-    /// The version that is there, where there is one and it was not written.
+    /// The current version, if the entry exists and was not written.
     pub current: Option<u64>,
 }
 
-/// What a search wants.
+/// What a search or a recall looks for.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted<'a> {
-    /// How many at most; 0: ten.
+    /// Maximum number of hits; 0 means ten.
     pub k: usize,
-    /// The least score; equal passes. [`THRESHOLD`] where it is not given.
+    /// Minimum score; equal scores are included. Default: [`THRESHOLD`] for a search, the embedder's
+    /// threshold for a recall.
     pub min_score: Option<f32>,
-    /// Only entries of these tiers; of any where none is named. An entry without a tier is of none.
+    /// Only entries of these tiers; empty means all entries. An entry without a tier matches no named tier.
     pub tiers: &'a [String],
-    /// The embedder that made the vector.
+    /// The id of the embedder that made the vector.
     pub embedder: Option<&'a str>,
-    /// Of all principals and conversations of the tenant.
+    /// Search all principals and conversations of the tenant.
     pub across: bool,
 }
 
@@ -129,19 +132,20 @@ impl Wanted<'_> {
     }
 }
 
-/// An entry that was found.
+/// An entry that a search found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hit {
     /// The entry as it was put.
     pub entry: Entry,
-    /// The name of the identity that it belongs to.
+    /// The name of the identity that owns the entry.
     pub identity: String,
-    /// Cosine of the angle between its vector and the one asked for; of the embedder that is built in, the share of the question that it holds.
+    /// Cosine similarity of the entry's vector and the question's. With the built-in embedder: the share of
+    /// the question that the entry holds.
     pub score: f32,
 }
 
 impl Memory {
-    /// The same, whose writes are on disk when they return, also where the store's options ask for less.
+    /// This memory, with writes that are on disk when they return, even if the store's options ask for less.
     #[must_use]
     pub fn on_disk(self) -> Self {
         Self { on_disk: true, ..self }
@@ -149,7 +153,7 @@ impl Memory {
 }
 
 impl Namespace {
-    /// What agents remember in this namespace.
+    /// The agents' memory in this namespace.
     ///
     /// # Errors
     /// `Unavailable`, `Poisoned`.

@@ -1,8 +1,9 @@
-//! Finding entries by their vectors.
+//! Search for entries by vector.
 //!
-//! Each entry's vector stands in the vector floor beside its text, under a name made of how many numbers it has and who made it: so
-//! that entries of any embedder and length can stand beside each other, and only those are compared that can be. All tenants of a
-//! namespace share such a partition; whom an entry belongs to says its key, and a search asks for keys that begin as its own.
+//! Each entry's vector stands in the vector index beside its text. The partition's name holds the number of
+//! dimensions and the embedder. So entries of any embedder and length can coexist, and only comparable
+//! vectors are compared. All tenants of a namespace share a partition; the key tells the owner, and a search
+//! filters by key prefix.
 
 use std::collections::HashSet;
 
@@ -15,10 +16,10 @@ use crate::sync::Mutex;
 use crate::vector::kernel::dot;
 use crate::{Among, Owner, Search};
 
-/// The longest name of an embedder that stands as it is.
+/// Longer embedder ids are hashed in partition names.
 const EMBEDDER_BYTES_MAX: usize = 200;
 
-/// The name under which vectors of an embedder stand.
+/// The name of the partition for vectors of an embedder.
 pub(super) fn name(numbers: usize, embedder: Option<&str>) -> String {
     match embedder {
         None => numbers.to_string(),
@@ -29,18 +30,18 @@ pub(super) fn name(numbers: usize, embedder: Option<&str>) -> String {
     }
 }
 
-/// Whether vectors under a name have so many numbers.
+/// Whether the vectors of a partition have this many dimensions.
 fn has_numbers(name: &str, numbers: usize) -> bool {
     let digits = name.find(['/', '#']).map_or(name, |end| name.get(..end).unwrap_or_default());
     digits.parse() == Ok(numbers)
 }
 
-/// What a search counts.
+/// The entries that a search may return.
 struct Passing<'a> {
     memory: &'a Memory,
     prefix: &'a str,
     tiers: &'a [String],
-    /// The first entry that could not be read.
+    /// The first error met while filtering.
     failed: Mutex<Option<Error>>,
 }
 
@@ -56,7 +57,7 @@ impl Passing<'_> {
         }
     }
 
-    /// The key of an owner that belongs to whoever asks.
+    /// The key of an owner, if it is an entry within the search's prefix.
     fn key<'b>(&self, owner: &'b Owner) -> Option<&'b [u8]> {
         match owner {
             Owner::Key { keyspace, key }
@@ -68,7 +69,7 @@ impl Passing<'_> {
         }
     }
 
-    /// The nearest that pass, of the vectors under a name.
+    /// The nearest entries of a partition that pass the filter.
     fn nearest(&self, name: &str, vector: &[f32], k: usize, min_score: f32) -> Result<Vec<(f32, Vec<u8>)>> {
         let filter = |owner: &Owner| self.passes(owner);
         let among = Among::keys(ENTRIES, self.prefix.as_bytes());
@@ -88,11 +89,12 @@ impl Passing<'_> {
 }
 
 impl Memory {
-    /// Entries whose vectors are nearest to this one, the nearest first, ties by id; only those that reach the least score. One that answers
-    /// from another stands behind it, where both are found.
+    /// Entries whose vectors are nearest to `vector`, the nearest first, ties by id. Scores equal to the
+    /// minimum are included. A derived entry stands behind its source if both are found.
     ///
     /// # Errors
-    /// `Invalid` for a vector that is none, and where entries that could be found were made by another embedder, which it names; `Damaged`, `Unavailable`.
+    /// `Invalid` for a malformed vector, or if nothing was found and the stored entries use another embedder,
+    /// which the error names; `Damaged`, `Unavailable`.
     pub fn search(&self, identity: &Identity, vector: &[f32], wanted: &Wanted<'_>) -> Result<Vec<Hit>> {
         let prefix = scope(identity, wanted)?;
         squared(vector)?;
@@ -124,9 +126,9 @@ impl Memory {
         Ok(hits)
     }
 
-    /// The names under which vectors can be compared with one of so many numbers.
+    /// The partitions with vectors that can be compared with one of this length.
     fn names(&self, numbers: usize, wanted: &Wanted<'_>) -> Result<Vec<String>> {
-        // An entry may keep to itself who made its vector.
+        // An entry may have a vector without naming its embedder.
         if let Some(embedder) = wanted.embedder {
             return Ok(vec![name(numbers, Some(embedder)), name(numbers, None)]);
         }
@@ -134,7 +136,7 @@ impl Memory {
         Ok(all.into_iter().filter(|name| has_numbers(name, numbers)).collect())
     }
 
-    /// The entries that were found, and those that they answer from as far as these pass, too.
+    /// The found entries, and their sources that also pass the filter and the minimum score.
     fn with_sources(
         &self,
         prefix: &str,
@@ -174,7 +176,7 @@ impl Memory {
     }
 
     /// # Errors
-    /// `Invalid` where what is remembered under a prefix has vectors of other lengths or embedders.
+    /// `Invalid` if the entries under a prefix have vectors of another length or embedder.
     fn refuse_unlike(&self, prefix: &str, numbers: usize, embedder: &str, tiers: &[String]) -> Result<()> {
         let (mut others, mut lengths) = (BTreeSet::new(), BTreeSet::new());
         self.each(prefix, &mut |_, entry| {
@@ -188,7 +190,7 @@ impl Memory {
         })?;
         if let Some(length) = lengths.iter().find(|length| **length != numbers) {
             let what = format!(
-                "the question's vector has {numbers} numbers, those of {embedder:?} that are remembered {length}"
+                "the question's vector has {numbers} numbers, but the stored vectors of {embedder:?} have {length}"
             );
             return Err(Error::invalid(what));
         }
@@ -199,10 +201,10 @@ impl Memory {
     }
 }
 
-/// The square of a vector's length.
+/// The squared length of a vector.
 ///
 /// # Errors
-/// `Invalid` for a vector that has none.
+/// `Invalid` if a number is not finite, or if the length is zero or overflows.
 pub(super) fn squared(vector: &[f32]) -> Result<f64> {
     if let Some(place) = vector.iter().position(|number| !number.is_finite()) {
         return Err(Error::invalid(format!("number {} of the vector is not finite", place + 1)));
@@ -210,11 +212,11 @@ pub(super) fn squared(vector: &[f32]) -> Result<f64> {
     let squared = f64::from(dot(vector, vector));
     match squared > 0.0 && squared.is_finite() {
         true => Ok(squared),
-        false => Err(Error::invalid("a vector is not all zeros, and its length is a number")),
+        false => Err(Error::invalid("a vector must not be all zeros, and its length must be finite")),
     }
 }
 
-/// The cosine of the angle between two vectors, as the floor has it.
+/// Cosine similarity, computed as the vector index does.
 fn cosine(a: &[f32], b: &[f32]) -> f32 {
     let squares = f64::from(dot(a, a)) * f64::from(dot(b, b));
     if squares <= 0.0 {

@@ -1,4 +1,5 @@
-//! What can be done with entries: kept, looked at, listed, searched, rated, forgotten. One rule of agentfootprint's store each.
+//! The operations on entries: put, get, list, search, rate, forget. Each follows one rule of agentfootprint's
+//! store.
 
 use super::js::{Js, VALUES_MAX};
 use super::near::{name, squared};
@@ -6,7 +7,7 @@ use super::words::Card;
 use super::*;
 use crate::log::segments::lock;
 
-/// Pages of entries that a search or a listing reads at a time.
+/// Keys that [`Memory::forget`] deletes in one batch.
 const KEYS_AT_ONCE: usize = 256;
 
 impl Memory {
@@ -14,7 +15,7 @@ impl Memory {
         (self.entries.core.io.now_ns() / 1_000_000) as i64
     }
 
-    /// An entry, if it is there and its time is not over. The look counts: the copy that is given says so.
+    /// Reads a live entry. The access is counted, and the returned copy shows the new count.
     ///
     /// # Errors
     /// `Invalid`, `Damaged`, `Unavailable`, `Poisoned`.
@@ -31,15 +32,15 @@ impl Memory {
         Ok(Some(entry))
     }
 
-    /// Keeps an entry in the place of what has its id.
+    /// Stores an entry, and replaces the one with its id.
     ///
     /// # Errors
-    /// `Invalid` for a text that is no entry, or a vector that is none; `Unavailable`, `Poisoned`.
+    /// `Invalid` for a malformed entry or vector; `Unavailable`, `Poisoned`.
     pub fn put(&self, identity: &Identity, entry: &str) -> Result<()> {
         self.put_many(identity, std::slice::from_ref(&entry))
     }
 
-    /// Keeps entries, all of them or none; of those with one id the last.
+    /// Stores entries, all of them or none. Of entries with the same id the last one counts.
     ///
     /// # Errors
     /// As [`Memory::put`].
@@ -58,7 +59,7 @@ impl Memory {
         self.commit(batch)
     }
 
-    /// Adds an entry to a batch, with all that is kept beside it.
+    /// Adds an entry and everything kept beside it to a batch.
     pub(super) fn add(
         &self,
         batch: &mut KvBatch,
@@ -81,7 +82,7 @@ impl Memory {
             Some(card) => {
                 batch.put(&self.words, key, card.bytes());
             }
-            // What was there may have been of the embedder that is built in.
+            // The replaced entry may have had a card of the built-in embedder.
             None if self.words.get(key)?.is_some() => {
                 batch.delete(&self.words, key);
             }
@@ -90,12 +91,12 @@ impl Memory {
         Ok(())
     }
 
-    /// Held while something is looked at and then written: by all who do so in this store.
+    /// Lock of every read-modify-write in this store.
     pub(super) fn changing(&self) -> crate::sync::MutexGuard<'_, ()> {
         lock(&self.entries.core.remembering)
     }
 
-    /// Keeps an entry if the one that is there has this version; 0: if there is none.
+    /// Stores an entry if the current one has the expected version; 0 means that no entry exists.
     ///
     /// # Errors
     /// As [`Memory::put`].
@@ -114,7 +115,8 @@ impl Memory {
         Ok(Applied { applied: true, current: None })
     }
 
-    /// Entries, those that were changed last first; from the place that `cursor` names. Gives where to go on, if there are more.
+    /// A page of entries, the last changed first, from the position that `cursor` names. Also returns the
+    /// next cursor, if there are more.
     ///
     /// # Errors
     /// `Damaged`, `Unavailable`.
@@ -151,7 +153,7 @@ impl Memory {
         Ok((entries, next))
     }
 
-    /// Ends an entry and what was said of it; signatures stay. One that is not there is passed over.
+    /// Deletes an entry and its feedback; signatures stay. A missing entry is not an error.
     ///
     /// # Errors
     /// `Invalid`, `Unavailable`, `Poisoned`.
@@ -165,7 +167,8 @@ impl Memory {
         self.commit(batch)
     }
 
-    /// Ends all of an identity: entries, what was said of them, signatures. Gives how many entries there were.
+    /// Deletes everything of an identity: entries, feedback, signatures. Returns the number of deleted
+    /// entries.
     ///
     /// # Errors
     /// `Invalid`, `Damaged`, `Unavailable`, `Poisoned`.
@@ -214,7 +217,8 @@ impl Memory {
         self.set(&self.signatures, &key(&identity.check()?, signature), Vec::new())
     }
 
-    /// Says how useful an entry was, from -1 to 1; what is beyond counts as the nearer end, what is no number is passed over.
+    /// Rates an entry's usefulness from -1 to 1. Values outside are clamped, and values that are not finite
+    /// are ignored.
     ///
     /// # Errors
     /// `Invalid`, `Unavailable`, `Poisoned`.
@@ -230,7 +234,7 @@ impl Memory {
         self.set(&self.feedback, &key, json(&said)?)
     }
 
-    /// What was said of an entry.
+    /// The ratings of an entry.
     ///
     /// # Errors
     /// `Invalid`, `Damaged`, `Unavailable`.
@@ -238,7 +242,7 @@ impl Memory {
         self.said(&key(&identity.check()?, id))
     }
 
-    /// Writes one value, as durable as all that this writes.
+    /// Writes one value with this memory's durability.
     fn set(&self, keyspace: &Keyspace, key: &[u8], value: Vec<u8>) -> Result<()> {
         let mut batch = self.space.batch();
         batch.put(keyspace, key, value);
@@ -252,7 +256,7 @@ impl Memory {
         }
     }
 
-    /// Calls `each` with every entry under a prefix that is there, by key.
+    /// Calls `each` with every live entry under a key prefix.
     pub(super) fn each(
         &self,
         prefix: &str,
@@ -306,10 +310,10 @@ pub(super) fn json(value: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|e| Error::bug(e.to_string()))
 }
 
-/// Refuses an entry whose vector is none; gives the card of one of the embedder that is built in.
+/// Validates an entry's vector, and builds the card if the entry uses the built-in embedder.
 pub(super) fn checked(entry: &Entry) -> Result<Option<Card>> {
     if Js::has_too_many_values(entry.value()) {
-        return Err(Error::invalid(format!("a memory's value has at most {VALUES_MAX} values in it")));
+        return Err(Error::invalid(format!("a memory's value must hold at most {VALUES_MAX} values")));
     }
     if let Some(vector) = &entry.embedding {
         squared(vector)?;
@@ -317,20 +321,20 @@ pub(super) fn checked(entry: &Entry) -> Result<Option<Card>> {
     (entry.embedder.as_deref() == Some(Words::ID)).then(|| Card::of(entry)).transpose()
 }
 
-/// What is said where a question and what could answer it are of different embedders.
+/// The error if the question and the stored entries use different embedders.
 pub(super) fn mismatch(asked: &str, kept: &str) -> Error {
     Error::invalid(format!(
-        "the question's vector is of the embedder {asked:?}, what is remembered of {kept:?}: ask with the embedder that it was written with"
+        "the question's vector is of the embedder {asked:?}, but the stored entries are of {kept:?}: ask with the embedder that wrote them"
     ))
 }
 
-/// What the keys begin with among which a search looks.
+/// The key prefix that a search covers.
 pub(super) fn scope(identity: &Identity, wanted: &Wanted<'_>) -> Result<String> {
     let own = format!("{}\0", identity.check()?);
     Ok(if wanted.across { identity.tenant_prefix() } else { own })
 }
 
-/// The name of the identity whose key this is.
+/// The identity's name in an entry's key.
 pub(super) fn identity_of(key: &[u8]) -> String {
     String::from_utf8_lossy(key.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
 }

@@ -1,38 +1,38 @@
-//! The four forms in which a recalled snapshot is handed to a model, text for text as agentfootprint 9.62.0 renders them (its sources and its output,
-//! of which `engine/tests/data/memory/` has a sample).
+//! The four projections of a recalled snapshot for a model. They equal agentfootprint 9.62.0's output byte
+//! for byte, by its sources and by the sample in `engine/tests/data/memory/`.
 
 use super::js::{Js, push};
 
-/// UTF-16 units of a query in a header; of a longer one, one less and an ellipsis.
+/// Maximum UTF-16 units of a query in a header; a longer query is cut to 79 units and an ellipsis.
 const QUERY_UNITS_MAX: usize = 80;
 
-/// What a text begins with, and what stands behind the query in its first line.
+/// The start of every rendered text, and the text after the query in its first line.
 pub(super) const HEADER: &str = "[Past run \u{b7} query: \"";
 pub(super) const HEADER_SCORE: &str = "\" \u{b7} score: ";
 
-/// UTF-16 units of a whole snapshot with indentation; a longer one is given without.
+/// Maximum UTF-16 units of an indented snapshot; a longer one is given without indentation.
 const FULL_UNITS_MAX: usize = 16 << 20;
 
-/// Which part of a snapshot is handed over.
+/// The part of a snapshot that a model gets.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Projection {
-    /// What was decided, by which rule and on what evidence; what tools gave; the answer.
+    /// The decisions with rule and evidence, the tool results and the answer.
     #[default]
     Decisions,
-    /// What each stage chose.
+    /// The choice of each stage.
     Commits,
-    /// The run as it was told.
+    /// The narrative of the run.
     Narrative,
-    /// All of the snapshot.
+    /// The whole snapshot.
     Full,
 }
 
 impl Projection {
-    /// All of them.
+    /// All projections.
     pub const ALL: [Self; 4] = [Self::Decisions, Self::Commits, Self::Narrative, Self::Full];
 
-    /// Its name, lower case.
+    /// The name in lower case.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -43,14 +43,14 @@ impl Projection {
         }
     }
 
-    /// The one of this name.
+    /// The projection with this name.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.name() == name)
     }
 }
 
-/// A snapshot's query as it stands in a header.
+/// The query as the header shows it.
 fn query_of(snapshot: &Js) -> Vec<u16> {
     let mut query = Vec::new();
     put(snapshot.get("query"), &mut query);
@@ -61,14 +61,14 @@ fn query_of(snapshot: &Js) -> Vec<u16> {
     query
 }
 
-/// The same of a snapshot's JSON, as UTF-8 has it.
+/// [`header_query`] of a snapshot's JSON, as UTF-8.
 pub(super) fn query_told(snapshot: &str) -> Option<String> {
     Js::parse(snapshot).ok().map(|snapshot| String::from_utf16_lossy(&query_of(&snapshot)))
 }
 
-/// The text of a snapshot that was found with this score, header first. `None` where the snapshot is no JSON.
+/// Renders a snapshot that was found with this score, header first. `None` if the snapshot is not JSON.
 ///
-/// A lone surrogate, which UTF-8 cannot say, becomes U+FFFD.
+/// A lone surrogate, which UTF-8 cannot encode, becomes U+FFFD.
 #[must_use]
 pub fn render(snapshot: &str, projection: Projection, score: f32) -> Option<String> {
     let snapshot = Js::parse(snapshot).ok()?;
@@ -166,7 +166,7 @@ fn tool(call: &Js, out: &mut Vec<u16>) {
     }
 }
 
-/// A member as it stands in a template string.
+/// Appends a member as a JavaScript template string would.
 fn put(member: Option<&Js>, out: &mut Vec<u16>) {
     match member {
         Some(member) => member.put_text(out),
@@ -174,10 +174,10 @@ fn put(member: Option<&Js>, out: &mut Vec<u16>) {
     }
 }
 
-/// Number.prototype.toFixed(2): of two that are as near the greater in magnitude, where Rust takes the even one.
+/// JavaScript's `Number.prototype.toFixed(2)`: ties round away from zero, while Rust rounds them to even.
 fn two_digits(number: f64) -> String {
     let eighths = number.abs() * 8.0;
-    // Only an odd number of eighths lies just between two hundredths.
+    // Only an odd number of eighths lies exactly between two hundredths.
     let text = match eighths.fract() == 0.0 && eighths % 2.0 == 1.0 {
         true => format!("{:.2}", (number.abs() * 100.0).ceil() / 100.0),
         false => format!("{:.2}", number.abs()),
@@ -208,7 +208,7 @@ mod tests {
         assert!(
             head(&eighty).starts_with(&format!("[Past run \u{b7} query: \"{eighty}\" \u{b7} score: 0.50]\n"))
         );
-        // Forty pairs are eighty units; one more, and the 79th unit is half a pair.
+        // Forty pairs are 80 units; with one more, the 79th unit is half a pair.
         let pairs = "\u{1f600}".repeat(41);
         let cut = format!("query: \"{}\u{fffd}\u{2026}\"", "\u{1f600}".repeat(39));
         assert!(head(&pairs).contains(&cut), "{}", head(&pairs));

@@ -1,10 +1,11 @@
-//! The order in which hits are given.
+//! The order of hits.
 
 use std::collections::HashMap;
 
 use super::Hit;
 
-/// The identity's name and the id of what an entry says it answers from: an id of its own identity, or an identity's name, a slash and an id.
+/// Resolves an entry of `derivedFrom` to an identity's name and an id. It is an id of the entry's own
+/// identity, or an identity's name, a slash and an id.
 pub(super) fn source_of<'a>(identity: &'a str, said: &'a str) -> (&'a str, &'a str) {
     let third = said.match_indices('/').nth(2).map(|(at, _)| at);
     match third.and_then(|at| Some((said.get(..at)?, said.get(at + 1..)?))) {
@@ -13,14 +14,15 @@ pub(super) fn source_of<'a>(identity: &'a str, said: &'a str) -> (&'a str, &'a s
     }
 }
 
-/// Where a hit stands: the score of what it answers from in the end, and over how many others it does.
+/// Sort key of a hit: the best score among the entries that it answers from, and the length of that chain.
 #[derive(Clone, Copy)]
 struct Place {
     score: f32,
     steps: usize,
 }
 
-/// By score, ties by id as JavaScript compares texts, then by identity; one that answers from another that was found, too, behind it, and so on.
+/// Sorts hits by score, then by id as JavaScript compares texts, then by identity. A derived hit stands
+/// behind the hit that it answers from, at any depth.
 pub(super) fn rank(hits: Vec<Hit>) -> Vec<Hit> {
     let places = places(&hits);
     let mut placed: Vec<(Place, Hit)> = places.into_iter().zip(hits).collect();
@@ -36,7 +38,8 @@ pub(super) fn rank(hits: Vec<Hit>) -> Vec<Hit> {
     placed.into_iter().map(|(_, hit)| hit).collect()
 }
 
-/// The place of each hit, sources before what answers from them; those that answer from each other in a circle stand by themselves.
+/// The position of each hit; sources are computed before the hits derived from them. Hits that derive from
+/// each other in a circle keep their own scores.
 fn places(hits: &[Hit]) -> Vec<Place> {
     let own: HashMap<(&str, &str), usize> = hits
         .iter()

@@ -1,4 +1,5 @@
-//! Keeping and finding by texts: an embedder makes the vectors, or the words themselves are held against each other.
+//! Storing and finding entries by text. An embedder makes the vectors, or the built-in embedder compares the
+//! words.
 
 use std::collections::HashMap;
 
@@ -10,58 +11,62 @@ use super::words::{Asked, CardRead, Rarity, tier_number};
 use super::*;
 use crate::log::Durability;
 
-/// What a run was told counts as what it answers from for so long.
+/// A recall counts as the source of a following snapshot for this long.
 const RECALLED_MS: i64 = 3_600_000;
-/// How many of those are kept in mind.
+/// Maximum number of entries in a recent recall.
 const RECALLED_MAX: usize = 16;
-/// Entries that are read to be ranked, for each that is wanted, and at least.
+/// Entries read for ranking: this many for each wanted hit, and at least [`RANKED_MIN`].
 pub(super) const RANKED_EACH: usize = 4;
 pub(super) const RANKED_MIN: usize = 64;
 
-/// What an identity was told.
+/// The entries that an identity recalled last.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Recalled {
     at_ms: i64,
     ids: Vec<String>,
 }
 
-/// How a snapshot is kept.
+/// Settings of [`Memory::write_snapshot`].
 #[derive(Debug, Clone, Default)]
 pub struct Keep {
-    /// The turn that the agent's host counts; the next one that is free, if it is not ahead of it.
+    /// The turn counted by the agent's host. A higher free turn is used if this one is not ahead of the
+    /// stored turns.
     pub turn: Option<u64>,
-    /// For how many milliseconds it is there; for good where none is given.
+    /// Lifetime in milliseconds; unlimited if absent.
     pub ttl_ms: Option<u64>,
     /// `hot`, `warm` or `cold`.
     pub tier: Option<String>,
-    /// What it only answers from: ids of its own conversation, or an identity's name, a slash and an id.
+    /// The entries that the snapshot only answers from: ids of its own conversation, or an identity's name, a
+    /// slash and an id.
     pub derived_from: Vec<String>,
 }
 
 impl Memory {
-    /// Keeps an entry. One without an embedding gets one of its query (`value.query`, else the texts in its value) and the embedder's id as its
-    /// `embeddingModel`; one in which there is no text is kept without. Gives it as it was kept.
+    /// Stores an entry and returns it as stored. An entry without an embedding gets one of its query
+    /// (`value.query`, else all texts in its value), with the embedder's id as `embeddingModel`. An entry
+    /// without any text is stored without a vector.
     ///
     /// # Errors
-    /// As [`Memory::put`], and the embedder's.
+    /// As [`Memory::put`], and the embedder's errors.
     pub fn remember(&self, identity: &Identity, entry: &str, with: &dyn Embedder) -> Result<Entry> {
         let entry = embedded(entry, with)?;
         self.put(identity, &entry.text())?;
         Ok(entry)
     }
 
-    /// What answers a question: as [`Memory::search`] with the question's vector, by the embedder's own threshold where no other is given. Nothing
-    /// for a question in which there is nothing to go by.
+    /// Finds the entries that answer a question: [`Memory::search`] with the question's vector. The default
+    /// minimum score is the embedder's threshold. A question with nothing to search by gives no hits.
     ///
-    /// With [`Words`], the score is the share of the question that an entry holds, in all its texts. Where the question names something by an identifier
-    /// (`#42`, `app-42`, an order's number, an e-mail address), only entries that hold every one answer, and those do whatever their score is,
-    /// unless a least score is given.
+    /// With [`WordEmbedder`], the score is the share of the question that an entry's texts hold. If the
+    /// question names something by an identifier (`#42`, `app-42`, an order number, an e-mail address), only
+    /// entries with every identifier are found. Without a minimum score, they are then found at any score.
     ///
-    /// An embedder that is wanted has to be this one. What an identity is told is kept in mind: a snapshot of it that follows within the hour answers
-    /// from that ([`Memory::write_snapshot`]).
+    /// If the query names an embedder, it must be this one. The hits are noted as the identity's recent
+    /// recall: a snapshot written within the next hour counts as derived from them
+    /// ([`Memory::write_snapshot`]).
     ///
     /// # Errors
-    /// As [`Memory::search`], and the embedder's.
+    /// As [`Memory::search`], and the embedder's errors.
     pub fn recall(
         &self,
         identity: &Identity,
@@ -71,7 +76,7 @@ impl Memory {
     ) -> Result<Vec<Hit>> {
         if let Some(other) = wanted.embedder.filter(|other| *other != with.id()) {
             return Err(Error::invalid(format!(
-                "a question is made a vector of by {:?} here, not by {other:?}: bring its vector",
+                "questions are embedded by {:?} here, not by {other:?}: pass the question's vector instead",
                 with.id()
             )));
         }
@@ -90,7 +95,8 @@ impl Memory {
         Ok(hits)
     }
 
-    /// Holds a question against the cards of all entries: once to count how rare its words are in the tenant, once to score.
+    /// Scores a question against the cards of all entries. One pass counts how rare its words are in the
+    /// tenant, a second pass scores.
     fn recall_words(&self, identity: &Identity, question: &str, wanted: &Wanted<'_>) -> Result<Vec<Hit>> {
         let asked = Asked::of(question);
         if asked.is_empty() {
@@ -122,7 +128,7 @@ impl Memory {
         Ok(hits)
     }
 
-    /// The entries that scored best, and those that they answer from, as far as these passed, too.
+    /// The entries with the best scores, and their sources that also reached the minimum score.
     fn best(&self, mut passed: Vec<(f32, Vec<u8>)>, wanted: &Wanted<'_>) -> Result<Vec<Hit>> {
         passed.sort_by(|(a, one), (b, other)| b.total_cmp(a).then_with(|| one.cmp(other)));
         let mut rest: HashMap<Vec<u8>, f32> = HashMap::new();
@@ -144,7 +150,7 @@ impl Memory {
         Ok(hits)
     }
 
-    /// Calls `each` with every card under a prefix whose entry's time is not over, by key.
+    /// Calls `each` with every card under a prefix whose entry has not expired.
     fn each_card(&self, prefix: &str, each: &mut dyn FnMut(Vec<u8>, &CardRead<'_>)) -> Result<()> {
         let now = self.now_ms();
         for found in self.words.scan(ScanRange::prefix(prefix.as_bytes())) {
@@ -158,7 +164,7 @@ impl Memory {
     }
 
     /// # Errors
-    /// `Invalid` where what is remembered is of another embedder than the one that is built in.
+    /// `Invalid` if the entries under a prefix use another embedder than the built-in one.
     fn refuse_others(&self, prefix: &str) -> Result<()> {
         self.each(prefix, &mut |_, entry| match &entry.embedder {
             Some(other) if entry.embedding.is_some() => Err(mismatch(Words::ID, other)),
@@ -166,7 +172,8 @@ impl Memory {
         })
     }
 
-    /// Whoever is told something may go on to answer from it. An answer is worth more than this note: where it cannot be kept, it is not.
+    /// Notes hits that the identity may answer from later. A failure to write the note is ignored, since the
+    /// hits matter more.
     fn keep_in_mind(&self, identity: &Identity, hits: &[Hit]) {
         if hits.is_empty() || !self.recalled.core.is_writer() {
             return;
@@ -189,7 +196,7 @@ impl Memory {
         }
     }
 
-    /// What an identity was told of late.
+    /// What the identity recalled within the last hour.
     fn recalled(&self, identity: &Identity) -> Result<Recalled> {
         let Some(kept) = self.recalled.get(&key(&identity.check()?, ""))? else {
             return Ok(Recalled::default());
@@ -199,7 +206,8 @@ impl Memory {
         Ok(if is_late { recalled } else { Recalled::default() })
     }
 
-    /// What an identity was told within the last hour and has not answered yet: of each the identity's name, a slash and the id.
+    /// The entries that an identity recalled within the last hour and has not answered from yet. Each is the
+    /// identity's name, a slash and the id.
     ///
     /// # Errors
     /// `Invalid`, `Damaged`, `Unavailable`.
@@ -207,14 +215,15 @@ impl Memory {
         Ok(self.recalled(identity)?.ids)
     }
 
-    /// Keeps a bare snapshot of a run as the entry `snap-N`, N being the next turn of its conversation, in the form in which agentfootprint 9.62.0
-    /// writes it. Gives the entry.
+    /// Stores a run's bare snapshot as the entry `snap-N`, where N is the conversation's next turn, in the
+    /// form of agentfootprint 9.62.0. Returns the entry.
     ///
-    /// One that calls no tools only answers from what its identity was told of late, if it was: it is marked so (`metadata.derivedFrom`), as it is from
-    /// what the options name, and stands behind it when both are found.
+    /// A snapshot without tool calls counts as derived from the identity's recent recall. The options can
+    /// name further sources of any snapshot. A derived snapshot is marked (`metadata.derivedFrom`) and stands
+    /// behind its sources when both are found.
     ///
     /// # Errors
-    /// `Invalid` for a text that is no snapshot with a query; as [`Memory::remember`].
+    /// `Invalid` if the text is not a snapshot with a query; as [`Memory::remember`].
     pub fn write_snapshot(
         &self,
         identity: &Identity,
@@ -224,13 +233,13 @@ impl Memory {
     ) -> Result<Entry> {
         let name = identity.check()?;
         let parsed = Js::parse(snapshot).map_err(|e| {
-            Error::invalid(format!("a snapshot is a JSON object: {} at byte {}", e.what, e.at))
+            Error::invalid(format!("a snapshot must be a JSON object: {} at byte {}", e.what, e.at))
         })?;
         if !parsed.get("query").is_some_and(|query| matches!(query, Js::Text(units) if !units.is_empty())) {
-            return Err(Error::invalid("a snapshot has a query"));
+            return Err(Error::invalid("a snapshot must have a query"));
         }
         let calls_tools = parsed.get("toolCalls").is_some_and(|calls| !calls.items().is_empty());
-        // Whoever makes the vector may be far away: that comes before anything is held.
+        // The embedder may be slow: its vector is made before the lock is taken.
         let vector = one_vector(&about(snapshot)?, with)?;
         let _changing = self.changing();
         let turn = self.next_turn(&name)?.max(options.turn.unwrap_or(1).max(1));
@@ -252,7 +261,7 @@ impl Memory {
         Ok(entry)
     }
 
-    /// One more than the highest turn of a conversation that is there.
+    /// One more than the highest turn among a conversation's live snapshots.
     fn next_turn(&self, name: &str) -> Result<u64> {
         let prefix = key(name, "snap-");
         let mut turns = Vec::new();
@@ -271,7 +280,7 @@ impl Memory {
     }
 }
 
-/// An entry with the vector of what it is about, if it had none.
+/// Parses an entry and adds the vector of its texts if it has none.
 pub(super) fn embedded(entry: &str, with: &dyn Embedder) -> Result<Entry> {
     let mut entry = Entry::parse(entry)?;
     if entry.embedding.is_none() {
@@ -281,7 +290,7 @@ pub(super) fn embedded(entry: &str, with: &dyn Embedder) -> Result<Entry> {
     Entry::parse(&entry.text())
 }
 
-/// What agentfootprint writes of a snapshot before its vector.
+/// Sets the members that agentfootprint writes before the vector.
 fn begin(entry: &mut Entry, now: i64, options: &Keep) {
     let mut set = |name: &str, value: serde_json::Value| entry.set(name, value.to_string());
     set("version", 1.into());
@@ -297,7 +306,7 @@ fn begin(entry: &mut Entry, now: i64, options: &Keep) {
     }
 }
 
-/// What it writes after it, and what the snapshot answers from.
+/// Sets the members that agentfootprint writes after the vector, and the snapshot's sources.
 fn end(entry: &mut Entry, identity: &Identity, turn: u64, derived_from: &[String]) {
     let parts: Vec<String> = identity
         .parts()
@@ -311,19 +320,19 @@ fn end(entry: &mut Entry, identity: &Identity, turn: u64, derived_from: &[String
     }
 }
 
-/// Gives an entry a vector, and the name of who made it.
+/// Sets an entry's vector and the embedder's id.
 fn tag(entry: &mut Entry, vector: Option<&[f32]>, with: &dyn Embedder) -> Result<()> {
     if let Some(vector) = vector {
         entry.set("embedding", numbers(vector)?);
     }
-    // With the one that is built in, an entry is found by all its texts, even if its query says nothing.
+    // The built-in embedder finds an entry by all its texts, even if its query holds no words.
     if vector.is_some() || with.id() == Words::ID {
         entry.set("embeddingModel", serde_json::Value::from(with.id()).to_string());
     }
     Ok(())
 }
 
-/// Numbers as JSON has them, whole ones without a point.
+/// A vector as JSON; integers without a decimal point.
 fn numbers(vector: &[f32]) -> Result<String> {
     let whole = |number: &f32| number.fract() == 0.0 && number.abs() < 1e6;
     let texts: Vec<String> = vector
@@ -336,10 +345,10 @@ fn numbers(vector: &[f32]) -> Result<String> {
     Ok(format!("[{}]", texts.join(",")))
 }
 
-/// The query of a snapshot; the texts of any other value, in their order.
+/// The text to embed: a snapshot's query, or all texts of any other value in order.
 fn about(value: &str) -> Result<String> {
     let value = Js::parse(value)
-        .map_err(|e| Error::invalid(format!("a memory's value is no JSON: {} at byte {}", e.what, e.at)))?;
+        .map_err(|e| Error::invalid(format!("a memory's value is not JSON: {} at byte {}", e.what, e.at)))?;
     if let Some(Js::Text(query)) = value.get("query") {
         return Ok(String::from_utf16_lossy(query));
     }
@@ -348,7 +357,7 @@ fn about(value: &str) -> Result<String> {
     Ok(texts.join("\n"))
 }
 
-/// The vector of a text, if there is anything in it to go by.
+/// The vector of a text, if the text holds anything to search by.
 fn one_vector(text: &str, with: &dyn Embedder) -> Result<Option<Vec<f32>>> {
     if text.is_empty() {
         return Ok(None);

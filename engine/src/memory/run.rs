@@ -1,4 +1,4 @@
-//! What is remembered of a run: an entry that goes with it.
+//! Entries bound to a run: they are deleted with it.
 
 use super::embed::Embedder;
 use super::ops::{checked, key};
@@ -7,11 +7,12 @@ use super::*;
 use crate::ids::RunUid;
 
 impl Memory {
-    /// Keeps an entry as [`Memory::remember`] does, for as long as there is the run: it ends, with what was said of it, in the commit in which the run is
-    /// dropped or replaced. One that answers from what its identity was told of late ([`Memory::told_of_late`]) has answered that.
+    /// Stores an entry as [`Memory::remember`] does, for the lifetime of the run. The entry and its feedback
+    /// are deleted in the commit that drops or replaces the run. If the entry has sources (`derivedFrom`),
+    /// the identity's recent recall ([`Memory::recently_recalled`]) is cleared.
     ///
     /// # Errors
-    /// As [`Memory::remember`]; `Gone` for a run that was dropped or replaced, `NotFound` where there is none.
+    /// As [`Memory::remember`]; `Gone` if the run was dropped or replaced, `NotFound` if it does not exist.
     pub fn remember_with(
         &self,
         run: RunUid,
@@ -19,7 +20,7 @@ impl Memory {
         entry: &str,
         with: &dyn Embedder,
     ) -> Result<Entry> {
-        // Before anything is locked: an embedder may take its time.
+        // Before any lock: an embedder may be slow.
         let entry = embedded(entry, with)?;
         let card = checked(&entry)?;
         let name = identity.check()?;

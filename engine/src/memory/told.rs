@@ -1,4 +1,4 @@
-//! What is given to a model of what was found, as one text; and what such a text, found again in what a model was asked, was told of.
+//! Hits as one text for a model's prompt, and the reverse: the entries that a prompt quotes.
 
 use std::collections::BTreeSet;
 
@@ -7,21 +7,21 @@ use super::projection::{HEADER, HEADER_SCORE, Projection, query_told, render};
 use super::{Entry, Hit, Identity, Memory};
 use crate::error::Result;
 
-/// What the line begins with that says when it was decided.
+/// Starts the line that gives the time of the decision.
 const DECIDED: &str = "\ndecided at ";
-/// How long its time is: `2026-11-23T14:14:00Z`.
+/// Bytes of that time: `2026-11-23T14:14:00Z`.
 const TIME_BYTES: usize = 20;
-/// Tellings of a text that are looked for.
+/// Maximum number of quotes read in one text.
 const TELLINGS_MAX: usize = 64;
 
 impl Entry {
-    /// When it was made, in milliseconds since 1970: its `createdAt`.
+    /// When the entry was created, in milliseconds since 1970: its `createdAt`.
     fn created_ms(&self) -> Option<i64> {
         let text = self.member("createdAt")?;
         serde_json::from_str::<f64>(text).ok().filter(|ms| *ms > 0.0).map(|ms| ms as i64)
     }
 
-    /// The same as RFC 3339 has it, to the second.
+    /// [`Self::created_ms`] in RFC 3339, to the second.
     fn created_at(&self) -> Option<String> {
         let ns = u64::try_from(self.created_ms()?).ok()?.checked_mul(1_000_000)?;
         Some(crate::timestamp::rfc3339(ns))
@@ -29,13 +29,13 @@ impl Entry {
 }
 
 impl Hit {
-    /// When it was decided, in milliseconds since 1970: the entry's `createdAt`.
+    /// When the decision was made, in milliseconds since 1970: the entry's `createdAt`.
     #[must_use]
     pub fn decided_ms(&self) -> Option<i64> {
         self.entry.created_ms()
     }
 
-    /// The same as RFC 3339 has it, to the second.
+    /// [`Self::decided_ms`] in RFC 3339, to the second.
     #[must_use]
     pub fn decided_at(&self) -> Option<String> {
         self.entry.created_at()
@@ -43,14 +43,15 @@ impl Hit {
 }
 
 impl Memory {
-    /// Whether a text may be one that [`told`] gave, or hold one.
+    /// Whether a text may hold output of [`prompt_text`].
     #[must_use]
     pub fn may_tell(text: &str) -> bool {
         text.contains(HEADER) && text.contains(DECIDED)
     }
 
-    /// The entries of a tenant that a text tells of, as [`told`] gave it, wherever it stands in it: of each the identity's name, a slash and the id. Known by query
-    /// and time, whoever asked, by whatever door; the first 64 tellings of a text are looked at.
+    /// The entries of a tenant that a text quotes in the form of [`prompt_text`], each as the identity's
+    /// name, a slash and the id. Entries are recognised by query and time, whoever recalled them. Only the
+    /// first 64 quotes of a text are read.
     ///
     /// # Errors
     /// `Invalid`, `Damaged`, `Unavailable`.
@@ -73,7 +74,7 @@ impl Memory {
     }
 }
 
-/// Queries and times of the tellings in a text. Which belongs to which is not said: what is told may quote a telling itself.
+/// The queries and times quoted in a text. They are not paired, since a quoted entry may quote another one.
 fn tellings(text: &str) -> (BTreeSet<&str>, BTreeSet<&str>) {
     let queries = text.split(HEADER).skip(1).take(TELLINGS_MAX);
     let times = text.split(DECIDED).skip(1).take(TELLINGS_MAX);
@@ -83,14 +84,15 @@ fn tellings(text: &str) -> (BTreeSet<&str>, BTreeSet<&str>) {
     )
 }
 
-/// UTF-16 units of a token.
+/// UTF-16 units counted as one token.
 const UNITS_A_TOKEN: usize = 4;
 
-/// What is given to a model as one text: [`render`] of each hit in the projection, and, where the entry says when it was made, a line
-/// `decided at 2026-11-23T14:14:00Z` after it; an empty line between two.
+/// Hits as one text for a model: [`render`] of each hit in the projection, with an empty line between hits.
+/// If the entry has a creation time, a line `decided at 2026-11-23T14:14:00Z` follows it.
 ///
-/// With a budget, in tokens of four UTF-16 units: the largest of the four that fits with all hits; where none does, with one hit less, and so on.
-/// Nothing is cut: where not even one hit fits, the text is empty.
+/// `budget` is in tokens of four UTF-16 units. The text then uses the largest of the four projections that
+/// fits with all hits. If none fits, the last hit is left out, and so on. Hits are never cut: if not even one
+/// fits, the text is empty.
 #[must_use]
 pub fn told(hits: &[Hit], projection: Projection, budget: Option<usize>) -> String {
     let all = |hits: &[Hit], projection: Projection| -> String {

@@ -1,7 +1,8 @@
-//! What was remembered, as lines to train a model by: no step of its own records anything for it.
+//! Memory entries as lines to train a model with. Nothing is recorded for training alone.
 //!
-//! How an entry went says, in this order: what was said of its use ([`Memory::rate`]), its value's `evalScore` where that is a number (from 0 to 1), and its
-//! `metadata.status` (a run that failed went ill, one that is `ok` went well). Of one that nothing is known of, it is not said.
+//! The reward of an entry comes from the first source that has one: its feedback ([`Memory::rate`]), a
+//! numeric `evalScore` of its value (0 to 1), or its `metadata.status` (`ok` is good, `failed` is bad).
+//! Without any source the reward is unknown.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +11,25 @@ use serde_json::value::RawValue;
 use super::ops::{json, scope};
 use super::*;
 
-/// A form of lines.
+/// A format of training lines.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Training {
-    /// What was asked and answered, of all that did not go ill: `{"prompt","completion"}`.
+    /// Question and answer of each entry without a negative reward: `{"prompt","completion"}`.
     Sft,
-    /// Of one question the answer that went best and one that went worse, each with what it was decided on:
+    /// For each question, the best answer with each worse answer, and the decisions behind both:
     /// `{"prompt","chosen","rejected","chosen_decisions","rejected_decisions"}`.
     Dpo,
-    /// Each decision, and how it all went, from -1 to 1, or null:
+    /// Each decision with the entry's reward, from -1 to 1, or null:
     /// `{"prompt","step","steps","stageId","chosen","rule","evidence","completion","reward"}`.
     ProcessRl,
 }
 
 impl Training {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 3] = [Self::Sft, Self::Dpo, Self::ProcessRl];
 
-    /// Its name.
+    /// The name of the format.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -39,7 +40,7 @@ impl Training {
     }
 }
 
-/// What of a snapshot goes into a line, as it was written.
+/// The members of a snapshot that go into training lines, as raw JSON.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Example {
@@ -95,15 +96,16 @@ struct Decision {
     evidence: Option<Box<RawValue>>,
 }
 
-/// Called with an entry's key, what it holds, and how it went, from -1 to 1, if anybody said.
+/// Receives an entry's key, its example and its reward from -1 to 1, if known.
 type EachExample<'a> = dyn FnMut(&[u8], Example, Option<f64>) -> Result<()> + 'a;
 
 impl Memory {
-    /// Gives a line of JSON for each example that an identity's snapshots make, in the order of their keys; with `across`, those of all its tenant. Query, answer and evidence stand in
-    /// it as they were written; entries that are no snapshots, and decisions that are no objects, are passed over. Gives how many there were.
+    /// Gives a line of JSON for each example in an identity's snapshots, in key order. With `across`, the
+    /// snapshots of the whole tenant are used. Query, answer and evidence are copied as raw JSON. Entries
+    /// that are not snapshots and decisions that are not objects are skipped. Returns the number of lines.
     ///
     /// # Errors
-    /// `Invalid`, `Damaged`, `Unavailable`; what `each` gives.
+    /// `Invalid`, `Damaged`, `Unavailable`; errors of `each`.
     pub fn training(
         &self,
         identity: &Identity,
@@ -149,7 +151,7 @@ impl Memory {
         Ok(count)
     }
 
-    /// Calls `each` with every snapshot under a prefix and how it went.
+    /// Calls `each` with every snapshot under a prefix and its reward.
     fn each_example(&self, prefix: &str, each: &mut EachExample<'_>) -> Result<()> {
         self.each(prefix, &mut |key, entry| match self.example(&key, &entry)? {
             Some((example, reward)) => each(&key, example, reward),
@@ -180,9 +182,10 @@ impl Memory {
         Ok(Some((example, reward)))
     }
 
-    /// Calls `each` with the best answer to a question and each that went worse. Questions are the same where their texts are.
+    /// Calls `each` with the best answer to a question and each worse one. Questions are equal if their JSON
+    /// texts are.
     fn each_pair(&self, prefix: &str, each: &mut dyn FnMut(&Dpo<'_>) -> Result<()>) -> Result<()> {
-        // Only where they stand is held, since there may be any number.
+        // Only keys and rewards are held in memory: the number of entries has no bound.
         let mut asked: BTreeMap<[u8; 32], Vec<(f64, Vec<u8>)>> = BTreeMap::new();
         self.each_example(prefix, &mut |key, example, reward| {
             if let Some(reward) = reward {
@@ -196,7 +199,7 @@ impl Memory {
             Ok(self.example(key, &entry)?.map(|(example, _)| example))
         };
         for answers in asked.values() {
-            // Of those that went as well the first.
+            // The first of the answers with the best reward.
             let best = answers.iter().rev().max_by(|(a, _), (b, _)| a.total_cmp(b));
             let Some((most, key)) = best else { continue };
             let Some(chosen) = read(key)? else { continue };
@@ -218,7 +221,7 @@ impl Memory {
     }
 }
 
-/// A value as a line. What was written over several lines stands on one: outside of texts, JSON has none that matter.
+/// A value as one line. Line breaks in the raw JSON become spaces: outside of strings, JSON allows either.
 fn line(value: &impl Serialize) -> Result<Vec<u8>> {
     let mut line = json(value)?;
     line.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');

@@ -1,4 +1,4 @@
-//! What is remembered of a run goes with it, whoever has it go.
+//! A run's memory entries are deleted with it, whatever removes the run.
 
 use annals::io::sim::SimIo;
 use annals::memory::{Entry, Identity, Memory, Wanted, Words};
@@ -55,7 +55,7 @@ fn a_dropped_forgotten_swept_or_replaced_run_takes_along_what_was_remembered_of_
     let old = space.run("replaced").unwrap().info().uid;
     ended(&space, "replaced");
     assert_eq!(ids(&memory), ["stays"]);
-    // Whoever comes too late with what was made of it is told so, and nothing is kept.
+    // A late entry for a removed run is refused, and nothing is stored.
     for gone in [old, RunUid(9_999)] {
         let refused = remember(&memory, gone, "late").unwrap_err();
         assert!([ErrorKind::Gone, ErrorKind::NotFound].contains(&refused.kind()), "{refused}");
@@ -89,10 +89,10 @@ fn a_key_that_was_put_with_a_run_ends_with_it() {
     let run = space.begin_run(RunSpec::new("a")).unwrap();
     run.record(Frame::new(Component::Llm, "in", "out")).unwrap();
     let put = |uid, key: &str| space.put_with_run(uid, "notes", key.as_bytes(), key.into());
-    put(run.uid(), "of an open run").unwrap();
+    put(run.uid(), "bound to an open run").unwrap();
     run.end(Status::Ok).unwrap();
     let other = ended(&space, "b");
-    put(run.uid(), "of one that has ended").unwrap();
+    put(run.uid(), "bound to an ended run").unwrap();
     put(other, "of another").unwrap();
     let notes = space.find_keyspace("notes").unwrap().unwrap();
     let there = || {
@@ -101,7 +101,7 @@ fn a_key_that_was_put_with_a_run_ends_with_it() {
             .map(|pair| String::from_utf8(pair.unwrap().0).unwrap())
             .collect::<Vec<_>>()
     };
-    assert_eq!(there(), ["of an open run", "of another", "of one that has ended"]);
+    assert_eq!(there(), ["bound to an open run", "of another", "bound to an ended run"]);
     space.drop_run("a", "rule", "").unwrap();
     assert_eq!(there(), ["of another"]);
     assert_eq!(put(run.uid(), "late").unwrap_err().kind(), ErrorKind::Gone);
@@ -124,7 +124,7 @@ fn files(root: &std::path::Path) -> Vec<u8> {
     all
 }
 
-/// The names under which it was kept are of the person whose run it was, too.
+/// The keys of the entry also name the person and must be erased.
 #[test]
 fn of_what_was_remembered_of_a_forgotten_run_no_byte_is_left_after_compaction() {
     let (dir, store, space) = fresh();
@@ -148,7 +148,7 @@ fn of_what_was_remembered_of_a_forgotten_run_no_byte_is_left_after_compaction() 
     assert_eq!(there(), Vec::<String>::new());
 }
 
-/// A crash at any moment: while the run is there an entry may be missing, once it is gone there is none.
+/// After a crash at any moment an entry may be missing while its run exists; no entry exists without its run.
 #[test]
 fn a_crash_leaves_nothing_of_a_run_that_is_gone() {
     let sim = SimIo::new(7);

@@ -1,4 +1,4 @@
-//! The engine's tests by behaviour, as one binary.
+//! The engine's integration tests, arranged by behaviour, in one binary.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,

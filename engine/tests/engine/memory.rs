@@ -1,4 +1,4 @@
-//! What agents remember: one rule of agentfootprint's store after the other, and the source's own example.
+//! The rules of agentfootprint's store, one test each, and its own example.
 
 use annals::ErrorKind;
 use annals::io::sim::SimIo;
@@ -7,7 +7,7 @@ use annals::{Options, Store};
 
 pub(crate) const MONDAY: &str = r#"{"query":"Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.","finalContent":"Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.","iterations":1,"decisions":[{"stageId":"classify-risk","chosen":"rejected","rule":"Marginal credit","evidence":{"creditScore":580,"threshold":600}},{"stageId":"pick-reason","chosen":"credit-too-low","rule":"Credit below floor","evidence":{"creditScore":580,"incomeAboveFloor":true}}],"toolCalls":[{"name":"lookupCreditBureau","args":{"applicationId":"42"},"resultPreview":"{ \"score\": 580, \"bureau\": \"experian\" }","errored":false}],"durationMs":1840,"tokenUsage":{"input":1200,"output":180}}"#;
 
-/// A store whose clock is the simulator's.
+/// A store with the simulated clock.
 pub(crate) fn opened(sim: &SimIo) -> Store {
     Store::open_with("s", Options { io: std::sync::Arc::new(sim.clone()), ..Options::default() }).unwrap()
 }
@@ -24,7 +24,7 @@ pub(crate) fn entry(id: &str, more: &str) -> String {
     format!("{{\"id\":\"{id}\",\"value\":{MONDAY},\"version\":1{more}}}")
 }
 
-/// The sample holds the snapshot itself, as its `full` form: all four have to follow from that.
+/// The sample holds the snapshot as its `full` form; all four projections must follow from it.
 #[test]
 fn projections_are_those_that_agentfootprint_rendered() {
     let sample = include_str!("../data/memory/rendered_projections.json");
@@ -66,7 +66,7 @@ fn what_was_decided_on_monday_answers_on_friday_in_another_conversation_and_neve
             )
             .unwrap()
     };
-    assert!(ask(&friday, false).is_empty(), "a conversation finds its own, unless more is asked for");
+    assert!(ask(&friday, false).is_empty(), "a search covers its own conversation by default");
     let hits = ask(&friday, true);
     assert_eq!(hits.len(), 1);
     assert_eq!((hits[0].entry.id.as_str(), hits[0].identity.as_str()), ("snap-1", "lending/_/app-42"));
@@ -76,7 +76,7 @@ fn what_was_decided_on_monday_answers_on_friday_in_another_conversation_and_neve
     for tenant in ["lendin", "lending2", "_", "", "%"] {
         assert!(ask(&identity(tenant, "app-42"), true).is_empty(), "{tenant}");
     }
-    // A mismatch is an error that names both, and not an empty answer.
+    // A mismatch is an error that names both embedders, not an empty answer.
     let refused = memory
         .search(&friday, &[1.0, 0.0, 0.5], &Wanted { across: true, embedder: Some("f"), ..Wanted::default() })
         .unwrap_err();
@@ -102,12 +102,12 @@ fn a_threshold_is_strict_and_ties_go_by_id() {
     assert_eq!(ids(-1.0, 0), all);
     assert_eq!(ids(-1.0, 1), all[..1]);
     assert_eq!(ids(half, 0), all[..3], "equal passes");
-    assert_eq!(ids(half.next_up(), 0), all[..2], "below it nothing does");
-    assert_eq!(ids(1.0f32.next_up(), 0), [], "and then nothing, not the best");
+    assert_eq!(ids(half.next_up(), 0), all[..2], "lower scores are excluded");
+    assert_eq!(ids(1.0f32.next_up(), 0), [], "no hit, not even the best");
     assert_eq!(
         memory.search(&who, &[5.0, 0.0], &Wanted::default()).unwrap().len(),
         3,
-        "0.7 where none is given"
+        "the default minimum is 0.7"
     );
     for vector in [&[f32::NAN, 0.0][..], &[f32::INFINITY, 0.0], &[0.0, 0.0], &[]] {
         assert_eq!(
@@ -124,7 +124,8 @@ fn a_threshold_is_strict_and_ties_go_by_id() {
     }
 }
 
-/// Each follow-up is remembered, too, and is more like the next one than what it was about: the source's own example found itself again.
+/// A follow-up is stored, too, and resembles the next question more than its source. agentfootprint's own
+/// example found itself again.
 #[test]
 fn what_only_answers_from_another_stands_behind_it() {
     let memory = memory(&SimIo::new(3));
@@ -136,7 +137,7 @@ fn what_only_answers_from_another_stands_behind_it() {
             &entry("snap-1", ",\"embedding\":[0,1],\"metadata\":{\"derivedFrom\":\"t/_/app-42/snap-1\"}"),
         )
         .unwrap();
-    // One more follow-up, which was told the first.
+    // Another follow-up, with the first one as its source.
     memory
         .put(&friday, &entry("snap-2", ",\"embedding\":[0.01,1],\"metadata\":{\"derivedFrom\":[\"snap-1\"]}"))
         .unwrap();
@@ -157,7 +158,7 @@ fn what_only_answers_from_another_stands_behind_it() {
     assert_eq!(
         found(0.9),
         [followup("snap-1"), followup("snap-2"), followup("other")],
-        "what it answers from is not among what passes"
+        "its source does not pass the filter"
     );
 }
 
@@ -173,7 +174,7 @@ fn a_look_counts_and_changes_nothing_else() {
     assert_eq!((second.member("accessCount"), second.member("createdAt")), (Some("6"), Some("7")));
     assert_ne!(second.member("lastAccessedAt"), Some("1"));
     assert_eq!(second.value(), MONDAY);
-    // Only a look by its id is one.
+    // Only a read by id counts as an access.
     memory.list(&who, None, None, &[]).unwrap();
     memory.search(&who, &[1.0], &Wanted::default()).unwrap();
     assert_eq!(memory.get(&who, "a").unwrap().unwrap().member("accessCount"), Some("7"));
@@ -181,7 +182,7 @@ fn a_look_counts_and_changes_nothing_else() {
     assert_eq!(
         memory.get(&who, "a").unwrap().unwrap().member("accessCount"),
         Some("5"),
-        "a new one counts anew"
+        "a new entry starts at 0"
     );
     assert!(memory.get(&who, "b").unwrap().is_none());
     assert!(memory.get(&identity("t", "d"), "a").unwrap().is_none());
@@ -205,14 +206,14 @@ fn what_has_expired_is_not_there() {
 fn an_entry_ends_in_the_millisecond_that_its_ttl_names() {
     let until = |ttl: &str| Entry::parse(&entry("a", &format!(",\"ttl\":{ttl}"))).unwrap();
     assert_eq!([999, 1000, 1001].map(|now| until("1000").is_expired(now)), [false, true, true]);
-    assert!(until("0").is_expired(0) && until("0").is_expired(1), "0 is a time, and over");
-    assert!(!until("null").is_expired(i64::MAX), "without one it stays");
-    // What is over is absent to everything: it is not looked at, rated by version, or counted by what forgets.
+    assert!(until("0").is_expired(0) && until("0").is_expired(1), "0 is a time in the past");
+    assert!(!until("null").is_expired(i64::MAX), "an entry without ttl stays");
+    // An expired entry is absent everywhere: it is not read, compared by version or counted by `forget`.
     let memory = memory(&SimIo::new(15));
     let who = identity("t", "c");
     memory.put(&who, "{\"id\":\"a\",\"value\":1,\"version\":6,\"ttl\":1}").unwrap();
     let over = memory.put_if_version(&who, &entry("a", ""), 6).unwrap();
-    assert_eq!((over.applied, over.current), (false, None), "and no version of it is told");
+    assert_eq!((over.applied, over.current), (false, None), "no current version is returned");
 }
 
 #[test]
@@ -249,7 +250,8 @@ fn tiers_choose_what_is_listed_and_found_and_an_entry_without_one_is_of_none() {
     assert_eq!(refused.kind(), ErrorKind::Invalid);
 }
 
-/// What an entry weighs is told; what a search gives goes by the vectors alone, as the causal memory that this follows refuses to rank by age.
+/// The decay factor is available to callers. Search ranks by vectors alone: the causal memory of
+/// agentfootprint refuses to rank by age.
 #[test]
 fn a_decay_policy_is_kept_with_its_entry_and_does_not_move_what_is_found() {
     let memory = memory(&SimIo::new(17));
@@ -285,12 +287,12 @@ fn a_signature_is_an_identity_s_own_and_may_be_recorded_again() {
     let seen = |who: &Identity, signature: &str| memory.seen(who, signature).unwrap();
     assert!(seen(&who, "a b/\u{e9}") && !seen(&who, "a b/") && !seen(&other, "a b/\u{e9}"));
     memory.forget(&other).unwrap();
-    assert!(seen(&who, "a b/\u{e9}"), "another conversation's forgetting is nothing to it");
+    assert!(seen(&who, "a b/\u{e9}"), "forgetting another conversation does not affect it");
     memory.forget(&who).unwrap();
     assert!(!seen(&who, "a b/\u{e9}"));
 }
 
-/// 10 MB of brackets took 1.8 GB to read, and six times as much was let in: each value takes many times the memory of its text.
+/// Each JSON value takes many times the memory of its text: 10 MB of brackets once took 1.8 GB to parse.
 #[test]
 fn a_value_has_a_million_values_in_it_at_most() {
     let memory = memory(&SimIo::new(20));
@@ -316,7 +318,7 @@ fn a_value_has_a_million_values_in_it_at_most() {
 fn a_change_is_made_only_over_the_version_it_was_made_from() {
     let memory = memory(&SimIo::new(6));
     let who = identity("t", "c");
-    // A value that speaks of a version of its own once misled a store that looked for the word.
+    // A member called `version` inside the value once misled a store that searched for the word.
     let with = |version: u64| format!("{{\"value\":{{\"version\":3}},\"id\":\"a\",\"version\":{version}}}");
     let set = |version, expected| {
         let done = memory.put_if_version(&who, &with(version), expected).unwrap();
@@ -334,7 +336,7 @@ fn a_change_is_made_only_over_the_version_it_was_made_from() {
 fn of_many_who_change_one_version_one_does() {
     let store = opened(&SimIo::new(7));
     let who = identity("t", "c");
-    // Each has a door of its own: the lock once belonged to the door.
+    // Each thread has a handle of its own: the lock once belonged to the handle.
     let door = || store.namespace("n").unwrap().memory().unwrap();
     door().put(&who, &entry("a", "")).unwrap();
     let applied: usize = std::thread::scope(|scope| {
@@ -353,7 +355,7 @@ fn of_many_who_change_one_version_one_does() {
     assert_eq!(applied, 1);
 }
 
-/// A thousand entries may have 64 MiB each: a page ends before it holds them all.
+/// A thousand entries can have 64 MiB each: a page must end before it holds them all.
 #[test]
 fn a_page_of_a_listing_is_bounded_in_bytes_and_goes_on() {
     let memory = memory(&SimIo::new(9));
@@ -394,7 +396,7 @@ fn a_listing_goes_by_the_last_change_in_pages() {
     assert_eq!(
         memory.list(&who, Some("nonsense"), Some(1), &[]).unwrap().0[0].id,
         "e248",
-        "a cursor that is none is 0"
+        "a malformed cursor counts as 0"
     );
     assert_eq!(memory.list(&who, None, Some(1000), &["hot".into()]).unwrap().0.len(), 50);
     assert!(memory.list(&who, Some("900"), None, &[]).unwrap().0.is_empty());

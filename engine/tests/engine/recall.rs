@@ -1,4 +1,4 @@
-//! What was decided answers questions: by the words that it holds, by what it names, and by embedders that are brought.
+//! Recall by words, by identifiers, and by embedders that callers pass.
 
 use annals::ErrorKind;
 use annals::Result;
@@ -22,7 +22,8 @@ fn ask(memory: &Memory, who: &Identity, question: &str) -> Vec<String> {
     names(&memory.recall(who, question, &Words, &ACROSS).unwrap())
 }
 
-/// The source's own example, which its own store does not answer: another conversation, another agent, Friday.
+/// agentfootprint's own example, which its own store does not answer: another conversation, another agent,
+/// Friday.
 #[test]
 fn why_was_application_42_rejected() {
     let sim = SimIo::new(1);
@@ -47,12 +48,12 @@ fn why_was_application_42_rejected() {
 
     assert!(
         memory.recall(&friday, question, &Words, &Wanted::default()).unwrap().is_empty(),
-        "of its own, none"
+        "its own identity has none"
     );
     assert_eq!(
         ask(&memory, &friday, "Why was application #43 rejected?"),
         [""; 0],
-        "one that nobody decided"
+        "no decision about it is stored"
     );
     assert_eq!(
         ask(&memory, &friday, "Should we approve loan #43? Credit: 580. Income: 95k. Amount: 50k."),
@@ -93,7 +94,7 @@ fn a_definition_says_how_a_memory_is_asked_and_nothing_of_whose_it_is() {
     };
     assert_eq!((ask("lending"), ask("other")), (vec!["lending/_/app-42/snap-1".to_owned()], vec![]));
 
-    // What is not said is as it is for everybody; one of the same id takes the place of another.
+    // Absent settings have their defaults; a definition with the same id replaces the old one.
     let plain = memory.define(r#"{"id":"causal"}"#).unwrap();
     assert_eq!(
         (plain.k, plain.threshold, plain.projection, plain.across),
@@ -110,7 +111,7 @@ fn a_definition_says_how_a_memory_is_asked_and_nothing_of_whose_it_is() {
         (missing.kind(), missing.to_string().ends_with("there are \"other\"")),
         (ErrorKind::NotFound, true)
     );
-    assert_eq!(ask("lending").len(), 1, "what is remembered stays");
+    assert_eq!(ask("lending").len(), 1, "the entries stay");
 }
 
 #[test]
@@ -120,8 +121,8 @@ fn what_is_no_definition_is_refused_with_the_reason() {
         ("", "JSON object"),
         (r#"["causal"]"#, "JSON object"),
         ("{}", "missing field `id`"),
-        (r#"{"id":""}"#, "id has 1 to"),
-        (r#"{"id":"a\nb"}"#, "id has 1 to"),
+        (r#"{"id":""}"#, "id must have 1 to"),
+        (r#"{"id":"a\nb"}"#, "id must have 1 to"),
         (r#"{"id":"a","id":"b"}"#, "duplicate field `id`"),
         (r#"{"id":"a","topk":1}"#, "unknown field `topk`"),
         (r#"{"id":"a","strategy":{"top_k":1}}"#, "unknown field `top_k`"),
@@ -130,8 +131,8 @@ fn what_is_no_definition_is_refused_with_the_reason() {
         (r#"{"id":"a","strategy":{"topK":1.5}}"#, "line 1"),
         (r#"{"id":"a","strategy":{"threshold":1.01}}"#, "from -1 to 1, not 1.01"),
         (r#"{"id":"a","strategy":{"threshold":1e39}}"#, "number out of range"),
-        (r#"{"id":"a","strategy":{"kind":"window"}}"#, "there is no \"window\""),
-        (r#"{"id":"a","type":"episodic"}"#, "there is no \"episodic\""),
+        (r#"{"id":"a","strategy":{"kind":"window"}}"#, "not \"window\""),
+        (r#"{"id":"a","type":"episodic"}"#, "not \"episodic\""),
         (r#"{"id":"a","projection":"all"}"#, "decisions, commits, narrative or full"),
     ] {
         let refused = memory.define(text).unwrap_err();
@@ -168,7 +169,7 @@ fn every_name_in_a_question_has_to_be_held_and_then_its_words_need_not_be() {
         assert_eq!(ask(&memory, &who, question).len(), usize::from(found), "{question}");
         let strict = Wanted { min_score: Some(0.95), ..ACROSS };
         let hits = memory.recall(&who, question, &Words, &strict).unwrap();
-        assert!(hits.is_empty(), "a least score that is given counts alone: {question}");
+        assert!(hits.is_empty(), "a given minimum score is not lowered: {question}");
     }
 }
 
@@ -185,7 +186,7 @@ fn rarer_words_count_more_and_the_threshold_is_strict() {
     let all = Wanted { k: 0, min_score: Some(0.0), ..ACROSS };
     let hits = memory.recall(&who, "amber bicycle", &Words, &all).unwrap();
     assert_eq!((hits.len(), hits[0].score), (4, 1.0));
-    assert!(hits[1].score < 0.5, "the word that all hold is the lesser half: {}", hits[1].score);
+    assert!(hits[1].score < 0.5, "the word in all entries weighs less than half: {}", hits[1].score);
     let at = |least| {
         memory
             .recall(&who, "amber bicycle", &Words, &Wanted { min_score: Some(least), ..all.clone() })
@@ -193,14 +194,14 @@ fn rarer_words_count_more_and_the_threshold_is_strict() {
             .len()
     };
     assert_eq!([at(hits[1].score), at(hits[1].score.next_up()), at(1.0), at(1.0f32.next_up())], [4, 1, 1, 0]);
-    // Another tenant's entries do not make a word any commoner.
+    // Entries of another tenant do not make a word more common.
     for n in 0..20 {
         let text = snapshot("amber amber", "amber");
         memory.write_snapshot(&identity("u", &n.to_string()), &text, &Words, &Keep::default()).unwrap();
     }
     let again = memory.recall(&who, "amber bicycle", &Words, &all).unwrap();
     assert_eq!(again[1].score, hits[1].score);
-    // Nor do those that are no longer there.
+    // Neither do deleted and expired entries.
     memory.delete(&identity("t", "c0"), "snap-1").unwrap();
     memory.forget(&identity("t", "c1")).unwrap();
     assert_eq!(memory.recall(&who, "bicycle", &Words, &all).unwrap().len(), 2);
@@ -209,11 +210,12 @@ fn rarer_words_count_more_and_the_threshold_is_strict() {
     assert_eq!(
         memory.recall(&who, "bicycle", &Words, &all).unwrap().len(),
         1,
-        "another embedder's has no card"
+        "an entry of another embedder has no card"
     );
 }
 
-/// Each follow-up is remembered, too, and is the best match of the next: with one hit wanted, Monday was never seen again.
+/// A follow-up is stored, too, and matches the next question best. With one hit wanted, the original decision
+/// was never found.
 #[test]
 fn a_run_that_only_answers_from_what_it_was_told_stands_behind_it() {
     let sim = SimIo::new(4);
@@ -232,8 +234,8 @@ fn a_run_that_only_answers_from_what_it_was_told_stands_behind_it() {
     let all = memory.recall(&friday, question, &Words, &Wanted { k: 9, ..ACROSS }).unwrap();
     assert_eq!(all.len(), 4);
     assert_eq!(all[0].entry.value(), MONDAY);
-    assert!(all[0].score < all[1].score, "by the score alone it would not be first");
-    // What was told once is not what the run after the next answers from, nor is it what a run answers from that looked for itself.
+    assert!(all[0].score < all[1].score, "it is not first by score alone");
+    // A recall counts as a source once, and not for a run that calls tools of its own.
     let next = || memory.write_snapshot(&friday, &answer, &Words, &Keep::default()).unwrap();
     assert_eq!(next().derived_from, names(&all));
     assert_eq!(next().derived_from, [""; 0]);
@@ -247,7 +249,8 @@ fn a_run_that_only_answers_from_what_it_was_told_stands_behind_it() {
     assert_eq!(memory.write_snapshot(&friday, MONDAY, &Words, &named).unwrap().derived_from, ["snap-1"]);
 }
 
-/// What a prompt tells of is known by what it says: whoever asked, through whatever, and in whatever projection.
+/// Quoted entries are recognised by their text, whoever recalled them, by whatever interface, in whatever
+/// projection.
 #[test]
 fn what_a_text_tells_of_is_known_by_its_query_and_its_time() {
     let sim = SimIo::new(14);
@@ -268,7 +271,7 @@ fn what_a_text_tells_of_is_known_by_its_query_and_its_time() {
         assert_eq!(told_in("t", &both).len(), 2);
     }
     let text = told(&monday, Projection::Commits, None);
-    // Most prompts tell of nothing, which is seen without a look at what is remembered.
+    // Most prompts quote nothing, which is decided without reading any entry.
     for nothing in ["Be brief.", text.split('\n').next().unwrap(), "x\ndecided at 2026-11-23T14:14:00Z"] {
         assert!(!Memory::may_tell(nothing), "{nothing}");
     }
@@ -320,14 +323,14 @@ fn a_snapshot_is_written_as_agentfootprint_writes_it() {
 
     let id = |keep: &Keep| memory.write_snapshot(&who, MONDAY, &Words, keep).unwrap().id;
     assert_eq!(id(&Keep::default()), "snap-2");
-    assert_eq!(id(&Keep { turn: Some(12), ..Keep::default() }), "snap-12", "the host is ahead");
-    assert_eq!(id(&Keep { turn: Some(3), ..Keep::default() }), "snap-13", "the host is behind");
+    assert_eq!(id(&Keep { turn: Some(12), ..Keep::default() }), "snap-12", "the host's turn is ahead");
+    assert_eq!(id(&Keep { turn: Some(3), ..Keep::default() }), "snap-13", "the host's turn is behind");
     let gone = Keep { turn: Some(40), ttl_ms: Some(0), tier: Some("cold".into()), ..Keep::default() };
     assert_eq!(id(&gone), "snap-40");
-    assert_eq!(id(&Keep::default()), "snap-14", "what has expired counts for nothing");
+    assert_eq!(id(&Keep::default()), "snap-14", "expired entries do not count");
     memory.put(&who, &entry("snap-900x", "")).unwrap();
     memory.put(&who, &entry("msg-99-0", "")).unwrap();
-    assert_eq!(id(&Keep::default()), "snap-15", "other kinds are not turns");
+    assert_eq!(id(&Keep::default()), "snap-15", "other ids are not turns");
     for bad in ["", "[]", "{}", r#"{"query":""}"#, r#"{"query":7}"#, r#"{"query":"q"},"id":"x""#] {
         let refused = memory.write_snapshot(&who, bad, &Words, &Keep::default()).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid, "{bad}");
@@ -369,7 +372,7 @@ fn tiers_and_times_hold_for_questions_too() {
     assert_eq!(of(&["warm".into()]), [""; 0]);
 }
 
-/// An embedder that is brought: letters counted, as agentfootprint's mock counts them.
+/// A custom embedder that counts letters, like agentfootprint's mock.
 struct Letters(&'static str, usize);
 
 impl Embedder for Letters {
@@ -399,13 +402,13 @@ fn an_embedder_that_is_brought_is_held_to_its_name_its_length_and_its_threshold(
     assert_eq!(
         kept.member("embedding"),
         Some("[10,3,0,3,2,4,0,0,1,2,0,2,2,2,6,5,4,0,3,1,3,5,1,1,1,1,3,0,0,0,0,1]"),
-        "as it was written there"
+        "the members match agentfootprint's"
     );
     let ask = |question: &str, with: &dyn Embedder| memory.recall(&who, question, with, &ACROSS);
     let query = "Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.";
     let hits = ask(query, &mock).unwrap();
     assert_eq!((hits.len(), hits[0].score), (1, 1.0));
-    assert!(ask("zzzz", &mock).unwrap().is_empty(), "under its own threshold");
+    assert!(ask("zzzz", &mock).unwrap().is_empty(), "below its own threshold");
     assert!(ask(" ", &mock).unwrap().is_empty());
     for (other, both) in [
         (&Letters("other", 32) as &dyn Embedder, ["\"other\"", "\"mock\""]),
@@ -435,7 +438,7 @@ fn an_entry_is_remembered_by_its_query_or_its_texts_and_keeps_a_vector_that_it_b
     assert_eq!(memory.remember(&who, own, &Words).unwrap().text(), own);
     let empty = memory.remember(&who, r#"{"id":"empty","value":[true,null]}"#, &Letters("mock", 8)).unwrap();
     assert_eq!((empty.embedding, empty.embedder), (None, None));
-    // A query of common words has no vector, yet what was found out about it is found.
+    // A query of common words has no vector, yet its entry is found by its other texts.
     let vague = snapshot("Where is it?", "In Kathmandu.");
     let kept = memory.write_snapshot(&who, &vague, &Words, &Keep::default()).unwrap();
     assert_eq!((kept.embedding, kept.embedder.as_deref()), (None, Some(Words.id())));
@@ -451,7 +454,7 @@ fn what_is_told_is_the_largest_form_that_fits() {
     }
     let hits = memory.recall(&who, "#42", &Words, &Wanted { k: 2, ..ACROSS }).unwrap();
     assert_eq!(names(&hits), ["t/_/c/a", "t/_/c/b"]);
-    assert_eq!(hits[0].decided_at(), None, "it does not say");
+    assert_eq!(hits[0].decided_at(), None, "it has no creation time");
     let one = |projection| render(MONDAY, projection, hits[0].score).unwrap();
     let all = Projection::ALL.map(one);
     let sizes = all.clone().map(|text| text.encode_utf16().count());
@@ -464,14 +467,14 @@ fn what_is_told_is_the_largest_form_that_fits() {
     assert_eq!(with(both(full)), format!("{}\n\n{}", all[3], all[3]));
     assert_eq!(with(both(full) - 4), format!("{}\n\n{}", all[0], all[0]));
     let twice = |text: &str| format!("{text}\n\n{text}");
-    assert_eq!(with(both(decisions) - 4), twice(&all[2]), "two in short before one at length");
-    assert_eq!(with(both(commits) - 4), all[2], "only one fits, and that at more length");
+    assert_eq!(with(both(decisions) - 4), twice(&all[2]), "two short hits are preferred to one long hit");
+    assert_eq!(with(both(commits) - 4), all[2], "only one hit fits, in a longer projection");
     assert_eq!(with(tokens(commits)), all[1]);
     assert_eq!(with(tokens(commits) - 4), "", "nothing is cut");
     assert_eq!(told(&[], Projection::Full, None), "");
 }
 
-/// Any JSON, as deep as it comes.
+/// Arbitrary JSON of any depth.
 fn json() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         Just("null".to_owned()),
@@ -511,7 +514,7 @@ proptest! {
         prop_assert!(full.len() < (1 << 26), "indentation grows with the square of the depth: {}", full.len());
     }
 
-    /// However entries came in, and whatever else was there in between, the same ones give the same scores.
+    /// Equal entries give equal scores, however they were stored and whatever was stored in between.
     #[test]
     fn scores_depend_on_what_is_there_and_on_nothing_else(
         texts in prop::collection::vec("[a-f]{1,6}( [a-f]{1,6}){0,5}", 1..8),
@@ -538,7 +541,7 @@ proptest! {
     }
 }
 
-/// A snapshot of the deepest kind, as one line: indentation would make the square of its depth of it.
+/// A deeply nested snapshot stays on one line: indentation grows with the square of the depth.
 #[test]
 fn depth_makes_no_text_longer_than_it_has_to_be() {
     let deep = (1 << 20) - 3;
@@ -549,7 +552,7 @@ fn depth_makes_no_text_longer_than_it_has_to_be() {
     assert!(render(&some, Projection::Full, 1.0).unwrap().contains(&format!("\n{}1\n", "  ".repeat(101))));
 }
 
-/// Written down once: another machine, another version of the compiler or a change by mistake would move them.
+/// Golden values: another machine, compiler or accidental change must not move them.
 #[test]
 fn vectors_and_scores_are_those_that_this_version_gives() {
     let vector = Words.embed(&["Why was application #42 rejected? \u{c9}t\u{e9}!"]).unwrap().remove(0);

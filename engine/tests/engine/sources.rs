@@ -1,4 +1,5 @@
-//! What entries answer from: found however many are nearer, and never another's; and which of many equal ones are given.
+//! Sources of derived entries: found behind nearer derived entries, never another tenant's; and the choice
+//! among equal scores.
 
 use annals::io::sim::SimIo;
 use annals::memory::{Hit, Keep, Wanted, Words};
@@ -10,7 +11,7 @@ fn ids(hits: &[Hit]) -> Vec<&str> {
     hits.iter().map(|hit| hit.entry.id.as_str()).collect()
 }
 
-/// Whoever may write an entry of one tenant may name any source: it must not be a door to another's.
+/// A writer of one tenant can name any source: it must not give access to another tenant.
 #[test]
 fn what_an_entry_says_it_answers_from_is_no_door_to_another_s_memory() {
     let memory = memory(&SimIo::new(1));
@@ -31,13 +32,13 @@ fn what_an_entry_says_it_answers_from_is_no_door_to_another_s_memory() {
     }
     let all = |across| Wanted { k: 50, min_score: Some(-1.0), across, ..Wanted::default() };
     let found = memory.search(&own, &[1.0, 0.0], &all(false)).unwrap();
-    assert_eq!(ids(&found), ["e0", "e1", "e2"], "of its own conversation");
+    assert_eq!(ids(&found), ["e0", "e1", "e2"], "a source in its own conversation");
     let found = memory.search(&own, &[1.0, 0.0], &all(true)).unwrap();
-    assert!(found.iter().all(|hit| hit.identity.starts_with("t/")), "of its own tenant");
+    assert!(found.iter().all(|hit| hit.identity.starts_with("t/")), "a source in its own tenant");
     assert_eq!(
         ids(&found),
         ["e0", "e2", "secret", "e1"],
-        "a source of its tenant stands before what answers from it"
+        "a source of the tenant stands before the derived entry"
     );
     let words = r#"{"id":"w","value":{"query":"loan forty-two","finalContent":"see there"},"metadata":{"derivedFrom":"u/_/c/secret words"}}"#;
     memory.remember(&own, words, &Words).unwrap();
@@ -45,7 +46,8 @@ fn what_an_entry_says_it_answers_from_is_no_door_to_another_s_memory() {
     assert_eq!(ids(&found), ["w"]);
 }
 
-/// Sixty-four are read to be ranked. Once each of these was nearer than what they answered from, that was not seen again.
+/// Sixty-four entries are ranked. If all of them were nearer than their source, the source was once not
+/// found.
 #[test]
 fn what_was_decided_first_is_found_however_many_that_answer_from_it_are_nearer() {
     let memory = memory(&SimIo::new(2));
@@ -60,9 +62,9 @@ fn what_was_decided_first_is_found_however_many_that_answer_from_it_are_nearer()
         let wanted = Wanted { k: 1, min_score: Some(min_score), ..Wanted::default() };
         memory.search(&who, &[1.0, 0.0], &wanted).unwrap().remove(0).entry.id
     };
-    assert_eq!(first(half), "source", "one that just reaches the least score does");
+    assert_eq!(first(half), "source", "an entry that equals the minimum score is found");
     assert_eq!(first(half.next_up()), "e00");
-    // The same by words: what was decided says less of what is asked than those who were asked it again.
+    // The same by words: the decision shares fewer words with the question than later questions do.
     let who = identity("w", "c");
     let keep = |id: &str, value: &str, of: &str| {
         memory.remember(&who, &format!("{{\"id\":\"{id}\",\"value\":{value}{of}}}"), &Words).unwrap();
@@ -83,13 +85,14 @@ fn what_was_decided_first_is_found_however_many_that_answer_from_it_are_nearer()
     assert_eq!(ids(&ask(source.score.next_up())), ["e00"]);
 }
 
-/// More are as near as are read: those with the least ids are given, whichever came first; ids in JavaScript's order.
+/// More entries are equally near than are ranked: the smallest ids are returned, in JavaScript's order,
+/// whatever the insertion order.
 #[test]
 fn of_many_that_are_as_near_those_with_the_least_ids_are_given() {
     let memory = memory(&SimIo::new(3));
     let who = identity("t", "c");
     for n in (0..80).rev() {
-        // Of two embedders, each with its own vectors.
+        // Entries of two embedders, each with its own vectors.
         let by = if n % 2 == 0 { ",\"embeddingModel\":\"e\"" } else { "" };
         memory.put(&who, &entry(&format!("e{n:02}"), &format!(",\"embedding\":[2,0]{by}"))).unwrap();
     }
@@ -106,7 +109,7 @@ fn of_many_that_are_as_near_those_with_the_least_ids_are_given() {
     let last: Vec<String> =
         all[80..].iter().map(|hit| format!("{}:{}", hit.identity, hit.entry.id)).collect();
     let expected = ["z", "\u{1f600}", "\u{ff5e}"].map(|id| [format!("t/_/d:{id}"), format!("t/_/e:{id}")]);
-    assert_eq!(last, expected.concat(), "and of one id by identity");
+    assert_eq!(last, expected.concat(), "equal ids are sorted by identity");
 }
 
 #[test]
@@ -126,7 +129,7 @@ fn what_one_was_told_counts_for_an_hour_and_in_its_last_millisecond() {
     }
 }
 
-/// What a run was told and answered from is answered; one that did not leaves it to the next.
+/// A run that answers from a recall clears it; a run that does not leaves it to the next.
 #[test]
 fn what_goes_with_a_run_and_answers_from_what_was_told_has_answered_that() {
     let sim = SimIo::new(6);
@@ -148,7 +151,7 @@ fn what_goes_with_a_run_and_answers_from_what_was_told_has_answered_that() {
     assert_eq!(keep("after", ",\"metadata\":{\"derivedFrom\":\"t/_/c/snap-1\"}"), [""; 0]);
 }
 
-/// An entry of words and an entry of vectors end in the same millisecond.
+/// Word entries and vector entries expire in the same millisecond.
 #[test]
 fn an_entry_answers_until_the_millisecond_that_its_ttl_names() {
     let sim = SimIo::new(5);
@@ -167,7 +170,7 @@ fn an_entry_answers_until_the_millisecond_that_its_ttl_names() {
         assert_eq!((by_words.len(), by_vector.len()), (usize::from(there), usize::from(there)), "{now_ms}");
         assert_eq!(memory.list(&who, None, None, &[]).unwrap().0.len(), if there { 2 } else { 0 });
     }
-    // Nor does it make a word any commoner from then on.
+    // From then on it does not make a word more common either.
     let other = identity("t", "other");
     memory.remember(&other, r#"{"id":"amber","value":{"query":"amber"}}"#, &Words).unwrap();
     let score = |now_ms: u64| {

@@ -1,4 +1,4 @@
-//! What is remembered, as lines to train a model by.
+//! Memory entries as training lines.
 
 use annals::io::sim::SimIo;
 use annals::memory::{Identity, Memory, Training};
@@ -40,9 +40,9 @@ fn what_went_well_is_what_to_say_and_nothing_of_it_was_recorded_for_that() {
             r#"{"prompt":"Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.","completion":"Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review."}"#,
             r#"{"prompt":"caf\u00e9 \ud800","completion":"two\nlines"}"#,
         ],
-        "as it was written"
+        "the raw JSON is kept"
     );
-    // Whoever overrode an answer says so, and it is none to learn by.
+    // A negative rating marks an answer that must not be learned.
     memory.rate(&who, "snap-1", -1.0).unwrap();
     assert_eq!(lines(&memory, &who, false, Training::Sft).len(), 1);
     assert!(lines(&memory, &identity("u", "c"), true, Training::Sft).is_empty(), "another tenant");
@@ -70,7 +70,7 @@ fn every_decision_is_a_step_with_its_evidence_and_how_it_all_went() {
         })
     );
     assert_eq!((&second["step"], &second["chosen"]), (&json!(2), &json!("credit-too-low")));
-    // What is known of how it went: a run's status, a score, and before both what was said of it.
+    // The reward comes from the run's status, a score, or before both the feedback.
     let reward = |more: &str| {
         keep(&memory, "c", "q", "f", more);
         let of = steps(&memory).into_iter().find(|step| step["prompt"] == "q").unwrap();
@@ -112,7 +112,7 @@ fn of_one_question_the_best_answer_stands_against_each_that_went_worse() {
     assert_eq!(
         pairs,
         [pair("No."), pair("Yes, gladly.")],
-        "not the same words, not what nobody judged, not another question"
+        "no pair with equal answers, without reward, or of another question"
     );
     assert!(lines(&memory, &identity("t", "c2"), false, Training::Dpo).is_empty());
 }

@@ -1,4 +1,4 @@
-//! Remembering for a daemon: a thread of its own, so that whoever ends a run does not wait for it.
+//! A thread that remembers ended runs for a daemon, so that ending a run does not wait for it.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use annals::{Namespace, RunUid, Status};
 use annals_proxy::embeddings::environment_embedder;
 use annals_review::run_memory::{Remembered, remember_ended};
 
-/// Runs that wait to be remembered at most.
+/// Maximum number of queued runs.
 const WAITING_MAX: usize = 4096;
 
-/// See the module.
+/// The queue of ended runs. Its thread starts with the first run.
 #[derive(Debug, Default)]
 pub(crate) struct Behind(Mutex<Option<Working>>);
 
@@ -31,7 +31,7 @@ struct Ended {
 }
 
 impl Behind {
-    /// Has a run remembered that was just ended. Where too many wait, it is not; the log says so.
+    /// Queues an ended run. If the queue is full, the run is not remembered, and the log says so.
     pub(crate) fn remember(&self, space: &Namespace, uid: RunUid, status: Status) {
         let mut working = self.working();
         if working.is_none() {
@@ -40,7 +40,7 @@ impl Behind {
             match thread.spawn(move || work(&from)) {
                 Ok(thread) => *working = Some(Working { to, thread }),
                 Err(error) => {
-                    tracing::warn!(run = uid.0, %error, "a run is not remembered: no thread can be started")
+                    tracing::warn!(run = uid.0, %error, "a run was not remembered: the thread could not be started")
                 }
             }
         }
@@ -48,13 +48,13 @@ impl Behind {
         match working.to.try_send(Ended { space: space.clone(), uid, status }) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
-                tracing::warn!(run = uid.0, "a run is not remembered: {WAITING_MAX} others wait for it");
+                tracing::warn!(run = uid.0, "a run was not remembered: {WAITING_MAX} others are queued");
             }
-            Err(TrySendError::Disconnected(_)) => tracing::warn!(run = uid.0, "a run is not remembered"),
+            Err(TrySendError::Disconnected(_)) => tracing::warn!(run = uid.0, "a run was not remembered"),
         }
     }
 
-    /// Waits until all that were given are remembered.
+    /// Waits until all queued runs are remembered.
     pub(crate) fn finish(&self) {
         let working = self.working().take();
         if let Some(Working { to, thread }) = working {
@@ -71,8 +71,8 @@ impl Behind {
 fn work(from: &Receiver<Ended>) {
     for Ended { space, uid, status } in from {
         match remember_ended(&space, uid, status, environment_embedder) {
-            Ok(Remembered::As(_, id)) => tracing::debug!(run = uid.0, id, "a run is remembered"),
-            Ok(Remembered::Nothing(why)) => tracing::debug!(run = uid.0, why, "a run is not remembered"),
+            Ok(Remembered::As(_, id)) => tracing::debug!(run = uid.0, id, "remembered a run"),
+            Ok(Remembered::Nothing(why)) => tracing::debug!(run = uid.0, why, "a run was not remembered"),
             Err(error) => tracing::warn!(run = uid.0, %error, "a run could not be remembered"),
         }
     }

@@ -1,8 +1,8 @@
-//! Two runs side by side, frame by frame.
+//! Aligns two runs frame by frame.
 //!
-//! Frames match where component, failure, and what request and answer say are the same; what says nothing that is known
-//! ([`Meaning`]) is compared by its bytes. The longest common beginning and end are taken off; between them frames that
-//! match are paired in order, and what is left over is paired by its place.
+//! Frames match if component, failure flag, and the meaning of request and answer are equal. A body without a
+//! known [`Meaning`] is compared by its bytes. The longest common beginning and end are taken first. Between
+//! them, matching frames are paired in order; the remaining frames are paired by position.
 
 use annals::{RecordedFrame, RunReader};
 use blake3::Hash;
@@ -12,25 +12,25 @@ use annals_policy::exchange::Exchange;
 use annals_policy::profiles::Redactor;
 use annals_policy::providers::{self, Difference, Meaning, Span};
 
-/// Frames between the common ends that are aligned by content; more are paired by their place.
+/// Maximum frames between the common ends that are aligned by content; more are paired by position.
 const ALIGNED_MAX: usize = 2_000;
 
-/// A pair of frames, or one that the other run does not have.
+/// A pair of frames, or a frame that only one run has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pair {
-    /// In both, the same bytes.
+    /// In both runs, with equal bytes.
     Same(u32, u32),
-    /// In both, not the same bytes.
+    /// In both runs, with different bytes.
     Changed {
-        /// In the first run.
+        /// Frame number in the first run.
         a: u32,
-        /// In the second.
+        /// Frame number in the second run.
         b: u32,
         /// Whether the bytes of the request differ.
         input: bool,
         /// Whether the bytes of the answer differ.
         output: bool,
-        /// Whether both say the same all the same.
+        /// Whether both mean the same despite different bytes.
         says_same: bool,
     },
     /// In the first run only.
@@ -39,41 +39,41 @@ pub enum Pair {
     Added(u32),
 }
 
-/// Two runs side by side.
+/// Two aligned runs.
 #[derive(Debug)]
 pub struct Alignment {
-    /// Every frame of both, in order.
+    /// All frames of both runs, in order.
     pub pairs: Vec<Pair>,
 }
 
-/// What differs between two requests, or two answers.
+/// The difference between two requests, or two answers.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BodyDifference {
-    /// Nothing.
+    /// No difference.
     Same,
-    /// What is said.
+    /// The meaning differs.
     Words(Vec<Difference>),
-    /// Only how it is said: where the bytes first differ.
+    /// The meaning is equal and the bytes differ: the place of the first difference.
     Form(Span),
-    /// The bytes, of what says nothing that is known: where they first differ.
+    /// Bodies without a known meaning differ: the place of the first difference.
     Bytes(Span),
-    /// Only what the profile does not show.
+    /// Only bytes that the profile hides differ.
     Hidden,
 }
 
-/// What differs between two frames.
+/// The differences between two frames.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FrameDifference {
-    /// Between what was asked.
+    /// Between the requests.
     pub request: BodyDifference,
-    /// Between what was answered.
+    /// Between the answers.
     pub answer: BodyDifference,
 }
 
 struct Sums {
     component: String,
     error: bool,
-    /// Of what is said, else of the bytes.
+    /// Hashes of the meaning of request and answer; of the bytes if the meaning is unknown.
     said: [[u8; 32]; 2],
     bytes: [Hash; 2],
 }
@@ -92,7 +92,7 @@ impl Sums {
     }
 }
 
-/// What the request and the answer of a model call say.
+/// The meaning of a model call's request and answer.
 fn meanings(frame: &RecordedFrame) -> [Option<Meaning>; 2] {
     let Some((api, request)) = api(frame) else { return [None, None] };
     let said = Meaning::of_request(&api, &request);
@@ -112,7 +112,7 @@ fn meanings(frame: &RecordedFrame) -> [Option<Meaning>; 2] {
     [said, answer]
 }
 
-/// Aligns two runs, by what was recorded.
+/// Aligns two runs as they were recorded.
 ///
 /// # Errors
 /// As [`RunReader::frame`].
@@ -123,7 +123,7 @@ pub fn align(a: &RunReader, b: &RunReader) -> annals::Result<Alignment> {
     Ok(Alignment { pairs: pairs(&sums(a)?, &sums(b)?) })
 }
 
-/// What differs between two frames, as `by` shows them.
+/// The differences between two frames as the profile `by` shows them.
 #[must_use]
 pub fn frame_difference(a: &RecordedFrame, b: &RecordedFrame, by: Option<&Redactor>) -> FrameDifference {
     let differs = [a.input != b.input, a.output != b.output];
@@ -167,7 +167,7 @@ fn pairs(a: &[Sums], b: &[Sums]) -> Vec<Pair> {
     found
 }
 
-/// Two frames beside each other.
+/// Pairs two frames.
 fn pair(a: &[Sums], b: &[Sums], at_a: usize, at_b: usize) -> Pair {
     let (of_a, of_b) = (&a[at_a], &b[at_b]);
     let says_same = of_a.matches(of_b);
@@ -178,12 +178,12 @@ fn pair(a: &[Sums], b: &[Sums], at_a: usize, at_b: usize) -> Pair {
     }
 }
 
-/// The number of the frame at a place.
+/// The frame number at an index.
 fn number(at: usize) -> u32 {
     u32::try_from(at + 1).unwrap_or(u32::MAX)
 }
 
-/// Frames without a match: paired by their place as long as both have one.
+/// Pairs unmatched frames by position; the rest is dropped or added.
 fn between(
     a: &[Sums],
     b: &[Sums],
@@ -197,7 +197,8 @@ fn between(
     found.extend(of_b.skip(both).map(|at| Pair::Added(number(at))));
 }
 
-/// The longest common subsequence (Wagner and Fischer's table), by places; none where that would be too large.
+/// The longest common subsequence (Wagner and Fischer's table) as index pairs; empty if the table would be
+/// too large.
 fn common(a: &[Sums], b: &[Sums]) -> Vec<(usize, usize)> {
     if a.is_empty() || b.is_empty() || a.len() > ALIGNED_MAX || b.len() > ALIGNED_MAX {
         return Vec::new();

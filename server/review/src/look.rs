@@ -1,5 +1,5 @@
-//! Recorded exchanges looked at by a person: what a request adds to the one before, and which frame of a failed run
-//! to look at first.
+//! Views of recorded exchanges for people: what a request adds to the previous one, and which frame of a
+//! failed run to read first.
 
 use annals::{Component, RecordedFrame, RunReader};
 
@@ -7,25 +7,26 @@ use annals_policy::exchange::{Exchange, WHY_SEVERE};
 use annals_policy::profiles::Redactor;
 use annals_policy::providers::{self, Api, DECODED_BYTES_MAX, NewPart};
 
-/// A frame of a run that failed, and what there is to be seen of it.
+/// The frame of a failed run to read first, with its context.
 #[derive(Debug)]
 pub struct Failing {
     /// The frame.
     pub frame: RecordedFrame,
-    /// The frame before it that asked in the same way, and what this one adds to it.
+    /// The number of the previous frame with the same request format, and what this request adds to it.
     pub new: Option<(u32, NewPart)>,
-    /// Why it matters, as it was noted when it was recorded.
+    /// Why the frame is severe, as noted when it was recorded.
     pub why: Option<String>,
-    /// The end of what the program wrote to its standard error.
+    /// The end of the program's standard error.
     pub stderr: Option<String>,
     /// The program's exit code, and the signal that ended it.
     pub exit: Option<(u64, Option<i64>)>,
 }
 
-/// Bytes of standard error that are shown.
+/// Maximum bytes of standard error shown.
 const STDERR_BYTES: usize = 2000;
 
-/// How a frame's request is written. What was imported has no HTTP about it and is in the form of chat completions.
+/// The API and decoded body of a frame's request. Imported frames have no HTTP metadata and use the chat
+/// completions format. `None` if the frame is not a model call.
 pub(crate) fn api(frame: &RecordedFrame) -> Option<(Api, Vec<u8>)> {
     let exchange = serde_json::from_slice::<Exchange>(&frame.metadata).ok();
     let (api, encoding) = match &exchange {
@@ -47,7 +48,7 @@ pub(crate) fn api(frame: &RecordedFrame) -> Option<(Api, Vec<u8>)> {
     })
 }
 
-/// The same as it is shown.
+/// [`api_and_body`] as the profile `by` shows it.
 fn api_shown(frame: &RecordedFrame, by: Option<&Redactor>) -> Option<(Api, Vec<u8>)> {
     let (api, body) = api(frame)?;
     let body = match by {
@@ -57,8 +58,8 @@ fn api_shown(frame: &RecordedFrame, by: Option<&Redactor>) -> Option<(Api, Vec<u
     Some((api, body))
 }
 
-/// What the request of a frame adds to the last one before it that is written in the same way, and that one's number; 0 where it is
-/// the first. `None` for a frame that is no model call. Both are looked at as `by` shows them.
+/// What a frame's request adds to the last earlier request in the same format, and the number of that frame;
+/// 0 if there is none. `None` if the frame is not a model call. Both requests are read as `by` shows them.
 ///
 /// # Errors
 /// As [`RunReader::frame`].
@@ -80,8 +81,8 @@ pub fn new_part(
     Ok(Some((0, providers::new_part(&speaks, b"", &after))))
 }
 
-/// The ids of the tool calls whose results the request of a frame is the first to carry, in its order. Empty for a frame that is no
-/// model call.
+/// The ids of the tool calls whose results appear for the first time in a frame's request, in its order.
+/// Empty if the frame is not a model call.
 ///
 /// # Errors
 /// As [`RunReader::frame`].
@@ -103,7 +104,7 @@ pub fn new_tool_results(reader: &RunReader, seq: u32) -> annals::Result<Vec<Stri
     Ok(new)
 }
 
-/// The answer of a frame as it reads without its content coding.
+/// A frame's answer without its content encoding.
 ///
 /// # Errors
 /// As [`RunReader::frame`].
@@ -114,15 +115,15 @@ pub fn plain_answer(reader: &RunReader, seq: u32) -> annals::Result<Vec<u8>> {
     Ok(providers::decode(coding, &frame.output, DECODED_BYTES_MAX).bytes.into_owned())
 }
 
-/// A frame as it is shown.
+/// A frame as the profile shows it.
 pub(crate) fn shown(frame: RecordedFrame, by: Option<&Redactor>) -> RecordedFrame {
     let Some(by) = by else { return frame };
     let shown = by.frame(&frame.input, &frame.output, &frame.metadata);
     RecordedFrame { input: shown.input, output: shown.output, metadata: shown.metadata, ..frame }
 }
 
-/// The frame of a run to look at first: the last of the most severe ones that are no program's own; else its last exchange.
-/// `None` for a run without frames. All of it is as `by` shows it.
+/// The frame of a run to read first: the last of its most severe frames, leaving out those of the program
+/// itself (`stdin`, `program`, `stderr`). `None` for a run without frames. Everything is as `by` shows it.
 ///
 /// # Errors
 /// As [`RunReader::frame`].

@@ -1,11 +1,11 @@
-//! What is kept in a memory from outside: an entry, or a run's snapshot by itself.
+//! Memory entries that come from outside as JSON: a full entry, or a bare snapshot of a run.
 
 use annals::memory::{Embedder, Entry, Identity, Keep, Memory};
 use annals::{Error, ErrorKind, Result};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Which members there are that tell the two from each other.
+/// The members that tell an entry from a snapshot.
 #[derive(Default)]
 struct Told {
     id: bool,
@@ -13,7 +13,7 @@ struct Told {
     query: bool,
 }
 
-/// Of an object and nothing else: what is derived takes a list, too.
+/// Accepts objects only: a derived `Deserialize` accepts a list, too.
 impl<'de> Deserialize<'de> for Told {
     fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
         struct Each;
@@ -32,7 +32,7 @@ impl<'de> Deserialize<'de> for Told {
                         _ => continue,
                     };
                     if std::mem::replace(there, true) {
-                        return Err(serde::de::Error::custom(format!("{name:?} is there twice")));
+                        return Err(serde::de::Error::custom(format!("member {name:?} appears twice")));
                     }
                 }
                 Ok(told)
@@ -42,25 +42,26 @@ impl<'de> Deserialize<'de> for Told {
     }
 }
 
-/// Refuses what is to be made a vector of by another embedder than the one that is there.
+/// Refuses a request for another embedder than the configured one.
 ///
 /// # Errors
-/// `Invalid`, naming both.
+/// `Invalid`, naming both embedders.
 pub fn of_embedder(wanted: Option<&str>, own: &str, what: &str) -> Result<()> {
     match wanted.filter(|wanted| *wanted != own) {
         None => Ok(()),
         Some(other) => Err(Error::new(
             ErrorKind::Invalid,
-            format!("{what} is made a vector of by {own:?} here, not by {other:?}: bring its vector"),
+            format!("{what} is embedded by {own:?} here, not by {other:?}: pass its vector instead"),
         )),
     }
 }
 
-/// Keeps what a JSON text holds: an entry (`id`, `value`), or a snapshot (`query`, `finalContent`), which becomes the entry of its conversation's next turn.
-/// One without a vector gets one by this embedder. Gives the entry as it was kept.
+/// Stores a JSON text: an entry (`id`, `value`), or a snapshot (`query`, `finalContent`), which becomes the
+/// entry of its conversation's next turn. An entry without a vector gets one from `with`. Returns the entry
+/// as stored.
 ///
 /// # Errors
-/// `Invalid` for a text that is neither, with line and column where it is no JSON; as [`Memory::remember`].
+/// `Invalid` if the text is neither, with line and column for a JSON error; as [`Memory::remember`].
 pub fn remember(
     memory: &Memory,
     identity: &Identity,
@@ -68,7 +69,7 @@ pub fn remember(
     with: &dyn Embedder,
     keep: &Keep,
 ) -> Result<Entry> {
-    // Some editors put a mark of the byte order before a text.
+    // Some editors put a byte order mark before a text.
     let text = text.trim_start_matches('\u{feff}').trim_matches([' ', '\t', '\r', '\n']);
     let told: Told = serde_json::from_str(text)
         .map_err(|error| Error::new(ErrorKind::Invalid, format!("a memory is a JSON object: {error}")))?;
@@ -77,7 +78,7 @@ pub fn remember(
         Told { query: true, .. } => memory.write_snapshot(identity, text, with, keep),
         _ => Err(Error::new(
             ErrorKind::Invalid,
-            "a memory is an entry, with an id and a value, or a run's snapshot, with its query",
+            "a memory must be an entry, with an id and a value, or a run's snapshot, with its query",
         )),
     }
 }

@@ -1,26 +1,29 @@
-//! A question held against cards: how much of it, each word weighted by how rare it is, an entry holds.
+//! Scores a question against cards: the share of the question's words that an entry holds, weighted by
+//! rarity.
 //!
-//! A word that `holding` of `all` entries hold weighs `log2(1 + (all + 1) / (holding + 1/2))`, a common one a tenth of that. One that stands in an entry's query or answer
-//! counts in full, one that stands elsewhere in it 0.7, and one that it has not, but more than half of the n-grams of it, 0.6 of that share. The score is what counts of
-//! what there is: 1 where an entry has every word where it should be. All in whole numbers; the one division comes last.
+//! A word that `holding` of `all` entries hold weighs `log2(1 + (all + 1) / (holding + 1/2))`; a common word
+//! weighs a tenth of that. A word in an entry's query or answer counts in full, a word elsewhere 0.7. A
+//! missing word counts 0.6 of the share of its n-grams that the entry holds, if that share is more than half.
+//! The score is the sum of what counts over the sum of all weights, so an entry that holds every word in
+//! front scores 1. The arithmetic uses integers; only the last step divides.
 
 use super::card::Read;
 use super::terms;
 
-/// Words of a question that count; further ones do not.
+/// Maximum number of words of a question; later words are ignored.
 const TERMS_MAX: usize = 256;
-/// Identifiers of a question, as many.
+/// Maximum number of identifiers of a question.
 const IDENTIFIERS_MAX: usize = 64;
-/// What a word counts in thousandths, by where it stands.
+/// Credit of a word in thousandths, by where the entry holds it.
 const COUNTS_WHOLE: u64 = 1000;
 const COUNTS_ELSEWHERE: u64 = 700;
 const COUNTS_ALIKE: u64 = 600;
-/// A common word's part of a weight.
+/// Divides the weight of a common word.
 const COMMON_PART: u64 = 10;
-/// Bits of a weight behind the point.
+/// Fractional bits of a weight.
 const FRACTION_BITS: u32 = 16;
 
-/// A question as it is held against cards.
+/// A question's words and identifiers, hashed.
 #[derive(Debug, Default)]
 pub(in super::super) struct Asked {
     terms: Vec<Term>,
@@ -35,7 +38,7 @@ struct Term {
 }
 
 impl Asked {
-    /// Reads a question.
+    /// Parses a question.
     pub(in super::super) fn of(question: &str) -> Self {
         let mut asked = Self::default();
         terms::words(question, &mut |word| {
@@ -58,23 +61,23 @@ impl Asked {
         asked
     }
 
-    /// Whether there is nothing in it to go by.
+    /// Whether the question holds nothing to search by.
     pub(in super::super) fn is_empty(&self) -> bool {
         self.terms.is_empty()
     }
 
-    /// Whether it names anything.
+    /// Whether the question names anything by an identifier.
     pub(in super::super) fn has_identifiers(&self) -> bool {
         !self.identifiers.is_empty()
     }
 
-    /// Whether an entry holds all that it names.
+    /// Whether an entry holds every identifier of the question.
     fn is_named_in(&self, card: &Read<'_>) -> bool {
         self.identifiers.iter().all(|one| card.has_identifier(*one))
     }
 }
 
-/// How many entries there are, and how many of them hold each word of a question.
+/// Number of entries, and how many of them hold each word of a question.
 #[derive(Debug)]
 pub(in super::super) struct Rarity {
     all: u64,
@@ -82,7 +85,7 @@ pub(in super::super) struct Rarity {
 }
 
 impl Rarity {
-    /// Of no entries yet.
+    /// Counts of zero entries.
     pub(in super::super) fn new(asked: &Asked) -> Self {
         Self { all: 0, holding: vec![0; asked.terms.len()] }
     }
@@ -95,7 +98,7 @@ impl Rarity {
         }
     }
 
-    /// How much of a question an entry holds, from 0 to 1; `None` where it lacks anything that the question names.
+    /// How much of a question an entry holds, from 0 to 1; `None` if it lacks an identifier of the question.
     pub(in super::super) fn score(&self, asked: &Asked, card: &Read<'_>) -> Option<f32> {
         if !asked.is_named_in(card) {
             return None;
@@ -126,12 +129,13 @@ fn counts(term: &Term, card: &Read<'_>) -> u64 {
     if 2 * alike > grams { COUNTS_ALIKE * alike / grams } else { 0 }
 }
 
-/// `log2(1 + (all + 1) / (holding + 1/2))`, in fixed point: a rounded-down whole number that is the same everywhere.
+/// `log2(1 + (all + 1) / (holding + 1/2))` in fixed point, rounded down; the same on every machine.
 fn weight(all: u64, holding: u64) -> u64 {
     let below = 2 * holding.min(all) + 1;
     let above = below + 2 * (all + 1);
     let whole = (above / below).ilog2();
-    // From 1 to under 2, with 32 bits behind the point: squared, each bit of the logarithm comes out in front.
+    // `rest` is from 1 to below 2, with 32 fractional bits. Each squaring yields the next bit of the
+    // logarithm.
     let mut rest = (u128::from(above) << 32) / (u128::from(below) << whole);
     let mut log = u64::from(whole);
     for _ in 0..FRACTION_BITS {

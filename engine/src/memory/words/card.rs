@@ -1,6 +1,8 @@
-//! A card: what an entry's texts hold, hashed, so that many can be held against a question without being read. docs/format.md, section 20, has the layout.
+//! Cards: an entry's texts as sets of hashes, so that many entries can be scored without reading them.
+//! docs/format.md, section 20, has the layout.
 //!
-//! A card follows from its entry, is written in the batch with it, and holds no text of it. Its sets are looked up in place: nothing is decoded.
+//! A card is computed from its entry, written in the same batch, and holds no text. Its sets are searched in
+//! place, without decoding.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +13,13 @@ use crate::codec::{CodecError, Reader};
 use crate::error::Error;
 
 const VERSION: u8 = 1;
-/// Members of a set, at most: what comes later in the text is not on the card.
+/// Maximum size of a set. Terms that come later in the text are not on the card.
 const MEMBERS_MAX: usize = 1 << 16;
-/// The members of a snapshot that say what it is about; what stands in others counts less.
+/// The members of a snapshot that describe its subject; words in other members weigh less.
 const MAIN: [&str; 3] = ["query", "finalContent", "narrative"];
 const TIERS: [&str; 3] = ["hot", "warm", "cold"];
 
-/// See the module.
+/// A card that is built and written: see the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in super::super) struct Card {
     tier: u8,
@@ -28,7 +30,7 @@ pub(in super::super) struct Card {
     identifiers: BTreeSet<u64>,
 }
 
-/// A card as it was kept, its sets in their order.
+/// A stored card, read in place; its sets are sorted.
 #[derive(Debug)]
 pub(in super::super) struct Read<'a> {
     pub(in super::super) tier: u8,
@@ -45,10 +47,10 @@ pub(in super::super) fn tier_number(tier: Option<&str>) -> u8 {
 }
 
 impl Card {
-    /// The card of an entry.
+    /// Builds the card of an entry.
     ///
     /// # Errors
-    /// `Invalid` where its value is no JSON.
+    /// `Invalid` if the entry's value is not JSON.
     pub(in super::super) fn of(entry: &Entry) -> crate::error::Result<Self> {
         let value = Js::parse(entry.value()).map_err(|e| {
             Error::invalid(format!("a memory's value is no JSON: {} at byte {}", e.what, e.at))
@@ -83,7 +85,7 @@ impl Card {
         terms::identifiers(text, true, &mut |one| put(&mut self.identifiers, terms::hash(one)));
     }
 
-    /// Its bytes.
+    /// The card's bytes.
     pub(in super::super) fn bytes(&self) -> Vec<u8> {
         let mut out = vec![VERSION, self.tier, u8::from(self.ttl_ms.is_some()), 0];
         out.extend(self.ttl_ms.unwrap_or(0).to_le_bytes());
@@ -98,10 +100,10 @@ impl Card {
 }
 
 impl<'a> Read<'a> {
-    /// Reads a card.
+    /// Reads a stored card.
     ///
     /// # Errors
-    /// Where the bytes are none.
+    /// If the bytes are not a card.
     pub(in super::super) fn of(bytes: &'a [u8]) -> Result<Self, CodecError> {
         let mut reader = Reader::new(bytes, "a memory's card");
         let [version, tier, has_ttl, _] = reader.array()?;
@@ -123,27 +125,27 @@ impl<'a> Read<'a> {
         Ok(card)
     }
 
-    /// Whether its entry's time is over.
+    /// Whether the entry has expired.
     pub(in super::super) fn is_expired(&self, now_ms: i64) -> bool {
         self.ttl_ms.is_some_and(|ttl| ttl <= now_ms)
     }
 
-    /// Whether a word stands in the query or the answer.
+    /// Whether a word stands in the query, the answer or the narrative.
     pub(super) fn has_in_front(&self, word: u32) -> bool {
         self.main.binary_search_by_key(&word, |bytes| u32::from_le_bytes(*bytes)).is_ok()
     }
 
-    /// Whether a word stands elsewhere.
+    /// Whether a word stands in another member.
     pub(super) fn has_elsewhere(&self, word: u32) -> bool {
         self.rest.binary_search_by_key(&word, |bytes| u32::from_le_bytes(*bytes)).is_ok()
     }
 
-    /// Whether an n-gram is in any word.
+    /// Whether any word has an n-gram.
     pub(super) fn has_gram(&self, gram: u16) -> bool {
         self.grams.binary_search_by_key(&gram, |bytes| u16::from_le_bytes(*bytes)).is_ok()
     }
 
-    /// Whether it names this.
+    /// Whether the entry holds an identifier.
     pub(super) fn has_identifier(&self, one: u64) -> bool {
         self.identifiers.binary_search_by_key(&one, |bytes| u64::from_le_bytes(*bytes)).is_ok()
     }

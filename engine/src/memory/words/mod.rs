@@ -1,10 +1,13 @@
-//! The embedder that is built in, which needs no model and no network: what two texts have in common is their words, the rarer the more.
+//! The built-in embedder: no model and no network. Two texts are similar if they share words, and rare words
+//! weigh more.
 //!
-//! Two forms of one reading ([`terms`]): a vector of 256 numbers, as of any embedder, for whoever searches by vectors; and a *card* ([`card`]), kept
-//! beside an entry of this embedder, which holds all its words, n-grams and identifiers, hashed. A question is held against the cards ([`ask`]), since how
-//! rare a word is depends on what else there is, and changes with each entry.
+//! A text is read once ([`terms`]) and kept in two forms. A vector of 256 numbers serves callers that search
+//! by vectors. A *card* ([`card`]) stands beside each entry of this embedder and holds its words, n-grams and
+//! identifiers, hashed. Questions are scored against the cards ([`question`]): a word's rarity depends on the
+//! other entries and changes with each new one.
 //!
-//! Invariant: the same texts give the same scores on every machine: hashes are BLAKE3's, weights are whole numbers, sums have no order.
+//! Invariant: the same texts give the same scores on every machine. Hashes are BLAKE3, weights are integers,
+//! and sums do not depend on order.
 
 mod ask;
 mod card;
@@ -16,21 +19,22 @@ pub(super) use card::{Card, Read as CardRead, tier_number};
 use super::embed::Embedder;
 use crate::error::Result;
 
-/// Numbers of a vector.
+/// Dimensions of a vector.
 const DIMENSIONS: usize = 256;
-/// By how much more a word counts in a vector than an n-gram.
+/// Weight of a word in a vector; an n-gram weighs 1.
 const WORD_COUNTS: f32 = 4.0;
 
-/// The embedder that is built in: no model, no network, the same scores on every machine.
+/// The built-in embedder: no model, no network, the same scores on every machine.
 ///
-/// Its scores are the share of a question's words that an entry holds, each weighted by how rare it is among the tenant's entries: see docs/memory.md.
+/// A score is the share of the question's words that an entry holds, weighted by the words' rarity among the
+/// tenant's entries: see docs/memory.md.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Words;
 
 impl Words {
-    /// Its name.
+    /// The embedder's id.
     pub const ID: &str = "annals-words-1";
-    /// The least score that counts: chosen on real runs (docs/memory.md).
+    /// The default minimum score, chosen on real runs (docs/memory.md).
     pub const THRESHOLD: f32 = 0.4;
 }
 
@@ -48,7 +52,7 @@ impl Embedder for Words {
     }
 }
 
-/// Counts of words and n-grams, each at the place that its hash says: whole numbers.
+/// Counts of words and n-grams, each added at its hash modulo the dimensions. All numbers are integers.
 fn vector(text: &str) -> Vec<f32> {
     let mut vector = vec![0.0f32; DIMENSIONS];
     let mut count = |hash: u64, by: f32| {

@@ -1,17 +1,17 @@
-//! What a text is read as: words and their stems, n-grams of their letters, and identifiers.
+//! Splits a text into words with their stems, n-grams of letters, and identifiers.
 
-/// Letters of an n-gram; a word's ends count as letters.
+/// Letters of an n-gram; the ends of a word count as letters.
 const GRAM_LETTERS: usize = 4;
-/// The longest word, in letters: what is longer is read as if it ended there.
+/// Maximum length of a word in letters; the rest of a longer word is ignored.
 const WORD_LETTERS_MAX: usize = 64;
-/// The longest identifier, in bytes; longer ones are none.
+/// Maximum length of an identifier in bytes; longer tokens are not identifiers.
 const IDENTIFIER_BYTES_MAX: usize = 256;
-/// Digits of a number that is read as the number of something.
+/// Minimum digits of a number that counts as an identifier.
 const NUMBER_DIGITS_MIN: usize = 5;
-/// Characters of a code of letters and digits, at least.
+/// Minimum characters of a code of letters and digits.
 const CODE_CHARS_MIN: usize = 4;
 
-/// English words that say little about what a text is about, in order.
+/// English words that say little about a text's subject, sorted.
 const COMMON: [&str; 118] = [
     "a", "about", "after", "again", "also", "am", "an", "and", "any", "are", "as", "at", "be", "because",
     "been", "before", "being", "between", "but", "by", "can", "could", "d", "did", "do", "does", "doing",
@@ -24,25 +24,25 @@ const COMMON: [&str; 118] = [
     "whose", "why", "will", "with", "won", "would", "yet", "you", "your", "yours",
 ];
 
-/// Endings that are left out of a stem, the first that fits.
+/// Endings removed from a word; the first that fits is used.
 const ENDINGS: [&str; 16] = [
     "ations", "ation", "ments", "ment", "ings", "ing", "ies", "ied", "ers", "ed", "es", "er", "ly", "s", "e",
     "y",
 ];
-/// Letters that a stem keeps, at least.
+/// Minimum letters of a stem.
 const STEM_LETTERS_MIN: usize = 3;
 
-/// Whether a word says little.
+/// Whether a word is too common to say much.
 pub(super) fn is_common(word: &str) -> bool {
     COMMON.binary_search(&word).is_ok()
 }
 
-/// A term's place among all terms: the first eight bytes of its BLAKE3.
+/// A term's hash: the first eight bytes of its BLAKE3.
 pub(super) fn hash(term: &str) -> u64 {
     blake3::hash(term.as_bytes()).as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// The words of a text, in small letters; one written `likeThis` is given in its parts, too.
+/// Gives each word of a text in lower case; a word written `likeThis` is followed by its parts.
 pub(super) fn words(text: &str, each: &mut dyn FnMut(&str)) {
     let mut word = String::new();
     for found in text.split(|letter: char| !letter.is_alphanumeric()).filter(|found| !found.is_empty()) {
@@ -79,7 +79,8 @@ fn humps(word: &str) -> Vec<&str> {
     parts
 }
 
-/// A word without its ending: so that `rejected`, `rejects` and `rejecting` are one. For words of ASCII letters only; others are their own stems.
+/// A word without its ending, so that `rejected`, `rejects` and `rejecting` are equal. Only words of ASCII
+/// letters are shortened.
 pub(super) fn stem(word: &str) -> String {
     if word.len() <= STEM_LETTERS_MIN || !word.bytes().all(|letter| letter.is_ascii_lowercase()) {
         return word.to_owned();
@@ -87,7 +88,7 @@ pub(super) fn stem(word: &str) -> String {
     let fits = |ending: &&&str| word.ends_with(**ending) && word.len() - ending.len() >= STEM_LETTERS_MIN;
     let ending = ENDINGS.iter().find(fits).map_or(0, |ending| ending.len());
     let mut stem = word.get(..word.len() - ending).unwrap_or(word);
-    // The letter that an ending doubled: `cancelled`, `planning`.
+    // A letter doubled by the ending: `cancelled`, `planning`.
     if let [.., before, last] = stem.as_bytes()
         && before == last
         && stem.len() > STEM_LETTERS_MIN
@@ -97,7 +98,7 @@ pub(super) fn stem(word: &str) -> String {
     stem.to_owned()
 }
 
-/// The n-grams of a word of at least that many letters, with marks at its ends.
+/// Gives the n-grams of a word, with marks at its ends. Words shorter than an n-gram have none.
 pub(super) fn grams(word: &str, each: &mut dyn FnMut(&str)) {
     let marked: Vec<char> = std::iter::once('^').chain(word.chars()).chain(std::iter::once('$')).collect();
     if marked.len() < GRAM_LETTERS + 2 {
@@ -111,21 +112,23 @@ pub(super) fn grams(word: &str, each: &mut dyn FnMut(&str)) {
     }
 }
 
-/// The identifiers of a text, in small letters. Such is, between what can be no part of one:
+/// Gives the identifiers of a text in lower case. An identifier is one of these tokens:
 ///
 /// - `#` with letters and digits after it, at least one of them a digit (`#42`);
 /// - an e-mail address;
-/// - a code of letters and digits of at least four characters, its parts joined by `-`, `_`, `.` or `+` (`app-42`, `HAT136`, `mia_li_3668`);
-/// - a number of at least five digits, in one or joined by `-` or `_` (`1234567`, `555-1234`).
+/// - a code of letters and digits of at least four characters, its parts joined by `-`, `_`, `.` or `+`
+///   (`app-42`, `HAT136`, `mia_li_3668`);
+/// - a number of at least five digits, in one part or joined by `-` or `_` (`1234567`, `555-1234`).
 ///
-/// Quantities are none: a number with a unit (`50k`, `2nd`, `24-hour`), an amount (`$12000`), a decimal, a date, a time.
-/// With `parts`, what is an identifier within another counts, too (`HAT136` in `HAT136-HAT039`).
+/// Quantities are not identifiers: a number with a unit (`50k`, `2nd`, `24-hour`), an amount (`$12000`), a
+/// decimal, a date, a time. With `parts`, identifiers within an identifier are given, too (`HAT136` in
+/// `HAT136-HAT039`).
 pub(super) fn identifiers(text: &str, parts: bool, each: &mut dyn FnMut(&str)) {
     let mut rest = text;
     let mut before = ' ';
     while let Some(letter) = rest.chars().next() {
         let length = match letter {
-            // In texts that hold JSON, what stands behind a backslash is an escape's, not a word's.
+            // In texts that hold JSON, the character after a backslash belongs to an escape, not to a word.
             '\\' => 1 + rest.chars().nth(1).map_or(0, char::len_utf8),
             '#' => token(rest, 1),
             _ if letter.is_alphanumeric() => token(rest, 0),
@@ -157,7 +160,7 @@ fn is_joint(letter: char) -> bool {
     matches!(letter, '-' | '_' | '.' | '+' | '@')
 }
 
-/// How many bytes a token has, from `at` on: letters and digits, and joints between two of them.
+/// Length of a token in bytes, from character `at`: letters and digits, and joints between two of them.
 fn token(text: &str, at: usize) -> usize {
     let mut letters = text.char_indices().skip(at).peekable();
     let mut end = at;
@@ -197,7 +200,7 @@ fn is_identifier(token: &str) -> bool {
     token.chars().count() >= CODE_CHARS_MIN && !is_quantity(token)
 }
 
-/// `2026-11-23`, and what has it in front.
+/// `2026-11-23`, or a token that starts with a date.
 fn begins_with_date(token: &str) -> bool {
     let mut parts = token.splitn(3, '-');
     let mut part = |length: usize, open: bool| {
@@ -209,7 +212,7 @@ fn begins_with_date(token: &str) -> bool {
     part(4, false) && part(2, false) && part(2, true)
 }
 
-/// A number and what it counts: `50k`, `3.5gb`, `20th`, `1e10`, `24-hour`, `10am-2pm`.
+/// A number with a unit or exponent: `50k`, `3.5gb`, `20th`, `1e10`, `24-hour`, `10am-2pm`.
 fn is_quantity(token: &str) -> bool {
     let unit_letters_max = if token.contains('-') { usize::MAX } else { 3 };
     let rest = token.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == '.');
@@ -267,7 +270,7 @@ mod tests {
             ["hat136-hat039", "hat136", "hat039", "credit_card_4421486", "4421486"]
         );
         assert_eq!(of("#app-42", true), ["#app-42", "app-42"]);
-        assert_eq!(of(&"a1".repeat(200), false), Vec::<String>::new(), "too long for one");
+        assert_eq!(of(&"a1".repeat(200), false), Vec::<String>::new(), "too long for an identifier");
     }
 
     #[test]

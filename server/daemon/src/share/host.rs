@@ -390,15 +390,15 @@ mod tests {
             ("MEM.PUT", "-INVALID a memory is missing"),
             ("MEM.PUT {} EMBED NAMESPACE", "-INVALID NAMESPACE is missing"),
             ("MEM.PUT {} EMBED NAMESPACE n COLOUR red", "-INVALID there is no option \"COLOUR\""),
-            ("MEM.PUT {} EMBED NAMESPACE n", "-INVALID a memory is an entry, with an id and a value"),
+            ("MEM.PUT {} EMBED NAMESPACE n", "-INVALID a memory must be an entry, with an id and a value"),
             (
                 "MEM.PUT {\"query\":\"a\"} EMBED NAMESPACE n EMBEDDER e",
-                "-INVALID a memory is made a vector of by",
+                "-INVALID a memory is embedded by \"annals",
             ),
             ("MEM.DEFINE {} COLOUR n", "-INVALID there is no option \"COLOUR\""),
             (
                 "MEM.DEFINE {} NAMESPACE n",
-                "-INVALID a memory's definition is a JSON object: missing field `id`",
+                "-INVALID a memory's definition must be a JSON object: missing field `id`",
             ),
             ("MEM.DEFINE {\"id\":\"d\"} NAMESPACE n", "+OK"),
             ("STORE.USE", "-INVALID a namespace's name is missing"),

@@ -1,4 +1,4 @@
-//! Asking for vectors: what is not known yet, in batches, with patience.
+//! The HTTP client: looks up the cache, requests missing vectors in batches, and retries.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -15,26 +15,26 @@ use super::patience::{Failed, Next, next};
 use super::wire;
 use crate::upstream::{Upstream, chain};
 
-/// The longest answer, in bytes.
+/// Maximum length of an answer in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// The longest answer of an error that is read.
+/// Maximum bytes read of an error's body.
 const SAID_BYTES_MAX: usize = 64 << 10;
-/// Bytes of texts of a request, at most; a longer text goes alone.
+/// Maximum bytes of the texts in a request; a longer text is sent alone.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
-/// An embedder over HTTP. May be used from several threads, also from within a runtime.
+/// An embedder over HTTP. It can be used from several threads, also inside an async runtime.
 #[derive(Debug)]
 pub struct Embeddings {
     far: Arc<Far>,
     id: String,
     cache: Option<Cache>,
-    /// The length of its vectors, once it is known.
+    /// The length of the vectors, once it is known.
     length: OnceLock<usize>,
-    /// `None` only while it is let go of.
+    /// `None` only during drop.
     runtime: Option<tokio::runtime::Runtime>,
 }
 
-/// The other side.
+/// The server, and how to reach it.
 #[derive(Debug)]
 struct Far {
     options: EmbeddingsOptions,
@@ -43,7 +43,7 @@ struct Far {
     upstream: Upstream,
 }
 
-/// A runtime must not be waited for within another.
+/// A tokio runtime must not be dropped inside another runtime: shutdown must not block.
 impl Drop for Embeddings {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
@@ -53,15 +53,16 @@ impl Drop for Embeddings {
 }
 
 impl Embeddings {
-    /// An embedder; with a namespace, what it answers is kept there and not asked for twice.
+    /// Creates an embedder. With a namespace, its vectors are cached there and not requested twice.
     ///
     /// # Errors
-    /// `Invalid` for options that cannot be, `NotFound` for a namespace that is open for reading and keeps nothing of the kind, `Unavailable`.
+    /// `Invalid` for invalid options, `NotFound` if the namespace is read-only and has no cache,
+    /// `Unavailable`.
     pub fn new(options: EmbeddingsOptions, kept_in: Option<&Namespace>) -> Result<Self> {
         let url = options.check()?;
         let key = options.key.as_ref().map(|key| {
             let mut value = HeaderValue::from_str(&format!("Bearer {key}"))
-                .map_err(|_| invalid("the embedder's key is none: it holds what no header can"))?;
+                .map_err(|_| invalid("the embedder's key is invalid: no header can hold it"))?;
             value.set_sensitive(true);
             Ok::<_, Error>(value)
         });
@@ -69,7 +70,7 @@ impl Embeddings {
             .worker_threads(1)
             .enable_all()
             .build()
-            .map_err(|e| unavailable(format!("no thread can be started: {e}")))?;
+            .map_err(|e| unavailable(format!("the embedder's thread could not be started: {e}")))?;
         Ok(Self {
             id: options.id(),
             cache: kept_in.map(Cache::new).transpose()?,
@@ -79,9 +80,9 @@ impl Embeddings {
         })
     }
 
-    /// Asks for vectors of texts, none of them twice.
+    /// Requests the vectors of texts. No text may occur twice.
     fn ask(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
-        let runtime = self.runtime.as_ref().ok_or_else(|| unavailable("the embedder is being let go of"))?;
+        let runtime = self.runtime.as_ref().ok_or_else(|| unavailable("the embedder is shutting down"))?;
         let mut vectors = Vec::with_capacity(texts.len());
         for batch in batches(texts, self.far.options.batch_texts) {
             let (far, batch) =
@@ -90,12 +91,12 @@ impl Embeddings {
             runtime.spawn(async move {
                 let _ = done.send(far.ask(&batch).await);
             });
-            vectors.extend(answered.recv().map_err(|_| unavailable("asking for vectors was broken off"))??);
+            vectors.extend(answered.recv().map_err(|_| unavailable("the vector request was cancelled"))??);
         }
         Ok(vectors)
     }
 
-    /// The length that all vectors have, once one is known: what was asked for, or what was kept of an earlier answer.
+    /// The length of all vectors, if it is known: from the options, or from an earlier answer.
     fn known_length(&self) -> Result<Option<usize>> {
         if let Some(dimensions) = self.far.options.dimensions {
             return Ok(Some(dimensions as usize));
@@ -106,12 +107,13 @@ impl Embeddings {
         self.cache.as_ref().map_or(Ok(None), |cache| cache.length(&self.id))
     }
 
-    /// Holds vectors to the length that all have. Where none is known it is that of the first, if the others agree: an answer that is refused settles nothing.
+    /// Checks that vectors have the known length. If none is known, the first vector sets it, provided that
+    /// all agree: a refused answer must not set the length.
     fn check(&self, vectors: &[Vec<f32>]) -> Result<()> {
         let Some(wanted) = self.known_length()?.or(vectors.first().map(Vec::len)) else { return Ok(()) };
         if let Some(other) = vectors.iter().find(|vector| vector.len() != wanted) {
             let what = format!(
-                "{:?} gave a vector of {} numbers where {wanted} were expected: what makes other vectors has another name",
+                "{:?} gave a vector of {} numbers where {wanted} were expected: give a model with other vectors another name",
                 self.id,
                 other.len()
             );
@@ -159,7 +161,7 @@ impl Embedder for Embeddings {
     }
 }
 
-/// Texts in their order, as many at a time as a request may hold.
+/// Splits texts into batches that fit into a request.
 fn batches<'a, 'b>(texts: &'a [&'b str], most: usize) -> Vec<&'a [&'b str]> {
     let (mut batches, mut rest) = (Vec::new(), texts);
     while !rest.is_empty() {
@@ -192,7 +194,7 @@ impl Far {
                 Next::GiveUp => return Err(self.error(&failed, attempt)),
                 Next::TooLong(seconds) => {
                     let what =
-                        format!("{} is busy and asks to be left alone for {seconds} s: {failed}", self.url);
+                        format!("{} is busy and asks for a wait of {seconds} seconds: {failed}", self.url);
                     return Err(unavailable(what));
                 }
             }
@@ -202,9 +204,9 @@ impl Far {
 
     fn error(&self, failed: &Failed, attempts: u32) -> Error {
         if failed.is_passing() {
-            return unavailable(format!("{} gives no vectors, asked {attempts} times: {failed}", self.url));
+            return unavailable(format!("{} gave no vectors after {attempts} attempts: {failed}", self.url));
         }
-        invalid(format!("{} gives no vectors of {:?}: {failed}", self.url, self.options.model))
+        invalid(format!("{} gave no vectors of {:?}: {failed}", self.url, self.options.model))
     }
 
     async fn try_once(&self, body: Vec<u8>, texts: usize) -> std::result::Result<Vec<Vec<f32>>, Failed> {
@@ -225,12 +227,12 @@ impl Far {
         }
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after_s = retry_after.and_then(|value| value.trim().parse().ok());
-        // What is said is for people: where it is too long or breaks off, the status is enough.
+        // The message is for people: if it is too long or breaks off, the status is enough.
         let said = whole(response, SAID_BYTES_MAX).await.map(|body| wire::said(&body)).unwrap_or_default();
         Err(Failed::Status { status, said: self.without_key(said), retry_after_s })
     }
 
-    /// Some repeat the key that they refuse.
+    /// Some servers repeat the key that they refuse.
     fn without_key(&self, said: String) -> String {
         match &self.options.key {
             Some(key) if !key.is_empty() => said.replace(key, "(the key)"),
@@ -250,7 +252,7 @@ async fn whole(mut response: Response, most: usize) -> std::result::Result<Vec<u
     Ok(body)
 }
 
-/// A number at random; where the system gives none, all wait the same.
+/// A random number; if the system gives none, all clients wait equally long.
 fn random() -> u64 {
     getrandom::u64().unwrap_or(0)
 }

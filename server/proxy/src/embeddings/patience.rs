@@ -1,31 +1,31 @@
-//! Whether to ask again, and when.
+//! Decides whether to retry a request, and when.
 
 use hyper::StatusCode;
 
 use super::options::EmbeddingsOptions;
 
-/// Why there is no answer.
+/// Why a request gave no vectors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Failed {
-    /// A status other than 200, what was said with it, and how many seconds it asks to wait.
+    /// A status other than success, the error's message, and the wait in seconds that the server asked for.
     Status { status: StatusCode, said: String, retry_after_s: Option<u64> },
-    /// It could not be asked, or the answer broke off.
+    /// The server could not be reached, or the connection broke.
     Transport(String),
-    /// An answer that is none.
+    /// The answer is malformed or does not match the request.
     Nonsense(String),
 }
 
-/// What comes next.
+/// What to do after a failure.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Wait(u64),
     GiveUp,
-    /// It asks for a longer wait than there is patience for.
+    /// The server asks for a longer wait than the options allow.
     TooLong(u64),
 }
 
 impl Failed {
-    /// Whether another time may go better.
+    /// Whether a retry may succeed.
     pub(super) fn is_passing(&self) -> bool {
         match self {
             Self::Status { status, .. } => {
@@ -50,8 +50,9 @@ impl std::fmt::Display for Failed {
     }
 }
 
-/// What to do after the attempt of this number, from 1 on, with a number drawn at random: where the other side asks for no time of its own, twice as long as after the one
-/// before, of which up to half is left to chance, so that those who failed together do not come back together.
+/// Decides after attempt number `attempt`, counted from 1. If the server names no wait, the wait doubles with
+/// each attempt. A random part of up to half is subtracted, so that clients that failed together do not
+/// return together.
 pub(super) fn next(failed: &Failed, attempt: u32, options: &EmbeddingsOptions, random: u64) -> Next {
     if !failed.is_passing() || attempt >= options.attempts {
         return Next::GiveUp;
@@ -102,7 +103,7 @@ mod tests {
             [1, 2, 3, 7, 8, 99].map(|attempt| after(attempt, 0)),
             [250, 500, 1000, 16_000, 20_000, 20_000].map(Next::Wait)
         );
-        assert_eq!(after(2, 250), Next::Wait(250), "at least half of it");
+        assert_eq!(after(2, 250), Next::Wait(250), "at least half of the wait");
         assert!((0..1000).all(|random| matches!(after(2, random), Next::Wait(250..=500))));
         assert_eq!(after(100, 0), Next::GiveUp);
         assert_eq!(next(&status(429, Some(0)), 1, &options, 7), Next::Wait(0));

@@ -1,4 +1,4 @@
-//! The client against a server of its own, one rule each.
+//! The client against a local server.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 
 use super::{Embeddings, EmbeddingsOptions};
 
-/// What the server says to a request, if not what it should.
+/// A scripted answer of the server, instead of its normal one.
 type Script = dyn Fn(usize, &Value) -> Option<Response<Body>> + Send + Sync;
 
-/// A server that counts letters, and all that it was asked.
+/// A server that counts letters, and the requests that it got.
 struct Server {
     runtime: tokio::runtime::Runtime,
     options: EmbeddingsOptions,
@@ -30,7 +30,7 @@ struct Answering {
     script: Arc<Script>,
 }
 
-/// Three numbers of a text: its length, and two letters' counts.
+/// The vector of a text: its length, and the counts of two letters.
 fn vector(text: &str) -> Vec<f32> {
     let count = |letter| text.matches(letter).count() as f32;
     vec![text.len() as f32, count('a'), count('b')]
@@ -47,7 +47,7 @@ async fn answer(State(state): State<Answering>, headers: HeaderMap, body: String
         return scripted;
     }
     let texts = body["input"].as_array().unwrap();
-    // Last first: only the index says which is whose.
+    // Last vector first: only the index tells which text a vector belongs to.
     let data: Vec<Value> = texts
         .iter()
         .enumerate()
@@ -130,7 +130,7 @@ fn texts_go_out_in_batches_and_vectors_come_back_in_their_order() {
         assert_eq!(body.get("dimensions"), None);
     }
     assert_eq!(server.embedder(None).embed(&[]).unwrap(), Vec::<Vec<f32>>::new());
-    assert_eq!(server.asked().len(), 6, "nothing is asked about nothing");
+    assert_eq!(server.asked().len(), 6, "no texts need no request");
     assert_eq!(server.embedder(None).embed(&["a", ""]).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
@@ -148,7 +148,7 @@ fn who_is_busy_is_asked_again_and_who_refuses_is_not() {
     let refused = server.embedder(None).embed(&["ab"]).unwrap_err();
     assert_eq!((refused.kind(), server.asked().len()), (ErrorKind::Unavailable, 5));
     assert!(
-        refused.to_string().contains("asked 5 times") && refused.to_string().contains("out of cards"),
+        refused.to_string().contains("after 5 attempts") && refused.to_string().contains("out of cards"),
         "{refused}"
     );
 
@@ -166,7 +166,7 @@ fn who_is_busy_is_asked_again_and_who_refuses_is_not() {
         refused.to_string().contains("Incorrect API key") && !refused.to_string().contains("sk-secret"),
         "{refused}"
     );
-    assert!(!format!("{:?}", server.embedder(None)).contains("sk-secret"), "nor when it is printed");
+    assert!(!format!("{:?}", server.embedder(None)).contains("sk-secret"), "nor in Debug output");
 
     let server = Server::new(|_, _| status(302, &[("location", "http://169.254.169.254/")], ""));
     assert_eq!(
@@ -180,12 +180,12 @@ fn who_is_busy_is_asked_again_and_who_refuses_is_not() {
 fn nobody_there_is_an_error_that_says_so() {
     let mut server = Server::new(|_, _| None);
     server.options.attempts = 2;
-    // A port that was just let go of.
+    // A port that was just closed.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     server.options.url = format!("http://127.0.0.1:{port}");
     let refused = server.embedder(None).embed(&["a"]).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
-    assert!(refused.to_string().contains("asked 2 times"), "{refused}");
+    assert!(refused.to_string().contains("after 2 attempts"), "{refused}");
 }
 
 #[test]
@@ -210,8 +210,8 @@ fn vectors_have_the_length_that_was_asked_for_and_all_the_same() {
     assert!(embedder.embed(&["b"]).is_ok());
 }
 
-/// A daemon whose embedder once answered an empty vector held every later one to that length, and kept nothing until it was started again; an answer of two
-/// lengths held all to the first of them.
+/// An empty vector in one answer once fixed the length to 0, and the daemon refused all later vectors until a
+/// restart. An answer with two lengths fixed the first one.
 #[test]
 fn an_answer_that_is_refused_does_not_say_how_long_vectors_are() {
     for nonsense in [
@@ -230,8 +230,8 @@ fn an_answer_that_is_refused_does_not_say_how_long_vectors_are() {
     }
 }
 
-/// Each `annals remember` is a process of its own: a model that was exchanged behind its name had its vectors kept beside the old ones, and every question was answered
-/// from half of what is remembered.
+/// Each `annals remember` is a process of its own. A model replaced under the same name once had its vectors
+/// stored beside the old ones, and recalls found half of the entries.
 #[test]
 fn the_length_of_vectors_holds_from_one_process_to_the_next() {
     let space = namespace(&SimIo::new(1));
@@ -274,15 +274,15 @@ fn a_text_is_paid_for_once() {
     assert_eq!(server.embedder(Some(&space)).embed(&["a", "b"]).unwrap(), [vector("a"), vector("b")]);
     assert_eq!(server.embedder(Some(&space)).embed(&["b", "ab", "a"]).unwrap(), ["b", "ab", "a"].map(vector));
     let asked = server.asked();
-    assert_eq!((asked.len(), &asked[1].1["input"]), (2, &json!(["ab"])), "only what is new");
-    // Another model's vectors are not this one's; what somebody else wrote there is not one.
+    assert_eq!((asked.len(), &asked[1].1["input"]), (2, &json!(["ab"])), "only new texts are requested");
+    // Vectors of another model are not used, nor malformed values that other programs wrote.
     server.options.model = "other".into();
     server.embedder(Some(&space)).embed(&["a"]).unwrap();
     assert_eq!(server.asked().len(), 3);
     server.options.model = "letters".into();
     let kept = space.keyspace("annals.embeddings", annals::History::Latest).unwrap();
     let keys: Vec<Vec<u8>> = kept.scan(annals::ScanRange::all()).keys().map(Result::unwrap).collect();
-    assert_eq!(keys.len(), 6, "four vectors, and of each embedder how long they are");
+    assert_eq!(keys.len(), 6, "four vectors, and each embedder's vector length");
     for (key, junk) in
         keys.iter().zip([&b"abc"[..], b"", &f32::NAN.to_le_bytes(), &1f32.to_le_bytes()].iter().cycle())
     {
@@ -337,7 +337,7 @@ fn the_environment_says_which_one() {
     assert_eq!(
         (near.id().as_str(), near.threshold, near.key),
         ("m@256", 0.55, None),
-        "another's key is not sent there"
+        "OpenAI's key is not sent to other servers"
     );
     let far = with(&[("URL", "https://api.openai.com/v1"), ("MODEL", "m")]).unwrap().unwrap();
     assert_eq!((far.key.as_deref(), far.threshold), (Some("sk-openai"), 0.7));
@@ -355,16 +355,16 @@ fn options_that_cannot_be_are_refused() {
     let options = |url: &str| EmbeddingsOptions::new(url, "m");
     let with_key = |url: &str| EmbeddingsOptions { key: Some("sk".into()), ..options(url) };
     for (options, why) in [
-        (options("nowhere"), "no address"),
-        (options("ftp://localhost"), "only http"),
-        (options("http://user:pass@localhost"), "no password"),
+        (options("nowhere"), "not a URL"),
+        (options("ftp://localhost"), "must begin with http"),
+        (options("http://user:pass@localhost"), "must not hold a user name"),
         (with_key("http://example.com/v1"), "https"),
         (EmbeddingsOptions { key: Some("a\nb".into()), ..options("https://example.com") }, "no header"),
         (EmbeddingsOptions { dimensions: Some(0), ..options("http://localhost") }, "at least 1"),
         (EmbeddingsOptions { batch_texts: 0, ..options("http://localhost") }, "at least 1"),
         (EmbeddingsOptions { attempts: 0, ..options("http://localhost") }, "at least 1"),
         (EmbeddingsOptions { threshold: f32::NAN, ..options("http://localhost") }, "threshold"),
-        (EmbeddingsOptions { model: "annals-words-1".into(), ..options("http://localhost") }, "built in"),
+        (EmbeddingsOptions { model: "annals-words-1".into(), ..options("http://localhost") }, "built-in"),
         (EmbeddingsOptions { model: "m".repeat(300), ..options("http://localhost") }, "256 bytes"),
     ] {
         let refused = Embeddings::new(options, None).unwrap_err();
@@ -376,6 +376,6 @@ fn options_that_cannot_be_are_refused() {
     }
     assert!(
         Embeddings::new(options("http://example.com"), None).is_ok(),
-        "without a key there is nothing to read"
+        "a server without a key may be plain http"
     );
 }

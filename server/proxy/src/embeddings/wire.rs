@@ -1,9 +1,9 @@
-//! Requests and answers of `/v1/embeddings`, as bytes.
+//! Encodes requests for `/v1/embeddings` and decodes the answers.
 
 use base64::Engine as _;
 use serde::{Deserialize, Serialize};
 
-/// Characters of what an error says that are passed on.
+/// Maximum characters of an error's message that are passed on.
 const SAID_CHARS_MAX: usize = 300;
 
 #[derive(Serialize)]
@@ -15,11 +15,11 @@ struct Request<'a> {
     dimensions: Option<u32>,
 }
 
-/// A request for the vectors of texts.
+/// The body of a request for the vectors of texts.
 pub(super) fn request(model: &str, texts: &[&str], base64: bool, dimensions: Option<u32>) -> Vec<u8> {
     let encoding_format = if base64 { "base64" } else { "float" };
     let request = Request { model, input: texts, encoding_format, dimensions };
-    // Nothing in it can fail to be written.
+    // Serialisation of these types cannot fail.
     serde_json::to_vec(&request).unwrap_or_default()
 }
 
@@ -38,16 +38,16 @@ struct One {
 #[serde(untagged, expecting = "an embedding is neither numbers nor base64")]
 enum Numbers {
     List(Vec<f32>),
-    /// The same in base64, each as its four bytes, lowest first.
+    /// Base64 of the numbers, four bytes each, little-endian.
     Packed(String),
 }
 
-/// The vectors of an answer to so many texts, in the texts' order, whatever order they came in.
+/// The vectors of an answer, in the order of the request's texts.
 ///
 /// # Errors
-/// In words, where it is not what was asked for.
+/// A message, if the answer does not match the request.
 pub(super) fn answer(body: &[u8], texts: usize) -> Result<Vec<Vec<f32>>, String> {
-    let answer: Answer = serde_json::from_slice(body).map_err(|e| format!("its answer is none: {e}"))?;
+    let answer: Answer = serde_json::from_slice(body).map_err(|e| format!("its answer is malformed: {e}"))?;
     if answer.data.len() != texts {
         return Err(format!("it answered {} vectors to {texts} texts", answer.data.len()));
     }
@@ -60,7 +60,7 @@ pub(super) fn answer(body: &[u8], texts: usize) -> Result<Vec<Vec<f32>>, String>
         if let Some(at) = vector.iter().position(|number| !number.is_finite()) {
             return Err(format!("number {} of its vector {index} is not finite", at + 1));
         }
-        // What has no direction is near to nothing: it would be kept and never found.
+        // A zero vector has no direction: it would be stored and never found.
         if vector.iter().all(|number| *number == 0.0) {
             let what = if vector.is_empty() { "empty" } else { "all zeros" };
             return Err(format!("its vector {index} is {what}"));
@@ -69,7 +69,7 @@ pub(super) fn answer(body: &[u8], texts: usize) -> Result<Vec<Vec<f32>>, String>
             return Err(format!("it answered vector {index} twice"));
         }
     }
-    // As many as places, and no place twice: none is left.
+    // There are as many vectors as texts, and no index twice: every slot is filled.
     Ok(vectors.into_iter().flatten().collect())
 }
 
@@ -78,18 +78,18 @@ fn numbers(numbers: Numbers) -> Result<Vec<f32>, String> {
         Numbers::List(list) => return Ok(list),
         Numbers::Packed(text) => base64::engine::general_purpose::STANDARD.decode(text),
     };
-    let packed = packed.map_err(|e| format!("its vector is no base64: {e}"))?;
+    let packed = packed.map_err(|e| format!("its vector is not base64: {e}"))?;
     let (numbers, rest) = packed.as_chunks::<4>();
     if !rest.is_empty() {
         return Err(format!(
-            "its vector in base64 has {} bytes, which is no number of numbers",
+            "its vector in base64 has {} bytes, which is not a multiple of four",
             packed.len()
         ));
     }
     Ok(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
 }
 
-/// What an error says, in short.
+/// The message in an error's body, shortened.
 pub(super) fn said(body: &[u8]) -> String {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -129,18 +129,18 @@ mod tests {
     #[test]
     fn what_was_not_asked_for_is_refused() {
         for (body, why) in [
-            ("", "its answer is none"),
-            ("{}", "its answer is none"),
+            ("", "its answer is malformed"),
+            ("{}", "its answer is malformed"),
             (r#"{"data":[{"index":0,"embedding":[1]}]}"#, "1 vectors to 2 texts"),
             (r#"{"data":[{"index":0,"embedding":[1]},{"index":0,"embedding":[2]}]}"#, "vector 0 twice"),
             (
                 r#"{"data":[{"index":0,"embedding":[1]},{"index":2,"embedding":[2]}]}"#,
                 "a vector 2 to 2 texts",
             ),
-            (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[1e999]}]}"#, "none"),
+            (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[1e999]}]}"#, "malformed"),
             (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":"AADAfw=="}]}"#, "not finite"),
             (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":"AAA="}]}"#, "2 bytes"),
-            (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":"?"}]}"#, "no base64"),
+            (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":"?"}]}"#, "not base64"),
             (
                 r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[null]}]}"#,
                 "neither numbers nor base64",

@@ -1,4 +1,4 @@
-//! What the calls of a run said, one after the other.
+//! Reads the recorded calls of a run in order and collects its snapshot.
 
 use annals::memory::Memory;
 use annals::{Component, RecordedFrame};
@@ -13,37 +13,38 @@ use annals_policy::providers::{
     self, Api, DECODED_BYTES_MAX, Shape, decode, question, recognise, tool_results,
 };
 
-/// Bytes of the question and of the answer that are kept.
+/// Maximum bytes kept of the question and of the answer.
 const TEXT_BYTES_MAX: usize = 1 << 20;
-/// Tool calls and decisions that are kept: the first ones.
+/// Maximum number of tool calls kept: the first ones. The same holds for decisions.
 const TOOL_CALLS_MAX: usize = 4096;
 const DECISIONS_MAX: usize = 4096;
-/// Bytes of all decisions together.
+/// Maximum bytes of all decisions together.
 const DECISIONS_BYTES_MAX: usize = 16 << 20;
-/// Bytes of texts that tell of what is remembered.
+/// Maximum bytes of all kept quotes together.
 const TELLINGS_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a result that are looked at.
+/// Maximum bytes read of a tool's result.
 const RESULT_BYTES_MAX: usize = 4 << 10;
 
-/// What stands in every text that tells of what is remembered, however its JSON is escaped.
+/// Stands in every text that quotes a memory entry, whatever JSON escapes are used.
 const TELLING: &[u8] = b"[Past run ";
 
-/// A run as far as it was looked at.
+/// A run's snapshot under construction.
 #[derive(Debug, Default)]
 pub(super) struct Conversation {
     snapshot: Snapshot,
     decisions_bytes: usize,
-    /// Calls whose result has not come: where they stand, and their ids.
+    /// Calls without a result so far: index in the snapshot, and call id.
     waiting: Vec<(usize, String)>,
-    /// Texts in the requests that tell of what is remembered.
+    /// Texts in the requests that quote memory entries.
     tellings: Vec<String>,
-    /// When the run began: what a fork shares, or had answered from its parent, was asked before that.
+    /// When the run began. Calls that a fork shares, or got answered from its parent, are older.
     run_began_ns: u64,
-    /// From the first request to the end of the last answer: of calls before the run began, and since.
+    /// From the first request to the end of the last answer: of the calls before the run began, and of its
+    /// own calls.
     spans: [Option<(u64, u64)>; 2],
 }
 
-/// What a frame's metadata says of decisions.
+/// The decisions in a frame's metadata.
 #[derive(Deserialize)]
 struct Decided {
     #[serde(default)]
@@ -51,19 +52,19 @@ struct Decided {
 }
 
 impl Conversation {
-    /// Of a run that began then.
+    /// Starts with a run that began at `run_began_ns`.
     pub(super) fn of_run(run_began_ns: u64) -> Self {
         Self { run_began_ns, ..Self::default() }
     }
 
-    /// Whether a frame's bodies are looked at.
+    /// Whether a frame of this component is read.
     pub(super) fn wants(component: &Component) -> bool {
         *component == Component::Llm
     }
 
-    /// Decisions that a frame says were made.
+    /// Adds the decisions in a frame's metadata.
     pub(super) fn decided(&mut self, metadata: &[u8]) {
-        // Nearly no frame has any: what is no list of them is passed over.
+        // Few frames have decisions. Metadata in another form is ignored.
         let Ok(decided) = serde_json::from_slice::<Decided>(metadata) else { return };
         for decision in decided.decisions {
             let bytes = self.decisions_bytes + decision.get().len();
@@ -75,7 +76,7 @@ impl Conversation {
         }
     }
 
-    /// A call of a model, in the order of their requests.
+    /// Adds a model call. Calls must come in the order of their requests.
     pub(super) fn call(&mut self, frame: &RecordedFrame) {
         let Ok(exchange) = serde_json::from_slice::<Exchange>(&frame.metadata) else { return };
         let api = recognise(&exchange.http.method, &exchange.http.path, "");
@@ -98,7 +99,7 @@ impl Conversation {
             response: &frame.output,
         };
         let answer = providers::summary_with(&answer, TEXT_BYTES_MAX);
-        // Some clients hang up once they have read the last event.
+        // Some clients hang up after the last event: a complete answer still counts.
         if exchange.http.broken.is_some() && answer.complete != Some(true) {
             return;
         }
@@ -109,7 +110,7 @@ impl Conversation {
         self.answered(&answer);
     }
 
-    /// What a request brings: the question, and what tools gave.
+    /// Reads the question and the tool results in a request.
     fn asked(&mut self, api: &Api, encoding: Option<&str>, body: &[u8]) {
         let body = decode(encoding, body, DECODED_BYTES_MAX);
         self.told(&body.bytes);
@@ -122,7 +123,7 @@ impl Conversation {
         let waits = |id: &str| self.waiting.iter().any(|(_, waiting)| waiting == id);
         let results = tool_results(api, &body.bytes, RESULT_BYTES_MAX, self.waiting.len(), waits);
         for result in results {
-            // The newest come first: of calls that have no ids the last one with that name is answered.
+            // The newest results come first. Without call ids, the last call with that name is answered.
             let of = |(at, id): &(usize, String)| match result.call_id.is_empty() {
                 true => {
                     id.is_empty()
@@ -140,9 +141,9 @@ impl Conversation {
         }
     }
 
-    /// Keeps the texts of a request that tell of what is remembered, each once.
+    /// Keeps each text of a request that quotes memory entries, once.
     fn told(&mut self, body: &[u8]) {
-        // Nearly no request has any.
+        // Few requests quote any.
         if memmem::find(body, TELLING).is_none() {
             return;
         }
@@ -184,7 +185,7 @@ impl Conversation {
         }
     }
 
-    /// What it came to, and the texts that told it of what is remembered; `None` without a question or without an answer.
+    /// The snapshot and the quotes; `None` without a question or an answer.
     pub(super) fn finish(mut self) -> Option<(Snapshot, Vec<String>)> {
         let snapshot = &mut self.snapshot;
         if snapshot.query.is_empty() || snapshot.final_content.is_empty() {

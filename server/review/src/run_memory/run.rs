@@ -1,4 +1,4 @@
-//! A run, remembered.
+//! Stores an ended run as a memory entry.
 
 use std::collections::BTreeSet;
 
@@ -13,30 +13,31 @@ use super::whose::{Whose, whose};
 /// Makes the embedder of a namespace. Called only once an entry needs a vector.
 pub type EmbedderFn = fn(&Namespace) -> annals::Result<Box<dyn Embedder>>;
 
-/// What came of it.
+/// The result of remembering a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Remembered {
-    /// It is remembered as the entry of this id of this identity.
+    /// The run was stored as the entry with this identity and id.
     As(Identity, String),
-    /// There is nothing to remember, or it is not to be: why.
+    /// The run was not stored, for this reason.
     Nothing(&'static str),
 }
 
-/// Remembers a run that has ended, however it did. One that is remembered already is remembered anew.
+/// Remembers an ended run, whatever its status. An existing entry of the run is replaced.
 ///
 /// # Errors
-/// `Conflict` for a run that is open; `NotFound`, `Gone`; `Damaged`, `Unavailable`, `Poisoned`.
+/// `Conflict` if the run is open; `NotFound`, `Gone`; `Damaged`, `Unavailable`, `Poisoned`.
 pub fn remember_run(space: &Namespace, run: &str, embedder: EmbedderFn) -> annals::Result<Remembered> {
     let reader = space.run(run)?;
     let info = reader.info();
     if info.status == Status::Open {
-        let what = format!("run {run:?} is open: it is remembered when it has ended");
+        let what = format!("run {run:?} is open: remember it after it has ended");
         return Err(annals::Error::new(ErrorKind::Conflict, what));
     }
     entered(space, &reader, info.status, false, embedder)
 }
 
-/// Remembers a run that was just ended so. One that called no tools only answers from what its identity was told of late, if it was.
+/// Remembers a run that has just ended. If it called no tools, its entry counts as derived from its
+/// identity's recent recall.
 ///
 /// # Errors
 /// As [`remember_run`].
@@ -74,7 +75,8 @@ fn entered(
     let (memory, id) = (space.memory()?, format!("run-{}", info.name));
     let mut metadata = json!({ "run": info.name, "status": status.name() });
     if snapshot.tool_calls.is_empty() {
-        // What its requests tell of, whoever recalled that; and what it was told by a door of ours and did not pass on word for word.
+        // The sources are the entries quoted in the run's requests, whoever recalled them. A run that has
+        // just ended also has its identity's recent recall, which it may have paraphrased.
         let mut told = BTreeSet::new();
         for text in &tellings {
             told.extend(memory.told_in(&identity, text)?);
@@ -82,7 +84,7 @@ fn entered(
         if is_new {
             told.extend(memory.told_of_late(&identity)?);
         }
-        // Not from what it was remembered as before.
+        // Not from the run's own earlier entry.
         told.remove(&format!("{}/{id}", identity.name()));
         if !told.is_empty() {
             let told: Vec<String> = told.into_iter().collect();
@@ -96,7 +98,7 @@ fn entered(
     Ok(Remembered::As(identity, id))
 }
 
-/// What a run came to, as JSON.
+/// A run's snapshot as JSON.
 #[cfg(test)]
 pub(super) fn snapshot_json(reader: &RunReader) -> annals::Result<Option<String>> {
     snapshot_of(reader)?.map(|(snapshot, _)| json_of(&snapshot)).transpose()
@@ -104,12 +106,12 @@ pub(super) fn snapshot_json(reader: &RunReader) -> annals::Result<Option<String>
 
 fn json_of(snapshot: &Snapshot) -> annals::Result<String> {
     serde_json::to_string(snapshot)
-        .map_err(|error| annals::Error::new(ErrorKind::Bug, format!("a snapshot cannot be written: {error}")))
+        .map_err(|error| annals::Error::new(ErrorKind::Bug, format!("a snapshot cannot be encoded: {error}")))
 }
 
-/// What a run came to, and what it was told of earlier ones.
+/// A run's snapshot, and the texts in which its requests quote earlier runs.
 fn snapshot_of(reader: &RunReader) -> annals::Result<Option<(Snapshot, Vec<String>)>> {
-    // What is read was checked when it was stored, and is looked at, not served.
+    // The bytes were verified when they were stored, and they are only read here, not served.
     let reader = reader.unverified();
     let mut conversation = Conversation::of_run(reader.info().started_ns);
     for seq in 1..=reader.info().frames {
@@ -122,7 +124,7 @@ fn snapshot_of(reader: &RunReader) -> annals::Result<Option<(Snapshot, Vec<Strin
     Ok(conversation.finish())
 }
 
-/// The entry of a snapshot, as JSON.
+/// The entry of a snapshot as JSON.
 fn entry(id: &str, identity: &Identity, metadata: &Value, ended_ms: u64, snapshot: &str) -> String {
     let parts = [
         ("tenant", &identity.tenant),

@@ -1,27 +1,28 @@
-//! The shape that a snapshot is kept in: agentfootprint 9.62.0's `SnapshotEntry`, its keys in the order in which that writes them.
+//! The stored form of a snapshot: agentfootprint 9.62.0's `SnapshotEntry`, with its keys in the same order.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-/// UTF-16 units of a tool's result.
+/// Maximum UTF-16 units of a tool result's preview.
 const PREVIEW_UNITS_MAX: usize = 200;
-/// UTF-16 units of a call's arguments; longer ones stand as a text that says so.
+/// Maximum UTF-16 units of a call's arguments; longer ones are stored as `{"__truncated": text}`.
 const ARGUMENTS_UNITS_MAX: usize = 2000;
 
-/// What a run came to.
+/// The snapshot of a run.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Snapshot {
-    /// What was asked.
+    /// The question.
     pub(super) query: String,
-    /// What was answered in the end.
+    /// The last answer.
     pub(super) final_content: String,
-    /// Calls of a model that were answered.
+    /// Number of model calls that were answered.
     pub(super) iterations: u64,
-    /// As they were recorded, byte for byte.
+    /// The decisions as they were recorded, byte for byte.
     pub(super) decisions: Vec<Box<RawValue>>,
     pub(super) tool_calls: Vec<ToolCall>,
-    /// From the first call's request to the end of the last answer; of a fork, the shared ones' and its own, one after the other.
+    /// Time from the first request to the end of the last answer. For a fork: the sum over the shared calls
+    /// and its own calls.
     pub(super) duration_ms: u64,
     pub(super) token_usage: Tokens,
 }
@@ -43,7 +44,7 @@ pub(super) struct Tokens {
     pub(super) output: u64,
 }
 
-/// A call's arguments as they stand in a snapshot: as they came, where they are JSON and not long.
+/// A call's arguments as stored: unchanged if they are JSON and short.
 pub(super) fn arguments(source: &str) -> Box<RawValue> {
     let source = if source.trim().is_empty() { "{}" } else { source };
     let kept = match cut(source, ARGUMENTS_UNITS_MAX) {
@@ -53,12 +54,12 @@ pub(super) fn arguments(source: &str) -> Box<RawValue> {
         (source, false) => source,
     };
     let whole = RawValue::from_string(kept);
-    // What is no JSON is a text.
+    // Arguments that are not JSON are stored as a string.
     let as_text = || RawValue::from_string(serde_json::Value::from(source).to_string());
     whole.or_else(|_| as_text()).unwrap_or_default()
 }
 
-/// The beginning of what a tool gave.
+/// The beginning of a tool's result.
 pub(super) fn preview(result: &str) -> String {
     match cut(result, PREVIEW_UNITS_MAX) {
         (beginning, true) => beginning + "\u{2026}",
@@ -66,7 +67,7 @@ pub(super) fn preview(result: &str) -> String {
     }
 }
 
-/// The beginning of a text, of at most so many UTF-16 units and between characters, and whether there is more.
+/// The longest prefix of whole characters within a number of UTF-16 units, and whether text follows it.
 fn cut(text: &str, units_max: usize) -> (String, bool) {
     let mut units = 0;
     for (at, letter) in text.char_indices() {

@@ -1,4 +1,4 @@
-//! What is made of recorded frames, to the byte.
+//! Snapshots of recorded runs, compared byte for byte.
 
 use annals::memory::{Embedder, Identity, Wanted, Words};
 use annals::{Component, Frame, Namespace, RunSpec, RunUid, Status, Store};
@@ -36,7 +36,7 @@ fn bench() -> Bench {
     Bench { store, space, _directory: directory }
 }
 
-/// An exchange as the proxy records one: a second long, one second after the one before.
+/// An exchange as the proxy records it: one second long, one second after the previous one.
 fn exchange(number: u64, path: &str, kind: &str, request: &str, answer: &str) -> Frame {
     let metadata = json!({
         "http": { "mount": "m", "method": "POST", "path": path, "status": 200 },
@@ -70,7 +70,7 @@ const CLAUDE: &str = "/v1/messages";
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
 
-/// The loan of the source's example with OpenAI's chat completions.
+/// The loan example of agentfootprint as OpenAI chat completions.
 fn chat() -> Vec<Frame> {
     let asked =
         format!(r#"{{"role":"system","content":"underwrite"}},{{"role":"user","content":"{QUESTION}"}}"#);
@@ -99,7 +99,7 @@ fn chat() -> Vec<Frame> {
     ]
 }
 
-/// What all providers' forms of it come to.
+/// The snapshot that every provider's form of the example must give.
 fn wanted(decisions: &str) -> String {
     format!(
         r#"{{"query":"{QUESTION}","finalContent":"{ANSWER}","iterations":2,"decisions":{decisions},"toolCalls":[{{"name":"lookupCreditBureau","args":{{"applicationId":"42"}},"resultPreview":"{{ \"score\": 580, \"bureau\": \"experian\" }}","errored":false}}],"durationMs":3000,"tokenUsage":{{"input":1200,"output":180}}}}"#
@@ -121,7 +121,7 @@ fn a_chat_run_comes_to_its_snapshot_to_the_byte_and_decisions_stay_as_they_were_
 #[test]
 fn streams_and_other_providers_come_to_the_same() {
     let bench = bench();
-    // OpenAI, as a stream; the client hung up behind the last event, and a first try got no answer.
+    // OpenAI, as a stream; the client hung up after the last event, and a first attempt failed.
     let mut frames = chat();
     let said = |piece: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{piece}}}]}}\n\n");
     let (front, rest) = ANSWER.split_at(30);
@@ -133,7 +133,7 @@ fn streams_and_other_providers_come_to_the_same() {
     ];
     let request = String::from_utf8(match &frames[1].input {
         annals::Content::Bytes(bytes) => bytes.to_vec(),
-        annals::Content::Stored(_) => panic!("it is not stored yet"),
+        annals::Content::Stored(_) => panic!("the body is still in memory"),
     });
     let mut last = exchange(1, CHAT, EVENTS, &request.unwrap(), &events.concat());
     let metadata = String::from_utf8(last.metadata.clone()).unwrap();
@@ -215,7 +215,7 @@ fn streams_and_other_providers_come_to_the_same() {
     ];
     assert_eq!(bench.recorded(RunSpec::new("claude"), frames).unwrap(), wanted("[]"));
 
-    // OpenAI's responses: the second request brings only what is new.
+    // OpenAI's responses API: the second request holds only the new items.
     let frames = vec![
         exchange(
             0,
@@ -236,7 +236,7 @@ fn streams_and_other_providers_come_to_the_same() {
     ];
     assert_eq!(bench.recorded(RunSpec::new("responses"), frames).unwrap(), wanted("[]"));
 
-    // Gemini, whose calls have no ids and whose results are objects.
+    // Gemini: calls have no ids, and results are objects.
     let asked = format!(r#"{{"role":"user","parts":[{{"text":"{QUESTION}"}}]}}"#);
     let call = r#"{"role":"model","parts":[{"functionCall":{"name":"lookupCreditBureau","args":{"applicationId":"42"}}}]}"#;
     let given = r#"{"role":"user","parts":[{"functionResponse":{"name":"lookupCreditBureau","response":{ "score": 580, "bureau": "experian" }}}]}"#;
@@ -279,7 +279,8 @@ fn a_run_without_a_question_or_an_answer_and_frames_that_no_proxy_wrote_come_to_
     assert!(bench.ids(&Identity::default()).is_empty());
 }
 
-/// A fork whose parent's tags were not looked at would be anybody's: what one customer's run said would be told to whoever asks without a tenant.
+/// If a parent's tags were ignored, a fork's entry would have no tenant, and callers without a tenant would
+/// see it.
 #[test]
 fn tags_say_whose_it_is_and_a_fork_is_its_parents() {
     let bench = bench();
@@ -311,11 +312,11 @@ fn tags_say_whose_it_is_and_a_fork_is_its_parents() {
     assert_eq!(bench.ids(&Identity::default()), ["run-nobody's"]);
     bench.space.drop_run("monday", "r", "").unwrap();
     assert!(matches!(remember("fork"), Remembered::Nothing(why) if why.contains("is gone")));
-    // What it was remembered as before that is its own, and stays; what was the parent's went with it.
+    // The fork's own earlier entry stays. The parent's entry was deleted with the parent.
     let mut ids = bench.ids(&lending);
     ids.sort();
     assert_eq!(ids, ["run-fork", "run-fork-of-fork"]);
-    // Once more is the same entry, not another.
+    // Remembering again replaces the entry.
     remember("nobody's");
     assert_eq!(bench.ids(&Identity::default()), ["run-nobody's"]);
     let open = bench.space.begin_run(RunSpec::new("open")).unwrap();
@@ -327,7 +328,8 @@ fn tags_say_whose_it_is_and_a_fork_is_its_parents() {
     ));
 }
 
-/// A follow-up that only repeats Monday's answer would otherwise stand before it: its question is nearer to the next one.
+/// Otherwise a follow-up that only repeats Monday's answer would rank first: its question is nearer to
+/// the next question.
 #[test]
 fn a_run_that_only_answers_from_what_it_was_told_says_so() {
     let bench = bench();
@@ -349,7 +351,8 @@ fn a_run_that_only_answers_from_what_it_was_told_says_so() {
     assert_eq!(hits, [("run-monday".to_owned(), Vec::new()), ("run-friday".to_owned(), derived)]);
 }
 
-/// Whoever recalls by the command line, or for another identity, tells nobody here: the prompt does.
+/// A recall on the command line, or for another identity, leaves no note for this run. The run's prompt shows
+/// what was recalled.
 #[test]
 fn a_run_whose_requests_tell_of_an_earlier_one_answers_from_it() {
     let bench = bench();
@@ -367,11 +370,11 @@ fn a_run_whose_requests_tell_of_an_earlier_one_answers_from_it() {
     let request =
         json!({ "messages": [{ "role": "system", "content": text }, { "role": "user", "content": why }] });
     let answer = r#"{"choices":[{"message":{"role":"assistant","content":"The score was too low."}}]}"#;
-    // Python escapes what is not ASCII; others do not.
+    // Python escapes non-ASCII characters; other clients do not.
     let escaped = request.to_string().replace('\u{b7}', "\\u00b7");
     for (name, request) in [("plain", &request.to_string()), ("escaped", &escaped)] {
         bench.recorded(spec(name, lending("friday")), vec![exchange(0, CHAT, JSON, request, answer)]);
-        // Also when it is remembered long afterwards.
+        // The same holds if the run is remembered much later.
         remember_run(&bench.space, name).unwrap();
         let friday = Identity { conversation: Some("friday".into()), ..asking.clone() };
         let entry = memory.get(&friday, &format!("run-{name}")).unwrap().unwrap();

@@ -1,33 +1,34 @@
-//! Whose memory a run goes into: what its tags say, else those of the run that it is a fork of.
+//! The identity that a run's memory entry belongs to: from its tags, else from the runs that it was forked
+//! from.
 
 use annals::memory::Identity;
 use annals::{ErrorKind, Namespace, RunInfo};
 
 /// The tags that name an identity.
 pub const TENANT: &str = "tenant";
-/// See [`TENANT`].
+/// See [`TENANT_TAG`].
 pub const PRINCIPAL: &str = "principal";
-/// See [`TENANT`].
+/// See [`TENANT_TAG`].
 pub const CONVERSATION: &str = "conversation";
-/// The tag by which a run is not remembered, and the value that says so.
+/// The tag that controls remembering, and the value that turns it off.
 pub const MEMORY: &str = "memory";
-/// See [`MEMORY`].
+/// See [`MEMORY_TAG`].
 pub const OFF: &str = "off";
 
-/// Forks of forks that are looked at.
+/// Maximum number of ancestors that are read.
 const FORKS_MAX: usize = 64;
 
-/// What is known of it.
+/// The identity of a run, as far as it is known.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     Of(Identity),
-    /// It is not to be remembered.
+    /// The run must not be remembered.
     Off,
-    /// It is a fork of a run that is gone, which may have been anybody's.
+    /// An ancestor of the run is gone, and it may have had any identity.
     Unknown,
 }
 
-/// Whose memory a run goes into.
+/// The identity that a run's memory entry belongs to.
 ///
 /// # Errors
 /// `Damaged`, `Unavailable`.
