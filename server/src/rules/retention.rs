@@ -1,10 +1,10 @@
-//! Policies of retention: how long which runs stay. docs/retention.md has the format.
+//! Retention policies: how long runs are kept. docs/retention.md describes the format.
 
 use annals::{Component, Keep, Policy, RETENTION_RULES_MAX, Rule, Severity, Share, Status, lasting_ns};
 
 use super::document::{At, Document, Result, RulesError, Section};
 
-/// Greatest length of a policy, in bytes.
+/// Maximum size of a policy, in bytes.
 pub const POLICY_BYTES_MAX: usize = 64 << 10;
 
 const KINDS: [&str; 2] = ["rule", "sampling"];
@@ -28,11 +28,11 @@ const KEEPS: &str = "keep = \"7d\", keep_newest = 100, keep_share = \"5%\" or ke
 const LASTING: &str = "a time as \"7d\": a whole number and s, min, h, d, w or y";
 const SHARE: &str = "a share as \"5%\" or \"0.5%\", at most 100%";
 
-/// Reads a policy of retention. What it does not say is not taken from the built-in one: it stands alone.
+/// Parses a retention policy. It replaces the built-in policy entirely; nothing is inherited.
 ///
 /// # Errors
-/// Says what is wrong, where, and what is allowed: what is no TOML, is not known, has another type, contradicts itself, is never
-/// reached, or would drop open or pinned runs.
+/// Says what is wrong, where, and what is allowed. Refused are: invalid TOML; unknown keys; wrong types;
+/// contradictions; unreachable rules; rules that would drop open or pinned runs.
 ///
 /// ```
 /// let policy = annals_server::parse_policy("[[rule]]\nname = \"all\"\nkeep = \"30d\"\n")?;
@@ -97,13 +97,13 @@ fn rule(section: &Section<'_, '_>, number: usize) -> Result<Rule> {
         pinned: section.truth("pinned")?,
         ..Rule::new(name, keep(section)?)
     };
-    // `why` is for whoever reads the file.
+    // `why` is only for people who read the file.
     section.text("why")?;
     rule.check().map_err(|what| section.wrong(what))?;
     Ok(rule)
 }
 
-/// The one thing that a rule says of what becomes of its runs.
+/// The single keep condition of a rule.
 fn keep(section: &Section<'_, '_>) -> Result<Keep> {
     let mut said = Vec::new();
     said.extend(lasting(section, "keep")?.map(Keep::ForNs));
@@ -163,7 +163,7 @@ fn components(section: &Section<'_, '_>) -> Result<Vec<Component>> {
     section.texts("component")?.into_iter().map(one).collect()
 }
 
-/// `key`, or `key=value`.
+/// `key` or `key=value`.
 fn tag(text: At<&str>) -> (String, Option<String>) {
     match text.value.split_once('=') {
         Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
@@ -248,7 +248,7 @@ mod tests {
     fn what_is_wrong_is_refused_where_it_stands() {
         for (text, at, what) in [
             ("", (1, 1), "there is no [[rule]]"),
-            ("[[rule]\nkeep = 1", (1, 8), "no TOML"),
+            ("[[rule]\nkeep = 1", (1, 8), "not valid TOML"),
             ("[[rules]]\nkeep = \"1d\"", (1, 3), "there is no table \"rules\""),
             ("[rule]\nkeep = \"1d\"", (1, 2), "write [[rule]]"),
             ("[[rule]]\nkept = \"1d\"", (2, 1), "\"kept\" is no key of [[rule]]"),

@@ -1,10 +1,10 @@
-//! Files of rules: what they come to, and each refusal with its place.
+//! Rules files: parsing, and the error and position of each refusal.
 
 use annals::matching::Rules;
 
 use super::{RULES_BYTES_MAX, RulesFile};
 
-/// Where and why a file is refused.
+/// The error with which a file is refused.
 #[track_caller]
 fn refused(text: &str) -> String {
     RulesFile::parse(text).expect_err(text).to_string()
@@ -60,7 +60,10 @@ fn what_is_no_document_of_rules_is_refused_with_its_place() {
     for (text, wanted) in [
         ("[[matcher]\n", "line 1, column 1"),
         ("a = ", "line 1, column"),
-        ("[[matcher]]\nignore = '$.a'\nignore = '$.b'", "line 3, column 1: this is no TOML: duplicate key"),
+        (
+            "[[matcher]]\nignore = '$.a'\nignore = '$.b'",
+            "line 3, column 1: this is not valid TOML: duplicate key",
+        ),
         (
             "\n\n[[matchers]]\nignore = '$.a'",
             "line 3, column 3: there is no table \"matchers\"; there are [[matcher]], [[severity]] and [[price]]",
@@ -75,7 +78,7 @@ fn what_is_no_document_of_rules_is_refused_with_its_place() {
     }
     let long = format!("#{}", "x".repeat(RULES_BYTES_MAX));
     assert!(refused(&long).contains("at most 262144 are allowed"));
-    // Nesting costs no stack that is not bounded.
+    // Deep nesting must not overflow the stack.
     refused(&format!("a = {}", "[".repeat(100_000)));
     refused(&format!("{}a = 1", "a.".repeat(100_000)));
 }

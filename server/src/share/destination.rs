@@ -1,4 +1,5 @@
-//! Where runs are recorded: in a store that this process holds, or through the socket of one who does.
+//! Where runs are recorded: into a store that this process holds, or through the socket of the process that
+//! holds it.
 
 use std::io::Read;
 use std::path::Path;
@@ -15,12 +16,12 @@ use super::remote::{Joined, Remote, RemoteBlob, RemoteFrame, RemoteRun};
 use crate::run_memory::remember_ended;
 use crate::session::SessionError;
 
-/// How often, and how long apart, a store is tried whose holder serves nobody: one that has just begun will, one that is about to end is
-/// waited for.
+/// Number of attempts to open a store whose holder does not serve, and the pause between them: a holder that
+/// starts will serve soon, one that ends will release the lock.
 pub(super) const TRIES: u32 = 200;
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
-/// A namespace that runs are recorded into.
+/// A namespace into which runs are recorded.
 #[derive(Debug, Clone)]
 pub struct Destination(Place);
 
@@ -37,16 +38,16 @@ impl From<Namespace> for Destination {
 }
 
 impl Destination {
-    /// The namespace, where this process holds its store.
+    /// The namespace, if this process holds its store.
     ///
     /// # Errors
-    /// `Locked` where another does.
+    /// `Locked` if another process holds it.
     pub(crate) fn here(&self, what: &str) -> annals::Result<&Namespace> {
         match &self.0 {
             Place::Here(space) => Ok(space),
             Place::There(_) => {
                 let message = format!(
-                    "another process is writing to this store, and {what} are not to be had through it"
+                    "another process is writing to this store, and {what} are not available through it"
                 );
                 Err(annals::Error::new(ErrorKind::Locked, message))
             }
@@ -60,16 +61,17 @@ impl Destination {
         })
     }
 
-    /// Ends a run that was begun and never ran. One whose program could not be started does not stay, where this process holds the store.
+    /// Ends a run that was begun but never ran. If its program could not be started and this process holds
+    /// the store, the run is dropped.
     pub(crate) fn give_up(&self, run: &NewRun, why: &SessionError) {
-        // Where the store refuses this, the next writer abandons the run.
+        // If the store refuses this, the next writer abandons the run.
         let _ = run.end(Status::Failed);
         if let (Place::Here(space), SessionError::Program(error)) = (&self.0, why) {
             let _ = space.drop_run(run.name(), "record", &error.message.replace(char::is_control, " "));
         }
     }
 
-    /// Remembers a run that was just ended so.
+    /// Stores the outcome of a run that has just ended with this status in memory.
     ///
     /// # Errors
     /// As [`remember_ended`].
@@ -94,24 +96,25 @@ impl Destination {
 #[derive(Debug)]
 pub struct Shared {
     into: Destination,
-    /// Where this process holds it.
+    /// Set if this process holds the store.
     held: Option<(Option<Host>, Store)>,
-    /// By which runs are sampled out.
+    /// The policy by which ended runs are sampled out.
     policy: Option<Policy>,
 }
 
 impl Shared {
-    /// Opens a store, and serves it to others; where another process does that, joins it. A namespace that is not there is made.
+    /// Opens a store and serves it to other processes; if another process serves it, joins that process.
+    /// Creates the namespace if it does not exist.
     ///
     /// # Errors
-    /// As [`Store::open_with`]: `Locked` where a process writes it that serves nobody.
+    /// As [`Store::open_with`]: `Locked` if a process holds the store without serving it.
     pub fn open(root: &Path, namespace: &str, options: &Options) -> annals::Result<Self> {
         let mut tries = 0;
         loop {
             match Store::open_with(root, options.clone()) {
                 Ok(store) => {
                     let into = store.namespace(namespace)?.into();
-                    // Where the file system holds no sockets, others wait as they would for anybody.
+                    // If the file system has no sockets, other processes wait for the lock.
                     let host = Host::start(&store, root).ok();
                     return Ok(Self { into, held: Some((host, store)), policy: None });
                 }
@@ -134,8 +137,8 @@ impl Shared {
         }
     }
 
-    /// From here on the runs that end are sampled by this policy when it is closed, those of others who joined, too. Where another
-    /// process holds the store its policy counts, and this one does not.
+    /// From now on, runs that end are sampled by this policy when the store is closed, including those of
+    /// joined processes. If another process holds the store, its policy applies and this one is ignored.
     ///
     /// # Errors
     /// As [`Store::sample_ended`].
@@ -147,14 +150,15 @@ impl Shared {
         Ok(self)
     }
 
-    /// Where runs go.
+    /// The destination of runs.
     #[must_use]
     pub fn destination(&self) -> &Destination {
         &self.into
     }
 
-    /// Closes it. Waits for those who joined until they have ended, or until this process is sent to end (Ctrl-C): their runs are
-    /// abandoned then. `waiting` is told how many those are, if there are any. Gives how many runs were sampled out.
+    /// Closes the store. Waits until joined processes have ended, or until this process is told to end
+    /// (Ctrl-C); their runs are then abandoned. `waiting` gets the number of joined processes, if any.
+    /// Returns the number of runs that were sampled out.
     ///
     /// # Errors
     /// As [`Store::sample_ended`] and [`Store::close`].
@@ -169,7 +173,7 @@ impl Shared {
     }
 }
 
-/// A run being recorded.
+/// A run that is being recorded.
 #[derive(Debug, Clone)]
 pub(crate) enum NewRun {
     Here(Arc<Run>),
@@ -183,7 +187,7 @@ impl From<Arc<Run>> for NewRun {
 }
 
 impl NewRun {
-    /// The run, where this process holds its store.
+    /// The run, if this process holds its store.
     pub(crate) fn here(&self) -> Option<&Run> {
         match self {
             Self::Here(run) => Some(run),
@@ -198,7 +202,7 @@ impl NewRun {
         }
     }
 
-    /// Hands a frame to the writer without waiting.
+    /// Queues a frame for the writer without waiting.
     ///
     /// # Errors
     /// As [`Run::record`].
@@ -220,7 +224,7 @@ impl NewRun {
         })
     }
 
-    /// Ends a run that nothing more is to be said of.
+    /// Ends a run that has no more frames.
     ///
     /// # Errors
     /// As [`Run::end`].
@@ -231,8 +235,8 @@ impl NewRun {
         }
     }
 
-    /// Ends a run with its last frames, each with its output: on disk when this returns. In a store of our own all of it is there or
-    /// nothing.
+    /// Ends a run together with its last frames and their outputs; durable when this returns. In a local
+    /// store this is atomic.
     ///
     /// # Errors
     /// As [`Run::end`].
@@ -273,7 +277,7 @@ impl NewFrame {
         }
     }
 
-    /// Adds to the output.
+    /// Appends to the output.
     ///
     /// # Errors
     /// As [`OpenFrame::append`].
@@ -284,7 +288,7 @@ impl NewFrame {
         }
     }
 
-    /// Ends the frame; gives its number.
+    /// Ends the frame; returns its number.
     ///
     /// # Errors
     /// As [`OpenFrame::finish_with`].
@@ -296,7 +300,7 @@ impl NewFrame {
     }
 }
 
-/// A body that is in the store, until a frame holds it.
+/// A body in the store that no frame references yet.
 #[derive(Debug)]
 pub(crate) struct Kept(Body);
 
@@ -336,5 +340,5 @@ impl Kept {
 }
 
 fn elsewhere() -> annals::Error {
-    annals::Error::new(ErrorKind::Bug, "a body was stored elsewhere than the frame that is to hold it")
+    annals::Error::new(ErrorKind::Bug, "a body was stored in another place than its frame")
 }
