@@ -408,7 +408,7 @@ mod tests {
             ("STORE.USE", "-INVALID a namespace's name is missing"),
             ("STORE.USE n", "+OK"),
             ("STORE.USE m", "-INVALID a connection stays"),
-            ("RUN.BEGIN r STARTED x", "-INVALID STARTED is none"),
+            ("RUN.BEGIN r STARTED x", "-INVALID STARTED is malformed"),
             ("FRAME.BEGIN r llm in", "-NOTFOUND this connection began no run"),
             ("RUN.BEGIN r", "+OK"),
             ("RUN.BEGIN r", "-CONFLICT run \"r\" exists already"),
