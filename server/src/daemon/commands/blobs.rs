@@ -1,4 +1,5 @@
-//! Blobs: bytes kept under their BLAKE3, in the keyspace `annals.blobs`. A frame's bodies are not among them: those are the run's.
+//! Blobs: bytes stored under their BLAKE3 hash in the keyspace `annals.blobs`. The bodies of frames are not
+//! among them: they belong to their run.
 
 use annals::{BlobId, BlobReader, Content, Durability, History, Keyspace, Namespace, StoredBlob, Ticket};
 
@@ -20,7 +21,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
                 2,
                 &["write", "stores"],
                 SINCE,
-                "Keeps bytes under their BLAKE3, which is returned as 64 hexadecimal digits.",
+                "Stores bytes under their BLAKE3 hash and returns the hash as 64 hexadecimal digits.",
                 "bytes",
                 put,
             )
@@ -32,7 +33,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
                 -2,
                 &["readonly", "apart"],
                 SINCE,
-                "Returns the bytes that BLOB.PUT kept under an id, or so many of them from an offset on; nil where there are none.",
+                "Returns the bytes that BLOB.PUT stored under an id, or `length` of them from an offset; nil if there are none.",
                 "id [offset length]",
                 get,
             )
@@ -59,7 +60,7 @@ fn keep(space: &Namespace, id: BlobId, content: Content) -> annals::Result<Ticke
     batch.submit_with(Durability::Disk)
 }
 
-/// Keeps a blob that the store has already.
+/// Stores a blob that is already in the store under its id.
 ///
 /// # Errors
 /// Those of the store.
@@ -67,10 +68,10 @@ pub(in crate::daemon) fn keep_blob(space: &Namespace, blob: StoredBlob) -> annal
     keep(space, blob.id(), blob.into())
 }
 
-/// A blob that was kept under this id, as a stream.
+/// The blob with this id, as a stream.
 ///
 /// # Errors
-/// Those of the store; where the id is none.
+/// Those of the store; a malformed id.
 pub(in crate::daemon) fn blob_reader(space: &Namespace, id: &[u8]) -> Result<Option<BlobReader>, Refusal> {
     let id = id_of(id)?;
     Ok(match space.find_keyspace(BLOBS)? {

@@ -1,4 +1,4 @@
-//! Frames: added whole, or begun, appended to and ended as an answer comes; and read.
+//! Frames: added whole, or begun, appended to and ended; and read.
 
 use annals::{BlobReader, Durability, RecordedFrame};
 
@@ -58,7 +58,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             4,
             WRITE,
             SINCE,
-            "Appends to the response of a frame that FRAME.BEGIN began, and returns how long it is. What arrived is kept even if the frame is never ended.",
+            "Appends to the response of a frame that FRAME.BEGIN began, and returns its length. Appended bytes are kept even if the frame is never ended.",
             "run seq bytes",
             |call| {
                 let open = open_run(call, 1)?;
@@ -74,7 +74,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             -3,
             WRITE,
             SINCE,
-            "Ends a frame that FRAME.BEGIN began. Metadata is instead of what it began with.",
+            "Ends a frame that FRAME.BEGIN began. METADATA replaces the metadata that it began with.",
             "run seq [ERROR] [METADATA json] [SEVERITY severity] [DURATION nanoseconds]",
             |call| {
                 let open = open_run(call, 1)?;
@@ -89,7 +89,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             -3,
             &["readonly", "apart", "redacts"],
             SINCE,
-            "Returns a frame of a run, or one part of it. Its bytes are those that were recorded, or there is an error. A redacted reader gets all of it as its profile shows it, with redacted and profile, and no part by itself.",
+            "Returns a frame of a run, or one part of it. Its bytes are verified; damage is an error. A redacted reader gets the whole frame redacted by its profile, with the fields redacted and profile, and cannot read a single part.",
             "run seq [REQUEST|RESPONSE|METADATA]",
             get,
         ),
@@ -107,7 +107,7 @@ fn get(call: &mut Call<'_, '_>) -> Outcome {
             Ok(told(reader.frame(seq)?, redactor.as_deref()))
         }
         _ if call.session.is_redacted() => {
-            Err("NOPERM a part by itself does not say that it is redacted: it takes the right read".into())
+            Err("NOPERM a single part cannot be marked as redacted: it takes the right read".into())
         }
         [part] if is(part, "REQUEST") => body(reader.input_reader(seq)?),
         [part] if is(part, "RESPONSE") => body(reader.output_reader(seq)?),
@@ -131,13 +131,14 @@ fn body(mut reader: BlobReader) -> Outcome {
     Ok(Reply::Bulk(bytes))
 }
 
-/// What says that something is redacted, and by which profile.
+/// The fields that mark a reply as redacted, and the profile's name.
 pub(super) fn redacted(redactor: &Redactor) -> [(Reply, Reply); 2] {
     let name = redactor.profile().name();
     [field("redacted", Reply::Boolean(true)), field("profile", Reply::text(name))]
 }
 
-/// A frame as it is told. One that is redacted has no hash by which what was said could be guessed.
+/// A frame as a reply. A redacted frame has no hashes, because guesses of its content could be checked
+/// against them.
 pub(super) fn told(mut frame: RecordedFrame, redactor: Option<&Redactor>) -> Reply {
     if let Some(redactor) = redactor {
         let shown = redactor.frame(&frame.input, &frame.output, &frame.metadata);
@@ -171,7 +172,7 @@ pub(super) fn told(mut frame: RecordedFrame, redactor: Option<&Redactor>) -> Rep
     Reply::Map(told)
 }
 
-/// Bytes that telling of a frame takes.
+/// Size of a frame in a reply, in bytes.
 pub(super) fn told_bytes(frame: &RecordedFrame) -> usize {
     frame.input.len() + frame.output.len() + frame.metadata.len()
 }

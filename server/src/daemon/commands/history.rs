@@ -1,4 +1,5 @@
-//! What keys held before: as far as the keyspace of their database keeps it. One that the daemon made keeps the latest value only.
+//! Earlier values of keys, as far as the database's keyspace keeps them. Keyspaces made by the daemon keep
+//! only the latest value.
 
 use annals::{Seqno, Version};
 
@@ -10,7 +11,7 @@ use crate::resp::Reply;
 
 const SINCE: &str = "annals 0.1.0";
 const READ: &[&str] = &["readonly", "apart"];
-/// Versions that one reply tells of, at most, and their bytes.
+/// Maximum number of versions in a reply, and of their bytes.
 const VERSIONS_MAX: usize = 10_000;
 const REPLY_BYTES_MAX: usize = 64 << 20;
 
@@ -22,7 +23,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             3,
             READ,
             SINCE,
-            "Returns what a key held after the record of this number; nil where nothing. An error GONE where that is no longer kept.",
+            "Returns the value of a key after the record with this number; nil if it had none. An error GONE if that version is no longer kept.",
             "key seqno",
             |call| {
                 check(call.word(1))?;
@@ -37,7 +38,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             -2,
             READ,
             SINCE,
-            "Returns the versions of a key that are kept, the newest first: seqno, time_ns, and value, which is nil where the key was deleted.",
+            "Returns the kept versions of a key, newest first: seqno, time_ns, and value, which is nil for a deletion.",
             "key [COUNT count]",
             versions,
         ),

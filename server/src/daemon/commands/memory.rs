@@ -1,7 +1,9 @@
-//! What agents remember: entries that hold a decision's evidence, found again by what they are about.
+//! Agent memory: entries with the evidence of decisions, recalled by what they are about.
 //!
-//! The engine's memory ([`annals::memory`]) with its words: whose it is stands in the options TENANT, PRINCIPAL and CONVERSATION of every command, of which what is
-//! not given is one of its own. All of it is of the connection's namespace. A redacted reader is refused: an entry is what was said, and a search would tell of it.
+//! The commands of the engine's memory ([`annals::memory`]). Every command has the options TENANT, PRINCIPAL
+//! and CONVERSATION for the identity; a missing part is distinct from every given one. All entries are in the
+//! connection's namespace. A redacted reader is refused, because an entry holds unredacted text and a search
+//! would reveal it.
 
 use std::sync::Arc;
 
@@ -19,10 +21,10 @@ use crate::resp::Reply;
 const SINCE: &str = "annals 0.1.0";
 const READ: &[&str] = &["readonly", "apart"];
 const WRITE: &[&str] = &["write", "apart"];
-/// A read in one of its forms, which asks for the right itself.
+/// A command that is a read in one of its forms and checks the right itself.
 const BOTH: &[&str] = &["write", "apart", "both"];
 const NO_FLOAT: &str = "ERR value is not a valid float";
-/// Entries that one search gives.
+/// Maximum number of entries that a search returns.
 const FOUND_MAX: usize = 1000;
 
 pub(super) const COMMANDS: &[Command] = &in_group(
@@ -32,8 +34,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "mem.put",
             -2,
             WRITE,
-            "Keeps entries (JSON, with an id and a value), all of them or none, in the place of what has their ids, and returns the ids. With EMBED each by itself: an entry without a \
-             vector gets one of its query by the embedder of this daemon, and a run's snapshot alone becomes the entry of its conversation's next turn; EMBEDDER says which embedder that has to be. Another namespace than this connection's is for connections by a Unix socket.",
+            "Stores entries (JSON, with an id and a value), all or none, and replaces entries with the same ids. Returns the ids. With EMBED, each entry is stored by itself: an entry without a vector gets one from its query by this daemon's embedder, and a bare run snapshot becomes the entry of the conversation's next turn. EMBEDDER names the embedder that is required. NAMESPACE other than the connection's needs a Unix socket.",
             "entry [entry ...] [EMBED] [EMBEDDER embedder] [NAMESPACE namespace] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
             put,
         ),
@@ -41,7 +42,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "mem.putif",
             -3,
             &["write", "apart", "reveals"],
-            "Keeps an entry if the one that is there has this version, 0: if there is none. Returns whether it was kept, and, where it was not, the version that is there.",
+            "Stores an entry if the existing one has this version; version 0 requires that there is none. Returns whether it was stored and, if not, the existing version.",
             "entry version [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
             put_if,
         ),
@@ -49,7 +50,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "mem.get",
             -2,
             READ,
-            "Returns an entry, nil where there is none or its time is over. The look counts: the copy says so.",
+            "Returns an entry; nil if it does not exist or has expired. The access is counted in the entry.",
             "id [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
             |call| {
                 let identity = identity(call, 2)?;
@@ -61,7 +62,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "mem.list",
             -1,
             READ,
-            "Returns a cursor and entries, those changed last first. The cursor is for going on after them, and 0 where there are no more. Tiers (hot, warm, cold) are written with commas between.",
+            "Returns a cursor and entries, most recently changed first. Pass the cursor to continue; it is 0 at the end. Tiers (hot, warm, cold) are separated by commas.",
             "[CURSOR cursor] [LIMIT count] [TIERS tiers] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
             list,
         ),
@@ -69,10 +70,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "mem.search",
             -1,
             READ,
-            "Returns the entries that are nearest, the nearest first, of those that reach the least score; none where none does. Asked by a vector (f32 in little-endian bytes, or a JSON array) \
-             they are 10 at most of 0.7 at least, and the embedder that made the vector, where it is named, has to be theirs; asked by a question, which this daemon's embedder makes a vector of, 1 by that one's \
-             threshold. With ACROSS also those of the tenant's other principals and conversations. With PROJECTION or BUDGET (tokens of four UTF-16 units) also the text that a model is given. With MEMORY what is not said \
-             is as the definition of that id has it.",
+            "Returns the entries nearest to a vector or question, nearest first, that reach the minimum score. A vector is f32 in little-endian bytes, or a JSON array; its defaults are 10 entries and a score of 0.7, and EMBEDDER must match that of the entries. A question is embedded by this daemon; its defaults are 1 entry and the embedder's threshold. ACROSS includes the tenant's other principals and conversations. PROJECTION or BUDGET (tokens of four UTF-16 units) adds the text for a model. MEMORY takes missing options from the definition with that id.",
             "FP32 vector|VECTOR array|QUESTION text [MEMORY id] [EMBEDDER embedder] [K count] [MINSCORE score] [TIERS tiers] [ACROSS] [PROJECTION decisions|commits|narrative|full] [BUDGET tokens] \
              [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
             search,
@@ -81,11 +79,11 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "mem.define",
             -2,
             WRITE,
-            "Keeps a memory's definition under its id: how it is asked, for whoever asks by that id. Another namespace than this connection's is for connections by a Unix socket.",
+            "Stores a memory definition under its id: the search options for searches that name it. NAMESPACE other than the connection's needs a Unix socket.",
             "definition [NAMESPACE namespace]",
             define,
         ),
-        about("mem.definitions", 1, READ, "Returns all definitions of memories, by their ids.", "", |call| {
+        about("mem.definitions", 1, READ, "Returns all memory definitions, ordered by id.", "", |call| {
             let definitions = call.tenant.memory()?.definitions()?.into_iter();
             Ok(Reply::Array(definitions.map(|one| Reply::Json(one.text().to_owned())).collect()))
         }),
@@ -93,7 +91,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "mem.undefine",
             2,
             WRITE,
-            "Ends a definition of a memory; what is remembered stays. Returns whether there was one.",
+            "Deletes a memory definition; entries stay. Returns whether it existed.",
             "id",
             |call| {
                 let there = call.tenant.memory()?.undefine(text(call.word(1))?)?;
@@ -104,7 +102,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "mem.delete",
             -2,
             WRITE,
-            "Ends an entry and what was said of it. One that is not there is passed over.",
+            "Deletes an entry and its feedback. An entry that does not exist is ignored.",
             "id [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
             |call| {
                 let identity = identity(call, 2)?;
@@ -116,7 +114,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "mem.forget",
             -1,
             WRITE,
-            "Ends all of a conversation: entries, what was said of them, signatures. Returns how many entries there were.",
+            "Deletes a whole conversation: entries, feedback, signatures. Returns the number of entries.",
             "[TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
             |call| {
                 let identity = identity(call, 1)?;
@@ -127,7 +125,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "mem.feedback",
             -2,
             BOTH,
-            "Says how useful an entry was, from -1 to 1, or, without VALUE, returns the average of what was said and how often; nil where nothing was.",
+            "Rates the usefulness of an entry from -1 to 1; without VALUE, returns the average and count of the ratings, nil if there are none.",
             "id [VALUE usefulness] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
             feedback,
         ),
@@ -135,14 +133,14 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "mem.seen",
             -2,
             BOTH,
-            "Returns whether a signature was recorded, or, with RECORD, records it.",
+            "Returns whether a signature was recorded; with RECORD, records it.",
             "signature [RECORD] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
             seen,
         ),
     ],
 );
 
-/// A command on no key of a database.
+/// A command without keys.
 const fn about(
     name: &'static str,
     arity: i32,
@@ -157,7 +155,7 @@ const fn about(
 fn put(call: &mut Call<'_, '_>) -> Outcome {
     let count = call.rest(1).iter().take_while(|word| !is_option(word)).count();
     if count == 0 {
-        return Err("ERR there is no entry before the options".into());
+        return Err("ERR an entry is missing before the options".into());
     }
     let (entries, mut embeds, mut namespace) = (call.rest(1).get(..count).unwrap_or_default(), false, None);
     let mut embedder = None;
@@ -190,12 +188,12 @@ fn put(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::Array(ids.into_iter().map(Reply::text).collect()))
 }
 
-/// The tenant of a namespace, which may be another than the connection's.
+/// The tenant of a namespace; only local connections may name another than their own.
 fn of_namespace(call: &Call<'_, '_>, namespace: Option<&str>) -> Result<Arc<Tenant>, Refusal> {
     match namespace.filter(|name| *name != call.tenant.name) {
         None => Ok(call.tenant.clone()),
         Some(name) if call.session.local => Ok(call.daemon.tenant(name)?),
-        Some(_) => Err("NOPERM another namespace is for connections by a Unix socket".into()),
+        Some(_) => Err("NOPERM another namespace needs a connection by a Unix socket".into()),
     }
 }
 
@@ -210,7 +208,7 @@ fn define(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::OK)
 }
 
-/// The id of what was kept as an entry.
+/// The id of a stored entry.
 fn id_of(entry: &str) -> String {
     #[derive(serde::Deserialize, Default)]
     struct Id {
@@ -219,7 +217,7 @@ fn id_of(entry: &str) -> String {
     serde_json::from_str::<Id>(entry).unwrap_or_default().id
 }
 
-/// Whether an entry cannot be meant: those begin with a brace.
+/// Whether a word cannot be an entry: entries begin with a brace.
 fn is_option(word: &[u8]) -> bool {
     ["EMBED", "EMBEDDER", "NAMESPACE", "TENANT", "PRINCIPAL", "CONVERSATION"]
         .iter()
@@ -256,7 +254,7 @@ fn list(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::Array(vec![Reply::text(next.unwrap_or_else(|| "0".to_owned())), Reply::Array(entries)]))
 }
 
-/// What a search asks by.
+/// The input of a search.
 enum Asked<'a> {
     Vector(Vec<f32>),
     Question(&'a str),
@@ -270,8 +268,9 @@ fn search(call: &mut Call<'_, '_>) -> Outcome {
         if is(option, "FP32") && asked.is_none() {
             asked = Some(Asked::Vector(numbers(next()?)?));
         } else if is(option, "VECTOR") && asked.is_none() {
-            let numbers: Vec<f32> = serde_json::from_slice(next()?)
-                .map_err(|error| Refusal(format!("ERR the vector is no JSON array of numbers: {error}")))?;
+            let numbers: Vec<f32> = serde_json::from_slice(next()?).map_err(|error| {
+                Refusal(format!("ERR the vector is not a JSON array of numbers: {error}"))
+            })?;
             asked = Some(Asked::Vector(numbers));
         } else if is(option, "QUESTION") && asked.is_none() {
             asked = Some(Asked::Question(text(next()?)?));
@@ -295,9 +294,7 @@ fn search(call: &mut Call<'_, '_>) -> Outcome {
             let known = text(name).ok().and_then(|name| Projection::of_name(&name.to_ascii_lowercase()));
             projection = Some(known.ok_or_else(|| {
                 let name = shown(name);
-                Refusal(format!(
-                    "ERR there is no projection {name:?}: decisions, commits, narrative, full are"
-                ))
+                Refusal(format!("ERR unknown projection {name:?}: use decisions, commits, narrative or full"))
             })?);
         } else if is(option, "MEMORY") && defined.is_none() {
             defined = Some(text(next()?)?);
@@ -310,7 +307,7 @@ fn search(call: &mut Call<'_, '_>) -> Outcome {
     })?;
     let (memory, tiers) = (call.tenant.memory()?, tiers.unwrap_or_default());
     let definition = defined.map(|id| memory.defined(id)).transpose()?;
-    // What is said with a question counts before what is defined.
+    // Options of the command take precedence over the definition.
     let by = definition.as_ref();
     let k = k.or(by.map(|by| by.k));
     let wanted = Wanted {
@@ -321,7 +318,11 @@ fn search(call: &mut Call<'_, '_>) -> Outcome {
         across: across || by.is_some_and(|by| by.across),
     };
     let hits = match asked {
-        None => return Err("ERR what is searched for is FP32 vector, VECTOR array or QUESTION text".into()),
+        None => {
+            return Err(
+                "ERR the search input is missing: give FP32 vector, VECTOR array or QUESTION text".into()
+            );
+        }
         Some(Asked::Vector(vector)) => memory.search(&identity, &vector, &wanted)?,
         Some(Asked::Question(question)) => {
             let with = call.tenant.embedder()?;
@@ -338,7 +339,7 @@ fn search(call: &mut Call<'_, '_>) -> Outcome {
 }
 
 fn found(hit: Hit) -> Reply {
-    // The shortest decimal that is this f32, so that 0.7 is told as 0.7.
+    // The shortest decimal of this f32, so that 0.7 is shown as 0.7.
     let score = hit.score.to_string().parse().unwrap_or(f64::from(hit.score));
     Reply::Map(vec![
         field("id", Reply::text(hit.entry.id.as_str())),
@@ -401,18 +402,18 @@ fn needs(call: &Call<'_, '_>, right: Rights, what: &str) -> Result<(), Refusal> 
     Err(Refusal(format!("NOPERM {what} takes the right {right}")))
 }
 
-/// Whose memory it is, where a command has no other options.
+/// The identity, for a command without other options.
 fn identity(call: &Call<'_, '_>, from: usize) -> Result<Identity, Refusal> {
     options(call, from, &mut |_, _| Ok(false))
 }
 
-/// Takes the next word, which an option needs.
+/// Takes the next word, which an option requires.
 type Next<'n, 'a> = &'n mut dyn FnMut() -> Result<&'a [u8], Refusal>;
 
-/// Takes an option that a command has of its own, and what follows it; false where it is none of them.
+/// Handles an option of the command itself and its arguments; returns false for an unknown option.
 type Other<'n, 'a> = dyn FnMut(&'a [u8], Next<'_, 'a>) -> Result<bool, Refusal> + 'n;
 
-/// Reads options: whose memory it is, and what `other` takes. Nothing is said twice.
+/// Reads options: the identity, and those that `other` handles. A repeated option is an error.
 fn options<'a>(call: &Call<'a, '_>, from: usize, other: &mut Other<'_, 'a>) -> Result<Identity, Refusal> {
     let mut identity = Identity::default();
     let mut words = call.rest(from).iter().map(Vec::as_slice);
@@ -439,7 +440,7 @@ fn tiers_of(word: &[u8]) -> Result<Vec<String>, Refusal> {
         None => Ok(names),
         Some(name) => {
             let name = shown(name.as_bytes());
-            Err(Refusal(format!("ERR there is no tier {name:?}: hot, warm, cold are")))
+            Err(Refusal(format!("ERR unknown tier {name:?}: use hot, warm or cold")))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The commands, a file for each group, with Redis' semantics and the texts of its errors.
+//! The commands, one file per group, with the semantics and error texts of Redis.
 
 mod blobs;
 mod connection;
@@ -22,7 +22,7 @@ pub(super) use blobs::{blob_reader, keep_blob};
 
 use super::table::Command;
 
-/// All of them.
+/// All commands by group.
 pub(super) const GROUPS: &[&[Command]] = &[
     connection::COMMANDS,
     strings::COMMANDS,

@@ -1,4 +1,5 @@
-//! Times, ids and random numbers: drawn and recorded for a run that is being recorded, served again for one that is replayed.
+//! Times, ids and random numbers: drawn and recorded for an open run, served from the recording for an ended
+//! one.
 
 use annals::Nondet;
 
@@ -9,7 +10,7 @@ use crate::daemon::table::{Command, command, in_group};
 use crate::daemon::turn::{Call, Outcome, Refusal, wrong_number};
 use crate::resp::Reply;
 
-/// Bytes that one draw gives.
+/// Maximum number of bytes of one draw.
 const FILL_BYTES_MAX: usize = 16 << 10;
 
 pub(super) const COMMANDS: &[Command] = &in_group(
@@ -19,8 +20,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
         -3,
         &["write", "both"],
         "annals 0.1.0",
-        "Draws for a run: CLOCK (nanoseconds since 1970), UUID, RANDOM (a number of 64 bits as text) or FILL (so many random bytes). A run that is being recorded gets a new \
-     value, which is recorded; of one that has ended this connection gets what was recorded, in order. An error DIVERGED where something else was drawn.",
+        "Draws for a run: CLOCK (nanoseconds since 1970), UUID, RANDOM (a 64-bit number as text) or FILL (`length` random bytes). An open run gets a new value, which is recorded; for an ended run, this connection gets the recorded values in order. An error DIVERGED if the kind differs from the recording.",
         "run CLOCK|UUID|RANDOM|FILL [length]",
         draw,
     )],
@@ -46,7 +46,7 @@ fn draw(call: &mut Call<'_, '_>) -> Outcome {
             }
             Kind::Fill(length)
         }
-        [_] => return Err("ERR what is drawn is CLOCK, UUID, RANDOM or FILL length".into()),
+        [_] => return Err("ERR the kind of draw is missing: give CLOCK, UUID, RANDOM or FILL length".into()),
         [_, _] => return Err(syntax()),
         _ => return Err(wrong_number("nondet.draw")),
     };

@@ -1,6 +1,7 @@
-//! What stays and what goes: pins, drops, sweeps by a policy.
+//! Retention: pins, drops, and sweeps by a policy.
 //!
-//! What operators had done to a run is kept by its number: its name is not to outlive it in the store's own records.
+//! An action on a run is recorded with the run's number: the name of a dropped run must not survive in the
+//! store.
 
 use annals::{CompactOptions, Namespace, Policy};
 
@@ -22,7 +23,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             -3,
             OPERATE,
             SINCE,
-            "Keeps a run whatever a policy says, until it is unpinned. Another namespace than this connection's is for connections by a Unix socket.",
+            "Keeps a run regardless of any policy, until it is unpinned. NAMESPACE other than the connection's needs a Unix socket.",
             "run why [NAMESPACE namespace]",
             |call| {
                 let (space, run, why) = (space(call, 3)?, run_name(call.word(1))?, text(call.word(2))?);
@@ -36,7 +37,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             -2,
             OPERATE,
             SINCE,
-            "Takes a run's pin away. Nil where it has none.",
+            "Removes the pin of a run. Nil if it has none.",
             "run [NAMESPACE namespace]",
             |call| {
                 let (space, run) = (space(call, 2)?, run_name(call.word(1))?);
@@ -53,7 +54,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             -3,
             &["operate", "whole"],
             SINCE,
-            "Drops a run now, by the rule `forget`, and with COMPACT rewrites the log files that hold its bytes; returns what that did as JSON, else OK. The ledger keeps why, so nothing of the run belongs in it. An error CONFLICT for a run that is open or pinned.",
+            "Drops a run now, by the rule `forget`; with COMPACT also rewrites the log files that hold its bytes. Returns the compaction report as JSON, or OK without COMPACT. The ledger keeps the reason, so it must not contain data of the run. An error CONFLICT if the run is open or pinned.",
             "run why [NAMESPACE namespace] [COMPACT]",
             drop_run,
         ),
@@ -64,7 +65,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
                 -1,
                 &["operate", "whole", "action"],
                 SINCE,
-                "Drops the runs of every namespace that a policy does not keep, by the built-in one where none is given, and returns what stays and goes by each rule as JSON. Without AT an error UNAVAILABLE where the clock stands before the newest record or more than 400 days after it.",
+                "Drops the runs of every namespace that a policy does not keep; without POLICY, by the built-in one. Returns what each rule keeps and drops as JSON. Without AT, an error UNAVAILABLE if the clock is before the newest record or more than 400 days after it.",
                 "[POLICY toml] [AT nanoseconds] [DRYRUN]",
                 retain,
             )
@@ -72,12 +73,12 @@ pub(super) const COMMANDS: &[Command] = &in_group(
     ],
 );
 
-/// The namespace that is meant.
+/// The namespace given in the options from `from` on.
 fn space(call: &Call<'_, '_>, from: usize) -> Result<Namespace, Refusal> {
     named(call, call.rest(from))
 }
 
-/// The same of these words.
+/// The namespace given in these options.
 fn named(call: &Call<'_, '_>, words: &[Vec<u8>]) -> Result<Namespace, Refusal> {
     match words {
         [] => Ok(call.work.space().clone()),
@@ -87,9 +88,9 @@ fn named(call: &Call<'_, '_>, words: &[Vec<u8>]) -> Result<Namespace, Refusal> {
                 return Ok(call.work.space().clone());
             }
             if !call.session.local {
-                return Err("NOPERM another namespace is for connections by a Unix socket".into());
+                return Err("NOPERM another namespace needs a connection by a Unix socket".into());
             }
-            // None is made of a word that names none.
+            // A lookup, so that no namespace is created for an unknown name.
             let store = &call.daemon.store;
             if !store.namespaces()?.iter().any(|known| known == name) {
                 return Err(Refusal(format!("NOTFOUND there is no namespace {name:?}")));

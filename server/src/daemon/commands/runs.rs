@@ -1,6 +1,6 @@
-//! Runs: begun, ended, looked at, forked, checked, followed, replayed.
+//! Runs: begun, ended, read, forked, verified, tailed, replayed.
 //!
-//! A run is named by its name. What is begun here is added to by any connection until RUN.END.
+//! A run is identified by its name. Any connection may add to a run that was begun here, until RUN.END.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ const SINCE: &str = "annals 0.1.0";
 const READ: &[&str] = &["readonly", "apart"];
 const REDACTS: &[&str] = &["readonly", "apart", "redacts"];
 const WRITE: &[&str] = &["write", "apart"];
-/// Bytes of a run's agent, model and tags together.
+/// Maximum total length of a run's agent, model and tags, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 10;
-/// Runs that one RUN.LIST gives, and looks at.
+/// Default and maximum number of runs that one RUN.LIST returns; it also examines at most the maximum.
 const LISTED: usize = 100;
 const LISTED_MAX: usize = 10_000;
-/// Frames that one RUN.TAIL gives, and their bytes.
+/// Default and maximum number of frames that one RUN.TAIL returns, and their maximum bytes.
 const TAILED: usize = 100;
 const TAILED_MAX: usize = 10_000;
 const REPLY_BYTES_MAX: usize = 64 << 20;
@@ -40,7 +40,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
                 -1,
                 WRITE,
                 SINCE,
-                "Begins a run, by a name of its own where none is given, and returns its name and uid. Each tag has a TAG of its own.",
+                "Begins a run and returns its name and uid. Without NAME, the daemon chooses the name. Repeat TAG for each tag.",
                 "[NAME name] [AGENT agent] [MODEL model] [SEVERITY severity] [METADATA json] [STARTED nanoseconds] [TAG key value ...]",
                 |call| {
                     let spec = spec(call, 1)?;
@@ -55,11 +55,11 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             -2,
             &["write", "settled"],
             SINCE,
-            "Ends a run that was begun here, as ok where no status is given. Its frames, and exchanges that go through the proxy, have to be ended before.",
+            "Ends a run that was begun here; the default status is ok. Its frames and its exchanges through the proxy must have ended before.",
             "run [ok|failed|abandoned]",
             end,
         ),
-        command("run.get", 2, REDACTS, SINCE, "Returns what is known of a run.", "run", |call| {
+        command("run.get", 2, REDACTS, SINCE, "Returns the properties of a run.", "run", |call| {
             let reader = run_of(call, 1)?;
             let redactor = call.daemon.redactor(call.session)?;
             let mut about = about(reader.info(), redactor.as_deref());
@@ -80,7 +80,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
                 -1,
                 REDACTS,
                 SINCE,
-                "Returns a cursor and runs, the oldest first. The cursor is for going on after them, and 0 where there are no more.",
+                "Returns a cursor and runs, oldest first. Pass the cursor to continue; it is 0 at the end.",
                 "[STATUS open|ok|failed|abandoned] [COUNT count] [FROM cursor]",
                 list,
             )
@@ -92,7 +92,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
                 -2,
                 WRITE,
                 SINCE,
-                "Begins a run that shares another one's frames up to this one, which with EDIT is left out, to be recorded otherwise. Returns its name and uid.",
+                "Begins a run that shares another run's frames up to this one. With EDIT, this frame is excluded, so that it can be recorded anew. Returns its name and uid.",
                 "run@seq [EDIT] [NAME name] [AGENT agent] [MODEL model] [SEVERITY severity] [METADATA json] [STARTED nanoseconds] [TAG key value ...]",
                 fork,
             )
@@ -102,7 +102,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             2,
             &["readonly", "whole"],
             SINCE,
-            "Reads every frame of a run and compares its hashes and links. An error DAMAGED at the first that is not what was recorded.",
+            "Reads every frame of a run and verifies its hashes and links. An error DAMAGED at the first mismatch.",
             "run",
             |call| {
                 let reader = run_of(call, 1)?;
@@ -122,7 +122,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             -2,
             &["readonly", "apart", "blocking", "redacts"],
             SINCE,
-            "Returns frames of a run from one on, which have ended. Where there are none: an empty array if the run has ended, else nil, after waiting where BLOCK is given (0: without end).",
+            "Returns ended frames of a run, from FROM on. If there are none: an empty array if the run has ended, else nil, after waiting if BLOCK is given (0: no limit).",
             "run [FROM seq] [COUNT count] [BLOCK milliseconds]",
             tail,
         ),
@@ -131,14 +131,14 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             -3,
             READ,
             SINCE,
-            "Returns the recorded answer to a request: that of the first call of this name (else `llm`) with the same bytes that was not served to this connection yet. An error DIVERGED names the step and what differs, FAILED is what a call that failed said.",
+            "Returns the recorded answer to a request: that of the first call with this name (default `llm`) and the same bytes that was not yet served to this connection. An error DIVERGED names the step and the difference; FAILED has the recorded error of a failed call.",
             "run request [NAME name] [RESTART]",
             replay,
         ),
     ],
 );
 
-/// What a run is to be begun with.
+/// The options of a new run.
 fn spec(call: &Call<'_, '_>, from: usize) -> Result<RunSpec, Refusal> {
     let mut spec = arguments(call, from).run_of(RunSpec::default(), &["NAME"])?;
     if spec.name.is_empty() {
@@ -156,7 +156,7 @@ fn spec(call: &Call<'_, '_>, from: usize) -> Result<RunSpec, Refusal> {
     Ok(spec)
 }
 
-/// Writes a run that was prepared, and lets others add to it.
+/// Submits a prepared run and makes it open for all connections.
 fn begun(call: &mut Call<'_, '_>, run: Run) -> Outcome {
     let mut batch = run.batch()?;
     batch.durability(Durability::Disk);
@@ -166,10 +166,10 @@ fn begun(call: &mut Call<'_, '_>, run: Run) -> Outcome {
     Ok(Reply::Map(told))
 }
 
-/// A run that may be added to.
+/// An open run.
 ///
 /// # Errors
-/// `NOTFOUND` where there is none of this name, `CONFLICT` where it is not recorded here.
+/// `NOTFOUND` if there is no run of this name, `CONFLICT` if it is not recorded here.
 pub(super) fn open_run(call: &Call<'_, '_>, at: usize) -> Result<Arc<OpenRun>, Refusal> {
     let name = run_name(call.word(at))?;
     if let Some(open) = call.tenant.open_run(name) {
@@ -200,7 +200,8 @@ fn end(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::OK)
 }
 
-/// What is known of a run. Of one that is redacted the fingerprint is not told: by it, what was said could be guessed.
+/// The properties of a run. A redacted reader does not get the fingerprint, because guesses of the content
+/// could be checked against it.
 fn about(info: &RunInfo, redactor: Option<&Redactor>) -> Vec<(Reply, Reply)> {
     let number = |name: &str, number: u64| field(name, integer_of(number));
     let tags = info.tags.iter().map(|(key, value)| match redactor {
@@ -265,7 +266,7 @@ fn list(call: &mut Call<'_, '_>) -> Outcome {
             found.push(Reply::Map(about(&info, redactor.as_deref())));
         }
     }
-    // Whether this was the last one is known by looking once more.
+    // A further lookup shows whether there are more runs.
     let is_last = call.work.space().runs_after(Some(RunUid(next)))?.next().is_none();
     let cursor = if is_last { 0 } else { next };
     Ok(Reply::Array(vec![Reply::text(cursor.to_string()), Reply::Array(found)]))
@@ -273,7 +274,7 @@ fn list(call: &mut Call<'_, '_>) -> Outcome {
 
 fn fork(call: &mut Call<'_, '_>) -> Outcome {
     let of = std::str::from_utf8(call.word(1)).ok().and_then(|text| text.rsplit_once('@'));
-    let (run, at) = of.ok_or("ERR a fork is of run@seq")?;
+    let (run, at) = of.ok_or("ERR a fork point is written run@seq")?;
     let at = number::<u32>(at.as_bytes())?;
     let edits = is(call.word(2), "EDIT");
     let spec = spec(call, 2 + usize::from(edits))?;
@@ -305,7 +306,7 @@ fn tail(call: &mut Call<'_, '_>) -> Outcome {
     let (mut found, mut bytes) = (Vec::new(), 0);
     for seq in (from..=info.frames).take(count) {
         let frame = reader.frame(seq)?;
-        // Its answer is still coming: those who follow get it whole, and what comes after it then.
+        // The frame's answer is still coming: readers get the frame and its successors once it has ended.
         if frame.incomplete && info.status == Status::Open {
             break;
         }
@@ -328,14 +329,14 @@ fn tail(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::NullArray)
 }
 
-/// The run that is replayed to this connection; another one takes its place.
+/// The replay of this run for this connection; it replaces a replay of another run.
 pub(super) fn replay_of<'a>(
     call: &'a mut Call<'_, '_>,
     name: &str,
     again: bool,
 ) -> Result<&'a mut Replay, Refusal> {
     if again || call.session.replay.as_ref().is_none_or(|replay| replay.name != name) {
-        // The one before stays where this one cannot be had.
+        // If this fails, the previous replay stays.
         let replay = Replay::of(name, call.work.space().run(name)?, &call.daemon.replayed)?;
         call.session.replay = Some(replay);
     }

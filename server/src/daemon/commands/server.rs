@@ -28,7 +28,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "command",
         -1,
         "2.8.13",
-        "Returns what is known of the commands: all, COUNT, INFO, DOCS, LIST.",
+        "Returns the command table: all, COUNT, INFO, DOCS, LIST.",
         "[subcommand] [name ...]",
         commands,
     ),
@@ -36,7 +36,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "config",
         -2,
         "2.0.0",
-        "Returns settings by pattern (GET). They are set where the daemon is started.",
+        "Returns settings by pattern (GET). Settings are given when the daemon is started.",
         "subcommand [parameter ...]",
         config,
     ),
@@ -47,7 +47,7 @@ pub(super) const COMMANDS: &[Command] = &[
             "slowlog",
             -2,
             "2.2.12",
-            "Returns what took long (GET, LEN) or forgets it (RESET): of each turn its number, when, microseconds, the first command and how many there were, and who asked.",
+            "Returns slow turns (GET, LEN) or forgets them (RESET): for each turn its number, time, microseconds, first command, number of commands, and client.",
             "subcommand [count]",
             slowlog,
         )
@@ -80,7 +80,7 @@ fn commands(call: &mut Call<'_, '_>) -> Outcome {
     })
 }
 
-/// Settings that clients ask for, by their names in Redis: what holds here.
+/// Settings that clients ask for, under their Redis names.
 fn settings() -> Vec<(&'static str, String)> {
     vec![
         ("appendfsync", "always".to_owned()),
@@ -106,9 +106,7 @@ fn config(call: &mut Call<'_, '_>) -> Outcome {
         return Err(wrong_number_of("config", word));
     }
     if ["SET", "REWRITE", "RESETSTAT"].iter().any(|known| is(word, known)) {
-        return Err(
-            "ERR settings are not changed from here: they are given where `annals serve` is started".into()
-        );
+        return Err("ERR settings cannot be changed here: give them when starting `annals serve`".into());
     }
     Err(no_subcommand("CONFIG", word))
 }
@@ -117,7 +115,7 @@ fn slowlog(call: &mut Call<'_, '_>) -> Outcome {
     let (word, count) = (call.word(1), call.words.len());
     let integer = |number: u64| Reply::Integer(i64::try_from(number).unwrap_or(i64::MAX));
     if is(word, "GET") && count <= 3 {
-        // As in Redis: ten, or so many, or all by -1.
+        // As in Redis: ten by default, `count` if given, all for -1.
         let most = match call.rest(2) {
             [] => 10,
             [count] => usize::try_from(super::parse::integer(count)?).unwrap_or(usize::MAX),
@@ -188,7 +186,7 @@ fn info(call: &mut Call<'_, '_>) -> Outcome {
     let mut text = String::new();
     for (name, body) in sections.iter().filter(|(name, _)| wanted(name)) {
         let gap = if text.is_empty() { "" } else { "\r\n" };
-        // A text takes all.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{gap}# {name}\r\n{body}");
     }
     Ok(Reply::Verbatim("txt", text.into_bytes()))

@@ -19,7 +19,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             -3,
             &["write"],
             SINCE,
-            "Keeps the agent's state after the last frame of a run, whose number is returned. A vector is of f32 in little-endian bytes, each with an EMBEDDING of its own.",
+            "Stores the agent's state after the last frame of a run and returns the frame's number. Each vector is f32 in little-endian bytes; repeat EMBEDDING for each.",
             "run state [EMBEDDING embedder vector ...]",
             put,
         ),
@@ -28,7 +28,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             3,
             READ,
             SINCE,
-            "Returns the state that was kept after this frame. An error NOTFOUND where there is none.",
+            "Returns the state stored after this frame. An error NOTFOUND if there is none.",
             "run seq",
             |call| {
                 let seq = number(call.word(2))?;
@@ -40,7 +40,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             3,
             READ,
             SINCE,
-            "Returns the newest state that was kept after this frame or an earlier one; nil where there is none.",
+            "Returns the newest state stored after this frame or an earlier one; nil if there is none.",
             "run seq",
             |call| {
                 let seq = number(call.word(2))?;
@@ -71,7 +71,7 @@ fn put(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::Integer(seq.into()))
 }
 
-/// A vector of its bytes.
+/// Decodes a vector of little-endian f32.
 pub(super) fn numbers(bytes: &[u8]) -> Result<Vec<f32>, Refusal> {
     let (numbers, rest) = bytes.as_chunks::<4>();
     if !rest.is_empty() {

@@ -1,4 +1,5 @@
-//! The store as a whole. What reads all of it is done apart, two at a time, and keeps nobody else waiting.
+//! The store as a whole. Commands that read all of it are offloaded, two at a time, so they delay no other
+//! connection.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,10 +15,10 @@ use crate::resp::Reply;
 const SINCE: &str = "annals 0.1.0";
 const WHOLE: &[&str] = &["operate", "whole"];
 const ACTION: &[&str] = &["operate", "whole", "action"];
-/// Damaged places that one reply tells of.
+/// Maximum number of damaged places in a reply.
 const TOLD_MAX: usize = 1000;
 
-/// A command on no key.
+/// A command without keys.
 const fn on_store(
     name: &'static str,
     arity: i32,
@@ -36,7 +37,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "store.stats",
             1,
             WHOLE,
-            "Returns what the store holds: runs, frames, bytes on disk by what they serve, the ledger's root.",
+            "Returns what the store holds: runs, frames, bytes on disk by purpose, the ledger's root.",
             "",
             stats,
         ),
@@ -44,7 +45,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "store.verify",
             1,
             ACTION,
-            "Reads every file and every run, compares all checksums, hashes and links, and returns what was read and `damaged`: what is not as it was written.",
+            "Reads every file and every run, verifies all checksums, hashes and links, and returns what was read and the list `damaged`.",
             "",
             verify,
         ),
@@ -52,7 +53,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "store.checkpoint",
             1,
             ACTION,
-            "Returns the ledger's checkpoint as one line of JSON: whoever keeps it can tell later whether what it covers was rewritten.",
+            "Returns the ledger's checkpoint as one line of JSON: it can later show whether the history that it covers was rewritten.",
             "",
             |call| Ok(Reply::text(call.daemon.store.checkpoint()?.to_json(None)?)),
         ),
@@ -60,7 +61,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "store.backup",
             -2,
             ACTION,
-            "Copies the store as it is now to an absolute path where nothing is. Files that never change are shared by links unless COPY is given. For connections by a Unix socket.",
+            "Copies the store as it is now to an absolute path that does not exist yet. Files that never change are hard-linked unless COPY is given. Needs a connection by a Unix socket.",
             "path [COPY]",
             backup,
         ),
@@ -68,7 +69,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "store.compact",
             -1,
             ACTION,
-            "Gives back the room of what nothing leads to any more, while the store is used, and returns what it did, or with DRYRUN would do, as one line of JSON. RECOMPRESS packs bodies anew, RATE writes so many bytes a second at most.",
+            "Reclaims the disk space of deleted data while the store is in use. Returns a report as one line of JSON; with DRYRUN, only predicts it. RECOMPRESS packs bodies anew, RATE limits the bytes written per second.",
             "[DRYRUN] [RECOMPRESS] [RATE bytes]",
             compact,
         ),
@@ -146,7 +147,7 @@ fn compact(call: &mut Call<'_, '_>) -> Outcome {
 
 fn backup(call: &mut Call<'_, '_>) -> Outcome {
     if !call.session.local {
-        return Err("NOPERM STORE.BACKUP writes files, which is for connections by a Unix socket".into());
+        return Err("NOPERM STORE.BACKUP writes files and needs a connection by a Unix socket".into());
     }
     let sharing = match call.rest(2) {
         [] => Sharing::Shared,

@@ -1,4 +1,4 @@
-//! Tokens: made, listed, taken back.
+//! Tokens: made, listed, revoked.
 
 use super::parse::{field, integer_of, is, syntax};
 use crate::daemon::access::{Rights, make_token, revoke_token};
@@ -28,7 +28,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "token.add",
             -2,
             ACTION,
-            "Makes a token, which is returned this once. It leads to one namespace, this connection's where none is named, with the rights record, read, redacted, operate, or those of them that are named with commas between. Who has redacted and not read is shown runs by PROFILE, else by safe; with PROFILE and without RIGHTS it has the right redacted. For connections by a Unix socket.",
+            "Makes a token and returns its text, which is shown only once. NAMESPACE defaults to this connection's namespace. RIGHTS are names separated by commas (record, read, redacted, operate); the default is all. A token with redacted but not read sees runs through PROFILE, by default `safe`; with PROFILE and without RIGHTS, it has the right redacted. Needs a connection by a Unix socket.",
             "name [NAMESPACE namespace] [RIGHTS rights] [PROFILE profile]",
             add,
         ),
@@ -36,7 +36,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "token.list",
             1,
             &["operate", "apart"],
-            "Returns the name, namespace and rights of each token, its profile where it has one, and when it was made.",
+            "Returns the name, namespace, rights, profile if any, and creation time of each token.",
             "",
             |call| {
                 let tokens = call.daemon.access.all().into_iter().map(|token| {
@@ -56,7 +56,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "token.revoke",
             2,
             ACTION,
-            "Takes a token back: whoever came by it is hung up on. For connections by a Unix socket.",
+            "Revokes a token and closes the connections that use it. Needs a connection by a Unix socket.",
             "name",
             revoke,
         ),
@@ -108,7 +108,7 @@ fn local(call: &Call<'_, '_>) -> Result<(), Refusal> {
     if call.session.local {
         return Ok(());
     }
-    Err("NOPERM tokens are made and taken back by connections by a Unix socket".into())
+    Err("NOPERM making and revoking tokens needs a connection by a Unix socket".into())
 }
 
 fn text(word: &[u8]) -> Result<&str, Refusal> {
