@@ -1,17 +1,25 @@
-//! The daemon: the engine over sockets, for Redis clients and for recorders.
+//! The daemon: the engine over sockets, for Redis clients and recorders.
 //!
-//! A connection is a task. It reads, does all whole requests that have come as one *turn*, waits until what the turn wrote and what it read is on
-//! disk, writes the replies, and reads on: so replies come in order, a client that does not read is not read from, and connections that wait
-//! share a sync. What a turn writes is one batch of the engine.
+//! A connection is a task. It reads, runs all whole requests that have arrived as one *turn*, waits until
+//! everything the turn wrote or read is durable, writes the replies, and reads on. So replies come in order,
+//! a client that does not read is not read from, and waiting connections share a sync. The writes of a turn
+//! are one batch of the engine.
 //!
-//! Invariants: one lock around reading and handing over makes each turn atomic among all connections; it is never held while anybody
-//! waits for the disk. Nothing is replied before all it rests on is on disk. A connection can hold no more than its limits let it.
+//! Invariants: one lock around reading and submitting makes each turn atomic among all connections; it is
+//! never held during a wait for the disk. No reply is sent before everything it depends on is durable. The
+//! memory of a connection is limited.
 //!
-//! Layout: `config` (what it is told), `access` (tokens), `tenant` (a namespace as it is served), `operations` (what operators did), `slow` (what took long), `http` (the same over HTTP), `perform` (one command alone), `server` (listening, ending), `connection` (bytes and turns), `turn` (requests done),
-//! `files` (how many may be open), `databases` (keys, deadlines, what is not on disk yet), `values` (what keys hold, at hand), `open_runs` (what is being recorded), `entries` (what XADD adds in a row), `proxied` (runs as the proxy of many asks for them), `replay` (what is replayed to a connection), `cursors` (places in scans), `session` (what a connection is), `table` (the commands) and `commands/`
-//! (a file for each group), `docs` (what COMMAND says of them), `glob` (patterns).
+//! Layout: `config` (the configuration), `access` (tokens), `tenant` (a served namespace), `operations` (the
+//! record of operators' actions), `slow_log` (slow turns), `http` (the HTTP API), `perform` (one command
+//! alone), `server` (listening, shutdown), `connection` (bytes and turns), `turn` (running requests),
+//! `connection_limits` (open files), `databases` (keys, deadlines, pending writes), `value_cache` (cached
+//! values), `open_runs` (runs being recorded), `stream_entries` (consecutive XADDs), `proxy_runs` (runs for
+//! the proxy of many), `replay` (replays to a connection), `cursors` (positions in scans), `session` (the
+//! state of a connection), `command_table` (the commands) and `commands/` (one file per group), `docs` (the
+//! replies of COMMAND), `glob` (patterns).
 //!
-//! Left out on purpose: other addresses than the loopback's, scripts, publishing and subscribing, lists, sets, hashes, WATCH.
+//! Out of scope: addresses outside of the loopback, scripts, publish and subscribe, lists, sets, hashes,
+//! WATCH.
 
 mod access;
 mod commands;
