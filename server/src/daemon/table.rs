@@ -1,4 +1,4 @@
-//! The commands: one table, from which they are found, checked and described.
+//! The commands: one table by which they are found, checked and described.
 
 use std::collections::HashMap;
 
@@ -8,33 +8,34 @@ use super::access::Rights;
 use super::commands;
 use super::turn::{Call, Outcome};
 
-/// A command. Words, keys and flags are as COMMAND of Redis tells them.
+/// A command. Words, keys and flags are as in COMMAND of Redis.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Command {
-    /// In small letters.
+    /// In lower case.
     pub(super) name: &'static str,
-    /// How many words it has, its name among them; at least so many where this is negative.
+    /// Number of words including its name; a negative value is a minimum.
     pub(super) arity: i32,
-    /// `no_auth`: also before login; `no_multi`: done at once within a transaction; `settled`: only once what came before is on disk;
-    /// `apart`, `whole`: by itself, where waiting holds nobody up ([`super::turn::Apart`]); `stores`: its values are the engine's, which long ones
-    /// are handed to ahead; `operate`: what concerns the whole store; `action`: kept in the store that it was done; `reveals`: a write whose reply
-    /// tells what was there; `redacts`: shows a redacted reader less; `both`: a
-    /// write that is a read in one of its forms, and asks for the right itself; the others are for clients.
+    /// `no_auth`: allowed before login. `no_multi`: runs immediately within a transaction. `settled`: runs
+    /// only once earlier writes are durable. `apart`, `whole`: offloaded, so that a wait delays no other
+    /// connection ([`super::turn::Offload`]). `stores`: long values are stored ahead, before the lock is
+    /// taken. `operate`: concerns the whole store. `action`: recorded as an operator's action. `reveals`: a
+    /// write whose reply shows the old value. `redacts`: shows a redacted reader redacted content. `both`: a
+    /// write with a form that is a read; it checks the right itself. All other flags are for clients only.
     pub(super) flags: &'static [&'static str],
-    /// Which words are keys: the first, the last (from the end where negative), every how many. No keys: zeros.
+    /// The words that are keys: first, last (negative counts from the end), step. Zeros mean no keys.
     pub(super) keys: (i32, i32, i32),
-    /// The group that Redis' documentation puts it in.
+    /// The group in Redis' documentation.
     pub(super) group: &'static str,
-    /// The version of Redis that has had it since.
+    /// The Redis version that introduced it.
     pub(super) since: &'static str,
     pub(super) summary: &'static str,
-    /// What follows its name: `[x]` may be left out, `a|b` is one of both, `...` may come again, CAPITALS are written as they are.
+    /// Its arguments: `[x]` is optional, `a|b` is a choice, `...` repeats, CAPITALS are literal.
     pub(super) arguments: &'static str,
     pub(super) run: fn(&mut Call<'_, '_>) -> Outcome,
 }
 
 impl Command {
-    /// The rights that it takes.
+    /// The rights that it needs.
     pub(super) fn rights(&self) -> Rights {
         let is = |flag| self.flags.contains(&flag);
         let rights = [
@@ -45,7 +46,8 @@ impl Command {
         rights.into_iter().filter(|(is, _)| *is).fold(Rights::NONE, |all, (_, right)| all.and(right))
     }
 
-    /// Whether whoever has these rights may give it. What shows a redacted reader less is asked of [`Session::is_redacted`](super::session::Session::is_redacted).
+    /// Whether these rights allow it. A command that redacts must check
+    /// [`Session::is_redacted`](super::session::Session::is_redacted).
     pub(super) fn is_allowed(&self, rights: Rights) -> bool {
         let is = |flag| self.flags.contains(&flag);
         rights.include(self.rights())
@@ -54,7 +56,7 @@ impl Command {
     }
 }
 
-/// A command on one key, whose group is said by [`in_group`].
+/// A command on one key; [`in_group`] sets its group.
 pub(super) const fn command(
     name: &'static str,
     arity: i32,
@@ -67,7 +69,7 @@ pub(super) const fn command(
     Command { name, arity, flags, keys: (1, 1, 1), group: "", since, summary, arguments, run }
 }
 
-/// Commands of one group.
+/// Sets the group of commands.
 pub(super) const fn in_group<const N: usize>(
     group: &'static str,
     mut commands: [Command; N],
@@ -80,11 +82,11 @@ pub(super) const fn in_group<const N: usize>(
     commands
 }
 
-/// Commands by their names.
+/// Commands by name.
 #[derive(Debug)]
 pub(super) struct Table(HashMap<&'static str, &'static Command, RandomState>);
 
-/// The longest name of a command.
+/// Maximum length of a command's name.
 const NAME_BYTES_MAX: usize = 32;
 
 impl Table {
@@ -92,7 +94,7 @@ impl Table {
         Self(all().map(|command| (command.name, command)).collect())
     }
 
-    /// The command of this name, in whatever letters.
+    /// The command of this name, ignoring case.
     pub(super) fn find(&self, name: &[u8]) -> Option<&'static Command> {
         let mut small = [0; NAME_BYTES_MAX];
         let small = small.get_mut(..name.len())?;
@@ -107,7 +109,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Command> {
     commands::GROUPS.iter().copied().flatten()
 }
 
-/// Why a command of Redis is not offered, where that is worth saying.
+/// The reason why a Redis command is not supported, if there is a notable one.
 pub(super) fn refused(name: &[u8]) -> Option<&'static str> {
     let known = REFUSED
         .iter()
