@@ -1,13 +1,20 @@
-//! What annals says to the outside over sockets: the proxy that records and replays programs that call models over HTTP.
+//! annals over sockets: the proxy that records and replays programs that call models over HTTP, the daemon,
+//! and their helpers.
 //!
-//! The proxy listens on the loopback only. It ends no TLS and forges no certificate: a program is pointed at it by
-//! the variables that clients read their base address from ([`Mounts`]). The address carries a secret of the run.
+//! The proxy listens on the loopback only. It does not terminate TLS or forge certificates: a program is
+//! pointed at it by the environment variables from which clients read their base address ([`Mounts`]). The
+//! address carries a secret of the run.
 //!
-//! Layout: `proxy` (listening, exchanges, recording, replaying), `program` (the child process: its
-//! environment, its output, its end), `nondet` (what it reads of clocks and randomness), `session` (both together, as a run), `share` (several recorders of one store), `daemon` (a store
-//! served to Redis clients), `otlp` (traces of others as runs), `resp` (what both speak), `look`
-//! (recorded exchanges as a person wants to see them), `remembering` (what is kept in a memory), `run_memory` (what a run came to, kept there), `run_usage` (tokens and cost of a run), `align` (two runs side by side), `rules` (a file of the user's own), `embeddings` (vectors of texts, from others), [`mod@inspect`] (a program before it is recorded). With the feature `middleware` a program of one's own records and replays itself ([`middleware`]). Without a socket, functions of bytes alone:
-//! [`providers`] (what is known of model providers), [`redact`] (what must not reach the disk) and [`profiles`] (what a reader is shown of what did).
+//! Layout: `proxy` (listening, exchanges, recording, replaying), `program` (the child process: environment,
+//! output, exit), `nondet` (its clocks and random numbers), `session` (proxy and program together, as a run),
+//! `share` (several recorders of one store), `daemon` (a store served to Redis and HTTP clients), `otlp`
+//! (traces of other tools as runs), `resp` (the protocol of `share` and `daemon`), `frame_views` (recorded
+//! exchanges for people), `memory_input` (entries for a memory), `run_memory` (outcomes of runs as entries),
+//! `run_usage` (tokens and cost of a run), `align` (two runs side by side), `rules` (the user's rules file),
+//! `embeddings` (vectors from an external service), [`mod@inspect`] (checks of a program before it is
+//! recorded). With the feature `middleware`, a program records and replays itself ([`middleware`]). Functions
+//! of bytes alone, without sockets: [`providers`] (knowledge about model providers), [`redact`] (secrets that
+//! must not reach the disk) and [`profiles`] (redaction for readers).
 
 mod align;
 mod daemon;
