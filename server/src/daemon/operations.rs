@@ -27,7 +27,7 @@ impl Operations {
     /// Records an action: who, from where, with which words, and its error if it failed. Its result is not
     /// kept, because it may contain a token.
     ///
-    /// Those of the store.
+    /// # Errors
     /// Those of the store.
     pub(super) fn record(
         &self,

@@ -2,17 +2,18 @@
 //!
 //! ```text
 //! PING                        +PONG
-//! STORE.USE namespace         +OK; makes the namespace where there is none. First of all, and once
-//! RUN.BEGIN, FRAME.BEGIN, FRAME.ADD, FRAME.END: see `words`; a run is begun with +OK, the others reply with the frame's number
-//! FRAME.APPEND run seq bytes  +OK, adds to an output that is still to come
-//! BLOB.APPEND name bytes      +OK, streams a body under a name of the connection's own
-//! BLOB.END name               its length; a frame may hold it from then on
-//! RUN.END run status          +OK once all of it is on disk
-//! RUN.REMEMBER run            the id of what is remembered of a run that has just ended; nil where there is nothing
+//! STORE.USE namespace         +OK; creates the namespace if necessary. The first command, sent once
+//! RUN.BEGIN, FRAME.BEGIN, FRAME.ADD, FRAME.END: see `command_words`. RUN.BEGIN replies +OK, the others the
+//!                             frame's number
+//! FRAME.APPEND run seq bytes  +OK, appends to the output of an open frame
+//! BLOB.APPEND name bytes      +OK, streams a body; the name is local to the connection
+//! BLOB.END name               the body's length; a frame may then reference it
+//! RUN.END run status          +OK once the whole run is on disk
+//! RUN.REMEMBER run            stores the outcome of an ended run in memory: the entry's id; nil if there is none
 //! MEM.PUT entry EMBED NAMESPACE namespace [EMBEDDER id] [TENANT t] [PRINCIPAL p] [CONVERSATION c]
-//!                             the id of what was brought, once it is on disk: for whoever wants nothing else, without STORE.USE
+//!                             the entry's id, once it is on disk; needs no STORE.USE
 //! MEM.DEFINE definition NAMESPACE namespace
-//!                             +OK, the same
+//!                             +OK once it is on disk; needs no STORE.USE
 //! ```
 //! An error names its kind: `-CONFLICT run "r" exists already`.
 

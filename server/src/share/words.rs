@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! RUN.BEGIN name [AGENT a] [MODEL m] [SEVERITY s] [META json] [STARTED ns] [TAG key value]... [REPLACE]
-//! FRAME.BEGIN run component input [OPTIONS]             an output is still to come
-//! FRAME.ADD run component input output [BLOB name] [OPTIONS]    with BLOB the output is what was streamed under that name
+//! FRAME.BEGIN run component input [OPTIONS]             the output is still to come
+//! FRAME.ADD run component input output [BLOB name] [OPTIONS]    with BLOB, the streamed body is the output
 //! FRAME.END run seq [ERROR] [SEVERITY s] [META json] [DURATION ns]
 //! OPTIONS: [PARENT seq] [STARTED ns] [DURATION ns] [META json] [SEVERITY s] [ERROR]
 //! ```

@@ -242,7 +242,7 @@ impl Asked {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(to - from));
         headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
         headers.insert(ETAG, tag);
-        // What is recorded may be anything: no browser is to run it.
+        // Recorded content may be anything, so no browser may execute it.
         headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
         if status == StatusCode::PARTIAL_CONTENT
             && let Ok(value) = HeaderValue::from_str(&format!("bytes {from}-{}/{len}", to - 1))
