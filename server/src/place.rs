@@ -22,7 +22,7 @@ impl Place {
     /// # Errors
     /// A sentence that names the invalid path.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no place in a body: write $.model or $.messages[0].content");
+        let wrong = || format!("{text:?} is not a path in a body: write $.model or $.messages[0].content");
         let mut rest = text.strip_prefix('$').ok_or_else(wrong)?;
         let mut steps = Vec::new();
         while !rest.is_empty() {

@@ -306,7 +306,7 @@ mod tests {
         let path = directory.path().join("p.toml");
         #[expect(clippy::disallowed_methods, reason = "a file that a user would have")]
         std::fs::write(&path, "[[rule]]\nkept = \"1d\"\n").unwrap();
-        assert!(of(path.to_str(), None).unwrap_err().contains("p.toml:2:1: \"kept\" is no key"));
+        assert!(of(path.to_str(), None).unwrap_err().contains("p.toml:2:1: \"kept\" is not a key"));
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(super) async fn perform(daemon: &Daemon, session: &mut Session, words: Vec<V
             pause(daemon, session, until).await;
         }
         if session.is_taken_back(daemon) {
-            return Reply::error("NOAUTH the token was taken back");
+            return Reply::error("NOAUTH the token was revoked");
         }
         let began = daemon.io.monotonic_ns();
         let done = match held.apart {

@@ -47,7 +47,7 @@ impl Runs for ProxyRuns {
                 Some(opened) => Ok(opened),
                 None => Err(match self.0.space.run(&name)?.info().status {
                     Status::Open => {
-                        let why = format!("run {name} is recorded by somebody else: record into a new run");
+                        let why = format!("run {name} is recorded by another client: record into a new run");
                         Refused::new(StatusCode::CONFLICT, why)
                     }
                     status => Refused::new(StatusCode::CONFLICT, has_ended(&name, status)),

@@ -120,18 +120,18 @@ pub(super) fn refused(name: &[u8]) -> Option<&'static str> {
 const REFUSED: &[(&str, &str)] = &[
     (
         "watch unwatch",
-        "a transaction is done as a whole, but not on a condition; INCR, SET NX and SET GET change a key by what it holds",
+        "transactions are atomic but not conditional; INCR, SET NX and SET GET change a key by its value",
     ),
-    ("xdel xtrim xsetid", "what a run recorded stays as it was recorded; retention drops whole runs"),
+    ("xdel xtrim xsetid", "a recorded run is immutable; retention drops whole runs"),
     (
         "subscribe unsubscribe psubscribe punsubscribe publish ssubscribe spublish pubsub",
         "nothing is published here",
     ),
     ("eval evalsha eval_ro evalsha_ro script fcall fcall_ro function", "there are no scripts here"),
-    ("flushall flushdb swapdb", "a store does not forget all at once: DEL ends keys one by one"),
+    ("flushall flushdb swapdb", "a store cannot be cleared at once: DEL deletes keys one by one"),
     (
         "bgsave save bgrewriteaof lastsave",
-        "the log is the database and every reply rests on what is on disk; `annals backup` copies a store",
+        "the log is the database and every reply is durable; `annals backup` copies a store",
     ),
     (
         "replicaof slaveof psync sync replconf wait cluster failover readonly readwrite asking",

@@ -289,7 +289,7 @@ fn transactions_happen_together_or_not() {
         exec -> *2|+OK|-ERR value is not an integer or out of range
         multi -> +OK
         exec -> *0
-        watch a -> -ERR WATCH is not offered: a transaction is done as a whole, but not on a condition; INCR, SET NX and SET GET change a key by what it holds
+        watch a -> -ERR WATCH is not offered: transactions are atomic but not conditional; INCR, SET NX and SET GET change a key by its value
         "#,
     );
 }
@@ -529,7 +529,7 @@ fn runs_are_streams() {
         xread count 1 streams s -> -ERR Unbalanced 'xread' list of streams: for each stream key an ID or '$' must be specified.
         xread block x streams s 0 -> -ERR timeout is not an integer or out of range
         xread block -1 streams s 0 -> -ERR timeout is negative
-        xdel s 1-1 -> -ERR XDEL is not offered: what a run recorded stays as it was recorded; retention drops whole runs
+        xdel s 1-1 -> -ERR XDEL is not offered: a recorded run is immutable; retention drops whole runs
         xinfo stream no -> -ERR no such key
         xinfo wat s -> -ERR unknown subcommand 'wat'. Try XINFO HELP.
         set string 1 -> +OK

@@ -21,12 +21,12 @@ pub fn resp_request(mut data: &[u8]) {
     let limits = [Limits::STRANGER, Limits::CLIENT, Limits::RECORDER, Limits::TINY][usize::from(kind & 3)];
     if kind & 4 == 0 {
         let whole = requests(limits, [data]);
-        assert_eq!(requests(limits, pieces(data, seed)), whole, "it matters how the bytes are cut");
-        assert_eq!(requests(limits, data.chunks(1)), whole, "it matters how the bytes are cut");
+        assert_eq!(requests(limits, pieces(data, seed)), whole, "the result depends on the cuts");
+        assert_eq!(requests(limits, data.chunks(1)), whole, "the result depends on the cuts");
         let (expected, goes_on) = arrays(limits, data);
         let (read, _) = &whole;
-        assert!(read.starts_with(&expected), "arrays are read otherwise: {read:?} is not {expected:?}");
-        assert!(goes_on || read.len() == expected.len(), "more is read than is there: {read:?}");
+        assert!(read.starts_with(&expected), "arrays differ: {read:?} is not {expected:?}");
+        assert!(goes_on || read.len() == expected.len(), "more items than in the input: {read:?}");
     } else {
         let sent: Vec<Words> = data.split(|byte| *byte == 0xff).map(words).collect();
         let bytes: Vec<u8> = sent.iter().flat_map(encoded).collect();
@@ -73,7 +73,7 @@ fn requests<'a>(limits: Limits, pieces: impl IntoIterator<Item = &'a [u8]>) -> R
                 Err(refused) => return (all, Some(refused)),
             }
         }
-        assert!(piece.is_empty(), "what is not whole is taken");
+        assert!(piece.is_empty(), "input is left over");
         // An empty word takes the size of a vector and at least six bytes; a vector may allocate twice its
         // length.
         let most = RESERVED_BYTES_MAX + LINE_BYTES_MAX + 16 * came;
@@ -130,8 +130,8 @@ pub fn resp_reply(mut data: &[u8]) {
     let (kind, seed) = (byte(&mut data), byte(&mut data));
     if kind & 1 == 0 {
         let whole = responses([data]);
-        assert_eq!(responses(pieces(data, seed)), whole, "it matters how the bytes are cut");
-        assert_eq!(responses(data.chunks(1)), whole, "it matters how the bytes are cut");
+        assert_eq!(responses(pieces(data, seed)), whole, "the result depends on the cuts");
+        assert_eq!(responses(data.chunks(1)), whole, "the result depends on the cuts");
         for reply in &whole.0 {
             let once = written(reply, Protocol::Resp2);
             let (again, refused) = responses([once.as_slice()]);
@@ -167,7 +167,7 @@ fn responses<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Read<Reply> {
                 Err(refused) => return (all, Some(refused)),
             }
         }
-        assert!(piece.is_empty(), "what is not whole is taken");
+        assert!(piece.is_empty(), "input is left over");
     }
     (all, None)
 }

@@ -291,7 +291,7 @@ mod tests {
             while let Some(request) = requests.next(&mut input)? {
                 all.push(request);
             }
-            assert!(input.is_empty(), "what is not whole is kept");
+            assert!(input.is_empty(), "input is left over");
         }
         Ok(all)
     }

@@ -74,7 +74,7 @@ impl<'a> Document<'a> {
             for key in table.keys() {
                 if !keys.contains(&key.get_ref().as_ref()) {
                     let there = list(keys);
-                    let what = format!("{:?} is no key of [[{kind}]]; allowed are {there}", key.get_ref());
+                    let what = format!("{:?} is not a key of [[{kind}]]; allowed are {there}", key.get_ref());
                     return Err(self.wrong(key.span().start, what));
                 }
             }

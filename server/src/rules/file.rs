@@ -118,7 +118,7 @@ fn matcher(document: &Document<'_>) -> Result<Rules> {
             all.extend(section.texts(key)?.into_iter().map(|text| (of, text)));
         }
         if all.is_empty() {
-            return Err(section.wrong(format_args!("says nothing; it takes {}", list(MATCHER))));
+            return Err(section.wrong(format_args!("is empty; it takes {}", list(MATCHER))));
         }
         for (of, At { value, at }) in all {
             rules = of(rules, value).map_err(|error| section.wrong_at(at, error.to_string()))?;
@@ -171,7 +171,7 @@ fn severity_rule(section: &Section<'_, '_>) -> Result<SeverityRule> {
     if rule.conditions() == 0 {
         let conditions = list(SEVERITY.iter().skip(2));
         return Err(
-            section.wrong(format_args!("has no condition and would hold always; there are {conditions}"))
+            section.wrong(format_args!("has no condition and would always match; there are {conditions}"))
         );
     }
     Ok(rule)
@@ -180,7 +180,7 @@ fn severity_rule(section: &Section<'_, '_>) -> Result<SeverityRule> {
 fn raised_to(section: &Section<'_, '_>) -> Result<Severity> {
     const ALLOWED: &str = "severity is \"flagged\" or \"escalated\"";
     let Some(text) = section.text("severity")? else {
-        return Err(section.wrong(format_args!("says no severity; {ALLOWED}")));
+        return Err(section.wrong(format_args!("lacks severity; {ALLOWED}")));
     };
     match text.value {
         "flagged" => Ok(Severity::Flagged),
@@ -192,7 +192,7 @@ fn raised_to(section: &Section<'_, '_>) -> Result<Severity> {
 
 fn why(section: &Section<'_, '_>) -> Result<String> {
     let Some(text) = section.text("why")? else {
-        return Err(section.wrong("says no why: what is flagged says by it which rule it was"));
+        return Err(section.wrong("lacks why: it names the rule on each flagged frame"));
     };
     if text.value.len() > WHY_BYTES_MAX || text.value.chars().any(char::is_control) {
         let what = format!("why is one line of at most {WHY_BYTES_MAX} bytes, without control characters");
@@ -283,16 +283,14 @@ fn prices(document: &Document<'_>) -> Result<Prices> {
     let mut prices = Prices::none();
     for section in document.sections("price", &PRICE)? {
         let Some(model) = section.text("model")? else {
-            return Err(
-                section.wrong("names no model; it takes model, input and, where they are known, the rest")
-            );
+            return Err(section.wrong("lacks model; model and input are required, the rest is optional"));
         };
         if model.value.contains('*') {
-            let what = "a price is that of all models whose name begins so: leave out the *";
+            let what = "a price applies to every model with this prefix: leave out the *";
             return Err(section.wrong_at(model.at, what));
         }
         let Some(input) = section.amount("input")? else {
-            return Err(section.wrong("says no input: US dollars for a million tokens of requests"));
+            return Err(section.wrong("lacks input: US dollars per million request tokens"));
         };
         let price = Price {
             input,

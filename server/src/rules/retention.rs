@@ -25,8 +25,8 @@ const RULE: [&str; 14] = [
     "why",
 ];
 const KEEPS: &str = "keep = \"7d\", keep_newest = 100, keep_share = \"5%\" or keep_for_ever = true";
-const LASTING: &str = "a time as \"7d\": a whole number and s, min, h, d, w or y";
-const SHARE: &str = "a share as \"5%\" or \"0.5%\", at most 100%";
+const LASTING: &str = "a duration such as \"7d\": an integer and s, min, h, d, w or y";
+const SHARE: &str = "a share such as \"5%\" or \"0.5%\", at most 100%";
 
 /// Parses a retention policy. It replaces the built-in policy entirely; nothing is inherited.
 ///
@@ -75,10 +75,10 @@ pub fn parse_policy(text: &str) -> Result<Policy> {
     }
     if let Some(section) = sampling.first() {
         policy.sample = share(section)?
-            .ok_or_else(|| section.wrong(format_args!("says no keep_share: {SHARE}, for example")))?;
+            .ok_or_else(|| section.wrong(format_args!("lacks keep_share: {SHARE}, for example")))?;
     } else if policy.rules.is_empty() {
         return Err(whole(
-            "there is no [[rule]] and no [[sampling]]: such a policy would drop nothing".to_owned(),
+            "there is no [[rule]] and no [[sampling]]: the policy would drop nothing".to_owned(),
         ));
     }
     Ok(policy)
@@ -113,15 +113,15 @@ fn keep(section: &Section<'_, '_>) -> Result<Keep> {
         Some(true) => said.push(Keep::Forever),
         Some(false) => {
             return Err(
-                section.wrong(format_args!("says keep_for_ever = false, which says nothing: {KEEPS}"))
+                section.wrong(format_args!("has keep_for_ever = false, which has no effect: {KEEPS}"))
             );
         }
         None => {}
     }
     match said.as_slice() {
         [keep] => Ok(*keep),
-        [] => Err(section.wrong(format_args!("does not say what is kept: {KEEPS}"))),
-        _ => Err(section.wrong(format_args!("contradicts itself, it says more than one of {KEEPS}"))),
+        [] => Err(section.wrong(format_args!("lacks a keep condition: {KEEPS}"))),
+        _ => Err(section.wrong(format_args!("contradicts itself: it has more than one of {KEEPS}"))),
     }
 }
 
@@ -251,14 +251,14 @@ mod tests {
             ("[[rule]\nkeep = 1", (1, 8), "not valid TOML"),
             ("[[rules]]\nkeep = \"1d\"", (1, 3), "there is no table \"rules\""),
             ("[rule]\nkeep = \"1d\"", (1, 2), "write [[rule]]"),
-            ("[[rule]]\nkept = \"1d\"", (2, 1), "\"kept\" is no key of [[rule]]"),
+            ("[[rule]]\nkept = \"1d\"", (2, 1), "\"kept\" is not a key of [[rule]]"),
             ("[[rule]]\nkeep = \"1d\"\nkeep = \"2d\"", (3, 1), "duplicate key"),
-            ("[[rule]]\nstatus = \"ok\"", (1, 1), "does not say what is kept"),
+            ("[[rule]]\nstatus = \"ok\"", (1, 1), "lacks a keep condition"),
             ("[[rule]]\nkeep = \"1d\"\nkeep_newest = 5", (1, 1), "contradicts itself"),
             ("[[rule]]\nkeep_for_ever = true\nkeep_share = \"5%\"", (1, 1), "contradicts itself"),
-            ("[[rule]]\nkeep_for_ever = false", (1, 1), "says nothing"),
+            ("[[rule]]\nkeep_for_ever = false", (1, 1), "has no effect"),
             ("[[rule]]\nkeep = 7", (2, 8), "keep is a text"),
-            ("[[rule]]\nkeep = \"7m\"", (2, 8), "keep is a time as \"7d\""),
+            ("[[rule]]\nkeep = \"7m\"", (2, 8), "keep is a duration such as \"7d\""),
             ("[[rule]]\nkeep_newest = -1", (2, 15), "whole number"),
             ("[[rule]]\nkeep_newest = 0", (1, 1), "keeps the newest 0"),
             ("[[rule]]\nkeep_share = \"101%\"", (2, 14), "keep_share is a share"),
@@ -281,7 +281,7 @@ mod tests {
             ),
             ("[[rule]]\nname = \"sampling\"\nkeep = \"1d\"", (1, 1), "annals' own"),
             ("[[sampling]]\nkeep_share = \"5%\"\n[[sampling]]\nkeep_share = \"6%\"", (3, 1), "the second"),
-            ("[[sampling]]", (1, 1), "says no keep_share"),
+            ("[[sampling]]", (1, 1), "lacks keep_share"),
             ("[[sampling]]\nkeep = \"5%\"", (2, 1), "no key of [[sampling]]"),
         ] {
             let error = parse_policy(text).unwrap_err();

@@ -157,7 +157,7 @@ impl Member {
     /// writes.
     fn let_in(&self) -> annals::Result<Writer> {
         self.writing.enter().ok_or_else(|| {
-            annals::Error::new(ErrorKind::Locked, "a recorder is about to let go of the store: try again")
+            annals::Error::new(ErrorKind::Locked, "the recorder is closing the store: try again")
         })
     }
 

@@ -168,7 +168,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
                         found.extend(matching.inspect(|key| bytes += key.len()).map(Reply::Bulk));
                         if found.len() > LISTED_MAX || bytes > LISTED_BYTES_MAX {
                             let most = format!("{LISTED_MAX} keys or {LISTED_BYTES_MAX} bytes");
-                            return Err(Refusal(format!("ERR over {most} of them: use SCAN")));
+                            return Err(Refusal(format!("ERR more than {most} match: use SCAN")));
                         }
                         if is_last {
                             return Ok(Reply::Array(found));

@@ -68,7 +68,7 @@ fn draw(call: &mut Call<'_, '_>) -> Outcome {
         return call.again_apart();
     }
     if !is_known && call.work.space().run(name)?.info().status == annals::Status::Open {
-        return Err(Refusal(format!("CONFLICT run {name} is recorded by somebody else")));
+        return Err(Refusal(format!("CONFLICT run {name} is recorded by another client")));
     }
     drawn(&replay_of(call, name, false)?.draws, kind)
 }

@@ -177,7 +177,7 @@ pub(super) fn open_run(call: &Call<'_, '_>, at: usize) -> Result<Arc<OpenRun>, R
     }
     let status = call.work.space().run(name)?.info().status;
     Err(Refusal(match status {
-        Status::Open => format!("CONFLICT run {name} is recorded by somebody else"),
+        Status::Open => format!("CONFLICT run {name} is recorded by another client"),
         status => format!("CONFLICT run {name} has ended ({status}): fork it, or record into a new run"),
     }))
 }

@@ -49,7 +49,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
             "xadd",
             -5,
             &["write", "fast"],
-            "Appends a new entry to a run: a frame. Begins the run if there is none of this name.",
+            "Appends an entry, which is a frame, to a run. Begins the run if it does not exist.",
             "key [NOMKSTREAM] id field value [field value ...]",
             add,
         ),
@@ -78,7 +78,7 @@ pub(super) const COMMANDS: &[Command] = &in_group(
                 "xread",
                 -4,
                 &["readonly", "settled", "blocking"],
-                "Returns entries of runs with ids greater than those given. Waits where there are none and BLOCK is given.",
+                "Returns entries of runs with ids greater than those given. With BLOCK, waits if there are none.",
                 "[COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
                 read,
             )

@@ -225,7 +225,8 @@ fn framed(headers: &HeaderMap, tag: &str, len: u64) -> Result<Framed, Problem> {
         Part::Nothing => {
             let value =
                 HeaderValue::from_str(&format!("bytes */{len}")).map_err(|_| Problem::bad("no length"))?;
-            let problem = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "ERR", "there is no such part");
+            let problem =
+                Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "ERR", "the range is not satisfiable");
             return Err(problem.with("content-range", value));
         }
     };

@@ -549,7 +549,7 @@ fn a_request_ends_with_the_token_that_it_came_by() {
     };
     assert!(matches!(tail(), Reply::Array(frames) if frames.len() == 1));
     bench.daemon.access.remove("reader");
-    assert_eq!(tail(), Reply::error("NOAUTH the token was taken back"));
+    assert_eq!(tail(), Reply::error("NOAUTH the token was revoked"));
 }
 
 #[test]

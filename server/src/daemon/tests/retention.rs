@@ -28,7 +28,7 @@ fn runs_are_pinned_dropped_and_swept_by_those_who_may() {
         run.unpin r -> $-1
         store.retain AT x -> -ERR value is not an integer or out of range
         store.retain POLICY -> -ERR syntax error
-        store.retain POLICY [[rule]] -> -INVALID the policy, line 1, column 1: this [[rule]] does not say what is kept: keep = "7d", keep_newest = 100, keep_share = "5%" or keep_for_ever = true; nothing was dropped
+        store.retain POLICY [[rule]] -> -INVALID the policy, line 1, column 1: this [[rule]] lacks a keep condition: keep = "7d", keep_newest = 100, keep_share = "5%" or keep_for_ever = true; nothing was dropped
         "#,
     );
     let report =

@@ -290,9 +290,9 @@ fn draws_are_recorded_and_served_again() {
     let run = space.begin_run(RunSpec::new("theirs")).unwrap();
     run.record(Frame::new(Component::Llm, "a", "b")).unwrap();
     client.script(
-        "nondet.draw theirs clock -> -CONFLICT run theirs is recorded by somebody else
-        frame.add theirs llm a b -> -CONFLICT run theirs is recorded by somebody else
-        run.end theirs -> -CONFLICT run theirs is recorded by somebody else",
+        "nondet.draw theirs clock -> -CONFLICT run theirs is recorded by another client
+        frame.add theirs llm a b -> -CONFLICT run theirs is recorded by another client
+        run.end theirs -> -CONFLICT run theirs is recorded by another client",
     );
 }
 

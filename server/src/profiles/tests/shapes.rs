@@ -268,7 +268,7 @@ fn files_of_profiles_are_refused_with_their_place() {
             "[[profile]]\nnmae = 'x'",
             2,
             1,
-            "\"nmae\" is no key of [[profile]]; allowed are name, detect, patterns, paths, keep and key",
+            "\"nmae\" is not a key of [[profile]]; allowed are name, detect, patterns, paths, keep and key",
         ),
         ("[[profiles]]\nname = 'x'", 1, 3, "there is no table \"profiles\""),
         ("[[profile]]\nname = 'safe'", 2, 8, "already"),
