@@ -1,9 +1,9 @@
 //! The daemon: the engine over sockets, for Redis clients and recorders.
 //!
-//! A connection is a task. It reads, runs all whole requests that have arrived as one *turn*, waits until
-//! everything the turn wrote or read is durable, writes the replies, and reads on. So replies come in order,
-//! a client that does not read is not read from, and waiting connections share a sync. The writes of a turn
-//! are one batch of the engine.
+//! A connection is a task. It reads, and runs all whole requests that have arrived as one *turn*. It waits
+//! until everything the turn wrote or read is durable, writes the replies, and reads on. So replies come in
+//! order, a client that does not read is not read from, and waiting connections share a sync. The writes of a
+//! turn are one batch of the engine.
 //!
 //! Invariants: one lock around reading and submitting makes each turn atomic among all connections; it is
 //! never held during a wait for the disk. No reply is sent before everything it depends on is durable. The

@@ -1,8 +1,8 @@
 //! OTLP/JSON: the protobuf messages as JSON, with hexadecimal ids and numeric enumerations.
 //!
 //! Decoding is lenient, as in protobuf's JSON mapping: an absent or null field has its default, 64-bit
-//! numbers may be numbers or strings, unknown keys are ignored. (The derived decoder of opentelemetry-proto
-//! refuses nulls, absent arrays, and NaN.) An id that is not hexadecimal becomes an id of a wrong length, so
+//! numbers may be numbers or strings, unknown keys are ignored. The derived decoder of opentelemetry-proto
+//! refuses nulls, absent arrays, and NaN. An id that is not hexadecimal becomes an id of a wrong length, so
 //! only its span is rejected. Doubles are parsed from their source text and are exact to the bit.
 
 use std::fmt;

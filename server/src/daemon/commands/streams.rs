@@ -1,9 +1,9 @@
 //! Runs as Redis streams: an entry is a frame; its id is the frame's time in milliseconds and its number.
 //!
-//! XADD writes a frame of the component `entry` whose input is the fields, encoded as a RESP array of
-//! strings, so all bytes are kept and the same parser reads them. Frames recorded otherwise read as entries
-//! with the fields `component`, `input`, `output` and `metadata`. Times in ids never decrease: an entry with
-//! an earlier start gets the time of the entry before it.
+//! XADD writes a frame of the component `entry` whose input is the fields as a RESP array of strings. So all
+//! bytes are kept, and the RESP parser reads them. Frames recorded otherwise read as entries with the fields
+//! `component`, `input`, `output` and `metadata`. Times in ids never decrease: an entry with an earlier start
+//! gets the time of the entry before it.
 //!
 //! A stream made by XADD is a run of this daemon: RUN.END or the end of the daemon ends it. Nothing can be
 //! added to an ended run.
