@@ -1,7 +1,7 @@
-//! Who is let in, and what for: whoever has a token. A token has a name, a namespace and rights.
+//! Access control: a client needs a token, which has a name, a namespace and rights.
 //!
-//! Tokens are 32 random bytes, so their BLAKE3 says nothing of them; only that is kept, in the keyspace `annals.tokens` of the namespace `annals`,
-//! under the token's name, and hashes are compared in constant time.
+//! A token is 32 random bytes, so its BLAKE3 hash reveals nothing. Only the hash is stored, in the keyspace
+//! `annals.tokens` of the namespace `annals` under the token's name. Hashes are compared in constant time.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,27 +14,27 @@ use super::config::ServingError;
 use super::tenant::Tenant;
 pub use annals_wire::schema::Rights;
 
-/// What is about the daemon itself stands in this namespace.
+/// The namespace of the daemon's own data.
 pub(super) const OWN_NAMESPACE: &str = "annals";
 const KEYSPACE: &str = "annals.tokens";
-/// Tokens, at most, and the bytes of a name of one.
+/// Maximum number of tokens, and maximum length of a token's name in bytes.
 const TOKENS_MAX: usize = 1024;
 const NAME_BYTES_MAX: usize = 64;
 
-/// What somebody may do.
+/// The rights of a client.
 #[derive(Debug, Clone)]
 pub(super) struct Grant {
-    /// The token's name; `owner` without one.
+    /// The token's name; `owner` without a token.
     pub(super) name: Arc<str>,
     pub(super) rights: Rights,
     pub(super) tenant: Arc<Tenant>,
-    /// The profile that a reader without the right `read` is shown things by.
+    /// The profile that redacts for a reader without the right `read`.
     pub(super) profile: Arc<str>,
-    /// The token's hash: it may have been taken back.
+    /// The token's hash, to check whether it was revoked.
     pub(super) token: Option<blake3::Hash>,
 }
 
-/// A token as it is kept.
+/// A token as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Kept {
     namespace: String,
@@ -45,28 +45,28 @@ struct Kept {
     blake3: String,
 }
 
-/// A token as it is known.
+/// An access token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
-    /// What it is called, in logs, too.
+    /// Its name; also used in logs.
     pub name: String,
-    /// The only namespace that it leads to.
+    /// The only namespace that it gives access to.
     pub namespace: String,
-    /// What may be done with it.
+    /// Its rights.
     pub rights: Rights,
-    /// The profile that whoever has the right `redacted` and not `read` is shown things by; `safe` where none is named.
+    /// The profile for a reader with the right `redacted` but not `read`; `safe` if none is named.
     pub profile: Option<String>,
-    /// When it was made, in nanoseconds since 1970; 0 for one of the configuration.
+    /// Creation time in nanoseconds since 1970; 0 for a configured token.
     pub made_ns: u64,
-    /// The BLAKE3 of its text.
+    /// The BLAKE3 hash of its text.
     pub hash: blake3::Hash,
 }
 
-/// The tokens.
+/// The known tokens.
 #[derive(Debug)]
 pub(super) struct Access {
     tokens: RwLock<BTreeMap<String, Token>>,
-    /// How often one was taken back.
+    /// Number of revocations so far.
     revoked: AtomicU64,
 }
 
@@ -76,11 +76,11 @@ impl Access {
         Self { tokens: RwLock::new(tokens), revoked: AtomicU64::new(0) }
     }
 
-    /// The token that this is, if it goes by this name, or by `default`.
+    /// The token with this text, if `name` is its name or `default`.
     pub(super) fn find(&self, name: &[u8], token: &[u8]) -> Option<Token> {
         let hash = blake3::hash(token);
         let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
-        // All are compared, each in constant time.
+        // All tokens are compared, each in constant time.
         let mut found = None;
         for token in tokens.values() {
             let is_named = name == b"default" || name == token.name.as_bytes();
@@ -91,23 +91,23 @@ impl Access {
         found
     }
 
-    /// Whether there is none.
+    /// Whether there are no tokens.
     pub(super) fn is_empty(&self) -> bool {
         self.tokens.read().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Whether a token still holds.
+    /// Whether a token is still valid.
     pub(super) fn holds(&self, name: &str, hash: &blake3::Hash) -> bool {
         let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
         tokens.get(name).is_some_and(|token| token.hash == *hash)
     }
 
-    /// How often one was taken back.
+    /// Number of revocations so far.
     pub(super) fn revoked(&self) -> u64 {
         self.revoked.load(Ordering::Acquire)
     }
 
-    /// All of them, by their names.
+    /// All tokens, ordered by name.
     pub(super) fn all(&self) -> Vec<Token> {
         self.tokens.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
@@ -122,10 +122,10 @@ impl Access {
     }
 }
 
-/// The tokens that a store keeps.
+/// The tokens stored in a store.
 ///
 /// # Errors
-/// Those of the store; `Refused` for what is none.
+/// Those of the store; `Refused` for a malformed entry.
 pub fn tokens(store: &Store) -> Result<Vec<Token>, ServingError> {
     if !store.namespaces()?.iter().any(|name| name == OWN_NAMESPACE) {
         return Ok(Vec::new());
@@ -142,7 +142,7 @@ pub fn tokens(store: &Store) -> Result<Vec<Token>, ServingError> {
         };
         let Some((namespace, rights, profile, made_ns, hash)) = read(&value) else {
             return Err(ServingError::Refused(format!(
-                "what stands under {name:?} in keyspace {KEYSPACE} is no token"
+                "the entry {name:?} in keyspace {KEYSPACE} is not a valid token"
             )));
         };
         tokens.push(Token { name, namespace, rights, profile, made_ns, hash });
@@ -150,10 +150,11 @@ pub fn tokens(store: &Store) -> Result<Vec<Token>, ServingError> {
     Ok(tokens)
 }
 
-/// Makes a token and keeps its hash, on disk when this returns. Its text is given beside, this once.
+/// Makes a token and stores its hash; durable when this returns. Returns the token's text, which is not
+/// stored.
 ///
 /// # Errors
-/// Those of the store; `Refused` for a name that is none or is taken, and where the system has no randomness.
+/// Those of the store; `Refused` for an invalid or taken name, and if the system has no randomness.
 pub fn make_token(
     store: &Store,
     name: &str,
@@ -194,7 +195,7 @@ pub fn make_token(
         blake3: hash.to_hex().to_string(),
     };
     let kept = serde_json::to_vec(&kept).map_err(|error| ServingError::Refused(error.to_string()))?;
-    // A namespace is there from then on, so a name that is none is refused here.
+    // This creates the namespace, and fails here if its name is invalid.
     store.namespace(namespace)?;
     let space = store.namespace(OWN_NAMESPACE)?;
     let keyspace = match space.find_keyspace(KEYSPACE)? {
@@ -203,7 +204,7 @@ pub fn make_token(
     };
     let mut batch = space.batch();
     batch.put(&keyspace, name.as_bytes(), kept);
-    // It is told to somebody: it has to hold from then on.
+    // The caller shows the token to a user, so it must be durable.
     batch.submit_with(Durability::Disk)?.wait()?;
     let token = Token {
         name: name.to_owned(),
@@ -216,23 +217,24 @@ pub fn make_token(
     Ok((token, text))
 }
 
-/// A profile is for who may read redacted only: who may read all would see it elsewhere.
+/// Checks that a profile is only given without the right `read`: a reader with that right sees everything
+/// anyway.
 pub(super) fn check_profile(rights: Rights, profile: Option<&str>) -> Result<(), ServingError> {
     let Some(profile) = profile else { return Ok(()) };
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     let why = if profile.is_empty() || profile.len() > NAME_BYTES_MAX || !profile.bytes().all(is_plain) {
         format!("a profile's name has 1 to {NAME_BYTES_MAX} letters, digits, '-' or '_'")
     } else if profile == "raw" {
-        "a token that shows everything has the right read, and no profile".to_owned()
+        "a token without redaction has the right read and no profile".to_owned()
     } else if !rights.include(Rights::REDACTED) || rights.include(Rights::READ) {
-        "a profile is for the right redacted, without read: whoever has that reads everything".to_owned()
+        "a profile needs the right redacted without read: the right read shows everything".to_owned()
     } else {
         return Ok(());
     };
     Err(ServingError::Refused(why))
 }
 
-/// Takes a token back, on disk when this returns. Says whether there was one.
+/// Revokes a token; durable when this returns. Returns whether it existed.
 ///
 /// # Errors
 /// Those of the store.
@@ -281,7 +283,7 @@ mod tests {
         let own = store.namespace(OWN_NAMESPACE).unwrap().find_keyspace(KEYSPACE).unwrap().unwrap();
         let kept = String::from_utf8(own.get(b"ci").unwrap().unwrap()).unwrap();
         assert!(!kept.contains(&text) && kept.contains("\"rights\":\"record,read\""), "{kept}");
-        // Taken back, it is nobody's any more, here and at the next start.
+        // A revoked token is refused immediately and after a restart.
         assert!(revoke_token(&store, "ci").unwrap() && !revoke_token(&store, "ci").unwrap());
         access.remove("ci");
         assert!(access.find(b"ci", text.as_bytes()).is_none() && !access.holds("ci", &token.hash));

@@ -1,4 +1,4 @@
-//! What a daemon is told: by options, by the environment, or by a file in TOML. The first that says something wins.
+//! The daemon's configuration: options, the environment, or a TOML file. The first that has a value wins.
 
 use std::io::Read as _;
 use std::net::SocketAddr;
@@ -20,90 +20,92 @@ use annals_proxy::proxy::Upstreams;
 pub struct Serving {
     /// A Unix socket besides the store's own.
     pub socket: Option<PathBuf>,
-    /// An address of the loopback for Redis clients, as `127.0.0.1:7420`.
+    /// A loopback address for Redis clients, such as `127.0.0.1:7420`.
     pub tcp: Option<String>,
-    /// One for HTTP, as `127.0.0.1:7421`.
+    /// A loopback address for HTTP, such as `127.0.0.1:7421`.
     pub http: Option<String>,
-    /// Whether TCP and HTTP ask for no token.
+    /// Whether TCP and HTTP require no token.
     pub no_auth: bool,
-    /// A file of readers' profiles.
+    /// A file of profiles for redacted readers.
     pub profiles: Option<PathBuf>,
-    /// Milliseconds that a command takes before it is told of as slow. Default: 100.
+    /// Milliseconds after which a turn is logged as slow. Default: 100.
     pub slow_ms: Option<u64>,
-    /// Seconds after which a connection is hung up on that asks nothing. Default: 0, never.
+    /// Seconds after which an inactive connection is closed. Default: 0, never.
     pub idle_seconds: Option<u64>,
-    /// A policy of retention, a file in TOML, by which runs are dropped again and again; `default` is the built-in one.
+    /// A retention policy (a TOML file) by which runs are dropped on a schedule; `default` is the built-in
+    /// policy.
     pub retain: Option<PathBuf>,
-    /// How often, as `1h`. Default: an hour.
+    /// Interval of the schedule, such as `1h`. Default: one hour.
     pub sweep_every: Option<String>,
-    /// How the program tells what happens. The daemon itself only says it, to `tracing`.
+    /// The format of the program's log. The daemon itself only emits `tracing` events.
     pub log: Option<Log>,
-    /// Where the proxy sends requests.
+    /// The upstreams of the proxy.
     #[serde(flatten)]
     pub upstreams: Upstreams,
-    /// Tokens besides those that the store keeps.
+    /// Tokens besides those stored in the store.
     pub tokens: Vec<ConfiguredToken>,
 }
 
-/// How what happens is told.
+/// The format of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Log {
-    /// Lines for a person.
+    /// Lines for people.
     #[default]
     Human,
-    /// An object in JSON a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// A token of the configuration: one whose text somebody else keeps.
+/// A token of the configuration; its text is kept elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfiguredToken {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// The namespace that it leads to; the daemon's where none is named.
+    /// The namespace that it gives access to; the daemon's if none is named.
     pub namespace: Option<String>,
-    /// `record`, `read`, `redacted`, `operate`, with commas between. Default: all.
+    /// `record`, `read`, `redacted`, `operate`, separated by commas. Default: all.
     pub rights: Option<Rights>,
-    /// The profile that whoever reads by it is shown things by, for the right `redacted`.
+    /// The profile of a reader with the right `redacted`.
     pub profile: Option<String>,
-    /// The BLAKE3 of its text, in hexadecimal digits. The text has to be long and random: a hash of a word that somebody chose can be guessed.
+    /// The BLAKE3 hash of its text, in hexadecimal digits. The text must be long and random: the hash of a
+    /// chosen word can be guessed.
     pub blake3: String,
 }
 
 /// Why a store is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServingError {
-    /// What was asked for makes no sense or is not offered.
+    /// The configuration is invalid or not supported.
     #[error("{0}")]
     Refused(String),
-    /// The store.
+    /// An error of the store.
     #[error(transparent)]
     Store(#[from] annals::Error),
-    /// The system.
+    /// An error of the system.
     #[error("{what}: {cause}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// What it said.
+        /// The system's error.
         #[source]
         cause: std::io::Error,
     },
 }
 
-/// How often runs are dropped where nobody says it, and how often at most, in nanoseconds.
+/// Default interval between retention sweeps, and the minimum interval in nanoseconds.
 const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 const SWEEP_EVERY_MIN_NS: u64 = 1_000_000_000;
 
-/// By which policy runs are dropped, and how often.
+/// The policy by which runs are dropped, and the interval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Schedule {
     pub(super) policy: Policy,
     pub(super) every: Duration,
 }
 
-/// Addresses of the loopback.
+/// Loopback addresses to listen at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Places {
     pub(super) tcp: Option<SocketAddr>,
@@ -111,16 +113,16 @@ pub(super) struct Places {
 }
 
 impl Serving {
-    /// What a file says.
+    /// Parses a configuration file.
     ///
     /// # Errors
-    /// `Refused` for bytes that are no such file.
+    /// `Refused` for an invalid file.
     pub fn parse(text: &str) -> Result<Self, ServingError> {
         toml::from_str(text)
             .map_err(|error| ServingError::Refused(format!("the configuration: {}", error.message())))
     }
 
-    /// This with what is missing taken from a file's.
+    /// These settings, with missing ones taken from a file.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -139,10 +141,10 @@ impl Serving {
         }
     }
 
-    /// The profiles that readers may be given.
+    /// The profiles that readers may have.
     ///
     /// # Errors
-    /// `Refused` for a file that is none, with the place; `System` for one that cannot be read.
+    /// `Refused` for an invalid file, with the position; `System` for a file that cannot be read.
     pub(super) fn profiles(&self) -> Result<Profiles, ServingError> {
         let Some(file) = &self.profiles else { return Ok(Profiles::default()) };
         let shown = file.display();
@@ -161,23 +163,23 @@ impl Serving {
     /// The addresses to listen at.
     ///
     /// # Errors
-    /// `Refused` for one that is none, or not of the loopback.
+    /// `Refused` for an address that is malformed or not on the loopback.
     pub(super) fn places(&self) -> Result<Places, ServingError> {
         let place = |text: &Option<String>| text.as_deref().map(address).transpose();
         Ok(Places { tcp: place(&self.tcp)?, http: place(&self.http)? })
     }
 
-    /// How long what may take.
+    /// The timeouts of connections and turns.
     pub(super) fn patience(&self) -> Patience {
         let default = Patience::default();
         let idle = self.idle_seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs);
         Patience { slow_ms: self.slow_ms.unwrap_or(default.slow_ms), idle }
     }
 
-    /// By which policy runs are dropped, and how often.
+    /// The policy by which runs are dropped, and the interval.
     ///
     /// # Errors
-    /// `Refused` for a policy that cannot be read or followed, and for a time that is none.
+    /// `Refused` for an invalid or unreadable policy, and for an invalid interval.
     pub(super) fn schedule(&self) -> Result<Option<Schedule>, ServingError> {
         let refused = |what: String| Err(ServingError::Refused(what));
         let every = match self.sweep_every.as_deref() {
@@ -186,7 +188,7 @@ impl Serving {
                 Some(ns) => Duration::from_nanos(ns),
                 None => {
                     return refused(format!(
-                        "sweep_every is a time as \"1h\", a second or more, and not {text:?}"
+                        "sweep_every must be a duration of a second or more, such as \"1h\", and not {text:?}"
                     ));
                 }
             },
@@ -194,7 +196,7 @@ impl Serving {
         let Some(path) = &self.retain else {
             return match &self.sweep_every {
                 Some(_) => refused(
-                    "sweep_every says how often, and nothing says by which policy: retain does".to_owned(),
+                    "sweep_every needs retain, which says by which policy runs are dropped".to_owned(),
                 ),
                 None => Ok(None),
             };
@@ -218,16 +220,16 @@ impl Serving {
         }
     }
 
-    /// The tokens that are configured.
+    /// The configured tokens.
     ///
     /// # Errors
-    /// `Refused` for what is none.
+    /// `Refused` for an invalid token.
     pub(super) fn tokens(&self, home: &str) -> Result<Vec<Token>, ServingError> {
         let token = |token: &ConfiguredToken| {
             let hash = blake3::Hash::from_hex(&token.blake3).map_err(|_| {
                 let name = &token.name;
                 ServingError::Refused(format!(
-                    "token {name:?}: blake3 is not 64 hexadecimal digits: `b3sum` prints them"
+                    "token {name:?}: blake3 must be 64 hexadecimal digits, as `b3sum` prints them"
                 ))
             })?;
             let namespace = token.namespace.clone().unwrap_or_else(|| home.to_owned());
@@ -242,7 +244,7 @@ impl Serving {
 
 fn address(text: &str) -> Result<SocketAddr, ServingError> {
     let address: SocketAddr = text.parse().map_err(|_| {
-        ServingError::Refused(format!("{text:?} is no address: 127.0.0.1:7420, or [::1]:7420, would be"))
+        ServingError::Refused(format!("{text:?} is not an address: write 127.0.0.1:7420 or [::1]:7420"))
     })?;
     if address.ip().is_loopback() {
         return Ok(address);
@@ -304,7 +306,7 @@ mod tests {
         let path = directory.path().join("p.toml");
         #[expect(clippy::disallowed_methods, reason = "a file that a user would have")]
         std::fs::write(&path, "[[rule]]\nkept = \"1d\"\n").unwrap();
-        assert!(of(path.to_str(), None).unwrap_err().contains("p.toml:2:1: \"kept\" is no key"));
+        assert!(of(path.to_str(), None).unwrap_err().contains("p.toml:2:1: \"kept\" is not a key"));
     }
 
     #[test]
@@ -318,6 +320,8 @@ mod tests {
         let tokens = parsed(&some).unwrap();
         assert_eq!((tokens[0].namespace.as_str(), tokens[0].rights), ("n", Rights::READ));
         assert!(parsed("[[tokens]]\nname = \"ci\"\nblake3 = \"12\"\n").is_err());
-        assert!(parsed(&some.replace("\"read\"", "\"all\"")).unwrap_err().to_string().contains("no right"));
+        assert!(
+            parsed(&some.replace("\"read\"", "\"all\"")).unwrap_err().to_string().contains("not a right")
+        );
     }
 }

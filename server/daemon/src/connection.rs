@@ -1,4 +1,4 @@
-//! A connection's bytes: read while there is room, done turn by turn, answered in order.
+//! The bytes of a connection: read while there is room, handled turn by turn, answered in order.
 
 use std::time::Duration;
 
@@ -10,23 +10,24 @@ use super::session::{Daemon, Session};
 use super::turn::{End, Turn, turn};
 use annals_wire::resp::{Limits, Requests};
 
-/// What is read of a connection at once.
+/// Size of a read from a connection, in bytes.
 const READ_BYTES: usize = 16 << 10;
-/// How long a stranger may take to log in, and a client to take anything of its replies.
+/// Time limits for a client to log in, and to read some of its replies.
 const LOGIN: Duration = Duration::from_secs(30);
 const STALL: Duration = Duration::from_secs(60);
 
-/// How often it is looked for what a client waits for, and what is heard of it meanwhile.
+/// Polling interval of a blocked command, and the maximum bytes read from its connection meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
 const CARRIED_BYTES_MAX: usize = 64 << 10;
 
-/// A connection that is to go on as a recorder's: its command, and what followed that.
+/// A connection that continues as a recorder's: its command, and the bytes after it.
 pub(super) type Recorder = (Vec<Vec<u8>>, Vec<u8>);
 
-/// Answers a connection until it ends, or until the daemon does. Gives the recorder that it turned out to be.
+/// Serves a connection until it or the daemon ends. Returns the recorder handover if the connection is a
+/// recorder's.
 ///
 /// # Errors
-/// As reading and writing; `TimedOut` for one that is not waited for any longer.
+/// Those of reading and writing; `TimedOut` if the client exceeds a time limit.
 pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     daemon: &Daemon,
     mut session: Session,
@@ -62,12 +63,12 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
                 None => turn(daemon, &mut session, &mut requests, &mut input),
                 Some(apart) => {
                     let _place = tokio::select! {
-                        // What has come is still done where that need not be waited for.
+                        // Work that needs no wait is still done after a stop.
                         biased;
                         place = daemon.places(apart).acquire() => place,
                         _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
                     };
-                    // Other connections go on in another thread meanwhile.
+                    // Other connections continue on another thread meanwhile.
                     tokio::task::block_in_place(|| turn(daemon, &mut session, &mut requests, &mut input))
                 }
             };
@@ -82,7 +83,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
                 tokio::select! {
                     () = pause(daemon, &session, until) => {}
                     _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
-                    // Who hangs up is not waited with; who says more is heard afterwards.
+                    // A client that hangs up ends the wait; further requests are handled afterwards.
                     more = stream.read_buf(&mut rest), if rest.len() < CARRIED_BYTES_MAX => if more? == 0 {
                         return Ok(None);
                     },
@@ -103,7 +104,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Waits as long as a connection may ask nothing.
+/// Waits for the idle timeout; forever if there is none.
 async fn idle(most: Option<Duration>) {
     match most {
         Some(most) => tokio::time::sleep(most).await,
@@ -111,11 +112,11 @@ async fn idle(most: Option<Duration>) {
     }
 }
 
-/// Waits until something may have come.
+/// Waits until new data may be available, the poll interval passes, or `until` is reached.
 pub(super) async fn pause(daemon: &Daemon, session: &Session, until: Option<u64>) {
     let now = daemon.now_ns() / 1_000_000;
     let left = until.map_or(LOOK, |until| Duration::from_millis(until.saturating_sub(now)).min(LOOK));
-    // What recorders add is found by looking.
+    // Frames of recorders send no notification, so they are found by polling.
     let left = left.max(Duration::from_millis(1));
     match &session.grant {
         Some(grant) => drop(timeout(left, grant.tenant.added.notified()).await),
@@ -123,7 +124,7 @@ pub(super) async fn pause(daemon: &Daemon, session: &Session, until: Option<u64>
     }
 }
 
-/// Waits until what a turn rests on is on disk.
+/// Waits until all that a turn depends on is durable.
 async fn settle(session: &Session, turn: &mut Turn) {
     let Some(wait) = turn.wait.take() else { return };
     match wait.await {
@@ -133,7 +134,7 @@ async fn settle(session: &Session, turn: &mut Turn) {
     }
 }
 
-/// Writes all, as long as the other side takes some of it now and then.
+/// Writes all bytes; each write must make progress within the time limit.
 async fn write<S: AsyncWrite + Unpin>(stream: &mut S, mut bytes: &[u8]) -> std::io::Result<()> {
     while !bytes.is_empty() {
         let written = timeout(STALL, stream.write(bytes)).await??;

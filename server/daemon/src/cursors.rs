@@ -1,12 +1,13 @@
-//! Numbers for places in scans. So many are remembered, and so many bytes of keys; the oldest go first.
+//! Cursors: numbers for positions in scans. Their number and the bytes of their keys are limited; the oldest
+//! are evicted first.
 
 use std::collections::{HashMap, VecDeque};
 
-/// Places in scans that are remembered, and the bytes of their keys.
+/// Maximum number of remembered positions, and of the bytes of their keys.
 const CURSORS_MAX: usize = 1 << 16;
 const CURSORS_BYTES_MAX: usize = 64 << 20;
 
-/// See the module.
+/// The remembered positions of scans.
 #[derive(Debug, Default)]
 pub(super) struct Cursors {
     last: u64,
@@ -16,7 +17,7 @@ pub(super) struct Cursors {
 }
 
 impl Cursors {
-    /// A number for going on after this key.
+    /// Returns a cursor for continuing after this key.
     pub(super) fn remember(&mut self, after: Vec<u8>) -> u64 {
         self.last += 1;
         self.bytes += after.len();
@@ -29,7 +30,7 @@ impl Cursors {
         self.last
     }
 
-    /// The key that a number stands for, if that is still known.
+    /// The key of a cursor, if it is still remembered.
     pub(super) fn place(&self, cursor: u64) -> Option<Vec<u8>> {
         self.places.get(&cursor).cloned()
     }
@@ -39,7 +40,7 @@ impl Cursors {
 mod tests {
     use super::{CURSORS_BYTES_MAX, CURSORS_MAX, Cursors};
 
-    /// 65,536 places after keys of 65,535 bytes once took 4 GB.
+    /// Regression: 65,536 positions after keys of 65,535 bytes took 4 GB.
     #[test]
     fn the_oldest_places_go_first_by_their_number_and_by_their_bytes() {
         let mut cursors = Cursors::default();

@@ -1,13 +1,15 @@
-//! Sixteen databases of keys over keyspaces of the engine, and when keys end.
+//! Sixteen databases of keys on top of engine keyspaces, and the expiry of keys.
 //!
-//! Database `n` is the keyspace `dbN` of the namespace: its values are the engine's own. A deadline stands in the keyspace `annals.deadlines`, under the
-//! database's number as a byte and the key, as milliseconds since 1970 in eight bytes, little-endian, and changes in the same batch as its value. Whether one
-//! is past the engine says (`annals::is_due`), as of everything that has a deadline.
+//! Database `n` is the keyspace `dbN` of the namespace. The keyspace `annals.deadlines` has the deadlines:
+//! the key is the database's number as a byte and then the key; the value is milliseconds since 1970 in eight
+//! bytes, little-endian. A deadline changes in the same batch as its value. The engine decides whether it is
+//! past (`annals::is_due`), as for every deadline.
 //!
-//! The engine shows what is as durable as was asked. What was handed over and is not shown yet is kept here (`pending`) until the settler has seen
-//! its ticket, so that the next one reads it; and whoever reads it waits for it before replying. Few batches of keys are on their way at a time, and what turns
-//! write meanwhile is the next one. Batches are handed over under the lock, so the settler sees their tickets in the order in which they become durable. Then
-//! it is what [`Values`] knows, which reads ask next, and the store last.
+//! The engine makes a batch visible once it is durable. Until then, `pending` holds its values, so that the
+//! next turn reads them; a turn that reads a pending value waits for it before replying. Few batches of keys
+//! are in flight at a time; writes made meanwhile form the next batch. Batches are submitted under the lock,
+//! so the settler sees their tickets in the order in which they become durable. Reads ask `pending` first,
+//! then [`ValueCache`], then the store.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,43 +21,43 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::values::Values;
 
-/// How many databases there are.
+/// Number of databases.
 pub(super) const DATABASES: u8 = 16;
-/// The longest key: one byte less than the engine's, which a deadline's key needs.
+/// Maximum key length in bytes: one byte less than the engine's, which the key of the deadline needs.
 pub(super) const KEY_BYTES_MAX: usize = annals::KEY_BYTES_MAX - 1;
-/// Batches of keys on their way at a time.
+/// Maximum number of batches of keys in flight.
 const UNDER_WAY_MAX: usize = 4;
-/// So many bytes are handed over however many are on their way.
+/// Gathered writes of this many bytes are submitted regardless of the batches in flight.
 const GATHERED_BYTES_MAX: usize = 8 << 20;
 const DEADLINES: &str = "annals.deadlines";
 
-/// A key of a database.
+/// A key of a database: the database's number and the key.
 pub(super) type Key = (u8, Vec<u8>);
 
-/// A value, and when it ends.
+/// A value and its deadline.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) value: Arc<Vec<u8>>,
-    /// The same, where the store has it already.
+    /// The same value, if it is already in the store.
     pub(super) stored: Option<StoredBlob>,
     /// In milliseconds since 1970.
     pub(super) deadline: Option<u64>,
 }
 
-/// Whether all that a turn rests on is on disk; why not, where it is not.
+/// Whether everything that a turn depends on is durable, or why not.
 pub(super) type Settled = Result<(), String>;
 
-/// What has to come before anything is replied, if something has to.
+/// The settlement to wait for before replying, if any.
 pub(super) type Waits = Option<oneshot::Receiver<Settled>>;
 
-/// See the module.
+/// The databases of a namespace.
 #[derive(Debug)]
 pub(super) struct Databases {
     space: Namespace,
     io: Arc<dyn Io>,
     state: Mutex<State>,
     settling: mpsc::UnboundedSender<Settling>,
-    /// The first turn of a batch has something to write.
+    /// Notified when the first turn of a batch has something to write.
     gathering: Notify,
 }
 
@@ -63,16 +65,16 @@ pub(super) struct Databases {
 struct State {
     spaces: [Option<Keyspace>; DATABASES as usize],
     deadlines: Option<Keyspace>,
-    /// Whether there may be a deadline.
+    /// Whether any deadline may exist.
     any_deadline: bool,
     pending: HashMap<Key, Pending, RandomState>,
-    /// What keys hold of which nothing is pending.
+    /// The values of keys without pending writes.
     values: Values,
-    /// Reads that found a value there, and that asked the store.
+    /// Number of reads answered by `values`, and by the store.
     hits: u64,
     misses: u64,
-    /// Batches of keys on their way to the disk; what is written meanwhile is gathered. Few batches cost the writer and the settler little; some are needed
-    /// so that the disk, the writer and those who are answered have something to do at once.
+    /// Batches of keys in flight; writes made meanwhile are gathered. Few batches keep the writer and the
+    /// settler cheap; several are needed to keep the disk, the writer and the connections busy at once.
     under_way: usize,
     gathered: Gathered,
 }
@@ -93,43 +95,44 @@ impl State {
 #[derive(Debug)]
 struct Pending {
     entry: Option<Entry>,
-    /// The batch that it is in, and which of its changes it is.
+    /// The batch that contains it, and the index of its change there.
     batch: u64,
     at: usize,
 }
 
-/// What was handed over, and who waits for it and for all before it.
+/// Submitted tickets, and the turns that wait for them and for all earlier ones.
 #[derive(Debug)]
 pub(super) struct Settling {
     tickets: Vec<Ticket>,
-    /// The batch of keys that the last ticket is of, or why there is none.
+    /// The batch of the last ticket, and the error if its submission was refused.
     batch: Option<(Gathered, Option<String>)>,
     done: Vec<oneshot::Sender<Settled>>,
 }
 
-/// What turns have written while a batch was on its way: the next one.
+/// Writes that turns made while other batches were in flight: the next batch.
 #[derive(Debug, Default)]
 struct Gathered {
-    /// In the order in which they were made; a key may be there more than once.
+    /// In the order in which they were made; a key may occur more than once.
     changes: Vec<Change>,
     bytes: usize,
-    /// Who waits for them.
+    /// The turns that wait for them.
     done: Vec<oneshot::Sender<Settled>>,
     number: u64,
 }
 
-/// A key's new value, or its end.
+/// A key's new value, or its deletion.
 #[derive(Debug)]
 struct Change {
     keyspace: Keyspace,
     key: Key,
     entry: Option<Entry>,
-    /// What becomes of its deadline, where something does.
+    /// The change of its deadline, if any.
     deadline: Option<(Keyspace, Option<u64>)>,
 }
 
 impl Databases {
-    /// Those of a namespace. What is handed over is settled by [`Databases::settle`], which the other half is for.
+    /// Opens the databases of a namespace. Submitted writes are settled by [`Databases::run_settler`], which
+    /// takes the returned receiver.
     ///
     /// # Errors
     /// Those of the store.
@@ -156,7 +159,7 @@ impl Databases {
             under_way: 0,
             gathered: Gathered::default(),
         };
-        // Bounded by what connections may have under way: one turn each.
+        // Bounded by the connections: each has at most one turn in flight.
         let (settling, settled) = mpsc::unbounded_channel();
         Ok((
             Arc::new(Self { space, io, state: Mutex::new(state), settling, gathering: Notify::new() }),
@@ -164,12 +167,12 @@ impl Databases {
         ))
     }
 
-    /// Hands over what is gathered and waits for batches in their order. Ends with the last handle.
+    /// Submits gathered writes and settles batches in order. Ends when the last handle is dropped.
     pub(super) async fn settle(self: Arc<Self>, settling: mpsc::UnboundedReceiver<Settling>) {
         tokio::join!(self.hand_over_in_turn(), self.tell(settling));
     }
 
-    /// Hands over what was gathered once all who are ready now have had their turn.
+    /// Submits gathered writes once all tasks that are ready have had their turn.
     async fn hand_over_in_turn(&self) {
         loop {
             self.gathering.notified().await;
@@ -181,13 +184,13 @@ impl Databases {
         }
     }
 
-    /// Waits for batches in their order and tells those who wait.
+    /// Waits for batches in order and reports the result to the waiting turns.
     async fn tell(&self, mut settling: mpsc::UnboundedReceiver<Settling>) {
         let mut failed = None;
         while let Some(Settling { tickets, batch, done }) = settling.recv().await {
             for ticket in tickets {
                 if let Err(error) = ticket.await {
-                    // The writer is poisoned by it: nothing after it is written either.
+                    // The error has poisoned the writer: nothing after it is written either.
                     failed.get_or_insert_with(|| error.to_string());
                 }
             }
@@ -198,13 +201,14 @@ impl Databases {
                 let mut state = self.lock();
                 for (at, Change { key, entry, .. }) in gathered.changes.into_iter().enumerate() {
                     match state.pending.get(&key) {
-                        // Something newer comes, of this batch or of a later one.
+                        // A newer write of this key is pending, in this batch or a later one.
                         Some(pending) if (pending.batch, pending.at) != (gathered.number, at) => {}
                         Some(_) if holds => {
                             state.pending.remove(&key);
                             state.values.put(key, entry);
                         }
-                        // A later batch had taken its place and was refused: what is at hand may be older than this.
+                        // A later batch had replaced it and was refused: the cached value may be older than
+                        // this one.
                         _ => {
                             state.pending.remove(&key);
                             state.values.forget(&key);
@@ -218,13 +222,13 @@ impl Databases {
             }
             let settled = failed.clone().or(refused).map_or(Ok(()), Err);
             for done in done {
-                // Who went away meanwhile does not want to know.
+                // A receiver that is gone does not matter.
                 let _ = done.send(settled.clone());
             }
         }
     }
 
-    /// Hands over what was gathered, as one batch.
+    /// Submits the gathered writes as one batch.
     fn hand_over(&self, state: &mut State) {
         let number = state.gathered.number + 1;
         let mut gathered = std::mem::replace(&mut state.gathered, Gathered { number, ..Gathered::default() });
@@ -250,7 +254,7 @@ impl Databases {
         let (tickets, why) = match batch.submit_with(Durability::Disk) {
             Ok(ticket) => (vec![ticket], None),
             Err(error) => {
-                // Nobody is to read what will not be.
+                // A refused write must not be read.
                 for Change { key, .. } in &gathered.changes {
                     if state.pending.get(key).is_some_and(|pending| pending.batch == gathered.number) {
                         state.pending.remove(key);
@@ -266,17 +270,17 @@ impl Databases {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The system behind the store.
+    /// The I/O layer of the store.
     pub(super) fn io(&self) -> &Arc<dyn Io> {
         &self.io
     }
 
-    /// The keyspace of a database, if anything was ever put there.
+    /// The keyspace of a database; `None` if nothing was ever put there.
     pub(super) fn keyspace_of(&self, database: u8) -> Option<Keyspace> {
         self.lock().spaces.get(usize::from(database)).cloned().flatten()
     }
 
-    /// Reads that found a value at hand, and that asked the store.
+    /// Number of reads answered by the cache, and by the store.
     pub(super) fn reads(&self) -> (u64, u64) {
         let state = self.lock();
         (state.hits, state.misses)
@@ -287,7 +291,8 @@ impl Databases {
         self.io.now_ns()
     }
 
-    /// Ends keys whose deadline is past: at most so many, found from this key of the deadlines on. Gives where to go on, and what to wait for.
+    /// Deletes keys whose deadline is past: examines at most `most` deadlines after the deadline key `from`.
+    /// Returns where to continue, and what to wait for.
     ///
     /// # Errors
     /// Those of the store.
@@ -315,17 +320,17 @@ impl Databases {
     }
 }
 
-/// What a turn does: reads that see what it did before, and writes that become one batch. Everybody else waits from its first look at a key
-/// until it is committed or dropped.
+/// The reads and writes of a turn: reads see its earlier writes, and the writes become one batch. It takes
+/// the lock at its first key and holds it until it is committed or dropped, so other turns wait.
 pub(super) struct Work<'a> {
     databases: &'a Databases,
     state: Option<MutexGuard<'a, State>>,
     staged: BTreeMap<Key, Option<Entry>>,
     staged_bytes: usize,
     now_ms: u64,
-    /// Something was read that is not on disk yet.
+    /// A value was read that is not durable yet.
     rests: bool,
-    /// What was handed over already.
+    /// Tickets of batches that were submitted directly.
     tickets: Vec<Ticket>,
 }
 
@@ -343,44 +348,45 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Milliseconds since 1970, the same for the whole turn.
+    /// Milliseconds since 1970, fixed for the whole turn.
     pub(super) fn now_ms(&self) -> u64 {
         self.now_ms
     }
 
-    /// Whether a deadline is past, in milliseconds since 1970. Never by a clock that stands far ahead of what the store holds.
+    /// Whether a deadline (milliseconds since 1970) is past. A clock far ahead of the store's records never
+    /// expires keys.
     fn is_due(&self, deadline: u64) -> bool {
         let ns = |ms: u64| ms.saturating_mul(1_000_000);
         self.databases.space.is_due(ns(deadline), ns(self.now_ms))
     }
 
-    /// Bytes that are to be written.
+    /// Approximate bytes of the staged writes.
     pub(super) fn staged_bytes(&self) -> usize {
         self.staged_bytes
     }
 
-    /// The namespace that the databases are in.
+    /// The namespace of the databases.
     pub(super) fn space(&self) -> &'a Namespace {
         &self.databases.space
     }
 
-    /// Keeps everybody else waiting from now on.
+    /// Takes the lock now.
     pub(super) fn hold(&mut self) {
         self.state();
     }
 
-    /// Something was handed over that is to be waited for, too. Where [`Work::hold`] did not come first, others may have handed over meanwhile:
-    /// then one of the two is awaited a little longer than it takes.
+    /// Adds a ticket to wait for before the reply. If [`TurnBatch::lock_databases`] was not called first,
+    /// other turns may submit in between; then one of the two waits slightly longer than needed.
     pub(super) fn rest_on(&mut self, ticket: Ticket) {
         self.tickets.push(ticket);
     }
 
-    /// Whether something was handed over.
+    /// Whether a batch was submitted directly.
     pub(super) fn has_handed_over(&self) -> bool {
         !self.tickets.is_empty()
     }
 
-    /// Whether something was written, handed over or not.
+    /// Whether anything was written, staged or submitted.
     pub(super) fn has_written(&self) -> bool {
         self.has_handed_over() || !self.staged.is_empty()
     }
@@ -389,10 +395,10 @@ impl<'a> Work<'a> {
         self.state.get_or_insert_with(|| self.databases.lock())
     }
 
-    /// What a key holds. One whose deadline is past is ended by this.
+    /// The value of a key. A key whose deadline is past is deleted by this.
     ///
     /// # Errors
-    /// Those of the store; `Invalid` for a key that is too long.
+    /// Those of the store; `Invalid` if the key is too long.
     pub(super) fn get(&mut self, database: u8, key: &[u8]) -> annals::Result<Option<Entry>> {
         check(key)?;
         let found = match self.at_hand(database, key) {
@@ -408,7 +414,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// What a key is known to hold, where nothing is on its way that could be of it.
+    /// The cached value of a key, if no pending write can affect it.
     fn at_hand(&mut self, database: u8, key: &[u8]) -> Option<Entry> {
         let is_quiet = self.staged.is_empty();
         let state = self.state();
@@ -424,7 +430,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// What a key held before this turn.
+    /// The value of a key before this turn.
     fn beneath(&mut self, name: Key) -> annals::Result<Option<Entry>> {
         if let Some(pending) = self.state().pending.get(&name) {
             let entry = pending.entry.clone();
@@ -448,7 +454,7 @@ impl<'a> Work<'a> {
         self.state().spaces.get(usize::from(database)).cloned().flatten()
     }
 
-    /// The deadline that is on disk.
+    /// The deadline on disk.
     fn deadline(&mut self, name: &Key) -> annals::Result<Option<u64>> {
         let state = self.state();
         let Some(deadlines) = state.deadlines.as_ref().filter(|_| state.any_deadline) else {
@@ -458,20 +464,20 @@ impl<'a> Work<'a> {
         Ok(kept.and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes))
     }
 
-    /// Sets what a key holds.
+    /// Sets the value of a key.
     ///
     /// # Errors
-    /// `Invalid` for a key that is too long.
+    /// `Invalid` if the key is too long.
     pub(super) fn put(&mut self, database: u8, key: &[u8], entry: Entry) -> annals::Result<()> {
         check(key)?;
         self.stage((database, key.to_vec()), Some(entry));
         Ok(())
     }
 
-    /// Ends a key; says whether it was there.
+    /// Deletes a key; returns whether it existed.
     ///
     /// # Errors
-    /// As [`Work::get`].
+    /// As [`TurnBatch::get`].
     pub(super) fn delete(&mut self, database: u8, key: &[u8]) -> annals::Result<bool> {
         let was = self.get(database, key)?.is_some();
         if was {
@@ -481,13 +487,13 @@ impl<'a> Work<'a> {
     }
 
     fn stage(&mut self, name: Key, entry: Option<Entry>) {
-        // Nobody else may come between a look and what follows from it.
+        // No other turn may run between a read and a write that depends on it.
         self.state();
         self.staged_bytes += name.1.len() + entry.as_ref().map_or(0, |entry| entry.value.len()) + 64;
         self.staged.insert(name, entry);
     }
 
-    /// Keys of a database after this one, in order: at most so many that are there.
+    /// At most `most` existing keys of a database after this key, in order.
     ///
     /// # Errors
     /// Those of the store.
@@ -540,10 +546,10 @@ impl<'a> Work<'a> {
         Ok(found)
     }
 
-    /// Hands over what was written, and lets the next one in. Gives what to wait for before anything is replied.
+    /// Submits the writes and releases the lock. Returns what to wait for before replying.
     ///
     /// # Errors
-    /// Those of the store: nothing of it happened then.
+    /// Those of the store; then nothing of the turn was written.
     pub(super) fn commit(mut self) -> annals::Result<Waits> {
         if self.staged.is_empty() && !self.rests && self.tickets.is_empty() {
             return Ok(None);
@@ -554,13 +560,14 @@ impl<'a> Work<'a> {
         let mut changes = Vec::with_capacity(staged.len());
         for (key, entry) in staged {
             let keyspace = self.keyspace_for(key.0, entry.is_some())?;
-            // Nothing was ever there.
+            // The database has no keyspace, so there is nothing to delete.
             let Some(keyspace) = keyspace else { continue };
             let deadline = self.deadline_after(&key, entry.as_ref())?;
             changes.push(Change { keyspace, key, entry, deadline });
         }
         let databases = self.databases;
-        // Sent under the lock, so that the order is that of the log. Nobody listens only once the daemon has ended.
+        // Sent under the lock, so that the order is that of the log. The receiver is gone only after the
+        // daemon has ended.
         let tickets = std::mem::take(&mut self.tickets);
         if changes.is_empty() && self.state().gathered.changes.is_empty() {
             let _ = databases.settling.send(Settling { tickets, batch: None, done: vec![done] });
@@ -574,13 +581,13 @@ impl<'a> Work<'a> {
         if state.gathered.bytes >= GATHERED_BYTES_MAX {
             databases.hand_over(state);
         } else if state.under_way < UNDER_WAY_MAX && state.gathered.done.len() == 1 {
-            // Whoever has something to write in the same moment writes with it.
+            // Turns that write at the same moment join this batch.
             databases.gathering.notify_one();
         }
         Ok(Some(settled))
     }
 
-    /// The keyspace of a database, which is made where something is to be put there.
+    /// The keyspace of a database; created if something is put there.
     fn keyspace_for(&mut self, database: u8, puts: bool) -> annals::Result<Option<Keyspace>> {
         let known = self.keyspace(database);
         if known.is_some() || !puts {
@@ -593,7 +600,7 @@ impl<'a> Work<'a> {
         Ok(Some(made))
     }
 
-    /// What becomes of a key's deadline.
+    /// The change of a key's deadline.
     fn deadline_after(
         &mut self,
         key: &Key,
@@ -614,10 +621,10 @@ impl<'a> Work<'a> {
         Ok(Some((deadlines, deadline)))
     }
 
-    /// Whether there is a deadline from before this turn, on disk or on its way.
+    /// Whether the key had a deadline before this turn, on disk or pending.
     fn had_deadline(&mut self, name: &Key) -> annals::Result<bool> {
         match self.state().pending.get(name) {
-            // What is on its way may have taken one away that is still to be seen on disk.
+            // A pending write may have removed a deadline that is still on disk.
             Some(Pending { entry: Some(Entry { deadline: Some(_), .. }), .. }) => Ok(true),
             Some(_) => Ok(false),
             None => Ok(self.deadline(name)?.is_some()),
@@ -625,10 +632,10 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Whether a key is one.
+/// Checks the length of a key.
 ///
 /// # Errors
-/// `Invalid` for one that is too long.
+/// `Invalid` if the key is too long.
 pub(super) fn check(key: &[u8]) -> annals::Result<()> {
     if key.len() <= KEY_BYTES_MAX {
         return Ok(());
@@ -672,14 +679,14 @@ mod tests {
         let kept = space.keyspace("db0", History::All).unwrap();
         let before = store.stats().unwrap().batches;
         let (databases, settling) = Databases::open(space, Arc::new(RealIo::new())).unwrap();
-        // Nobody hands over yet.
+        // Nothing is submitted before the settler runs.
         let mut waits =
             vec![put(&databases, "k", "one"), put(&databases, "k", "two"), put(&databases, "j", "x")];
         waits.push(put(&databases, "k", "three"));
         let (value, rests) = get(&databases, "k");
         assert_eq!(value.as_deref(), Some(&b"three"[..]));
         let mut rests = rests.unwrap();
-        assert!(rests.try_recv().is_err(), "what was read is not on disk");
+        assert!(rests.try_recv().is_err(), "the value that was read is not durable yet");
         tokio::spawn(databases.clone().settle(settling));
         for wait in waits {
             wait.await.unwrap().unwrap();
@@ -689,8 +696,9 @@ mod tests {
         let versions: Vec<_> =
             kept.versions(b"k").unwrap().map(|version| version.unwrap().value.unwrap()).collect();
         assert_eq!(versions, [b"three".to_vec(), b"two".to_vec(), b"one".to_vec()]);
-        // The last of a batch is what is at hand then: the first of it was once, and INCR gave numbers a second time.
+        // Regression: the cache kept the first value of a batch instead of the last, so INCR returned numbers
+        // twice.
         assert_eq!(get(&databases, "k").0.as_deref(), Some(&b"three"[..]));
-        assert!(get(&databases, "k").1.is_none(), "it is at hand, and on disk");
+        assert!(get(&databases, "k").1.is_none(), "the value is cached and durable");
     }
 }

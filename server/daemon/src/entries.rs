@@ -1,6 +1,8 @@
-//! Entries that XADD adds one after the other within a turn: they become one batch of the run, and their replies are known with it.
+//! Entries that XADD adds to one run in a row within a turn: they become one batch, and their replies are
+//! known once it is submitted.
 //!
-//! An entry alone in a batch costs a flush of the compressor, a record of the batch and a wake of the writer; a pipeline of them would pay that for each.
+//! A batch per entry would cost a flush of the compressor, a batch record and a wake-up of the writer for
+//! each entry of a pipeline.
 
 use std::sync::Arc;
 
@@ -11,7 +13,7 @@ use super::open_runs::OpenRun;
 use super::turn::Refusal;
 use annals_wire::resp::Reply;
 
-/// What is kept for an entry besides its bytes.
+/// Overhead of an entry besides its bytes.
 const ENTRY_BYTES: usize = 128;
 
 /// Entries of one run that are to be added.
@@ -23,24 +25,23 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// Whether this command is one more of them.
+    /// Whether this command adds an entry to the same run.
     pub(super) fn go_on(&self, words: &[Vec<u8>]) -> bool {
         let word = |at: usize| words.get(at).map(Vec::as_slice).unwrap_or_default();
         word(0).eq_ignore_ascii_case(b"xadd") && word(1) == self.open.run.name().as_bytes()
     }
 
-    /// How many they are.
     pub(super) fn count(&self) -> usize {
         self.frames.len()
     }
 
-    /// Bytes that they hold, about.
+    /// Approximate bytes of the entries.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// Adds one to those that are to be added, where it goes into the same run.
+/// Adds an entry to the deferred ones, which are of the same run.
 pub(super) fn defer(entries: &mut Option<Entries>, open: Arc<OpenRun>, frame: Frame) {
     let bytes = usize::try_from(frame.input.len()).unwrap_or(usize::MAX).saturating_add(ENTRY_BYTES);
     match entries {
@@ -52,12 +53,12 @@ pub(super) fn defer(entries: &mut Option<Entries>, open: Arc<OpenRun>, frame: Fr
     }
 }
 
-/// Whether an entry of this run can be added to them.
+/// Whether an entry of this run can join the deferred ones.
 pub(super) fn takes(entries: &Option<Entries>, open: &Arc<OpenRun>) -> bool {
     entries.as_ref().is_none_or(|entries| Arc::ptr_eq(&entries.open, open))
 }
 
-/// Adds them; gives their replies in order.
+/// Submits the entries as one batch; returns their replies in order.
 pub(super) fn add(entries: Entries, work: &mut Work<'_>, now_ns: u64) -> Vec<Reply> {
     let Entries { open, frames, .. } = entries;
     let count = frames.len();
@@ -67,7 +68,7 @@ pub(super) fn add(entries: Entries, work: &mut Work<'_>, now_ns: u64) -> Vec<Rep
         Err(error) => return all(Refusal::from(error).0),
     };
     batch.durability(Durability::Disk);
-    // The batch is the run's only one, so that times are in the order of numbers.
+    // A run has one batch at a time, so times are in the order of numbers.
     let ms = open.not_before(now_ns / 1_000_000);
     let mut replies = Vec::with_capacity(count);
     let mut any = false;

@@ -1,24 +1,26 @@
-//! How many files this process may have open, and how many of them connections may be: what strangers at a door take must not be what the store
-//! wants for its next file, which would end all writing.
+//! Limits on open files: how many of them connections may use. Connections of strangers must not use up the
+//! files that the store needs: the failure to create its next file would end all writing.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Connections at a door, where the system allows it.
+/// Maximum number of connections of a listener, if the system allows it.
 const CONNECTIONS_MAX: u64 = 10_000;
-/// Files that are kept for everything else: the store's, which are few at a time however many it has, a backup's, recorders, calls of a proxy.
+/// Files reserved for other uses: the store (few at a time, whatever its size), a backup, recorders, proxied
+/// calls.
 const KEPT: u64 = 256;
 
-/// Has the system let this process open as many files as it may ask for, and gives how many connections each of so many doors may let in.
+/// Raises the limit on open files to the maximum, and returns the maximum number of connections for each of
+/// `doors` listeners.
 pub(super) fn connections_max(doors: usize) -> usize {
     let limit = getrlimit(Resource::Nofile);
-    // Many shells allow 1,024 where a process may ask for more. Where that is refused, what there was remains.
+    // Many shells set 1,024 where a process may ask for more. If raising fails, the old limit stays.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     each(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), doors)
 }
 
-/// What a door may let in of so many files; one at least, as nobody could say anything otherwise.
+/// The connections of one listener out of `files` open files; at least one.
 fn each(files: u64, doors: usize) -> usize {
-    // Where little is allowed the store gets half of it.
+    // With a low limit, the store gets half of the files.
     let left = files - KEPT.min(files / 2);
     usize::try_from((left / doors.max(1) as u64).clamp(1, CONNECTIONS_MAX)).unwrap_or(1)
 }

@@ -1,4 +1,4 @@
-//! One command for somebody who asks it alone, as over HTTP: a turn of its own.
+//! Runs one command alone, as its own turn, for the HTTP API.
 
 use super::connection::pause;
 use super::session::{Daemon, Held, Session};
@@ -6,7 +6,7 @@ use super::slow::Name;
 use super::turn::{Single, single};
 use annals_wire::resp::Reply;
 
-/// Does a command: its reply, once all that it rests on is on disk.
+/// Runs a command; returns its reply once everything it depends on is durable.
 pub(super) async fn perform(daemon: &Daemon, session: &mut Session, words: Vec<Vec<u8>>) -> Reply {
     let name = Name::of(words.first().map(Vec::as_slice).unwrap_or_default());
     session.held = Some(Held { words, until: None, waits: false, apart: None });
@@ -17,7 +17,7 @@ pub(super) async fn perform(daemon: &Daemon, session: &mut Session, words: Vec<V
             pause(daemon, session, until).await;
         }
         if session.is_taken_back(daemon) {
-            return Reply::error("NOAUTH the token was taken back");
+            return Reply::error("NOAUTH the token was revoked");
         }
         let began = daemon.io.monotonic_ns();
         let done = match held.apart {

@@ -1,4 +1,4 @@
-//! A tenant's runs, as the proxy of many runs asks for them.
+//! A tenant's runs, for the proxy of many runs.
 
 use std::sync::{Arc, PoisonError};
 
@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use super::tenant::Tenant;
 use annals_proxy::proxy::{Opened, Refused, Runs, has_ended};
 
-/// The runs of a tenant, for whoever was let in.
+/// The runs of a tenant, for an authorized client.
 #[derive(Debug, Clone)]
 pub(super) struct ProxyRuns(Arc<Tenant>);
 
@@ -29,7 +29,7 @@ impl Runs for ProxyRuns {
     }
 
     fn begin(&self, spec: RunSpec) -> Result<Opened, Refused> {
-        // One at a time, so that nobody finds a run begun and not open yet.
+        // One at a time, so that no other request finds a run that has begun but is not open yet.
         let _one = self.0.proxy_begins.lock().unwrap_or_else(PoisonError::into_inner);
         let name = spec.name.clone();
         if let Some(opened) = self.find(&name) {
@@ -42,12 +42,12 @@ impl Runs for ProxyRuns {
                 let open = self.0.admit(run, true);
                 Ok(Opened { run: open.run.clone(), proxied: open.proxied.clone() })
             }
-            // It may have been begun by RUN.BEGIN meanwhile.
+            // RUN.BEGIN may have begun it in the meantime.
             Err(error) if error.kind() == ErrorKind::Conflict => match self.find(&name) {
                 Some(opened) => Ok(opened),
                 None => Err(match self.0.space.run(&name)?.info().status {
                     Status::Open => {
-                        let why = format!("run {name} is recorded by somebody else: record into a new run");
+                        let why = format!("run {name} is recorded by another client: record into a new run");
                         Refused::new(StatusCode::CONFLICT, why)
                     }
                     status => Refused::new(StatusCode::CONFLICT, has_ended(&name, status)),

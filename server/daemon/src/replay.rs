@@ -1,7 +1,9 @@
-//! A run as it is replayed to one connection: each request is answered by the recorded call that is the same, once, in the order in which they were recorded.
+//! The replay of a run to one connection: each request is answered by the same recorded call, once, in
+//! recorded order.
 //!
-//! The engine's `Matching` decides, as it does for the engine's `Replayer`, and draws come from the engine's `ReplayingNondet`. A connection asks one thing
-//! after the other, so an answer never waits for its turn here. What a frame is asked by is `call.name` of its metadata, else its component's name.
+//! The engine's `Matching` decides, as for the engine's `Replayer`; draws come from the engine's
+//! `ReplayingNondet`. A connection sends one request after another, so an answer never waits for its turn. A
+//! frame's call name is `call.name` of its metadata, else its component's name.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,18 +15,19 @@ use serde::Deserialize;
 use super::turn::Refusal;
 use annals_formats::otlp::is_ingested;
 
-/// The key of the hashes: requests are whole in the recording, and nobody else sees the hashes.
+/// The key of the hashes. A fixed key suffices: the recording has the whole requests, and the hashes are
+/// never shown.
 const KEY: [u8; 32] = *b"annals daemon, in memory only.  ";
-/// What all replays together may hold of their runs, about.
+/// Approximate maximum bytes that all replays hold of their runs.
 const BYTES_MAX: usize = 256 << 20;
-/// What is held of a call besides its name, about.
+/// Approximate bytes held of a call besides its name.
 const CALL_BYTES: usize = 256;
 
-/// Bytes that replays hold.
+/// Number of bytes that all replays hold.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Replayed(Arc<AtomicUsize>);
 
-/// See the module.
+/// The replay of a run to one connection.
 #[derive(Debug)]
 pub(super) struct Replay {
     pub(super) name: String,
@@ -54,12 +57,12 @@ impl Drop for Held {
 }
 
 impl Replay {
-    /// Reads a run, every frame of it verified.
+    /// Reads a run and verifies every frame.
     ///
     /// # Errors
-    /// Those of the store; `DIVERGED` for a run that was ingested; where replays hold too much.
+    /// Those of the store; `DIVERGED` for an ingested run; too many bytes held by replays.
     pub(super) fn of(name: &str, reader: RunReader, replayed: &Replayed) -> Result<Self, Refusal> {
-        // Its frames hold what was traced, which may look like what a program asks.
+        // Ingested frames hold traces, which may look like a program's requests.
         if is_ingested(&reader)? {
             return Err(Refusal(format!(
                 "DIVERGED at step 1: run {name} was ingested from traces, which hold no requests and answers as they were sent"
@@ -68,7 +71,7 @@ impl Replay {
         let (mut held, mut calls) = (Held(replayed.clone(), 0), Vec::new());
         for frame in reader.frames() {
             let frame = frame?;
-            // Of an incomplete frame nobody knows the whole answer.
+            // The answer of an incomplete frame is not known completely.
             if frame.incomplete || frame.component == Component::Nondet {
                 continue;
             }
@@ -92,7 +95,8 @@ impl Replay {
     /// The recorded answer to a request.
     ///
     /// # Errors
-    /// `DIVERGED`, with what is different and the step; `FAILED` with what a call that failed said; those of the store.
+    /// `DIVERGED` with the difference and the step; `FAILED` with the recorded error of a failed call; those
+    /// of the store.
     pub(super) fn answer(&mut self, name: &str, request: &[u8]) -> Result<Vec<u8>, Refusal> {
         let seq = match self.matching.ask(name, request)? {
             Answer::Exact(seq) | Answer::Matched(seq) => seq,
@@ -106,7 +110,7 @@ impl Replay {
     }
 }
 
-/// The name of the call that a frame's metadata says it is.
+/// The call name in a frame's metadata.
 fn name_of(metadata: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Metadata {

@@ -1,4 +1,4 @@
-//! Listening, letting in, ending.
+//! Listening, accepting connections, shutdown.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,35 +22,35 @@ use super::session::{Daemon, Facts, Session};
 use crate::share::{Came, Host, Listening, listen_at, listen_for};
 use annals_proxy::program::interrupted;
 
-/// Threads that read, answer and write, at most: all of them share one lock.
+/// Maximum number of worker threads: they share one lock.
 const CARRIERS_MAX: usize = 4;
-/// How long nobody is let in after the system refused to, or at the limit.
+/// Pause after the system refused to accept a connection, or at the connection limit.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long connections have for their last replies once the daemon ends.
+/// Time for connections to take their last replies during shutdown.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often keys whose deadline is past are looked for, and how many deadlines are looked at at once.
+/// Interval between sweeps for expired keys, and maximum number of deadlines examined at a time.
 const SWEEP: Duration = Duration::from_secs(10);
 const SWEPT_MAX: usize = 256;
-/// How long after its end a run that sampling leaves out may still be there.
+/// Interval of sampling: how long a run that is sampled out may remain after its end.
 const SAMPLE: Duration = Duration::from_secs(1);
 
-/// Where a daemon listens, once it does.
+/// The addresses of a daemon that has started listening.
 #[derive(Debug, Clone)]
 pub struct Began {
-    /// Unix sockets.
+    /// Paths of Unix sockets.
     pub sockets: Vec<PathBuf>,
-    /// The address of TCP, its port as it was given by the system.
+    /// The TCP address, with the port that the system assigned.
     pub tcp: Option<SocketAddr>,
-    /// That of HTTP.
+    /// The HTTP address, with the port that the system assigned.
     pub http: Option<SocketAddr>,
-    /// A token that was just made: nobody is told a second time.
+    /// The text of a token that was just made; it is shown only once.
     pub token: Option<String>,
-    /// Whether TCP and HTTP ask for no token.
+    /// Whether TCP and HTTP require no token.
     pub is_open: bool,
 }
 
 impl Began {
-    /// What may be told to everybody.
+    /// Logs the addresses, but not the token.
     fn log(&self) {
         let login = if self.is_open { "none" } else { "token" };
         for socket in &self.sockets {
@@ -64,11 +64,12 @@ impl Began {
     }
 }
 
-/// Serves a store until this process is told to end (Ctrl-C, SIGTERM); then ends the connections, each after what it had asked for, waits for
-/// those who record (`waiting` is told how many), and closes the store. Told once more, it ends at once: those runs are abandoned.
+/// Serves a store until this process is told to end (Ctrl-C, SIGTERM). Then finishes the requests of all
+/// connections, waits for recorders (`waiting` gets their number), and closes the store. A second signal ends
+/// it at once; the recorders' runs are abandoned.
 ///
 /// # Errors
-/// `Refused` for what makes no sense or is not offered; those of the store and of the system.
+/// `Refused` for an invalid or unsupported configuration; those of the store and of the system.
 pub fn serve(
     root: &Path,
     namespace: &str,
@@ -80,12 +81,14 @@ pub fn serve(
     let schedule = serving.schedule()?;
     let profiles = serving.profiles()?;
     let mounts = serving.upstreams.mounts().map_err(|error| ServingError::Refused(error.to_string()))?;
-    // The writer and the clients need cores, too: with two of them, a second thread here costs a fifth of the reads.
+    // The writer and the clients need cores, too: on two cores, a second thread here costs a fifth of the
+    // read throughput.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let carriers = (cores / 2).clamp(1, CARRIERS_MAX);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(carriers).enable_all().build();
     let runtime = runtime.map_err(|cause| system("cannot start threads", cause))?;
-    // Redis clients are told of what is on disk only; recorders ask for it at a run's end, and nobody's program waits for each frame.
+    // Replies to Redis clients always wait for the disk. Recorders ask for it at a run's end only, so that no
+    // program waits for each frame.
     let options = Options { durability: Durability::Process, ..Options::default() };
     let io = options.io.clone();
     let store = Store::open_with(root, options)?;
@@ -106,7 +109,7 @@ pub fn serve(
         let owner = daemon.owner()?;
         let sweeper = tokio::spawn(sweep(daemon.clone()));
         let retainer = schedule.map(|schedule| tokio::spawn(retain(daemon.clone(), schedule)));
-        // Before anybody knows where to find it: what ends it is heard from the beginning.
+        // Installed before the sockets exist, so that no signal is missed.
         let ended = interrupted();
         let doors = Doors::open(root, serving, &places).await?;
         let began_at = Began {
@@ -130,11 +133,12 @@ pub fn serve(
         sweeper.abort();
         if let Some(retainer) = retainer {
             retainer.abort();
-            // One that drops runs now is waited for.
+            // A sweep that is dropping runs now is waited for.
             let _ = retainer.await;
         }
         tokio::task::block_in_place(|| shared.daemon.end());
-        // Runs of those who still record are abandoned while the store is open; their threads end with this.
+        // Runs of remaining recorders are abandoned while the store is open; dropping this joins their
+        // threads.
         tokio::task::block_in_place(|| drop(shared));
         Ok::<(), ServingError>(())
     });
@@ -147,26 +151,27 @@ fn system(what: &str, cause: std::io::Error) -> ServingError {
     ServingError::System { what: what.to_owned(), cause }
 }
 
-/// What connections are served with.
+/// State shared by all connections.
 struct Shared {
     daemon: Arc<Daemon>,
     host: Host,
     store: Store,
-    /// What whoever needs no token may do.
+    /// The rights of a client that needs no token.
     owner: Grant,
-    /// Whether a token is asked for over TCP and HTTP.
+    /// Whether TCP and HTTP require a token.
     asks: bool,
     http: Option<Http>,
 }
 
 impl Shared {
-    /// What whoever comes over TCP or HTTP may do without a token.
+    /// The rights of a TCP or HTTP client without a token.
     fn unasked(&self) -> Option<Grant> {
         (!self.asks).then(|| self.owner.clone())
     }
 }
 
-/// Who is let in. Where a token is asked for and there is none, one is made, which is given beside.
+/// Loads the stored and configured tokens. If a token is required and there is none, makes one and returns
+/// its text.
 fn admitted(
     store: &Store,
     namespace: &str,
@@ -176,7 +181,7 @@ fn admitted(
 ) -> Result<(Access, Option<String>), ServingError> {
     let mut tokens = access::tokens(store)?;
     for token in serving.tokens(namespace)? {
-        // One of them would be let in with the other's rights, or taken back with it.
+        // Otherwise a client could get the rights of the other token, or be revoked with it.
         if tokens.iter().any(|known| known.name == token.name) {
             let why =
                 format!("two tokens are called {:?}: give the one in the file another name", token.name);
@@ -186,7 +191,7 @@ fn admitted(
     }
     let mut made = None;
     if asks && tokens.is_empty() && serving.log == Some(Log::Json) {
-        let why = "there is no token, and a log is no place to show one: make one with `annals token add`";
+        let why = "there is no token, and a JSON log must not show one: make one with `annals token add`";
         return Err(ServingError::Refused(why.to_owned()));
     }
     if asks && tokens.is_empty() {
@@ -197,7 +202,7 @@ fn admitted(
     Ok((Access::new(tokens), made))
 }
 
-/// Where somebody may come in.
+/// The listening sockets of a daemon.
 struct Doors {
     unix: Vec<(UnixListener, Listening)>,
     tcp: Option<TcpListener>,
@@ -210,7 +215,7 @@ impl Doors {
         let own = listen_for(root).and_then(registered);
         match own {
             Ok(own) => unix.push(own),
-            // Another place was named; recorders will find the store locked.
+            // The configured socket suffices; recorders will find the store locked.
             Err(_) if serving.socket.is_some() => {}
             Err(cause) => return Err(system("cannot listen in the store's directory", cause)),
         }
@@ -235,7 +240,7 @@ fn registered(listening: Listening) -> std::io::Result<(UnixListener, Listening)
     Ok((UnixListener::from_std(listener)?, listening))
 }
 
-/// Serves whoever comes until this process is told to end, then ends connection after connection.
+/// Accepts connections until this process is told to end, then ends all connections.
 async fn listen(
     shared: &Arc<Shared>,
     doors: Doors,
@@ -259,12 +264,12 @@ async fn listen(
     }
     ended.await;
     tracing::info!("the daemon ends");
-    // From now on it is found nowhere.
+    // Removes the sockets: from now on, no client finds the daemon.
     drop(places);
     let again = interrupted();
     let _ = stop.send(true);
     let orderly = async {
-        // Who does not take the last replies is not waited for.
+        // A client that does not take its last replies is not waited for.
         let _ = tokio::time::timeout(GRACE, async { while tasks.join_next().await.is_some() {} }).await;
         shared.host.idle(waiting).await;
     };
@@ -281,7 +286,7 @@ enum Door {
     Http(TcpListener),
 }
 
-/// Lets in whoever comes by a door, so many at a time, and ends once all of them have.
+/// Accepts connections of one listener, up to a limit, and returns once all of them have ended.
 async fn accept(shared: Arc<Shared>, door: Door, most: usize, stopped: watch::Receiver<bool>) {
     let mut stop = stopped.clone();
     let mut connections = JoinSet::new();
@@ -302,7 +307,7 @@ async fn accept(shared: Arc<Shared>, door: Door, most: usize, stopped: watch::Re
             };
             match came {
                 Ok(stream) => Some(stream),
-                // Out of descriptors or the like: it may pass, and must not become a busy loop.
+                // For example, out of file descriptors: this may pass, and must not become a busy loop.
                 Err(_) => {
                     tokio::time::sleep(PAUSE).await;
                     None
@@ -332,7 +337,7 @@ async fn serve_one(shared: Arc<Shared>, stream: Stream, stopped: watch::Receiver
     let id = daemon.connections.fetch_add(1, Ordering::Relaxed) + 1;
     let facts = |address: String| Facts { id, address, began_ns: daemon.now_ns(), ..Facts::default() };
     let _listed = Listed(daemon, id);
-    // A connection that breaks is nobody's concern but its own.
+    // A broken connection affects no other.
     match stream {
         Stream::Http(stream, from) => {
             let _ = stream.set_nodelay(true);
@@ -342,7 +347,7 @@ async fn serve_one(shared: Arc<Shared>, stream: Stream, stopped: watch::Receiver
         }
         Stream::Tcp(mut stream, from) => {
             let _ = stream.set_nodelay(true);
-            // A peer that vanished is found out some time.
+            // Keep-alive detects a peer that has vanished.
             let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
             let facts = facts(from.to_string());
             daemon.clients().insert(id, facts.clone());
@@ -350,7 +355,8 @@ async fn serve_one(shared: Arc<Shared>, stream: Stream, stopped: watch::Receiver
             let _ = connection::serve(daemon, session, &mut stream, stopped).await;
         }
         Stream::Unix(mut stream) => {
-            // The file's mode says so already; a socket that was handed on is not refused by that.
+            // The socket's file mode checks this at connect; this check also covers a socket passed to
+            // another process.
             let own = rustix::process::geteuid().as_raw();
             if !stream.peer_cred().is_ok_and(|peer| peer.uid() == own) {
                 return;
@@ -371,7 +377,7 @@ async fn serve_one(shared: Arc<Shared>, stream: Stream, stopped: watch::Receiver
     }
 }
 
-/// A connection that is listed.
+/// Keeps a connection in the client list until it is dropped.
 struct Listed<'a>(&'a Daemon, u64);
 
 impl Drop for Listed<'_> {
@@ -380,23 +386,23 @@ impl Drop for Listed<'_> {
     }
 }
 
-/// Looks for keys whose deadline is past, a few at a time.
+/// Periodically deletes expired keys, a few at a time, and ends quiet traces.
 async fn sweep(daemon: Arc<Daemon>) {
     loop {
         tokio::time::sleep(SWEEP).await;
         for tenant in daemon.tenants() {
             sweep_one(&tenant.databases).await;
-            // A store that cannot be written says so to whoever writes.
+            // A store that cannot be written reports it to its writers.
             let _ = tokio::task::block_in_place(|| tenant.ingest.settle(daemon.now_ns(), false));
         }
     }
 }
 
-/// Drops what a policy does not keep, at the beginning and then on schedule.
+/// Drops the runs that a policy does not keep, at the start and then on schedule.
 async fn retain(daemon: Arc<Daemon>, schedule: Schedule) {
     let samples = schedule.policy.sample != Share::ALL;
     if samples {
-        // From here on it is known who ends; the sweep is for those from before.
+        // From here on, ended runs are tracked for sampling; the sweep handles earlier ones.
         tokio::task::block_in_place(|| sample(&daemon, &schedule));
     }
     loop {
@@ -410,30 +416,31 @@ async fn retain(daemon: Arc<Daemon>, schedule: Schedule) {
     }
 }
 
-/// Drops the runs that have ended since and that sampling leaves out. Each stands in the ledger by that rule.
+/// Drops runs that have ended since the last call and that sampling excludes. Each is in the ledger under the
+/// sampling rule.
 fn sample(daemon: &Daemon, schedule: &Schedule) {
     match daemon.store.sample_ended(&schedule.policy) {
         Ok(0) => {}
-        Ok(runs) => tracing::info!(runs, "sampled out"),
-        Err(why) => tracing::warn!(%why, "runs that have ended are sampled at the next sweep"),
+        Ok(runs) => tracing::info!(runs, "runs sampled out"),
+        Err(why) => tracing::warn!(%why, "sampling failed; ended runs are sampled at the next sweep"),
     }
 }
 
-/// One sweep. It is kept in the store as an action where it dropped something or failed.
+/// One sweep. It is recorded as an operator's action if it dropped runs or failed.
 fn retain_once(daemon: &Daemon, schedule: &Schedule) {
-    // The time is looked at first: what is kept below is a record, too, and would vouch for the clock.
+    // The time is checked first: the record written below would make the clock look valid.
     let swept =
         daemon.store.plan_retention(&schedule.policy, None).and_then(|plan| daemon.store.retain(plan));
     let failed = swept.as_ref().err().map(ToString::to_string);
     let runs = swept.as_ref().map_or(0, |report| report.dropped().runs.saturating_sub(report.held));
     match &failed {
-        Some(why) => tracing::warn!(why, "a sweep by schedule dropped nothing more"),
-        None => tracing::info!(runs, "a sweep by schedule"),
+        Some(why) => tracing::warn!(why, "a scheduled sweep failed"),
+        None => tracing::info!(runs, "scheduled sweep"),
     }
     if runs > 0 || failed.is_some() {
         let words = ["STORE.RETAIN".to_owned(), format!("{runs} runs dropped")].map(String::into_bytes);
         let kept = daemon.operations.record("schedule", "", &words, failed.as_deref(), daemon.now_ns());
-        // A store that cannot be written says so to whoever writes.
+        // A store that cannot be written reports it to its writers.
         let _ = kept.and_then(annals::Ticket::wait);
     }
 }
@@ -441,7 +448,7 @@ fn retain_once(daemon: &Daemon, schedule: &Schedule) {
 async fn sweep_one(databases: &Databases) {
     let mut from = Vec::new();
     loop {
-        // A store that cannot be read says so to whoever asks for something.
+        // A store that cannot be read reports it to its readers.
         let Ok((next, settled)) = databases.sweep(&from, SWEPT_MAX) else { break };
         if let Some(settled) = settled {
             let _ = settled.await;

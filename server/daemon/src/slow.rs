@@ -1,4 +1,4 @@
-//! What took long, kept for whoever asks (SLOWLOG) and told in the log: which command, never what it said.
+//! Slow turns, for SLOWLOG and the log: the command's name, never its arguments.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,11 +6,11 @@ use std::sync::{Mutex, PoisonError};
 
 use super::session::Facts;
 
-/// Turns that are remembered.
+/// Maximum number of slow turns remembered.
 const KEPT_MAX: usize = 128;
 const NAME_BYTES_MAX: usize = 24;
 
-/// The beginning of a command's name, as it was sent.
+/// The start of a command's name, as it was sent.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Name([u8; NAME_BYTES_MAX], usize);
 
@@ -21,7 +21,7 @@ impl Name {
         Self(name, len)
     }
 
-    /// In capitals, as far as it is letters and what stands in names.
+    /// In capitals; only characters that occur in command names.
     fn shown(self) -> String {
         let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b".|_".contains(byte);
         let name = self.0[..self.1].iter().copied().filter(is_plain);
@@ -29,21 +29,21 @@ impl Name {
     }
 }
 
-/// A turn that took long.
+/// A slow turn.
 #[derive(Debug, Clone)]
 pub(super) struct Slow {
     pub(super) id: u64,
     /// Seconds since 1970.
     pub(super) at_s: u64,
     pub(super) micros: u64,
-    /// The first command of it.
+    /// Its first command.
     pub(super) name: String,
     pub(super) commands: usize,
     pub(super) address: String,
     pub(super) client: Vec<u8>,
 }
 
-/// See the module.
+/// The latest slow turns.
 #[derive(Debug)]
 pub(super) struct SlowLog {
     threshold_ns: u64,
@@ -52,7 +52,7 @@ pub(super) struct SlowLog {
 }
 
 impl SlowLog {
-    /// Of turns that take longer than so many milliseconds.
+    /// Keeps turns that take longer than `threshold_ms` milliseconds.
     pub(super) fn new(threshold_ms: u64) -> Self {
         Self {
             threshold_ns: threshold_ms.saturating_mul(1_000_000),
@@ -61,7 +61,7 @@ impl SlowLog {
         }
     }
 
-    /// A turn took so long, from reading it to having its replies.
+    /// Notes a turn's duration, from reading its requests to having its replies.
     pub(super) fn took(&self, ns: u64, name: Name, commands: usize, facts: &Facts, now_ns: u64) {
         if ns <= self.threshold_ns {
             return;
@@ -83,17 +83,17 @@ impl SlowLog {
         kept.truncate(KEPT_MAX);
     }
 
-    /// How many there were.
+    /// The number of slow turns so far.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Those that are remembered, the latest first.
+    /// The remembered slow turns, latest first.
     pub(super) fn kept(&self) -> Vec<Slow> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// Forgets them.
+    /// Forgets the slow turns.
     pub(super) fn reset(&self) {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }

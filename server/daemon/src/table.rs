@@ -18,11 +18,11 @@ pub(super) struct Command {
     pub(super) run: Handler,
 }
 
-/// Commands by their names.
+/// Commands by name.
 #[derive(Debug)]
 pub(super) struct Table(HashMap<&'static str, Command, RandomState>);
 
-/// The longest name of a command.
+/// Maximum length of a command's name.
 const NAME_BYTES_MAX: usize = 32;
 
 impl Table {
@@ -35,7 +35,7 @@ impl Table {
         Self(schema::all().filter_map(command).collect())
     }
 
-    /// The command of this name, in whatever letters.
+    /// The command of this name, ignoring case.
     pub(super) fn find(&self, name: &[u8]) -> Option<Command> {
         let mut small = [0; NAME_BYTES_MAX];
         let small = small.get_mut(..name.len())?;

@@ -1,4 +1,4 @@
-//! A namespace as it is served: its databases, and those of its runs that are added to.
+//! A served namespace: its databases, its open runs, its memory.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -14,10 +14,10 @@ use crate::behind::Behind;
 use annals_formats::otlp::Ingest;
 use annals_proxy::embeddings::EmbedderHere;
 
-/// Frames whose times are remembered, and their runs.
+/// Maximum number of frames whose times are cached; each run counts as 64 more.
 const TIMES_MAX: usize = 4 << 20;
 
-/// See the module.
+/// A served namespace.
 #[derive(Debug)]
 pub(super) struct Tenant {
     /// The namespace's name.
@@ -25,28 +25,29 @@ pub(super) struct Tenant {
     pub(super) space: Namespace,
     pub(super) databases: Arc<Databases>,
     streams: Mutex<Streams>,
-    /// Something was added to a run.
+    /// Notified when something was added to a run.
     pub(super) added: Notify,
-    /// Frames of all tenants whose answer is still to come.
+    /// Number of open frames of all tenants.
     pub(super) open_frames: Arc<AtomicU64>,
     /// Held while the proxy begins a run.
     pub(super) proxy_begins: Mutex<()>,
-    /// Traces that come.
+    /// Ingests traces.
     pub(super) ingest: Ingest,
-    /// Has runs remembered, of all tenants.
+    /// Stores the outcomes of runs in memory, in the background; shared by all tenants.
     pub(super) behind: Arc<Behind>,
-    /// What agents remember, once somebody asks.
+    /// The agents' memory, opened at first use.
     memory: Mutex<Option<Memory>>,
-    /// What makes vectors of what is brought without, once there is something.
+    /// The embedder for entries without a vector, created at first use.
     embedder: Mutex<Option<Arc<EmbedderHere>>>,
 }
 
-/// Runs that are added to, and when frames began. Locked after the databases, never before them, and never while anything is compressed.
+/// Open runs, and the start times of frames. Lock order: after the databases. Never locked during
+/// compression.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    /// Those that were begun here and have not ended.
+    /// Runs that were begun here and have not ended.
     pub(super) open: HashMap<String, Arc<OpenRun>>,
-    /// When frames began, in milliseconds since 1970, never going back.
+    /// Start times of frames in milliseconds since 1970; they never decrease.
     times: HashMap<RunUid, Vec<u64>>,
 }
 
@@ -76,7 +77,8 @@ impl Tenant {
         }
     }
 
-    /// What agents remember: one for all, since of those that change an entry each waits for the other. What it has written is on disk.
+    /// The agents' memory. All connections share one, because writers of an entry must wait for each other.
+    /// Its writes are durable.
     ///
     /// # Errors
     /// Those of the store.
@@ -88,10 +90,10 @@ impl Tenant {
         }
     }
 
-    /// What makes vectors of what is brought without.
+    /// The embedder for entries without a vector.
     ///
     /// # Errors
-    /// As [`EmbedderHere::of_environment`].
+    /// As [`ConfiguredEmbedder::from_environment`].
     pub(super) fn embedder(&self) -> annals::Result<Arc<EmbedderHere>> {
         let mut embedder = self.embedder.lock().unwrap_or_else(PoisonError::into_inner);
         match &*embedder {
@@ -100,12 +102,12 @@ impl Tenant {
         }
     }
 
-    /// Runs as streams.
+    /// Locks the open runs.
     pub(super) fn streams(&self) -> MutexGuard<'_, Streams> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When each frame of a run began, in milliseconds since 1970, never going back.
+    /// The start time of each frame of a run in milliseconds since 1970; the times never decrease.
     ///
     /// # Errors
     /// Those of the store.
@@ -124,12 +126,13 @@ impl Tenant {
         Ok(times.get(..frames as usize).unwrap_or_default().to_vec())
     }
 
-    /// Ends what XADD, the proxy and traces began here: those runs are whole. Others were not told to end, so they are abandoned with the store's closing.
+    /// Ends the runs begun by XADD, the proxy and traces, which are complete. Other runs are abandoned when
+    /// the store closes.
     pub(super) fn end_streams(&self, now_ns: u64) {
         let open = std::mem::take(&mut self.streams().open);
         for open in open.into_values().filter(|open| open.is_stream) {
             let status = if open.proxied.failed().is_some() { Status::Failed } else { Status::Ok };
-            // Where that fails the store's closing says why.
+            // If this fails, closing the store reports the cause.
             let ended = open.run.end(status);
             if ended.is_ok() && open.proxied.recorded() {
                 self.behind.remember(&self.space, open.run.uid(), status);

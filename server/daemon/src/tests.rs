@@ -1,4 +1,4 @@
-//! Commands as a client meets them, in scripts: what is typed, and all that comes back.
+//! Commands as a client sees them, in scripts of commands and their replies.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(super) struct Bench {
     pub(super) runtime: tokio::runtime::Runtime,
 }
 
-/// One of its connections.
+/// A connection to the daemon.
 pub(super) struct Client<'a> {
     bench: &'a Bench,
     session: Session,
@@ -46,7 +46,7 @@ impl Bench {
         Self { daemon: Self::daemon(store, &runtime), _directory: directory, runtime }
     }
 
-    /// Another daemon over the same store, as after a start.
+    /// Another daemon over the same store, as after a restart.
     fn started_again(self) -> Self {
         let Self { daemon, _directory, runtime } = self;
         let store = daemon.store.clone();
@@ -72,7 +72,7 @@ impl Bench {
 }
 
 impl Client<'_> {
-    /// What these bytes are answered with, and whether it is hung up on.
+    /// The replies to these bytes, and whether the connection is closed.
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> (String, bool) {
         let (mut input, mut all) = (bytes, Vec::new());
         loop {
@@ -88,13 +88,13 @@ impl Client<'_> {
         }
     }
 
-    /// Each line of a script is `command -> reply`, where a line break of the reply is `|`; its last one is left out.
+    /// Runs a script of lines `command -> reply`. A line break in a reply is `|`; the last one is omitted.
     #[track_caller]
     fn script(&mut self, script: &str) {
         for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let (command, reply) = line.split_once(" -> ").unwrap();
             let (got, _) = self.bytes(format!("{command}\r\n").as_bytes());
-            // A script's line ends with no space.
+            // Lines of a script have no trailing spaces.
             assert_eq!(got.strip_suffix('|').unwrap_or(&got).trim_end(), reply, "{command}");
         }
     }
@@ -222,7 +222,7 @@ fn keys_end_and_are_listed_as_in_redis() {
         select x -> -ERR invalid DB index
         "#,
     );
-    // Those whose time is past are gone for every command, and what followed is not.
+    // Expired keys are gone for every command; later writes remain.
     client.script("set short 1 px 20 -> +OK\nset long 1 -> +OK");
     std::thread::sleep(std::time::Duration::from_millis(40));
     client
@@ -237,7 +237,7 @@ fn a_scan_goes_through_every_key_once_and_sees_what_is_not_on_disk_yet() {
     for number in 0..250 {
         script.extend_from_slice(format!("set key:{number:03} {number}\r\n").as_bytes());
     }
-    // In the same turn as the last of them: nothing of this is on disk while it is listed.
+    // In the same turn as the last of them, so none of these writes is durable when they are listed.
     script.extend_from_slice(b"del key:007\r\ndbsize\r\n");
     assert!(client.bytes(&script).0.ends_with(":1|:249|"));
     let (mut cursor, mut seen) = ("0".to_owned(), Vec::new());
@@ -289,7 +289,7 @@ fn transactions_happen_together_or_not() {
         exec -> *2|+OK|-ERR value is not an integer or out of range
         multi -> +OK
         exec -> *0
-        watch a -> -ERR WATCH is not offered: a transaction is done as a whole, but not on a condition; INCR, SET NX and SET GET change a key by what it holds
+        watch a -> -ERR WATCH is not offered: transactions are atomic but not conditional; INCR, SET NX and SET GET change a key by its value
         "#,
     );
 }
@@ -346,7 +346,7 @@ fn connections_are_as_in_redis() {
     let (listed, _) =
         bench.client().bytes(b"hello 2 setname finder\r\nclient list id 7\r\nclient list type normal\r\n");
     assert!(listed.contains("id=7 addr=") && listed.contains("name=finder"), "{listed}");
-    // What COMMAND says is whole in both versions.
+    // The replies of COMMAND are complete in both versions.
     let (two, _) = client.bytes(b"command docs\r\ncommand\r\ncommand count\r\n");
     assert!(two.contains("$7|summary|") && two.contains("*10|$3|get|:2|"), "{two}");
     assert_eq!(client.bytes(b"set a 1\r\nquit\r\nset a 2\r\n"), ("+OK|+OK|".to_owned(), true));
@@ -384,7 +384,7 @@ fn nobody_does_anything_before_login() {
     let mut third = bench.client_with(None);
     let (reply, _) = third.bytes(b"hello 2 auth default token setname me\r\nget a\r\n");
     assert!(reply.starts_with("*14|$6|server|") && reply.ends_with("$1|1|"), "{reply}");
-    // From its login on it may say more, in the same bytes.
+    // After its login, a client may send long requests, even in the same bytes.
     let big = "x".repeat(20_000);
     let mut fourth = bench.client_with(None);
     let (reply, _) =
@@ -392,7 +392,7 @@ fn nobody_does_anything_before_login() {
     assert_eq!(reply, "+OK|+OK|");
 }
 
-/// A token whose text is `token`.
+/// A token with the text `token`.
 pub(super) fn token(name: &str, namespace: &str, rights: Rights) -> Token {
     let hash = blake3::hash(b"token");
     Token { name: name.to_owned(), namespace: namespace.to_owned(), rights, profile: None, made_ns: 0, hash }
@@ -416,7 +416,7 @@ fn increments_of_many_connections_are_all_there_and_each_is_told_once() {
     });
     told.sort_unstable();
     assert_eq!(told, (1..=200).collect::<Vec<_>>());
-    // What the engine has is what was told.
+    // The store has the last number that was returned.
     let space = bench.daemon.store.namespace("default").unwrap();
     let value = space.find_keyspace("db0").unwrap().unwrap().get(b"n").unwrap();
     assert_eq!(value.as_deref(), Some(&b"200"[..]));
@@ -431,7 +431,7 @@ fn deadlines_outlast_the_daemon_and_the_sweep_ends_what_nobody_asks_for() {
         space.find_keyspace("db0").unwrap().unwrap(),
         space.find_keyspace("annals.deadlines").unwrap().unwrap(),
     );
-    // Another daemon over the same store, as after a start.
+    // Another daemon over the same store, as after a restart.
     let (later, settling) = Databases::open(space, Arc::new(RealIo::new())).unwrap();
     bench.runtime.spawn(later.clone().settle(settling));
     let kept = deadlines.get(b"\0b").unwrap().unwrap();
@@ -445,7 +445,8 @@ fn deadlines_outlast_the_daemon_and_the_sweep_ends_what_nobody_asks_for() {
     assert!(keys.get(b"b").unwrap().is_some() && keys.get(b"c").unwrap().is_some());
 }
 
-/// The keyspace of deadlines is one like any other: somebody put the greatest number there, and EXPIRETIME added half a second to it.
+/// Anyone may write to the keyspace of deadlines. Regression: EXPIRETIME overflowed when adding half a second
+/// to the maximum.
 #[test]
 fn a_deadline_that_somebody_else_wrote_is_as_far_away_as_it_says() {
     let bench = Bench::new();
@@ -453,7 +454,7 @@ fn a_deadline_that_somebody_else_wrote_is_as_far_away_as_it_says() {
     let space = bench.daemon.store.namespace("default").unwrap();
     let deadlines = space.find_keyspace("annals.deadlines").unwrap().unwrap();
     deadlines.put(b"\0a", u64::MAX.to_le_bytes().to_vec()).unwrap();
-    // A daemon that starts finds it so; one that runs is the only one who writes.
+    // A daemon reads it at its start; a running daemon is the only writer.
     let bench = bench.started_again();
     bench.client().script(
         "expiretime a -> :18446744073709551
@@ -463,15 +464,15 @@ fn a_deadline_that_somebody_else_wrote_is_as_far_away_as_it_says() {
     );
 }
 
-/// Ids in a reply.
+/// The stream ids in a reply.
 fn ids(reply: &str) -> Vec<String> {
     let is_id =
         |part: &&str| part.contains('-') && part.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
     reply.split('|').filter(is_id).map(str::to_owned).collect()
 }
 
-/// Of many clients that add to a stream at once that nobody has begun, one began it; another had looked before that, waited, and was told that the
-/// run is open already.
+/// Regression: of many clients that added to a new stream at once, one began it; another had looked before
+/// that, waited for the lock, and got an error that the run was already open.
 #[test]
 fn many_who_begin_a_stream_at_once_all_add_to_it() {
     let bench = Bench::new();
@@ -495,7 +496,7 @@ fn many_who_begin_a_stream_at_once_all_add_to_it() {
 fn runs_are_streams() {
     let bench = Bench::new();
     let mut client = bench.client();
-    // All in one read: what is asked for sees what was added just before it.
+    // All in one read: reads see what was added just before.
     let (reply, _) = client
         .bytes(b"xadd s * a 1 \"\\xff\\r\\n\" \"\"\r\nxadd s * b 2\r\nxadd s * c 3\r\nxlen s\r\ntype s\r\n");
     let of = ids(&reply);
@@ -522,13 +523,13 @@ fn runs_are_streams() {
         xlen no -> :0
         xadd s * a -> -ERR wrong number of arguments for 'xadd' command
         xadd s * a 1 b -> -ERR wrong number of arguments for 'xadd' command
-        xadd s 1-1 a 1 -> -ERR an entry's id is its time and the number of its frame: only * is offered
-        xadd s maxlen 1 * a 1 -> -ERR trimming is not offered: what a run recorded stays as it was recorded
+        xadd s 1-1 a 1 -> -ERR an entry's id is its time and its frame's number: only * is supported
+        xadd s maxlen 1 * a 1 -> -ERR trimming is not supported: a recorded run is immutable
         xadd no nomkstream * a 1 -> $-1
         xread count 1 streams s -> -ERR Unbalanced 'xread' list of streams: for each stream key an ID or '$' must be specified.
         xread block x streams s 0 -> -ERR timeout is not an integer or out of range
         xread block -1 streams s 0 -> -ERR timeout is negative
-        xdel s 1-1 -> -ERR XDEL is not offered: what a run recorded stays as it was recorded; retention drops whole runs
+        xdel s 1-1 -> -ERR XDEL is not offered: a recorded run is immutable; retention drops whole runs
         xinfo stream no -> -ERR no such key
         xinfo wat s -> -ERR unknown subcommand 'wat'. Try XINFO HELP.
         set string 1 -> +OK
@@ -536,18 +537,18 @@ fn runs_are_streams() {
         xlen string -> -WRONGTYPE Operation against a key holding the wrong kind of value
         run.end s -> +OK
         run.end s -> -CONFLICT run s has ended (ok): fork it, or record into a new run
-        xadd s * a 1 -> -ERR run s is ok: only what XADD began since the daemon began is added to
+        xadd s * a 1 -> -ERR run s is ok: XADD adds only to runs that XADD began since the daemon started
         "#,
     );
     let about = client.bytes(b"xinfo stream s\r\n").0;
     assert!(about.contains("$6|length|:3|") && about.contains("$20|max-deleted-entry-id|$3|0-0|"), "{about}");
-    // It is a run like any other, and a run like any other is a stream.
+    // A stream is a run, and any run reads as a stream.
     let space = bench.daemon.store.namespace("default").unwrap();
     let reader = space.run("s").unwrap();
     assert!(reader.verify().is_ok());
     assert_eq!(reader.frame(2).unwrap().input, b"*2\r\n$1\r\nb\r\n$1\r\n2\r\n");
     let run = space.begin_run(annals::RunSpec::new("recorded")).unwrap();
-    // The second began before the first, by its recorder's clock.
+    // By its recorder's clock, the second frame began before the first.
     for (started, text) in [(5_000_000_000, "one"), (3_000_000_000, "two")] {
         let mut frame = annals::Frame::new(annals::Component::Llm, text, "out");
         frame.started_ns = Some(started);
@@ -557,7 +558,7 @@ fn runs_are_streams() {
     assert_eq!(ids(&all), ["5000-1", "5000-2"]);
     assert!(all.contains("$9|component|$3|llm|$5|input|$3|one|$6|output|$3|out|$8|metadata|$0||"), "{all}");
     assert_eq!(ids(&client.bytes(b"xrange recorded 5000-2 5000\r\n").0), ["5000-2"]);
-    // Nothing waits within a transaction; one alone is held until its time is over.
+    // Within a transaction nothing blocks; outside, the command is held until its timeout.
     client.script("multi -> +OK\nxread block 0 streams s $ -> +QUEUED\nexec -> *1|*-1");
     let mut input = &b"xread block 40 streams s $\r\nping\r\n"[..];
     let held = turn(&bench.daemon, &mut client.session, &mut client.requests, &mut input);

@@ -1,4 +1,4 @@
-//! A turn: all whole requests that have come, done in order, their writes as one batch.
+//! A turn: all whole requests that have arrived, run in order, with their writes as one batch.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,29 +16,29 @@ use annals_wire::resp::{Limits, Malformed, Reply, Requests};
 use annals_wire::schema::refused;
 use annals_wire::words::code_of;
 
-/// A turn ends after so many commands, bytes to write, and bytes of replies.
+/// A turn ends after this many commands, staged bytes, or bytes of replies.
 const COMMANDS_MAX: usize = 1024;
 const STAGED_BYTES_MAX: usize = 4 << 20;
 const REPLY_BYTES_MAX: usize = 256 << 10;
-/// Commands of a transaction, and their bytes.
+/// Maximum number of commands in a transaction, and of their bytes.
 const QUEUED_MAX: usize = 64 << 10;
 const QUEUED_BYTES_MAX: usize = 64 << 20;
 
-/// A command that writes so many bytes and more is done apart: they are compressed meanwhile.
+/// A write of at least this many bytes is offloaded, because its values are compressed.
 const APART_BYTES: usize = 64 << 10;
 
-/// Where a command is done that takes its time: in a turn of its own, on a thread where waiting keeps no other connection from going on. Of
-/// each kind there are a few places.
+/// The kind of offload of a slow command: it runs in its own turn on a blocking thread, so it delays no other
+/// connection. Each kind has a limited number of permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Apart {
-    /// It reads or writes a run or a long value.
+    /// Reads or writes a run or a long value.
     Long,
-    /// It reads the whole store, or a whole run.
+    /// Reads the whole store, or a whole run.
     Whole,
 }
 
 impl Apart {
-    /// How a command is to be done, if not at once.
+    /// The offload for a command; `None` if it runs at once.
     fn of(command: &Command, words: &[Vec<u8>]) -> Option<Self> {
         let is = |flag| command.schema.flags.contains(&flag);
         let is_long = || words.iter().map(Vec::len).sum::<usize>() >= APART_BYTES;
@@ -50,39 +50,39 @@ impl Apart {
     }
 }
 
-/// What a command is given.
+/// The arguments of a command's function.
 pub(super) struct Call<'a, 'w> {
     pub(super) daemon: &'a Daemon,
     pub(super) tenant: &'a Arc<Tenant>,
     pub(super) session: &'a mut Session,
     pub(super) work: &'a mut Work<'w>,
-    /// Its words, its name first; as many as its arity asks for.
+    /// Its words, its name first; their number matches the arity.
     pub(super) words: &'a [Vec<u8>],
-    /// Those of them that the store has already, by their places.
+    /// The words that are already in the store, by index.
     pub(super) stored: &'a [(usize, StoredBlob)],
 }
 
 impl<'a> Call<'a, '_> {
-    /// A word, or nothing where there are fewer.
+    /// A word; empty if there are fewer.
     pub(super) fn word(&self, at: usize) -> &'a [u8] {
         self.words.get(at).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The words from one on.
+    /// The words from an index on.
     pub(super) fn rest(&self, from: usize) -> &'a [Vec<u8>] {
         self.words.get(from..).unwrap_or_default()
     }
 
-    /// A word as a value to be kept.
+    /// A word as a value to store.
     pub(super) fn value(&self, at: usize, deadline: Option<u64>) -> Entry {
         let stored = self.stored.iter().find(|(of, _)| *of == at).map(|(_, blob)| blob.clone());
         Entry { value: Arc::new(self.word(at).to_vec()), stored, deadline }
     }
 
-    /// Has this command done again, apart.
+    /// Holds this command to be run again, offloaded.
     ///
     /// # Errors
-    /// Within a transaction, which is not interrupted.
+    /// Inside a transaction, which cannot be interrupted.
     pub(super) fn again_apart(&mut self) -> Outcome {
         if self.session.in_exec {
             return Err(NOT_IN_TRANSACTION.into());
@@ -92,13 +92,13 @@ impl<'a> Call<'a, '_> {
         Ok(Reply::Null)
     }
 
-    /// The database that the connection uses.
+    /// The selected database.
     pub(super) fn database(&self) -> u8 {
         self.session.facts.database
     }
 }
 
-/// What a command gives instead of a reply: an error with its code.
+/// The error reply of a command, with its code.
 #[derive(Debug)]
 pub(super) struct Refusal(pub(super) String);
 
@@ -122,35 +122,35 @@ const NOT_IN_TRANSACTION: &str = "ERR Command not allowed inside a transaction";
 
 pub(super) type Outcome = Result<Reply, Refusal>;
 
-/// What a connection comes to.
+/// How a connection ends after a turn.
 #[derive(Debug)]
 pub(super) enum End {
-    /// It is hung up on, once the replies are out.
+    /// It is closed after the replies are sent.
     HangUp,
-    /// This command makes it a recorder's.
+    /// This command makes it a recorder's connection.
     Recorder(Vec<Vec<u8>>),
 }
 
-/// What came of a turn.
+/// The outcome of a turn.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    /// Replies as they are to be sent, once `wait` has come.
+    /// Replies to send once `wait` has completed.
     pub(super) out: Vec<u8>,
     pub(super) wait: Option<oneshot::Receiver<Settled>>,
     pub(super) commands: usize,
-    /// The first of them.
+    /// The first command.
     pub(super) first: Name,
     pub(super) end: Option<End>,
-    /// There may be whole requests left.
+    /// There may be more whole requests.
     pub(super) more: bool,
-    /// A command waits for something to come, until then at most (milliseconds since 1970).
+    /// A command blocks until new data arrives; the inner value is its time limit (milliseconds since 1970).
     pub(super) waits: Option<Option<u64>>,
-    /// Something was added to a run of this namespace.
+    /// Something was added to a run of this tenant.
     pub(super) added: Option<Arc<Tenant>>,
 }
 
 impl Turn {
-    /// Every reply becomes this error: what was to be written was not, and what was read may not last.
+    /// Replaces every reply by this error: the writes failed, and the reads may not be durable.
     pub(super) fn fail(&mut self, session: &Session, why: &str) {
         self.out.clear();
         let error = Reply::error(format!("ERR the store does not take writes: {why}"));
@@ -158,7 +158,7 @@ impl Turn {
     }
 }
 
-/// Does what has come.
+/// Runs the requests that have arrived.
 pub(super) fn turn(
     daemon: &Daemon,
     session: &mut Session,
@@ -243,7 +243,7 @@ pub(super) fn turn(
             turn.end = Some(End::HangUp);
             break;
         }
-        // From its login on a client may say more, and is in a namespace of its own.
+        // After its login, a client may send more, and is in its own namespace.
         requests.limit(if session.grant.is_some() { Limits::CLIENT } else { Limits::STRANGER });
         if session.apart.take().is_some() || session.granted {
             turn.more = true;
@@ -264,23 +264,23 @@ fn entries_of(session: &Session) -> usize {
     session.entries.as_ref().map_or(0, Entries::count)
 }
 
-/// Adds the entries that are to be added, and replies to them: before anything else is replied.
+/// Submits the deferred entries and appends their replies, before any other reply.
 fn add_entries(daemon: &Daemon, session: &mut Session, work: &mut Work<'_>, out: &mut Vec<u8>) {
     let Some(entries) = session.entries.take() else { return };
     let replies = entries::add(entries, work, daemon.now_ns());
     replies.iter().for_each(|reply| reply.put(session.facts.protocol, out));
 }
 
-/// What came of a command that was done alone.
+/// The outcome of a command that ran alone.
 pub(super) struct Single {
-    /// Nothing, where it is held to be done again.
+    /// `None` if it is held to be run again.
     pub(super) reply: Option<Reply>,
     pub(super) wait: Option<oneshot::Receiver<Settled>>,
-    /// Something was added to a run of this namespace.
+    /// Something was added to a run of this tenant.
     pub(super) added: Option<Arc<Tenant>>,
 }
 
-/// Does one command as a turn of its own.
+/// Runs one command as its own turn.
 pub(super) fn single(daemon: &Daemon, session: &mut Session, held: Held) -> Single {
     let failed = |error: annals::Error| Single {
         reply: Some(Reply::Error(Refusal::from(error).0)),
@@ -302,7 +302,7 @@ pub(super) fn single(daemon: &Daemon, session: &mut Session, held: Held) -> Sing
     }
 }
 
-/// The reply to a command.
+/// Runs a command and returns its reply.
 fn answer(
     daemon: &Daemon,
     tenant: &Arc<Tenant>,
@@ -348,7 +348,7 @@ fn answer(
     outcome.unwrap_or_else(|Refusal(why)| Reply::Error(why))
 }
 
-/// Keeps in the store what an operator had done. Nobody is told of it before that is on disk.
+/// Records an operator's action in the store. Its reply is sent only after that is durable.
 fn recorded(call: &mut Call<'_, '_>, outcome: Outcome) -> Outcome {
     let who = call.session.grant.as_ref().map(|grant| grant.name.clone()).unwrap_or_default();
     let failed = outcome.as_ref().err().map(|refusal| refusal.0.as_str());
@@ -358,7 +358,7 @@ fn recorded(call: &mut Call<'_, '_>, outcome: Outcome) -> Outcome {
     outcome
 }
 
-/// Keeps in the store that an operator had this done, in these words.
+/// Records in the store that an operator ran these words.
 pub(super) fn act(call: &mut Call<'_, '_>, words: &[Vec<u8>], failed: Option<&str>) -> Result<(), Refusal> {
     let who = call.session.grant.as_ref().map(|grant| grant.name.clone()).unwrap_or_default();
     let (from, now_ns) = (&call.session.facts.address, call.daemon.now_ns());
@@ -367,7 +367,7 @@ pub(super) fn act(call: &mut Call<'_, '_>, words: &[Vec<u8>], failed: Option<&st
     Ok(())
 }
 
-/// An error, after which EXEC does nothing of a transaction.
+/// An error that makes EXEC refuse the transaction.
 fn spoiled(session: &mut Session, why: String) -> Reply {
     if let Some(transaction) = &mut session.transaction {
         transaction.spoiled = true;
@@ -375,7 +375,7 @@ fn spoiled(session: &mut Session, why: String) -> Reply {
     Reply::Error(why)
 }
 
-/// Hands long values to the store before anybody is kept waiting for it: they are compressed here.
+/// Stores long values before the lock is taken, because this compresses them.
 fn stored(
     command: &Command,
     words: &[Vec<u8>],
@@ -389,7 +389,7 @@ fn stored(
     long.map(|(at, word)| Ok((at, work.space().store_blob(word.as_slice())?))).collect()
 }
 
-/// The command that is meant, if this connection may give it like this.
+/// The command, if it exists and this connection may run it with these words.
 fn check(daemon: &Daemon, session: &Session, words: &[Vec<u8>]) -> Result<Command, Refusal> {
     let name = words.first().map(Vec::as_slice).unwrap_or_default();
     let Some(command) = daemon.table.find(name) else {
@@ -428,7 +428,7 @@ fn check(daemon: &Daemon, session: &Session, words: &[Vec<u8>]) -> Result<Comman
     Ok(command)
 }
 
-/// The error for a command with too few or too many words.
+/// The error for a command with a wrong number of words.
 pub(super) fn wrong_number(name: &str) -> Refusal {
     Refusal(format!("ERR wrong number of arguments for '{name}' command"))
 }

@@ -1,7 +1,7 @@
-//! What keys hold, kept at hand as far as there is room, so that a read of it looks nothing up in the store.
+//! A cache of the values of keys, so that most reads need no lookup in the store.
 //!
-//! Only what is on disk stands here, as the store has it: whoever changes a key puts or forgets it here before anybody else may look
-//! ([`super::databases`] does both under its lock).
+//! Invariant: the cache has only durable values, as they are in the store. A change of a key updates the
+//! cache before any other reader can look; [`super::databases`] does both under its lock.
 
 use std::hash::{Hash, Hasher};
 
@@ -11,20 +11,20 @@ use quick_cache::{Equivalent, Weighter};
 
 use super::databases::{Entry, Key};
 
-/// What all values may take, about.
+/// Approximate maximum size of all values, in bytes.
 const BYTES_MAX: u64 = 128 << 20;
-/// A longer value is read from the store each time, which then costs little beside the sending.
+/// A longer value is read from the store each time; sending it costs more than reading it.
 const VALUE_BYTES_MAX: usize = 64 << 10;
-/// What a value takes besides its bytes and its key's, about.
+/// Approximate overhead of a value besides its bytes and its key's.
 const OVERHEAD_BYTES: usize = 160;
-/// About how many there are if all are small.
+/// Approximate number of values if all are small.
 const VALUES_EXPECTED: usize = 1 << 16;
 
-/// See the module.
+/// The cache of values.
 #[derive(Debug)]
 pub(super) struct Values(Cache<Key, Entry, Bytes, RandomState>);
 
-/// How much room a value takes.
+/// Computes the size of a cached value.
 #[derive(Debug, Clone)]
 struct Bytes;
 
@@ -34,7 +34,7 @@ impl Weighter<Key, Entry> for Bytes {
     }
 }
 
-/// A key that is borrowed.
+/// A borrowed key.
 struct Named<'a>(u8, &'a [u8]);
 
 impl Hash for Named<'_> {
@@ -58,15 +58,15 @@ impl Values {
         Self(Cache::with(VALUES_EXPECTED, bytes, Bytes, RandomState::default(), Default::default()))
     }
 
-    /// What a key holds, if that is known.
+    /// The value of a key, if it is cached.
     pub(super) fn get(&self, database: u8, key: &[u8]) -> Option<Entry> {
         self.0.get(&Named(database, key)).cloned()
     }
 
-    /// A key holds this now, or nothing.
+    /// Sets the value of a key; `None` if it was deleted.
     pub(super) fn put(&mut self, key: Key, entry: Option<Entry>) {
         match entry {
-            // Where it lies in the store is of use only to whoever writes it.
+            // Only a writer needs the blob's place in the store.
             Some(entry) if entry.value.len() <= VALUE_BYTES_MAX => {
                 self.0.insert(key, Entry { stored: None, ..entry });
             }
@@ -74,7 +74,7 @@ impl Values {
         }
     }
 
-    /// What a key holds is not known.
+    /// Removes a key from the cache.
     pub(super) fn forget(&mut self, key: &Key) {
         self.0.remove(key);
     }

@@ -1,14 +1,15 @@
-//! A place in a JSON body as the command line and rules name it: `$.model`, `$.messages[0].content`, `$['a b']`.
+//! A path in a JSON body as the command line and rules write it: `$.model`, `$.messages[0].content`, `$['a
+//! b']`.
 //!
-//! Left out on purpose: what names more than one place (`*`, `..`); that is for matchers, which have paths of their own.
+//! Out of scope: paths that match several places (`*`, `..`); matchers have their own paths for that.
 
 use serde_json::Value;
 
-/// A place in a JSON body: members and numbers of elements.
+/// A path in a JSON body: member names and array indexes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place(Vec<Step>);
 
-/// A step down.
+/// A step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     Member(String),
@@ -16,12 +17,12 @@ pub(crate) enum Step {
 }
 
 impl Place {
-    /// Reads `$.model`, `$.messages[0].content` or `$['a b']`.
+    /// Parses `$.model`, `$.messages[0].content` or `$['a b']`.
     ///
     /// # Errors
-    /// In words, where it is no such place.
+    /// A sentence that names the invalid path.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no place in a body: write $.model or $.messages[0].content");
+        let wrong = || format!("{text:?} is not a path in a body: write $.model or $.messages[0].content");
         let mut rest = text.strip_prefix('$').ok_or_else(wrong)?;
         let mut steps = Vec::new();
         while !rest.is_empty() {
@@ -46,12 +47,12 @@ impl Place {
         if steps.is_empty() { Err(wrong()) } else { Ok(Self(steps)) }
     }
 
-    /// The way there, from the top.
+    /// The steps from the top.
     pub(crate) fn steps(&self) -> &[Step] {
         &self.0
     }
 
-    /// Puts a value there; `false` where there is no such place and none can be made.
+    /// Sets the value at this path; returns `false` if the path does not exist and cannot be created.
     pub fn set(&self, body: &mut Value, value: &Value) -> bool {
         let mut at = body;
         for step in &self.0 {

@@ -30,7 +30,7 @@ pub trait RemoteSpace: std::fmt::Debug + Send + Sync {
 pub trait RemoteRun: std::fmt::Debug + Send + Sync {
     fn name(&self) -> &str;
 
-    /// Hands over a frame, its output a blob if one is given.
+    /// Queues a frame; with `blob`, its output is that blob.
     ///
     /// # Errors
     /// `Unavailable` where the other process went away; what it says against it with a later call.
@@ -42,13 +42,13 @@ pub trait RemoteRun: std::fmt::Debug + Send + Sync {
     /// As [`OpenFrame::begin`]; `Unavailable` where the other process went away.
     fn begin_frame(&self, frame: &Frame) -> annals::Result<Box<dyn RemoteFrame>>;
 
-    /// Ends the run: on disk when this returns.
+    /// Ends the run; durable when this returns.
     ///
     /// # Errors
     /// As [`Run::end`]; `Unavailable` where the other process went away.
     fn end(&self, status: Status) -> annals::Result<()>;
 
-    /// Has the run remembered, which has ended.
+    /// Stores the outcome of an ended run in memory.
     ///
     /// # Errors
     /// As [`remember_ended`]; `Unavailable` where the other process went away.
@@ -81,7 +81,7 @@ pub struct RemoteBlob {
     pub len: u64,
 }
 
-/// A namespace that runs are recorded into.
+/// A namespace into which runs are recorded.
 #[derive(Debug, Clone)]
 pub struct Destination(Place);
 
@@ -104,16 +104,16 @@ impl From<Arc<dyn RemoteSpace>> for Destination {
 }
 
 impl Destination {
-    /// The namespace, where this process holds its store.
+    /// The namespace, if this process holds its store.
     ///
     /// # Errors
-    /// `Locked` where another does.
+    /// `Locked` if another process holds it.
     pub(crate) fn here(&self, what: &str) -> annals::Result<&Namespace> {
         match &self.0 {
             Place::Here(space) => Ok(space),
             Place::There(_) => {
                 let message = format!(
-                    "another process is writing to this store, and {what} are not to be had through it"
+                    "another process is writing to this store, and {what} are not available through it"
                 );
                 Err(annals::Error::new(ErrorKind::Locked, message))
             }
@@ -127,16 +127,17 @@ impl Destination {
         })
     }
 
-    /// Ends a run that was begun and never ran. One whose program could not be started does not stay, where this process holds the store.
+    /// Ends a run that was begun but never ran. If its program could not be started and this process holds
+    /// the store, the run is dropped.
     pub(crate) fn give_up(&self, run: &NewRun, not_started: Option<&ProgramError>) {
-        // Where the store refuses this, the next writer abandons the run.
+        // If the store refuses this, the next writer abandons the run.
         let _ = run.end(Status::Failed);
         if let (Place::Here(space), Some(error)) = (&self.0, not_started) {
             let _ = space.drop_run(run.name(), "record", &error.message.replace(char::is_control, " "));
         }
     }
 
-    /// Remembers a run that was just ended so.
+    /// Stores the outcome of a run that has just ended with this status in memory.
     ///
     /// # Errors
     /// As [`remember_ended`].
@@ -159,7 +160,7 @@ impl Destination {
     }
 }
 
-/// A run being recorded.
+/// A run that is being recorded.
 #[derive(Debug, Clone)]
 pub(crate) enum NewRun {
     Here(Arc<Run>),
@@ -173,7 +174,7 @@ impl From<Arc<Run>> for NewRun {
 }
 
 impl NewRun {
-    /// The run, where this process holds its store.
+    /// The run, if this process holds its store.
     pub(crate) fn here(&self) -> Option<&Run> {
         match self {
             Self::Here(run) => Some(run),
@@ -188,7 +189,7 @@ impl NewRun {
         }
     }
 
-    /// Hands a frame to the writer without waiting.
+    /// Queues a frame for the writer without waiting.
     ///
     /// # Errors
     /// As [`Run::record`].
@@ -210,7 +211,7 @@ impl NewRun {
         })
     }
 
-    /// Ends a run that nothing more is to be said of.
+    /// Ends a run that has no more frames.
     ///
     /// # Errors
     /// As [`Run::end`].
@@ -221,8 +222,8 @@ impl NewRun {
         }
     }
 
-    /// Ends a run with its last frames, each with its output: on disk when this returns. In a store of our own all of it is there or
-    /// nothing.
+    /// Ends a run together with its last frames and their outputs; durable when this returns. In a local
+    /// store this is atomic.
     ///
     /// # Errors
     /// As [`Run::end`].
@@ -263,7 +264,7 @@ impl NewFrame {
         }
     }
 
-    /// Adds to the output.
+    /// Appends to the output.
     ///
     /// # Errors
     /// As [`OpenFrame::append`].
@@ -274,7 +275,7 @@ impl NewFrame {
         }
     }
 
-    /// Ends the frame; gives its number.
+    /// Ends the frame; returns its number.
     ///
     /// # Errors
     /// As [`OpenFrame::finish_with`].
@@ -286,7 +287,7 @@ impl NewFrame {
     }
 }
 
-/// A body that is in the store, until a frame holds it.
+/// A body in the store that no frame references yet.
 #[derive(Debug)]
 pub(crate) struct Kept(Body);
 
@@ -326,5 +327,5 @@ impl Kept {
 }
 
 fn elsewhere() -> annals::Error {
-    annals::Error::new(ErrorKind::Bug, "a body was stored elsewhere than the frame that is to hold it")
+    annals::Error::new(ErrorKind::Bug, "a body was stored in another place than its frame")
 }

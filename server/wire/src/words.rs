@@ -1,9 +1,10 @@
-//! Runs and frames as words of a command, and back: what has to be there stands first, what may be there follows, each behind its name.
+//! Runs and frames as words of a command, and back. Required words come first; optional words follow, each
+//! after the name of its option.
 //!
 //! ```text
 //! RUN.BEGIN name [AGENT a] [MODEL m] [SEVERITY s] [META json] [STARTED ns] [TAG key value]... [REPLACE]
-//! FRAME.BEGIN run component input [OPTIONS]             an output is still to come
-//! FRAME.ADD run component input output [BLOB name] [OPTIONS]    with BLOB the output is what was streamed under that name
+//! FRAME.BEGIN run component input [OPTIONS]             the output is still to come
+//! FRAME.ADD run component input output [BLOB name] [OPTIONS]    with BLOB, the streamed body is the output
 //! FRAME.END run seq [ERROR] [SEVERITY s] [META json] [DURATION ns]
 //! OPTIONS: [PARENT seq] [STARTED ns] [DURATION ns] [META json] [SEVERITY s] [ERROR]
 //! ```
@@ -14,7 +15,7 @@ use std::str::FromStr;
 use annals::memory::Identity;
 use annals::{Component, Content, Ending, ErrorKind, Frame, RunSpec, Severity};
 
-/// The words of a command that is to be sent.
+/// Builds the words of a command.
 pub struct Words<'a>(Vec<Cow<'a, [u8]>>);
 
 impl<'a> Words<'a> {
@@ -49,10 +50,10 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// What a run is begun with.
+    /// The options of a run.
     ///
     /// # Errors
-    /// Where its metadata is in a store already.
+    /// The metadata is already stored in a store.
     pub fn run(self, spec: &'a RunSpec) -> annals::Result<Self> {
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let words = self.word(spec.name.as_bytes()).option("AGENT", given(&spec.agent));
@@ -64,7 +65,7 @@ impl<'a> Words<'a> {
         Ok(spec.tags.iter().fold(words, tag).flag("REPLACE", spec.replace))
     }
 
-    /// What a frame is besides its bodies.
+    /// The options of a frame, without its bodies.
     pub fn frame(self, frame: &'a Frame) -> Self {
         let duration = Some(frame.duration_ns).filter(|ns| *ns != 0);
         let words = self.option("PARENT", frame.parent).option("STARTED", frame.started_ns);
@@ -72,31 +73,30 @@ impl<'a> Words<'a> {
         words.metadata(Some(frame.metadata.as_slice())).flag("ERROR", frame.error)
     }
 
-    /// What is known of a frame at its end.
+    /// The options of a frame's end.
     pub fn ending(self, ending: &'a Ending) -> Self {
         let words = self.option("DURATION", ending.duration_ns).severity(ending.severity);
         words.metadata(ending.metadata.as_deref()).flag("ERROR", ending.error)
     }
 
-    /// As they are sent.
     pub fn as_slices(&self) -> Vec<&[u8]> {
         self.0.iter().map(AsRef::as_ref).collect()
     }
 }
 
-/// A memory that is brought, and what is said with it.
+/// The arguments of MEM.PUT.
 pub struct Brought {
     pub entry: String,
     pub identity: Identity,
     pub namespace: String,
-    /// Who has to make its vector.
+    /// The embedder that must have made its vector.
     pub embedder: Option<String>,
 }
 
 /// The bytes of a body that is not in a store yet.
 ///
 /// # Errors
-/// `Invalid` for one that is.
+/// `Invalid` if the body is already in a store.
 pub fn bytes(content: &Content) -> annals::Result<&[u8]> {
     match content {
         Content::Bytes(bytes) => Ok(bytes),
@@ -108,45 +108,47 @@ pub fn wrong(what: String) -> annals::Error {
     annals::Error::new(ErrorKind::Invalid, what)
 }
 
-/// The words of a command that has come, behind its name.
+/// The words of a received command after its name.
 #[derive(Debug)]
 pub struct Arguments(std::vec::IntoIter<Vec<u8>>);
 
 impl Arguments {
-    /// The command's name in capitals, and the rest.
+    /// The command's name in capitals, and its arguments.
     pub fn of(command: Vec<Vec<u8>>) -> (String, Self) {
         let mut words = command.into_iter();
         let name = words.next().unwrap_or_default().to_ascii_uppercase();
         (String::from_utf8_lossy(&name).into_owned(), Self(words))
     }
 
-    /// The next word.
+    /// The next word; `what` names it in errors.
     ///
     /// # Errors
-    /// `Invalid` where there is none.
+    /// `Invalid` if there are no more words.
     pub fn bytes(&mut self, what: &str) -> annals::Result<Vec<u8>> {
         self.0.next().ok_or_else(|| wrong(format!("{what} is missing")))
     }
 
-    /// The next word, as a text.
+    /// The next word as text.
     ///
     /// # Errors
-    /// `Invalid` where there is none, or it is not UTF-8.
+    /// `Invalid` if there are no more words, or the word is not UTF-8.
     pub fn text(&mut self, what: &str) -> annals::Result<String> {
         String::from_utf8(self.bytes(what)?).map_err(|_| wrong(format!("{what} is not UTF-8")))
     }
 
-    /// The next word, as what can be read from one.
+    /// The next word, parsed.
     ///
     /// # Errors
-    /// `Invalid` where there is none, or it is something else.
+    /// `Invalid` if there are no more words, or parsing fails.
     pub fn parsed<T: FromStr>(&mut self, what: &str) -> annals::Result<T> {
         let text = self.text(what)?;
-        text.parse().map_err(|_| wrong(format!("{what} is none: {text:?}")))
+        text.parse().map_err(|_| wrong(format!("{what} is malformed: {text:?}")))
     }
 
+    /// Expects the end of the command.
+    ///
     /// # Errors
-    /// `Invalid` where there are more words.
+    /// `Invalid` if there are more words.
     pub fn end(&mut self) -> annals::Result<()> {
         match self.0.next() {
             None => Ok(()),
@@ -160,19 +162,19 @@ impl Arguments {
         Some(String::from_utf8_lossy(&word).into_owned())
     }
 
-    /// What a run is to be begun with.
+    /// The arguments of RUN.BEGIN.
     ///
     /// # Errors
-    /// `Invalid`.
+    /// `Invalid` for an unknown option or a malformed value.
     pub fn run(&mut self) -> annals::Result<RunSpec> {
         let spec = RunSpec::new(self.text("a run's name")?);
         self.run_of(spec, &["REPLACE"])
     }
 
-    /// What is said of a run besides, in options: those that every run has, and of NAME and REPLACE these.
+    /// Reads the options of a run. Of NAME and REPLACE, only those in `others` are allowed.
     ///
     /// # Errors
-    /// `Invalid`.
+    /// `Invalid` for an unknown option or a malformed value.
     pub fn run_of(&mut self, mut spec: RunSpec, others: &[&str]) -> annals::Result<RunSpec> {
         while let Some(option) = self.option() {
             match option.as_str() {
@@ -193,10 +195,10 @@ impl Arguments {
         Ok(spec)
     }
 
-    /// What a frame is, and the name of the blob that its output is. Frames that only begin have no output.
+    /// A frame, and the name of the blob that is its output. With `begins`, the frame has no output yet.
     ///
     /// # Errors
-    /// `Invalid`.
+    /// `Invalid` for an unknown option or a malformed value.
     pub fn frame(&mut self, begins: bool) -> annals::Result<(Frame, Option<Vec<u8>>)> {
         let component: Component = self.text("a component's name")?.parse()?;
         let input = self.bytes("an input")?;
@@ -217,10 +219,10 @@ impl Arguments {
         Ok((frame, blob))
     }
 
-    /// A memory that is brought.
+    /// The arguments of MEM.PUT.
     ///
     /// # Errors
-    /// `Invalid`.
+    /// `Invalid` for an unknown option or a malformed value.
     pub fn memory(&mut self) -> annals::Result<Brought> {
         let (entry, identity) = (self.text("a memory")?, Identity::default());
         let mut brought = Brought { entry, identity, namespace: String::new(), embedder: None };
@@ -238,10 +240,10 @@ impl Arguments {
         Ok(brought)
     }
 
-    /// A memory's definition, and the name of the namespace that it is kept in.
+    /// A memory definition, and the name of its namespace.
     ///
     /// # Errors
-    /// `Invalid`.
+    /// `Invalid` if NAMESPACE is missing, or for more words.
     pub fn definition(&mut self) -> annals::Result<(String, String)> {
         let definition = self.text("a definition")?;
         match self.option().as_deref() {
@@ -253,10 +255,10 @@ impl Arguments {
         Ok((definition, namespace))
     }
 
-    /// What is known of a frame at its end.
+    /// The options of a frame's end.
     ///
     /// # Errors
-    /// `Invalid`.
+    /// `Invalid` for an unknown option or a malformed value.
     pub fn ending(&mut self) -> annals::Result<Ending> {
         let mut ending = Ending::default();
         while let Some(option) = self.option() {
@@ -276,7 +278,7 @@ fn unknown(option: &str) -> annals::Error {
     wrong(format!("there is no option {option:?} here"))
 }
 
-/// Kinds of errors, and what they are called on the wire.
+/// Error kinds and their codes on the wire.
 const KINDS: [(ErrorKind, &str); 10] = [
     (ErrorKind::Invalid, "INVALID"),
     (ErrorKind::NotFound, "NOTFOUND"),
@@ -290,12 +292,12 @@ const KINDS: [(ErrorKind, &str); 10] = [
     (ErrorKind::Bug, "BUG"),
 ];
 
-/// The code that an error of a kind begins with.
+/// The code with which an error of this kind begins.
 pub fn code_of(kind: ErrorKind) -> &'static str {
     KINDS.iter().find(|(known, _)| *known == kind).map_or("ERR", |(_, code)| *code)
 }
 
-/// An error as the other side meant it.
+/// Parses an error reply of the other process.
 pub fn told(error: &str) -> annals::Error {
     let (code, message) = error.split_once(' ').unwrap_or(("ERR", error));
     match KINDS.iter().find(|(_, known)| *known == code) {

@@ -1,4 +1,5 @@
-//! Blobs: bytes kept under their BLAKE3, in the keyspace `annals.blobs`. A frame's bodies are not among them: those are the run's.
+//! Blobs: bytes stored under their BLAKE3 hash in the keyspace `annals.blobs`. The bodies of frames are not
+//! among them: they belong to their run.
 
 use annals::{BlobId, BlobReader, Content, Durability, History, Keyspace, Namespace, StoredBlob, Ticket};
 
@@ -30,7 +31,7 @@ fn keep(space: &Namespace, id: BlobId, content: Content) -> annals::Result<Ticke
     batch.submit_with(Durability::Disk)
 }
 
-/// Keeps a blob that the store has already.
+/// Stores a blob that is already in the store under its id.
 ///
 /// # Errors
 /// Those of the store.
@@ -38,10 +39,10 @@ pub(crate) fn keep_blob(space: &Namespace, blob: StoredBlob) -> annals::Result<T
     keep(space, blob.id(), blob.into())
 }
 
-/// A blob that was kept under this id, as a stream.
+/// The blob with this id, as a stream.
 ///
 /// # Errors
-/// Those of the store; where the id is none.
+/// Those of the store; a malformed id.
 pub(crate) fn blob_reader(space: &Namespace, id: &[u8]) -> Result<Option<BlobReader>, Refusal> {
     let id = id_of(id)?;
     Ok(match space.find_keyspace(BLOBS)? {

@@ -8,7 +8,7 @@ use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal, wrong_number};
 use annals_wire::resp::{Protocol, Reply};
 
-/// The version of Redis whose semantics these are, for clients that look at it.
+/// The Redis version whose semantics apply, for clients that check it.
 pub(super) const REDIS_VERSION: &str = "7.2.0";
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
@@ -41,7 +41,7 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("client", client),
 ];
 
-/// Lists what is known of a connection anew.
+/// Updates this connection in the list of clients.
 fn tell(call: &Call<'_, '_>) {
     let facts = &call.session.facts;
     call.daemon.clients().insert(facts.id, facts.clone());
@@ -106,17 +106,17 @@ fn auth(call: &mut Call<'_, '_>) -> Outcome {
     }
 }
 
-/// Lets in who gives the right password; `user` is 0 where none is named.
+/// Logs in with a token; `user` is 0 if no user is named.
 fn login(call: &mut Call<'_, '_>, user: usize, password: usize) -> Outcome {
     if call.session.in_exec {
-        // What was queued was allowed to whoever queued it.
+        // The queued commands were checked against the rights of the earlier login.
         return Err("ERR a login is not possible inside a transaction".into());
     }
     let name = if user == 0 { b"default" } else { call.word(user) };
     let grant = call.daemon.login(name, call.word(password))?;
     match grant {
         Some(grant) => call.session.grant(grant),
-        // Who needs no token is the user `default` by whatever he says, as in Redis.
+        // As in Redis, a client that needs no token is the user `default` with any password.
         None if user > 0 && name == b"default" && call.session.needs_no_token() => {}
         None => return Err(WRONG_PASSWORD.into()),
     }
@@ -128,7 +128,7 @@ fn id(facts: &Facts) -> Reply {
     Reply::Integer(i64::try_from(facts.id).unwrap_or(i64::MAX))
 }
 
-/// A text that stands in lists of connections.
+/// A name or text that is shown in client lists.
 fn client_text(word: &[u8], what: &str) -> Result<Vec<u8>, Refusal> {
     if word.len() > 1024 || !word.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
         return Err(Refusal(format!("ERR {what} cannot contain spaces, newlines or special characters.")));
@@ -171,7 +171,7 @@ fn client(call: &mut Call<'_, '_>) -> Outcome {
         let wanted = wanted(call)?;
         let now = call.daemon.now_ns();
         let clients = call.daemon.clients();
-        // Of other namespaces only an operator hears.
+        // Only an operator sees the connections of other namespaces.
         let (all, own) = (call.session.may(Rights::OPERATE), &call.session.facts.namespace);
         let chosen = clients.values().filter(|facts| {
             wanted.as_ref().is_none_or(|ids| ids.contains(&facts.id)) && (all || facts.namespace == *own)
@@ -186,7 +186,7 @@ fn client(call: &mut Call<'_, '_>) -> Outcome {
     Err(no_subcommand("CLIENT", word))
 }
 
-/// The ids of those that CLIENT LIST is asked for; `None` for all.
+/// The ids that CLIENT LIST is limited to; `None` for all.
 fn wanted(call: &Call<'_, '_>) -> Result<Option<Vec<u64>>, Refusal> {
     let (word, given) = (call.word(2), call.rest(3));
     if call.words.len() == 2 {
@@ -206,7 +206,7 @@ fn wanted(call: &Call<'_, '_>) -> Result<Option<Vec<u64>>, Refusal> {
         return Ok(None);
     }
     match ["master", "replica", "slave", "pubsub"].iter().any(|known| is(kind, known)) {
-        // There are none.
+        // The daemon has no clients of these types.
         true => Ok(Some(Vec::new())),
         false => Err(Refusal(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(kind)))),
     }

@@ -1,4 +1,4 @@
-//! Frames: added whole, or begun, appended to and ended as an answer comes; and read.
+//! Frames: added whole, or begun, appended to and ended; and read.
 
 use annals::{BlobReader, Durability, RecordedFrame};
 
@@ -61,7 +61,7 @@ fn get(call: &mut Call<'_, '_>) -> Outcome {
             Ok(told(reader.frame(seq)?, redactor.as_deref()))
         }
         _ if call.session.is_redacted() => {
-            Err("NOPERM a part by itself does not say that it is redacted: it takes the right read".into())
+            Err("NOPERM a single part cannot be marked as redacted: it takes the right read".into())
         }
         [part] if is(part, "REQUEST") => body(reader.input_reader(seq)?),
         [part] if is(part, "RESPONSE") => body(reader.output_reader(seq)?),
@@ -85,13 +85,14 @@ fn body(mut reader: BlobReader) -> Outcome {
     Ok(Reply::Bulk(bytes))
 }
 
-/// What says that something is redacted, and by which profile.
+/// The fields that mark a reply as redacted, and the profile's name.
 pub(super) fn redacted(redactor: &Redactor) -> [(Reply, Reply); 2] {
     let name = redactor.profile().name();
     [field("redacted", Reply::Boolean(true)), field("profile", Reply::text(name))]
 }
 
-/// A frame as it is told. One that is redacted has no hash by which what was said could be guessed.
+/// A frame as a reply. A redacted frame has no hashes, because guesses of its content could be checked
+/// against them.
 pub(super) fn told(mut frame: RecordedFrame, redactor: Option<&Redactor>) -> Reply {
     if let Some(redactor) = redactor {
         let shown = redactor.frame(&frame.input, &frame.output, &frame.metadata);
@@ -125,7 +126,7 @@ pub(super) fn told(mut frame: RecordedFrame, redactor: Option<&Redactor>) -> Rep
     Reply::Map(told)
 }
 
-/// Bytes that telling of a frame takes.
+/// Size of a frame in a reply, in bytes.
 pub(super) fn told_bytes(frame: &RecordedFrame) -> usize {
     frame.input.len() + frame.output.len() + frame.metadata.len()
 }

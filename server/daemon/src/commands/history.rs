@@ -1,4 +1,5 @@
-//! What keys held before: as far as the keyspace of their database keeps it. One that the daemon made keeps the latest value only.
+//! Earlier values of keys, as far as the database's keyspace keeps them. Keyspaces made by the daemon keep
+//! only the latest value.
 
 use annals::{Seqno, Version};
 
@@ -8,7 +9,7 @@ use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal};
 use annals_wire::resp::Reply;
 
-/// Versions that one reply tells of, at most, and their bytes.
+/// Maximum number of versions in a reply, and of their bytes.
 const VERSIONS_MAX: usize = 10_000;
 const REPLY_BYTES_MAX: usize = 64 << 20;
 

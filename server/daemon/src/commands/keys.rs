@@ -1,4 +1,4 @@
-//! Keys, whatever they hold: being there, ending, listing.
+//! Commands for keys of any type: existence, expiry, listing.
 
 use super::parse::{deadline, integer, is, shown, syntax};
 use crate::databases::Entry;
@@ -7,14 +7,14 @@ use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
-/// Keys that KEYS gives at most: SCAN gives any number.
+/// Maximum number of keys that KEYS returns; SCAN has no such limit.
 const LISTED_MAX: usize = 1 << 20;
-/// Keys that one SCAN looks at, at most.
+/// Maximum number of keys that one SCAN examines.
 const SCANNED_MAX: usize = 10_000;
-/// Bytes of keys that one SCAN gives, and a page, and bytes that KEYS gives at most.
+/// Maximum bytes of keys that one SCAN returns (plus a page), and that KEYS returns.
 const SCANNED_BYTES_MAX: usize = 64 << 20;
 const LISTED_BYTES_MAX: usize = BULK_BYTES_MAX;
-/// What is looked at, at once: the longest keys take 64 MiB then.
+/// Number of keys examined at a time: the longest keys then take 64 MiB.
 const PAGE: usize = 1000;
 
 pub(super) const HANDLERS: &[(&str, Handler)] = &[
@@ -58,7 +58,7 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
             found.extend(matching.inspect(|key| bytes += key.len()).map(Reply::Bulk));
             if found.len() > LISTED_MAX || bytes > LISTED_BYTES_MAX {
                 let most = format!("{LISTED_MAX} keys or {LISTED_BYTES_MAX} bytes");
-                return Err(Refusal(format!("ERR over {most} of them: use SCAN")));
+                return Err(Refusal(format!("ERR more than {most} match: use SCAN")));
             }
             if is_last {
                 return Ok(Reply::Array(found));
@@ -101,7 +101,8 @@ fn count(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::Integer(there))
 }
 
-/// What is left of a key's time, as `told` makes it of the deadline and now, both in milliseconds since 1970.
+/// The remaining time of a key. `told` computes it from the deadline and the current time, both in
+/// milliseconds since 1970.
 fn left(call: &mut Call<'_, '_>, told: fn(u64, u64) -> u64) -> Outcome {
     let now = call.work.now_ms();
     Ok(Reply::Integer(match get(call)? {
@@ -135,7 +136,7 @@ fn expire(call: &mut Call<'_, '_>, unit: i64, from_now: bool, name: &str) -> Out
     let now = call.work.now_ms();
     let ends = deadline(amount, unit, if from_now { now } else { 0 }, name)?;
     let Some(entry) = get(call)? else { return Ok(Reply::Integer(0)) };
-    // What has no deadline ends later than anything.
+    // A key without a deadline expires later than any other.
     let had = entry.deadline.map_or(i128::MAX, i128::from);
     let goes = !(new && entry.deadline.is_some()
         || old && entry.deadline.is_none()

@@ -1,7 +1,9 @@
-//! What agents remember: entries that hold a decision's evidence, found again by what they are about.
+//! Agent memory: entries with the evidence of decisions, recalled by what they are about.
 //!
-//! The engine's memory ([`annals::memory`]) with its words: whose it is stands in the options TENANT, PRINCIPAL and CONVERSATION of every command, of which what is
-//! not given is one of its own. All of it is of the connection's namespace. A redacted reader is refused: an entry is what was said, and a search would tell of it.
+//! The commands of the engine's memory ([`annals::memory`]). Every command has the options TENANT, PRINCIPAL
+//! and CONVERSATION for the identity; a missing part is distinct from every given one. All entries are in the
+//! connection's namespace. A redacted reader is refused, because an entry holds unredacted text and a search
+//! would reveal it.
 
 use std::sync::Arc;
 
@@ -17,7 +19,7 @@ use annals_review::remembering::{of_embedder, remember};
 use annals_wire::resp::Reply;
 
 const NO_FLOAT: &str = "ERR value is not a valid float";
-/// Entries that one search gives.
+/// Maximum number of entries that a search returns.
 const FOUND_MAX: usize = 1000;
 
 pub(super) const HANDLERS: &[(&str, Handler)] = &[
@@ -52,11 +54,11 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("mem.seen", seen),
 ];
 
-/// A command on no key of a database.
+/// A command without keys.
 fn put(call: &mut Call<'_, '_>) -> Outcome {
     let count = call.rest(1).iter().take_while(|word| !is_option(word)).count();
     if count == 0 {
-        return Err("ERR there is no entry before the options".into());
+        return Err("ERR an entry is missing before the options".into());
     }
     let (entries, mut embeds, mut namespace) = (call.rest(1).get(..count).unwrap_or_default(), false, None);
     let mut embedder = None;
@@ -89,12 +91,12 @@ fn put(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::Array(ids.into_iter().map(Reply::text).collect()))
 }
 
-/// The tenant of a namespace, which may be another than the connection's.
+/// The tenant of a namespace; only local connections may name another than their own.
 fn of_namespace(call: &Call<'_, '_>, namespace: Option<&str>) -> Result<Arc<Tenant>, Refusal> {
     match namespace.filter(|name| *name != call.tenant.name) {
         None => Ok(call.tenant.clone()),
         Some(name) if call.session.local => Ok(call.daemon.tenant(name)?),
-        Some(_) => Err("NOPERM another namespace is for connections by a Unix socket".into()),
+        Some(_) => Err("NOPERM another namespace needs a connection by a Unix socket".into()),
     }
 }
 
@@ -109,7 +111,7 @@ fn define(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::OK)
 }
 
-/// The id of what was kept as an entry.
+/// The id of a stored entry.
 fn id_of(entry: &str) -> String {
     #[derive(serde::Deserialize, Default)]
     struct Id {
@@ -118,7 +120,7 @@ fn id_of(entry: &str) -> String {
     serde_json::from_str::<Id>(entry).unwrap_or_default().id
 }
 
-/// Whether an entry cannot be meant: those begin with a brace.
+/// Whether a word cannot be an entry: entries begin with a brace.
 fn is_option(word: &[u8]) -> bool {
     ["EMBED", "EMBEDDER", "NAMESPACE", "TENANT", "PRINCIPAL", "CONVERSATION"]
         .iter()
@@ -155,7 +157,7 @@ fn list(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::Array(vec![Reply::text(next.unwrap_or_else(|| "0".to_owned())), Reply::Array(entries)]))
 }
 
-/// What a search asks by.
+/// The input of a search.
 enum Asked<'a> {
     Vector(Vec<f32>),
     Question(&'a str),
@@ -169,8 +171,9 @@ fn search(call: &mut Call<'_, '_>) -> Outcome {
         if is(option, "FP32") && asked.is_none() {
             asked = Some(Asked::Vector(numbers(next()?)?));
         } else if is(option, "VECTOR") && asked.is_none() {
-            let numbers: Vec<f32> = serde_json::from_slice(next()?)
-                .map_err(|error| Refusal(format!("ERR the vector is no JSON array of numbers: {error}")))?;
+            let numbers: Vec<f32> = serde_json::from_slice(next()?).map_err(|error| {
+                Refusal(format!("ERR the vector is not a JSON array of numbers: {error}"))
+            })?;
             asked = Some(Asked::Vector(numbers));
         } else if is(option, "QUESTION") && asked.is_none() {
             asked = Some(Asked::Question(text(next()?)?));
@@ -194,9 +197,7 @@ fn search(call: &mut Call<'_, '_>) -> Outcome {
             let known = text(name).ok().and_then(|name| Projection::of_name(&name.to_ascii_lowercase()));
             projection = Some(known.ok_or_else(|| {
                 let name = shown(name);
-                Refusal(format!(
-                    "ERR there is no projection {name:?}: decisions, commits, narrative, full are"
-                ))
+                Refusal(format!("ERR unknown projection {name:?}: use decisions, commits, narrative or full"))
             })?);
         } else if is(option, "MEMORY") && defined.is_none() {
             defined = Some(text(next()?)?);
@@ -209,7 +210,7 @@ fn search(call: &mut Call<'_, '_>) -> Outcome {
     })?;
     let (memory, tiers) = (call.tenant.memory()?, tiers.unwrap_or_default());
     let definition = defined.map(|id| memory.defined(id)).transpose()?;
-    // What is said with a question counts before what is defined.
+    // Options of the command take precedence over the definition.
     let by = definition.as_ref();
     let k = k.or(by.map(|by| by.k));
     let wanted = Wanted {
@@ -220,7 +221,11 @@ fn search(call: &mut Call<'_, '_>) -> Outcome {
         across: across || by.is_some_and(|by| by.across),
     };
     let hits = match asked {
-        None => return Err("ERR what is searched for is FP32 vector, VECTOR array or QUESTION text".into()),
+        None => {
+            return Err(
+                "ERR the search input is missing: give FP32 vector, VECTOR array or QUESTION text".into()
+            );
+        }
         Some(Asked::Vector(vector)) => memory.search(&identity, &vector, &wanted)?,
         Some(Asked::Question(question)) => {
             let with = call.tenant.embedder()?;
@@ -237,7 +242,7 @@ fn search(call: &mut Call<'_, '_>) -> Outcome {
 }
 
 fn found(hit: Hit) -> Reply {
-    // The shortest decimal that is this f32, so that 0.7 is told as 0.7.
+    // The shortest decimal of this f32, so that 0.7 is shown as 0.7.
     let score = hit.score.to_string().parse().unwrap_or(f64::from(hit.score));
     Reply::Map(vec![
         field("id", Reply::text(hit.entry.id.as_str())),
@@ -300,18 +305,18 @@ fn needs(call: &Call<'_, '_>, right: Rights, what: &str) -> Result<(), Refusal> 
     Err(Refusal(format!("NOPERM {what} takes the right {right}")))
 }
 
-/// Whose memory it is, where a command has no other options.
+/// The identity, for a command without other options.
 fn identity(call: &Call<'_, '_>, from: usize) -> Result<Identity, Refusal> {
     options(call, from, &mut |_, _| Ok(false))
 }
 
-/// Takes the next word, which an option needs.
+/// Takes the next word, which an option requires.
 type Next<'n, 'a> = &'n mut dyn FnMut() -> Result<&'a [u8], Refusal>;
 
-/// Takes an option that a command has of its own, and what follows it; false where it is none of them.
+/// Handles an option of the command itself and its arguments; returns false for an unknown option.
 type Other<'n, 'a> = dyn FnMut(&'a [u8], Next<'_, 'a>) -> Result<bool, Refusal> + 'n;
 
-/// Reads options: whose memory it is, and what `other` takes. Nothing is said twice.
+/// Reads options: the identity, and those that `other` handles. A repeated option is an error.
 fn options<'a>(call: &Call<'a, '_>, from: usize, other: &mut Other<'_, 'a>) -> Result<Identity, Refusal> {
     let mut identity = Identity::default();
     let mut words = call.rest(from).iter().map(Vec::as_slice);
@@ -338,7 +343,7 @@ fn tiers_of(word: &[u8]) -> Result<Vec<String>, Refusal> {
         None => Ok(names),
         Some(name) => {
             let name = shown(name.as_bytes());
-            Err(Refusal(format!("ERR there is no tier {name:?}: hot, warm, cold are")))
+            Err(Refusal(format!("ERR unknown tier {name:?}: use hot, warm or cold")))
         }
     }
 }

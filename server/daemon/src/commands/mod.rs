@@ -1,4 +1,4 @@
-//! The commands, a file for each group, with Redis' semantics and the texts of its errors.
+//! The commands, one file per group, with the semantics and error texts of Redis.
 
 mod blobs;
 mod connection;

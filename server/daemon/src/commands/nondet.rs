@@ -1,4 +1,5 @@
-//! Times, ids and random numbers: drawn and recorded for a run that is being recorded, served again for one that is replayed.
+//! Times, ids and random numbers: drawn and recorded for an open run, served from the recording for an ended
+//! one.
 
 use annals::Nondet;
 
@@ -9,7 +10,7 @@ use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal, wrong_number};
 use annals_wire::resp::Reply;
 
-/// Bytes that one draw gives.
+/// Maximum number of bytes of one draw.
 const FILL_BYTES_MAX: usize = 16 << 10;
 
 pub(super) const HANDLERS: &[(&str, Handler)] = &[("nondet.draw", draw)];
@@ -34,7 +35,7 @@ fn draw(call: &mut Call<'_, '_>) -> Outcome {
             }
             Kind::Fill(length)
         }
-        [_] => return Err("ERR what is drawn is CLOCK, UUID, RANDOM or FILL length".into()),
+        [_] => return Err("ERR the kind of draw is missing: give CLOCK, UUID, RANDOM or FILL length".into()),
         [_, _] => return Err(syntax()),
         _ => return Err(wrong_number("nondet.draw")),
     };
@@ -56,7 +57,7 @@ fn draw(call: &mut Call<'_, '_>) -> Outcome {
         return call.again_apart();
     }
     if !is_known && call.work.space().run(name)?.info().status == annals::Status::Open {
-        return Err(Refusal(format!("CONFLICT run {name} is recorded by somebody else")));
+        return Err(Refusal(format!("CONFLICT run {name} is recorded by another client")));
     }
     drawn(&replay_of(call, name, false)?.draws, kind)
 }

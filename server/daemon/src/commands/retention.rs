@@ -1,6 +1,7 @@
-//! What stays and what goes: pins, drops, sweeps by a policy.
+//! Retention: pins, drops, and sweeps by a policy.
 //!
-//! What operators had done to a run is kept by its number: its name is not to outlive it in the store's own records.
+//! An action on a run is recorded with the run's number: the name of a dropped run must not survive in the
+//! store.
 
 use annals::{CompactOptions, Namespace, Policy};
 
@@ -31,12 +32,12 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("store.retain", retain),
 ];
 
-/// The namespace that is meant.
+/// The namespace given in the options from `from` on.
 fn space(call: &Call<'_, '_>, from: usize) -> Result<Namespace, Refusal> {
     named(call, call.rest(from))
 }
 
-/// The same of these words.
+/// The namespace given in these options.
 fn named(call: &Call<'_, '_>, words: &[Vec<u8>]) -> Result<Namespace, Refusal> {
     match words {
         [] => Ok(call.work.space().clone()),
@@ -46,9 +47,9 @@ fn named(call: &Call<'_, '_>, words: &[Vec<u8>]) -> Result<Namespace, Refusal> {
                 return Ok(call.work.space().clone());
             }
             if !call.session.local {
-                return Err("NOPERM another namespace is for connections by a Unix socket".into());
+                return Err("NOPERM another namespace needs a connection by a Unix socket".into());
             }
-            // None is made of a word that names none.
+            // A lookup, so that no namespace is created for an unknown name.
             let store = &call.daemon.store;
             if !store.namespaces()?.iter().any(|known| known == name) {
                 return Err(Refusal(format!("NOTFOUND there is no namespace {name:?}")));

@@ -1,6 +1,6 @@
-//! Runs: begun, ended, looked at, forked, checked, followed, replayed.
+//! Runs: begun, ended, read, forked, verified, tailed, replayed.
 //!
-//! A run is named by its name. What is begun here is added to by any connection until RUN.END.
+//! A run is identified by its name. Any connection may add to a run that was begun here, until RUN.END.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use crate::turn::{Call, Outcome, Refusal, wrong_number};
 use annals_policy::profiles::Redactor;
 use annals_wire::resp::Reply;
 
-/// Bytes of a run's agent, model and tags together.
+/// Maximum total length of a run's agent, model and tags, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 10;
-/// Runs that one RUN.LIST gives, and looks at.
+/// Default and maximum number of runs that one RUN.LIST returns; it also examines at most the maximum.
 const LISTED: usize = 100;
 const LISTED_MAX: usize = 10_000;
-/// Frames that one RUN.TAIL gives, and their bytes.
+/// Default and maximum number of frames that one RUN.TAIL returns, and their maximum bytes.
 const TAILED: usize = 100;
 const TAILED_MAX: usize = 10_000;
 const REPLY_BYTES_MAX: usize = 64 << 20;
@@ -65,7 +65,7 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("run.replay", replay),
 ];
 
-/// What a run is to be begun with.
+/// The options of a new run.
 fn spec(call: &Call<'_, '_>, from: usize) -> Result<RunSpec, Refusal> {
     let mut spec = arguments(call, from).run_of(RunSpec::default(), &["NAME"])?;
     if spec.name.is_empty() {
@@ -83,7 +83,7 @@ fn spec(call: &Call<'_, '_>, from: usize) -> Result<RunSpec, Refusal> {
     Ok(spec)
 }
 
-/// Writes a run that was prepared, and lets others add to it.
+/// Submits a prepared run and makes it open for all connections.
 fn begun(call: &mut Call<'_, '_>, run: Run) -> Outcome {
     let mut batch = run.batch()?;
     batch.durability(Durability::Disk);
@@ -93,10 +93,10 @@ fn begun(call: &mut Call<'_, '_>, run: Run) -> Outcome {
     Ok(Reply::Map(told))
 }
 
-/// A run that may be added to.
+/// An open run.
 ///
 /// # Errors
-/// `NOTFOUND` where there is none of this name, `CONFLICT` where it is not recorded here.
+/// `NOTFOUND` if there is no run of this name, `CONFLICT` if it is not recorded here.
 pub(super) fn open_run(call: &Call<'_, '_>, at: usize) -> Result<Arc<OpenRun>, Refusal> {
     let name = run_name(call.word(at))?;
     if let Some(open) = call.tenant.open_run(name) {
@@ -104,7 +104,7 @@ pub(super) fn open_run(call: &Call<'_, '_>, at: usize) -> Result<Arc<OpenRun>, R
     }
     let status = call.work.space().run(name)?.info().status;
     Err(Refusal(match status {
-        Status::Open => format!("CONFLICT run {name} is recorded by somebody else"),
+        Status::Open => format!("CONFLICT run {name} is recorded by another client"),
         status => format!("CONFLICT run {name} has ended ({status}): fork it, or record into a new run"),
     }))
 }
@@ -127,7 +127,8 @@ fn end(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::OK)
 }
 
-/// What is known of a run. Of one that is redacted the fingerprint is not told: by it, what was said could be guessed.
+/// The properties of a run. A redacted reader does not get the fingerprint, because guesses of the content
+/// could be checked against it.
 fn about(info: &RunInfo, redactor: Option<&Redactor>) -> Vec<(Reply, Reply)> {
     let number = |name: &str, number: u64| field(name, integer_of(number));
     let tags = info.tags.iter().map(|(key, value)| match redactor {
@@ -192,7 +193,7 @@ fn list(call: &mut Call<'_, '_>) -> Outcome {
             found.push(Reply::Map(about(&info, redactor.as_deref())));
         }
     }
-    // Whether this was the last one is known by looking once more.
+    // A further lookup shows whether there are more runs.
     let is_last = call.work.space().runs_after(Some(RunUid(next)))?.next().is_none();
     let cursor = if is_last { 0 } else { next };
     Ok(Reply::Array(vec![Reply::text(cursor.to_string()), Reply::Array(found)]))
@@ -200,7 +201,7 @@ fn list(call: &mut Call<'_, '_>) -> Outcome {
 
 fn fork(call: &mut Call<'_, '_>) -> Outcome {
     let of = std::str::from_utf8(call.word(1)).ok().and_then(|text| text.rsplit_once('@'));
-    let (run, at) = of.ok_or("ERR a fork is of run@seq")?;
+    let (run, at) = of.ok_or("ERR a fork point is written run@seq")?;
     let at = number::<u32>(at.as_bytes())?;
     let edits = is(call.word(2), "EDIT");
     let spec = spec(call, 2 + usize::from(edits))?;
@@ -232,7 +233,7 @@ fn tail(call: &mut Call<'_, '_>) -> Outcome {
     let (mut found, mut bytes) = (Vec::new(), 0);
     for seq in (from..=info.frames).take(count) {
         let frame = reader.frame(seq)?;
-        // Its answer is still coming: those who follow get it whole, and what comes after it then.
+        // The frame's answer is still coming: readers get the frame and its successors once it has ended.
         if frame.incomplete && info.status == Status::Open {
             break;
         }
@@ -255,14 +256,14 @@ fn tail(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::NullArray)
 }
 
-/// The run that is replayed to this connection; another one takes its place.
+/// The replay of this run for this connection; it replaces a replay of another run.
 pub(super) fn replay_of<'a>(
     call: &'a mut Call<'_, '_>,
     name: &str,
     again: bool,
 ) -> Result<&'a mut Replay, Refusal> {
     if again || call.session.replay.as_ref().is_none_or(|replay| replay.name != name) {
-        // The one before stays where this one cannot be had.
+        // If this fails, the previous replay stays.
         let replay = Replay::of(name, call.work.space().run(name)?, &call.daemon.replayed)?;
         call.session.replay = Some(replay);
     }

@@ -45,7 +45,7 @@ fn commands(call: &mut Call<'_, '_>) -> Outcome {
     })
 }
 
-/// Settings that clients ask for, by their names in Redis: what holds here.
+/// Settings that clients ask for, under their Redis names.
 fn settings() -> Vec<(&'static str, String)> {
     vec![
         ("appendfsync", "always".to_owned()),
@@ -71,9 +71,7 @@ fn config(call: &mut Call<'_, '_>) -> Outcome {
         return Err(wrong_number_of("config", word));
     }
     if ["SET", "REWRITE", "RESETSTAT"].iter().any(|known| is(word, known)) {
-        return Err(
-            "ERR settings are not changed from here: they are given where `annals serve` is started".into()
-        );
+        return Err("ERR settings cannot be changed here: give them when starting `annals serve`".into());
     }
     Err(no_subcommand("CONFIG", word))
 }
@@ -82,7 +80,7 @@ fn slowlog(call: &mut Call<'_, '_>) -> Outcome {
     let (word, count) = (call.word(1), call.words.len());
     let integer = |number: u64| Reply::Integer(i64::try_from(number).unwrap_or(i64::MAX));
     if is(word, "GET") && count <= 3 {
-        // As in Redis: ten, or so many, or all by -1.
+        // As in Redis: ten by default, `count` if given, all for -1.
         let most = match call.rest(2) {
             [] => 10,
             [count] => usize::try_from(super::parse::integer(count)?).unwrap_or(usize::MAX),
@@ -153,7 +151,7 @@ fn info(call: &mut Call<'_, '_>) -> Outcome {
     let mut text = String::new();
     for (name, body) in sections.iter().filter(|(name, _)| wanted(name)) {
         let gap = if text.is_empty() { "" } else { "\r\n" };
-        // A text takes all.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{gap}# {name}\r\n{body}");
     }
     Ok(Reply::Verbatim("txt", text.into_bytes()))

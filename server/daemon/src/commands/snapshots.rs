@@ -41,7 +41,7 @@ fn put(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::Integer(seq.into()))
 }
 
-/// A vector of its bytes.
+/// Decodes a vector of little-endian f32.
 pub(super) fn numbers(bytes: &[u8]) -> Result<Vec<f32>, Refusal> {
     let (numbers, rest) = bytes.as_chunks::<4>();
     if !rest.is_empty() {

@@ -1,4 +1,5 @@
-//! The store as a whole. What reads all of it is done apart, two at a time, and keeps nobody else waiting.
+//! The store as a whole. Commands that read all of it are offloaded, two at a time, so they delay no other
+//! connection.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,10 +12,10 @@ use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal};
 use annals_wire::resp::Reply;
 
-/// Damaged places that one reply tells of.
+/// Maximum number of damaged places in a reply.
 const TOLD_MAX: usize = 1000;
 
-/// A command on no key.
+/// A command without keys.
 pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("store.stats", stats),
     ("store.verify", verify),
@@ -94,7 +95,7 @@ fn compact(call: &mut Call<'_, '_>) -> Outcome {
 
 fn backup(call: &mut Call<'_, '_>) -> Outcome {
     if !call.session.local {
-        return Err("NOPERM STORE.BACKUP writes files, which is for connections by a Unix socket".into());
+        return Err("NOPERM STORE.BACKUP writes files and needs a connection by a Unix socket".into());
     }
     let sharing = match call.rest(2) {
         [] => Sharing::Shared,

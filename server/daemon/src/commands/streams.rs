@@ -1,10 +1,12 @@
-//! Runs as streams: an entry is a frame, its id the frame's time in milliseconds and its number.
+//! Runs as Redis streams: an entry is a frame; its id is the frame's time in milliseconds and its number.
 //!
-//! What XADD writes is a frame of the component `entry`, whose input is the fields as RESP writes an array of strings: nothing of their bytes is
-//! lost, and the same parser reads them. Frames that others recorded read as entries with the fields `component`, `input`, `output` and `metadata`.
-//! Times in ids never go back: an entry that began before the one ahead of it has that one's.
+//! XADD writes a frame of the component `entry` whose input is the fields as a RESP array of strings. So all
+//! bytes are kept, and the RESP parser reads them. Frames recorded otherwise read as entries with the fields
+//! `component`, `input`, `output` and `metadata`. Times in ids never decrease: an entry with an earlier start
+//! gets the time of the entry before it.
 //!
-//! A stream that XADD makes is a run of this daemon: RUN.END ends it, or the daemon's end does; nothing is added to a run that has ended.
+//! A stream made by XADD is a run of this daemon: RUN.END or the end of the daemon ends it. Nothing can be
+//! added to an ended run.
 
 use std::sync::Arc;
 
@@ -18,9 +20,9 @@ use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal, wrong_number};
 use annals_wire::resp::{Limits, Protocol, Reply, Requests, write_command};
 
-/// What made the frames that XADD writes.
+/// The component of frames written by XADD.
 const ENTRY: &str = "entry";
-/// Bytes of entries in a reply, at most: the rest is asked for again.
+/// Maximum bytes of entries in a reply: a client asks again for the rest.
 const REPLY_BYTES_MAX: usize = 64 << 20;
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const WRONG_ID: &str = "ERR Invalid stream ID specified as stream command argument";
@@ -36,12 +38,12 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("xinfo", info),
 ];
 
-/// Whether an error says that there is no run of a name, never or not any more: the name is free.
+/// Whether an error means that there is no run of this name any more, so the name is free.
 fn is_none(kind: ErrorKind) -> bool {
     [ErrorKind::NotFound, ErrorKind::Gone].contains(&kind)
 }
 
-/// The run that a word names, if there is one.
+/// The run named by a word, if it exists.
 fn find(call: &mut Call<'_, '_>, at: usize) -> Result<Option<RunReader>, Refusal> {
     let (database, key) = (call.database(), call.word(at));
     let found = match std::str::from_utf8(key) {
@@ -64,10 +66,10 @@ fn add(call: &mut Call<'_, '_>) -> Outcome {
         (at, makes) = (3, false);
     }
     if ["MAXLEN", "MINID"].iter().any(|option| is(call.word(at), option)) {
-        return Err("ERR trimming is not offered: what a run recorded stays as it was recorded".into());
+        return Err("ERR trimming is not supported: a recorded run is immutable".into());
     }
     if call.word(at) != b"*" {
-        return Err("ERR an entry's id is its time and the number of its frame: only * is offered".into());
+        return Err("ERR an entry's id is its time and its frame's number: only * is supported".into());
     }
     let fields = call.rest(at + 1);
     if fields.is_empty() || !fields.len().is_multiple_of(2) {
@@ -77,11 +79,11 @@ fn add(call: &mut Call<'_, '_>) -> Outcome {
     let Some(open) = stream_of(call, name, makes)? else { return Ok(Reply::Null) };
     let mut body = Vec::new();
     let words: Vec<&[u8]> = fields.iter().map(Vec::as_slice).collect();
-    // A vector takes all.
+    // Writing to a vector cannot fail.
     let _ = write_command(&mut body, &words);
     let frame = Frame::new(Component::Other(ENTRY.to_owned()), body, Vec::new());
     if call.session.defers && !call.session.in_exec && entries::takes(&call.session.entries, &open) {
-        // Its reply comes with those that follow.
+        // Its reply is produced together with those of the following entries.
         entries::defer(&mut call.session.entries, open, frame);
         return Ok(Reply::Null);
     }
@@ -91,14 +93,14 @@ fn add(call: &mut Call<'_, '_>) -> Outcome {
     added.and_then(|mut replies| replies.pop()).ok_or_else(|| "BUG an entry was lost".into())
 }
 
-/// The run that entries of this name go into; it is begun if there is none, and that is wanted.
+/// The run that receives entries under this name; with `makes`, it is begun if it does not exist.
 fn stream_of(call: &mut Call<'_, '_>, name: &str, makes: bool) -> Result<Option<Arc<OpenRun>>, Refusal> {
     if let Some(open) = call.tenant.open_run(name) {
         return Ok(Some(open));
     }
     let database = call.database();
     call.work.hold();
-    // Somebody else may have begun it while this waited.
+    // Another connection may have begun it while this one waited for the lock.
     if let Some(open) = call.tenant.open_run(name) {
         return Ok(Some(open));
     }
@@ -109,7 +111,7 @@ fn stream_of(call: &mut Call<'_, '_>, name: &str, makes: bool) -> Result<Option<
         Ok(reader) => {
             let status = reader.info().status.name();
             Err(Refusal(format!(
-                "ERR run {name} is {status}: only what XADD began since the daemon began is added to"
+                "ERR run {name} is {status}: XADD adds only to runs that XADD began since the daemon started"
             )))
         }
         Err(error) if !is_none(error.kind()) => Err(error.into()),
@@ -122,7 +124,7 @@ fn stream_of(call: &mut Call<'_, '_>, name: &str, makes: bool) -> Result<Option<
     }
 }
 
-/// An id: milliseconds and a number. What is missing of it is `rest`.
+/// Parses an id: milliseconds and a number. `rest` replaces a missing number.
 fn id(word: &[u8], rest: u64) -> Result<(u64, u64), Refusal> {
     let number = |part: &str| {
         let digits = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -136,7 +138,7 @@ fn id(word: &[u8], rest: u64) -> Result<(u64, u64), Refusal> {
     ms.zip(seq).ok_or_else(|| WRONG_ID.into())
 }
 
-/// The first frame of a range, by its number; frames are from 1.
+/// The number of the first frame in a range; frames are numbered from 1.
 fn first(word: &[u8], ids: &[u64]) -> Result<usize, Refusal> {
     let (from, past) = match word {
         b"-" => return Ok(1),
@@ -147,7 +149,7 @@ fn first(word: &[u8], ids: &[u64]) -> Result<usize, Refusal> {
     Ok(before(ids, from, past) + 1)
 }
 
-/// The last frame of a range.
+/// The number of the last frame in a range.
 fn last(word: &[u8], ids: &[u64]) -> Result<usize, Refusal> {
     let (to, past) = match word {
         b"-" => return Ok(0),
@@ -158,9 +160,9 @@ fn last(word: &[u8], ids: &[u64]) -> Result<usize, Refusal> {
     Ok(before(ids, to, past))
 }
 
-/// How many frames have a lower id, or one that is not higher.
+/// The number of frames with a lower id; with `or_equal`, including this id.
 fn before(ids: &[u64], id: (u64, u64), or_equal: bool) -> usize {
-    // Times never go back and numbers go up, so that frames are in the order of their ids.
+    // Times never decrease and numbers increase, so frames are ordered by id.
     let is_before = |number: usize| {
         let of = (ids.get(number - 1).copied().unwrap_or(u64::MAX), number as u64);
         of < id || or_equal && of == id
@@ -197,7 +199,7 @@ fn range(call: &mut Call<'_, '_>, from: usize, to: usize, reverse: bool) -> Outc
     found.map(Reply::Array)
 }
 
-/// Entries of a run; `bytes` are those of the reply so far.
+/// Entries as replies; `bytes` counts those of the whole reply.
 fn entries(
     reader: &RunReader,
     ids: &[u64],
@@ -220,7 +222,7 @@ fn entries(
     Ok(found)
 }
 
-/// What a frame has, as fields and values.
+/// The fields and values of a frame.
 fn fields(frame: RecordedFrame) -> Vec<Reply> {
     if frame.component.name() == ENTRY
         && let Ok(Some(words)) = Requests::new(Limits::CLIENT).next(&mut frame.input.as_slice())
@@ -269,7 +271,7 @@ fn read(call: &mut Call<'_, '_>) -> Outcome {
             None => Vec::new(),
         };
         let from = if call.word(after) == b"$" {
-            // What is new is new from now on, however long it is waited for.
+            // `$` means the end of the stream now, however long the command then waits.
             let last = ids.last().map_or("0-0".to_owned(), |ms| format!("{ms}-{}", ids.len()));
             if let Some(word) = again.get_mut(after) {
                 *word = last.into_bytes();

@@ -79,7 +79,7 @@ fn bulk(entry: Entry) -> Reply {
     Reply::Shared(entry.value)
 }
 
-/// What the command's key holds.
+/// The value of the command's key.
 fn get(call: &mut Call<'_, '_>) -> Result<Option<Entry>, Refusal> {
     let (database, words) = (call.database(), call.words);
     Ok(call.work.get(database, &words[1])?)
@@ -91,12 +91,12 @@ fn put(call: &mut Call<'_, '_>, entry: Entry) -> Result<(), Refusal> {
     Ok(call.work.put(database, &words[1], entry)?)
 }
 
-/// A value that was made of another.
+/// A computed value.
 fn made(value: Vec<u8>, deadline: Option<u64>) -> Entry {
     Entry { value: Arc::new(value), stored: None, deadline }
 }
 
-/// When something is to end, as an option says it: its name and its amount.
+/// The expiry time given by an option and its amount.
 fn ending(call: &Call<'_, '_>, option: &[u8], amount: &[u8], command: &str) -> Result<i64, Refusal> {
     let amount = integer(amount)?;
     if amount <= 0 {
@@ -121,7 +121,7 @@ fn set(call: &mut Call<'_, '_>) -> Outcome {
             old = true;
         } else if is(option, "GET") {
             if !call.session.may(Rights::READ) {
-                return Err("NOPERM SET with GET tells what was there, which takes the right read".into());
+                return Err("NOPERM SET with GET returns the old value, which takes the right read".into());
             }
             gives = true;
         } else if is(option, "KEEPTTL") && ends.is_none() {
@@ -206,7 +206,7 @@ fn mset(call: &mut Call<'_, '_>, name: &str, always: bool) -> Outcome {
     if !odd.is_empty() {
         return Err(wrong_number(name));
     }
-    // All of it or nothing: a key that cannot be set is found before any is.
+    // All or nothing: every key is checked before any is set.
     for [key, _] in pairs {
         crate::databases::check(key)?;
         if !always && call.work.get(database, key)?.is_some() {

@@ -1,4 +1,4 @@
-//! Tokens: made, listed, taken back.
+//! Tokens: made, listed, revoked.
 
 use super::parse::{field, integer_of, is, syntax};
 use crate::access::{Rights, make_token, revoke_token};
@@ -70,7 +70,7 @@ fn local(call: &Call<'_, '_>) -> Result<(), Refusal> {
     if call.session.local {
         return Ok(());
     }
-    Err("NOPERM tokens are made and taken back by connections by a Unix socket".into())
+    Err("NOPERM making and revoking tokens needs a connection by a Unix socket".into())
 }
 
 fn text(word: &[u8]) -> Result<&str, Refusal> {

@@ -1,11 +1,12 @@
-//! MULTI, EXEC, DISCARD: several commands that happen together. A turn is one batch anyway; what is between is only not yet done.
+//! MULTI, EXEC, DISCARD: several commands as one unit. A turn is one batch anyway; MULTI only delays the
+//! commands until EXEC.
 
 use crate::session::{Queued, Transaction};
 use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
-/// What the replies of a transaction may hold together; the last of them may be over it.
+/// Maximum total size of a transaction's replies, in bytes; the last reply may exceed it.
 const REPLIES_BYTES_MAX: usize = BULK_BYTES_MAX;
 
 pub(super) const HANDLERS: &[(&str, Handler)] = &[
@@ -51,16 +52,17 @@ fn exec(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::Array(replies))
 }
 
-/// What is left for the replies of a transaction.
+/// The bytes left for the replies of a transaction.
 struct Room(usize);
 
 impl Room {
-    /// Whether nothing more is to be read for them.
+    /// Whether no more values may be read.
     fn is_full(&self) -> bool {
         self.0 == 0
     }
 
-    /// A reply, if there was room left. What wrote something has done so either way: its reply says how it went, and only a value is left out.
+    /// Returns the reply, or an error in its place if no bytes are left. The replies of writes are always
+    /// returned, because the write has happened; only values are left out.
     fn admit(&mut self, reply: Reply) -> Reply {
         let holds_much =
             !matches!(reply, Reply::Simple(_) | Reply::Error(_) | Reply::Integer(_) | Reply::Null);
@@ -74,7 +76,7 @@ impl Room {
 
 fn left_out() -> Reply {
     Reply::error(format!(
-        "ERR the replies of a transaction have {REPLIES_BYTES_MAX} bytes: what this one gives is left out"
+        "ERR the replies of a transaction have at most {REPLIES_BYTES_MAX} bytes: this value is left out"
     ))
 }
 

@@ -1,7 +1,8 @@
-//! Bodies as streams: requests and responses of frames, and blobs. Nothing of one is held but what is on its way.
+//! Streamed bodies: requests and responses of frames, and blobs. Only the chunks in transit are in memory.
 //!
-//! What is given is hashed as it goes: its last piece goes out only once the whole is known to be what was recorded, else the connection breaks off. A part
-//! (`Range`) is read from the beginning, too, so that this holds for all that comes before it. An entity's tag is its BLAKE3.
+//! A body is hashed while it is sent. Its last chunk is sent only after the whole body is verified; otherwise
+//! the connection is aborted. A range is also read from the beginning, so everything before it is verified,
+//! too. The entity tag is the BLAKE3 hash.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -31,30 +32,30 @@ use crate::turn::{Apart, Refusal};
 use annals_policy::profiles::{Redactor, encodings};
 use annals_wire::resp::Reply;
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const PIECE_BYTES: usize = 256 << 10;
-/// Pieces on their way.
+/// Maximum number of chunks in transit.
 const PIECES: usize = 2;
 
 type Answer = Result<Response, Problem>;
 
-/// The routes here, as the description has them: method, path, name, summary.
+/// The routes of this module for the API description: method, path, name, summary.
 pub(super) const DESCRIBED: &[(&str, &str, &str, &str)] = &[
     ("get", "/v1/runs/{run}/frames/{seq}/request", "getRequest", "A frame's request as a stream."),
     (
         "get",
         "/v1/runs/{run}/frames/{seq}/response",
         "getResponse",
-        "A frame's response as a stream; of one that has not ended, what has come.",
+        "A frame's response as a stream; of an unfinished frame, what has arrived so far.",
     ),
     (
         "post",
         "/v1/runs/{run}/frames/{seq}/response",
         "appendResponse",
-        "Appends the body, as it comes, to the response of a frame that was begun, and gives how long that is.",
+        "Appends the body, as it arrives, to the response of an open frame, and returns its new length.",
     ),
-    ("get", "/v1/blobs/{id}", "getBlob", "A blob that was kept here."),
-    ("post", "/v1/blobs", "putBlob", "Keeps the body, as it comes, under its BLAKE3."),
+    ("get", "/v1/blobs/{id}", "getBlob", "A stored blob."),
+    ("post", "/v1/blobs", "putBlob", "Stores the body, as it arrives, under its BLAKE3 hash."),
 ];
 
 pub(super) fn routes(router: Router<Arc<Shared>>) -> Router<Arc<Shared>> {
@@ -79,7 +80,7 @@ enum Side {
     Response,
 }
 
-/// Refuses who may not give this command; where that shows a redacted reader less, such a one is not.
+/// Refuses a client that may not run this command; a redacted reader is allowed if the command can redact.
 fn allowed(daemon: &Daemon, session: &Session, command: &str) -> Result<(), Problem> {
     let command = daemon.table.find(command.as_bytes());
     if session
@@ -115,7 +116,8 @@ async fn frame_body(shared: &Arc<Shared>, path: &RawPathParams, request: Request
     send(shared, &headers, opened.await?)
 }
 
-/// A body as a profile shows it. It is held as a whole, within the room that all bodies share, until it has been taken.
+/// A body redacted by a profile. It is in memory as a whole, counted against the room of all bodies, until it
+/// is sent.
 async fn redacted_body(
     shared: &Arc<Shared>,
     session: &Session,
@@ -138,7 +140,7 @@ async fn redacted_body(
     });
     let (mut reader, encoding) = opened.await?;
     let len = reader.len();
-    // Read, undone, and as it is shown.
+    // The body as read, as decoded, and as shown.
     let kib =
         if Redactor::reads(len) { u32::try_from(3 * len.div_ceil(1024)).unwrap_or(u32::MAX) } else { 1 };
     let place = shared.bodies.clone().try_acquire_many_owned(kib).map_err(|_| Problem::busy())?;
@@ -151,7 +153,7 @@ async fn redacted_body(
         Ok::<_, io::Error>(redactor.body(&stored, encoding.as_deref()).bytes.into_owned())
     });
     let shown = Bytes::from(shown.await.map_err(|error| Problem::of(&format!("DAMAGED {error}")))?);
-    // Of what is shown: the stored body's would let somebody try guesses.
+    // The hash of the redacted body: a hash of the stored one would allow guesses to be checked.
     let tag = format!("\"{}\"", blake3::hash(&shown).to_hex());
     let asked = match framed(headers, &tag, shown.len() as u64)? {
         Framed::Same(response) => return Ok(response),
@@ -186,7 +188,7 @@ async fn blob(State(shared): State<Arc<Shared>>, path: RawPathParams, request: R
     send(&shared, &headers, found.ok_or_else(|| Problem::not_found("there is no such blob"))?)
 }
 
-/// A body as a response, or the part of it that is asked for.
+/// A body, or the requested range of it, as a response.
 fn send(shared: &Arc<Shared>, headers: &HeaderMap, reader: BlobReader) -> Answer {
     let asked = match framed(headers, &format!("\"{}\"", reader.id()), reader.len())? {
         Framed::Same(response) => return Ok(response),
@@ -197,9 +199,9 @@ fn send(shared: &Arc<Shared>, headers: &HeaderMap, reader: BlobReader) -> Answer
     Ok(asked.response(Body::new(body)))
 }
 
-/// What of a body a request wants.
+/// What to send of a body.
 enum Framed {
-    /// Nothing: it has it already.
+    /// Nothing: the client has it already.
     Same(Response),
     Part(Asked),
 }
@@ -228,7 +230,8 @@ fn framed(headers: &HeaderMap, tag: &str, len: u64) -> Result<Framed, Problem> {
         Part::Nothing => {
             let value =
                 HeaderValue::from_str(&format!("bytes */{len}")).map_err(|_| Problem::bad("no length"))?;
-            let problem = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "ERR", "there is no such part");
+            let problem =
+                Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "ERR", "the range is not satisfiable");
             return Err(problem.with("content-range", value));
         }
     };
@@ -245,7 +248,7 @@ impl Asked {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(to - from));
         headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
         headers.insert(ETAG, tag);
-        // What is recorded may be anything: no browser is to run it.
+        // Recorded content may be anything, so no browser may execute it.
         headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
         if status == StatusCode::PARTIAL_CONTENT
             && let Ok(value) = HeaderValue::from_str(&format!("bytes {from}-{}/{len}", to - 1))
@@ -256,16 +259,17 @@ impl Asked {
     }
 }
 
-/// What of a body is asked for.
+/// The requested range of a body.
 #[derive(Debug, PartialEq, Eq)]
 enum Part {
     Whole,
-    /// From the first byte to before the second.
+    /// From the first byte (inclusive) to the second (exclusive).
     Some(u64, u64),
     Nothing,
 }
 
-/// What `Range` asks for of so many bytes (RFC 9110, section 14.2). Several parts, and what is no range, count as the whole.
+/// Parses `Range` for a body of `len` bytes (RFC 9110, section 14.2). Several ranges, and an invalid one,
+/// select the whole body.
 fn part(asked: &str, len: u64) -> Part {
     let Some(range) = asked.trim().strip_prefix("bytes=").filter(|range| !range.contains(',')) else {
         return Part::Whole;
@@ -285,7 +289,7 @@ fn part(asked: &str, len: u64) -> Part {
     }
 }
 
-/// Gives a part of a body, piece by piece, as long as it is taken.
+/// Sends a range of a body, chunk by chunk, as fast as the client reads.
 async fn give(
     daemon: Arc<Daemon>,
     reader: BlobReader,
@@ -296,7 +300,7 @@ async fn give(
     let (mut reader, mut skip) = (Some(reader), skip);
     while left > 0 {
         let Some(mut from) = reader.take() else { return };
-        // Who takes slowly takes no place.
+        // A permit is held only while reading, so a slow client holds none.
         let Ok(place) = daemon.places(Apart::Long).acquire().await else { return };
         let read = spawn_blocking(move || {
             let skipped = io::copy(&mut from.by_ref().take(skip), &mut io::sink());
@@ -316,7 +320,7 @@ async fn give(
                     return;
                 }
             }
-            // Fewer bytes came than were promised: whoever reads is to know.
+            // The body is shorter than announced: abort, so that the client notices.
             Ok(Ok(_)) => return to.abort(io::ErrorKind::UnexpectedEof.into()),
             Ok(Err(error)) => return to.abort(error),
             Err(error) => return to.abort(io::Error::other(error)),
@@ -336,7 +340,7 @@ async fn append(State(shared): State<Arc<Shared>>, path: RawPathParams, request:
         if is_last && len.is_some() {
             break;
         }
-        // Also an empty body is told how long the response is, or that there is none.
+        // An empty body also returns the length of the response, or the error that there is no such frame.
         let words = vec![
             b"frame.append".to_vec(),
             run.clone(),
@@ -368,7 +372,7 @@ async fn put_blob(State(shared): State<Arc<Shared>>, request: Request) -> Answer
         Ok::<_, annals::Error>((id, len))
     });
     let mut body = request.into_body();
-    // Whoever keeps it may end before the body does.
+    // The storing task may end before the body does.
     let broken = loop {
         match next(&mut body).await {
             Ok(Some(piece)) => {
@@ -392,7 +396,7 @@ async fn put_blob(State(shared): State<Arc<Shared>>, request: Request) -> Answer
     Ok(json_response(StatusCode::CREATED, json!({ "id": id.to_string(), "bytes": len })))
 }
 
-/// Pieces that come from a task, as whoever reads wants them.
+/// A blocking reader over chunks from an async task.
 struct Pieces {
     from: mpsc::Receiver<io::Result<Bytes>>,
     at: Bytes,

@@ -1,4 +1,4 @@
-//! A door for fuzzers: what a request is understood as.
+//! Fuzz target: the mapping of HTTP requests to commands.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -8,10 +8,11 @@ use super::words;
 use crate::fuzzing::byte;
 use annals_wire::schema::routes::{Kind, ROUTES, Word};
 
-/// A byte that chooses a route, lengths of the parts of its path and of a query, those, and a body.
+/// Input: a byte that selects a route, the path parts and the query with their lengths, then a body.
 ///
-/// Its oracle: a request that is understood is the route's command; what was named in the path and every text, number and flag of the body is among its words
-/// in order, as a reader of JSON that shares no code with this one has it; its words are no longer than what came; and a member that no route takes is refused.
+/// Oracle: an accepted request maps to the route's command. The path parts and every text, number and flag of
+/// the body are among its words, in order; an independent JSON parser provides them. The words are limited by
+/// the input's size. A member that the route does not take is refused.
 pub fn http_body(mut data: &[u8]) {
     let route = &ROUTES[usize::from(byte(&mut data)) % ROUTES.len()];
     let (first, second, asked) = (text(&mut data), text(&mut data), text(&mut data));
@@ -26,7 +27,7 @@ pub fn http_body(mut data: &[u8]) {
     let Ok(mut members) = parsed else { return };
     let Ok(made) = words(route, &of_path, &asked, &body, &mut members) else { return };
     let came = first.len() + second.len() + asked.len() + data.len();
-    // The command itself is a word, too, also where nothing came.
+    // The command itself is a word, even for an empty input.
     let most = 64 * (1 + route.words.len()) + 32 * came;
     assert!(made.iter().map(Vec::len).sum::<usize>() <= most, "{} bytes that came are {most}", came);
     assert_eq!(made.first().map(Vec::as_slice), Some(route.command.as_bytes()));
@@ -67,7 +68,7 @@ pub fn http_body(mut data: &[u8]) {
     }
 }
 
-/// A text behind its length.
+/// A text preceded by its length.
 fn text(data: &mut &[u8]) -> String {
     let len = usize::from(byte(data)).min(data.len());
     let (text, rest) = data.split_at(len);

@@ -1,6 +1,7 @@
-//! Commands from JSON, replies as JSON.
+//! Conversion of JSON to commands, and of replies to JSON.
 //!
-//! Bytes that are UTF-8 are a text, others `{"base64": "..."}`: a text is never ambiguous, since an object is none.
+//! Bytes that are UTF-8 become a string, others `{"base64": "..."}`. A string is never ambiguous, because an
+//! object is not one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +17,8 @@ use serde_json::{Map, Value};
 use annals_wire::resp::Reply;
 use annals_wire::schema::routes::Kind;
 
-/// A request's JSON: an object, each member as it stands. A member that is there twice is refused, since readers differ on which one counts.
+/// The members of a request's JSON object, as raw JSON. A repeated member is refused, because parsers differ
+/// on which one counts.
 #[derive(Debug, Default)]
 pub(super) struct Members(BTreeMap<String, Box<RawValue>>);
 
@@ -34,7 +36,7 @@ impl<'de> Deserialize<'de> for Members {
                 let mut members = BTreeMap::new();
                 while let Some((name, value)) = map.next_entry::<String, Box<RawValue>>()? {
                     if members.insert(name.clone(), value).is_some() {
-                        return Err(A::Error::custom(format!("{name:?} is there twice")));
+                        return Err(A::Error::custom(format!("{name:?} occurs twice")));
                     }
                 }
                 Ok(Members(members))
@@ -45,28 +47,30 @@ impl<'de> Deserialize<'de> for Members {
 }
 
 impl Members {
-    /// From a body; none is an empty object.
+    /// Parses a body; an empty body is an empty object.
     ///
     /// # Errors
-    /// What is wrong with it, as a sentence.
+    /// The error as a sentence.
     pub(super) fn parse(body: &[u8]) -> Result<Self, String> {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Ok(Self::default());
         }
-        serde_json::from_slice(body).map_err(|error| format!("the body is no JSON object: {error}"))
+        serde_json::from_slice(body).map_err(|error| format!("the body is not a JSON object: {error}"))
     }
 
-    /// A member, which is taken out; null counts as none.
+    /// Takes a member out; null counts as absent.
     pub(super) fn take(&mut self, name: &str) -> Option<Box<RawValue>> {
         self.0.remove(name).filter(|value| value.get() != "null")
     }
 
+    /// Expects that all members have been taken.
+    ///
     /// # Errors
-    /// Where something is left that nobody asked for.
+    /// An unknown member is left.
     pub(super) fn end(&self) -> Result<(), String> {
         match self.0.keys().next() {
             None => Ok(()),
-            Some(name) => Err(format!("there is no {name:?} here")),
+            Some(name) => Err(format!("unknown member {name:?}")),
         }
     }
 }
@@ -84,10 +88,10 @@ struct Base64 {
     base64: String,
 }
 
-/// The words that a member stands for, behind `word` where it has one.
+/// The words for a member, after the option name `word` if there is one.
 ///
 /// # Errors
-/// What is wrong with it, as a sentence.
+/// The error as a sentence.
 pub(super) fn words(
     name: &str,
     value: &RawValue,
@@ -103,7 +107,7 @@ pub(super) fn words(
             .map(|text| behind(text.into_bytes()))
             .map_err(|_| wrong("a text")),
         Kind::Number | Kind::Count | Kind::Frame => {
-            // 5.0 is an integer to JSON Schema, and to clients that know no others.
+            // 5.0 is an integer in JSON Schema, and for clients without an integer type.
             let whole =
                 text.split_once('.').filter(|(_, fraction)| fraction.bytes().all(|byte| byte == b'0'));
             let digits = whole.map_or(text, |(digits, _)| digits);
@@ -162,7 +166,7 @@ pub(super) fn words(
     }
 }
 
-/// Pairs, each behind the word.
+/// Pairs, each after the option name.
 fn spread(word: Option<&str>, each: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let mut words = Vec::new();
     for pair in each.chunks(2) {
@@ -172,7 +176,7 @@ fn spread(word: Option<&str>, each: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     words
 }
 
-/// A reply as JSON. It nests as deep as a command builds it, which no input decides.
+/// A reply as JSON. The nesting depth is set by the command, never by client input.
 pub(super) fn text(reply: Reply) -> String {
     let mut out = String::new();
     put(reply, &mut out);
@@ -287,7 +291,7 @@ mod tests {
         let mut members = Members::parse(b"{\"a\":1,\"b\":null}").unwrap();
         assert!(members.take("a").is_some() && members.take("b").is_none() && members.end().is_ok());
         assert!(Members::parse(b"{\"c\":1}").unwrap().end().unwrap_err().contains("\"c\""));
-        // However deep it is, only its end is looked for; what reads it gives up at some depth.
+        // Deep nesting is only skipped here; parsing the value fails at the depth limit.
         let deep = format!("{{\"a\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
         let deep = Members::parse(deep.as_bytes()).unwrap().take("a").unwrap();
         for kind in [Kind::Text, Kind::Bytes, Kind::Number, Kind::Flag, Kind::Texts, Kind::Vectors] {
@@ -301,7 +305,7 @@ mod tests {
             (Reply::text("a"), Reply::Array(vec![Reply::Integer(-1), Reply::Null, Reply::Boolean(true)])),
             (Reply::text("b"), Reply::Bulk(vec![255, 0])),
             (Reply::text("c"), Reply::Double(0.5)),
-            // What is JSON already stands as it is, space for space, and is no text.
+            // A JSON reply is embedded unchanged, not as a string.
             (Reply::text("d\""), Reply::Json("{ \"x\": 1.50 }".into())),
             (Reply::text("e"), Reply::text("{}")),
         ]);

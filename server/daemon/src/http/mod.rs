@@ -1,12 +1,13 @@
-//! The daemon over HTTP: a JSON API over the same commands, bodies as streams, and what those ask who watch a server.
+//! The daemon over HTTP: a JSON API over the same commands, streamed bodies, and endpoints for monitoring.
 //!
 //! A request is one command, done as a turn of its own ([`super::perform`]), so rights, durability, limits and logs are those of every command. `annals_wire::schema::routes` is
 //! the table from which requests are understood and `openapi` describes them; `json` makes words of JSON and JSON of replies; `bodies` streams;
 //! `replays` are runs that are replayed over several requests; `traces` are what telemetry sends; `watch` is for those who watch. Beneath `/proxy` and `/replay` it is the proxy
 //! of many runs ([`crate::proxy`]).
 //!
-//! Who may ask: whoever has a token (`Authorization: Bearer`), and nobody from a page that a browser shows: the request has to name this server as its host,
-//! by an address or a name of the loopback, and as its origin, if it has one.
+//! A client needs a token (`Authorization: Bearer`). Requests from browser pages of other origins are
+//! refused: the host must be this server, by a loopback address or name, and so must the origin, if there is
+//! one.
 
 mod bodies;
 #[cfg(any(test, fuzzing))]
@@ -59,45 +60,47 @@ use annals_text::percent;
 use annals_wire::resp::Reply;
 use annals_wire::schema::routes::{Gives, Kind, ROUTES, Route, Verb, Word};
 
-/// How long a request's head may take, and each part of its body.
+/// Time limits for a request's head, and for each part of its body.
 const HEAD: Duration = Duration::from_secs(30);
 const STALL: Duration = Duration::from_secs(60);
-/// Bytes of a request's head, and of a body that is taken in as a whole. What is longer is streamed ([`bodies`]).
+/// Maximum size of a request's head, and of a body held in memory, in bytes. Longer bodies are streamed
+/// ([`bodies`]).
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const BODY_BYTES_MAX: usize = 64 << 20;
-/// KiB of all bodies together that are taken in as a whole.
+/// Maximum total size of bodies held in memory, in KiB.
 const BODIES_KIB_MAX: usize = 512 << 10;
 
-/// Requests with traces that are taken in at a time.
+/// Maximum number of trace requests processed at a time.
 const TRACES_MAX: usize = 2;
-/// Blobs that are taken in at a time: each holds a thread until all of it has come, of 512 that streams share.
+/// Maximum number of concurrent blob uploads. Each blocks a thread until it is complete; streams share 512
+/// threads.
 const UPLOADS_MAX: usize = 64;
 
-/// What requests are answered with.
+/// The HTTP API of a daemon.
 pub(super) struct Http {
     router: Router,
     shared: Arc<Shared>,
     proxy: Many,
-    /// Names that this server goes by, with its port.
+    /// The host names and addresses of this server, with its port.
     hosts: Vec<String>,
-    /// How long a connection may take nothing of its responses.
+    /// Time limit for a client to read some of a response.
     stall: Duration,
 }
 
-/// What all handlers share.
+/// State shared by all handlers.
 pub(super) struct Shared {
     daemon: Arc<Daemon>,
-    /// What may be done without a token.
+    /// The rights of a client without a token.
     unasked: Option<Grant>,
     bodies: Arc<Semaphore>,
-    /// For traces: what is decoded of one may be hundreds of MB.
+    /// Limits trace requests: one may take hundreds of MB when decoded.
     traces: Semaphore,
     uploads: Semaphore,
     replays: Replays,
 }
 
 impl Http {
-    /// At an address; without a token this may be done.
+    /// Creates the API for an address; `unasked` are the rights of a client without a token.
     pub(super) fn new(
         daemon: Arc<Daemon>,
         unasked: Option<Grant>,
@@ -140,15 +143,15 @@ impl Http {
         let router = traces::routes(router);
         let router = watch::routes(router)
             .route("/openapi.json", get(described))
-            .fallback(async || Problem::not_found("there is nothing here: /openapi.json tells what there is"))
+            .fallback(async || Problem::not_found("no such route: see /openapi.json"))
             .method_not_allowed_fallback(async || {
-                Problem::new(StatusCode::METHOD_NOT_ALLOWED, "ERR", "this takes another method")
+                Problem::new(StatusCode::METHOD_NOT_ALLOWED, "ERR", "this route does not support the method")
             })
             .with_state(shared.clone());
         Self { router, shared, proxy, hosts, stall: STALL }
     }
 
-    /// Answers a connection until it ends, or until the daemon does.
+    /// Serves a connection until it or the daemon ends.
     pub(super) async fn serve(&self, stream: TcpStream, from: SocketAddr, mut stopped: flag::Receiver<bool>) {
         let service = service_fn(|mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(From(from));
@@ -160,7 +163,7 @@ impl Http {
             .max_buf_size(HEAD_BYTES_MAX)
             .serve_connection(TokioIo::new(Stalling::new(stream, self.stall)), service);
         tokio::pin!(connection);
-        // A connection that breaks is nobody's concern but its own.
+        // A broken connection affects no other.
         tokio::select! {
             _ = connection.as_mut() => return,
             _ = stopped.wait_for(|stopped| *stopped) => connection.as_mut().graceful_shutdown(),
@@ -185,12 +188,12 @@ impl Http {
             .unwrap_or_else(|never| match never {})
     }
 
-    /// Waits until all that went through the proxy is written. The connections have to be ended before.
+    /// Waits until all exchanges of the proxy are written. The connections must have ended before.
     pub(super) async fn finish(&self) {
         self.proxy.finish().await;
     }
 
-    /// Why a request is not answered that a browser may have been talked into.
+    /// The refusal of a request that a browser may have been tricked into.
     fn refused(&self, headers: &HeaderMap) -> Option<Problem> {
         let own = |host: &[u8]| self.hosts.iter().any(|own| own.as_bytes().eq_ignore_ascii_case(host));
         let hosts: Vec<_> = headers.get_all(HOST).iter().collect();
@@ -213,12 +216,12 @@ async fn described(State(shared): State<Arc<Shared>>) -> Response {
     json_response(StatusCode::OK, openapi::document(shared.unasked.is_some()))
 }
 
-/// Who asks.
+/// The peer of a connection.
 #[derive(Debug, Clone, Copy)]
 struct From(SocketAddr);
 
 impl Shared {
-    /// What whoever asks may do.
+    /// The rights of the client.
     fn grant(&self, headers: &HeaderMap) -> Result<Grant, Problem> {
         let told = || {
             let problem = Problem::new(
@@ -236,14 +239,14 @@ impl Shared {
         self.daemon.login(b"default", token.trim_ascii())?.ok_or_else(told)
     }
 
-    /// The runs that somebody may have who came to the proxy by this token.
+    /// The runs that a proxy client with this token may use.
     fn proxied(&self, token: Option<&str>, wants: Wants) -> Result<ProxyRuns, Refused> {
         let grant = match token {
             Some(token) => self.daemon.login(b"default", token.as_bytes())?,
             None => self.unasked.clone(),
         };
         let grant = grant.ok_or_else(|| {
-            Refused::new(StatusCode::UNAUTHORIZED, "a token of annals is needed, or another one")
+            Refused::new(StatusCode::UNAUTHORIZED, "a token of annals is needed, and a valid one")
         })?;
         let right = match wants {
             Wants::Record => Rights::RECORD,
@@ -263,14 +266,14 @@ impl Shared {
         Ok(Session::new(Facts { address, began_ns, ..Facts::default() }, Some(grant), false))
     }
 
-    /// A whole body, and its place among all bodies.
+    /// A whole body, and its share of the room for all bodies.
     async fn body(&self, body: Body) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Problem> {
         let (mut body, mut bytes, mut place) = (body, BytesMut::new(), None::<OwnedSemaphorePermit>);
         let too_long = || {
             let why = format!("a body has at most {BODY_BYTES_MAX} bytes here");
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "ERR", why)
         };
-        // What is announced need not be waited for.
+        // An announced length over the limit is refused before the body arrives.
         if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
             return Err(too_long());
         }
@@ -278,7 +281,7 @@ impl Shared {
             if bytes.len() + data.len() > BODY_BYTES_MAX {
                 return Err(too_long());
             }
-            // However small the pieces are that it comes in.
+            // Counted in total KiB, so that small chunks take no extra room.
             let kib = (bytes.len() + data.len()).div_ceil(1024) - bytes.len().div_ceil(1024);
             if kib > 0 {
                 let kib = u32::try_from(kib).unwrap_or(u32::MAX);
@@ -294,10 +297,10 @@ impl Shared {
     }
 }
 
-/// The next bytes of a body.
+/// The next chunk of a body.
 async fn next(body: &mut Body) -> Result<Option<Bytes>, Problem> {
     loop {
-        let slow = |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "ERR", "the body did not go on");
+        let slow = |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "ERR", "the body stalled");
         let Some(frame) = timeout(STALL, body.frame()).await.map_err(slow)? else { return Ok(None) };
         let frame = frame.map_err(|error| Problem::bad(format!("the body broke off: {error}")))?;
         if let Ok(data) = frame.into_data() {
@@ -306,13 +309,13 @@ async fn next(body: &mut Body) -> Result<Option<Bytes>, Problem> {
     }
 }
 
-/// Does what takes its time where waiting keeps nobody else from going on.
+/// Runs blocking work without delaying other connections.
 async fn apart<T>(daemon: &Daemon, work: impl FnOnce() -> T) -> T {
     let _place = daemon.places(Apart::Long).acquire().await;
     tokio::task::block_in_place(work)
 }
 
-/// Answers a request by a command.
+/// Answers a request by running a command.
 async fn answer(
     shared: &Shared,
     route: &Route,
@@ -341,7 +344,7 @@ async fn answer(
     given(route, reply)
 }
 
-/// What a form of a page could send is not taken for JSON.
+/// Refuses content types that an HTML form could send.
 fn json_only(headers: &HeaderMap) -> Result<(), Problem> {
     let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let kind = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
@@ -355,7 +358,7 @@ fn param<'a>(path: &'a RawPathParams, name: &str) -> Option<&'a str> {
     path.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
 }
 
-/// The command that a request is. `path` has the parts of its path by their names.
+/// The command for a request. `path` returns the parts of its path by name.
 fn words<'a>(
     route: &Route,
     path: &dyn Fn(&str) -> Option<&'a str>,
@@ -408,7 +411,7 @@ fn words<'a>(
     }
     match asked.first() {
         None => Ok(words),
-        Some((name, _)) => Err(Problem::bad(format!("there is no {name:?} in the query here"))),
+        Some((name, _)) => Err(Problem::bad(format!("unknown query parameter {name:?}"))),
     }
 }
 
@@ -420,7 +423,7 @@ fn of_query(name: &str, value: String, kind: Kind) -> Result<Vec<u8>, Problem> {
     Ok(value.into_bytes())
 }
 
-/// What a query asks for; nothing is asked for twice.
+/// The parameters of a query; a repeated one is an error.
 fn asked(query: &str) -> Result<Vec<(String, String)>, Problem> {
     let mut asked: Vec<(String, String)> = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -428,7 +431,7 @@ fn asked(query: &str) -> Result<Vec<(String, String)>, Problem> {
         let text = |text: &str| percent::decode(&text.replace('+', " ")).into_owned();
         let (name, value) = (text(name), text(value));
         if asked.iter().any(|(known, _)| *known == name) {
-            return Err(Problem::bad(format!("{name:?} is twice in the query")));
+            return Err(Problem::bad(format!("the query parameter {name:?} occurs twice")));
         }
         asked.push((name, value));
     }
@@ -445,7 +448,7 @@ fn given(route: &Route, reply: Reply) -> Result<Response, Problem> {
         reply => reply,
     };
     let status = StatusCode::from_u16(route.status).unwrap_or(StatusCode::OK);
-    let none = || Problem::not_found("there is no such thing");
+    let none = || Problem::not_found("not found");
     Ok(match (route.gives, reply) {
         (Gives::Found(_) | Gives::Bytes, Reply::Null | Reply::NullArray) => return Err(none()),
         (Gives::Nothing, Reply::Integer(0)) => return Err(none()),
@@ -473,7 +476,7 @@ fn given(route: &Route, reply: Reply) -> Result<Response, Problem> {
     })
 }
 
-/// JSON with a line's end, as a person reads it in a terminal.
+/// JSON with a final line feed, for terminals.
 fn json_response(status: StatusCode, value: impl std::fmt::Display) -> Response {
     (status, [(CONTENT_TYPE, "application/json")], format!("{value}\n")).into_response()
 }

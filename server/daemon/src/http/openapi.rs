@@ -1,4 +1,4 @@
-//! The description of the API (OpenAPI 3.1), made of the table of routes.
+//! The API description (OpenAPI 3.1), generated from the table of routes.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::{bodies, replays};
 use annals_wire::schema::routes::{Gives, Kind, ROUTES, Route, Verb, Word};
 use annals_wire::schema::schemas;
 
-/// The whole document. A daemon that is open to everybody here takes a token, and needs none.
+/// The whole document. An open daemon accepts a token but does not require one.
 pub(super) fn document(is_open: bool) -> Value {
     let mut paths = Map::new();
     for route in ROUTES {
@@ -26,9 +26,9 @@ pub(super) fn document(is_open: bool) -> Value {
     }
     add(&mut paths, "/v1/traces", "post", traced());
     for (path, id, summary) in [
-        ("/healthz", "alive", "Whether it lives. Asks for no token."),
-        ("/readyz", "ready", "Whether the store takes writes: 503 where it does not. Asks for no token."),
-        ("/metrics", "metrics", "Figures for Prometheus (OpenMetrics)."),
+        ("/healthz", "alive", "Liveness check. Needs no token."),
+        ("/readyz", "ready", "Readiness check: 503 if the store does not accept writes. Needs no token."),
+        ("/metrics", "metrics", "Metrics for Prometheus (OpenMetrics)."),
     ] {
         let mut operation = described(
             id,
@@ -43,7 +43,7 @@ pub(super) fn document(is_open: bool) -> Value {
             operation["security"] = json!([]);
         }
         if path == "/readyz" {
-            operation["responses"]["503"] = json!({ "description": "It does not." });
+            operation["responses"]["503"] = json!({ "description": "The store does not accept writes." });
         }
         add(&mut paths, path, "get", operation);
     }
@@ -73,7 +73,7 @@ fn add(paths: &mut Map<String, Value>, path: &str, verb: &str, operation: Value)
 fn described(id: &str, summary: &str, parameters: Vec<Value>, responses: Value) -> Value {
     let mut operation = json!({ "operationId": id, "summary": summary, "responses": responses });
     operation["responses"]["default"] = json!({
-        "description": "What went wrong.",
+        "description": "An error.",
         "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
     });
     if !parameters.is_empty() {
@@ -82,7 +82,7 @@ fn described(id: &str, summary: &str, parameters: Vec<Value>, responses: Value) 
     operation
 }
 
-/// The parameters that a path names.
+/// The parameters in a path.
 fn of_path(path: &str) -> Vec<Value> {
     let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let one = |name: &str| {
@@ -199,22 +199,22 @@ fn streamed(verb: &str, path: &str, id: &str, summary: &str) -> Value {
     let bytes = json!({ "application/octet-stream": {} });
     let responses = match (verb, id) {
         ("get", _) => json!({
-            "200": { "description": "All of it. `ETag` is its BLAKE3.", "content": bytes },
-            "206": { "description": "The part that `Range` asks for.", "content": bytes },
-            "304": { "description": "It is what `If-None-Match` says." },
+            "200": { "description": "The whole body. `ETag` is its BLAKE3 hash.", "content": bytes },
+            "206": { "description": "The range given by `Range`.", "content": bytes },
+            "304": { "description": "Unchanged since `If-None-Match`." },
         }),
         (_, "putBlob") => {
-            json!({ "201": { "description": "It is on disk.", "content": { "application/json": { "schema": {
+            json!({ "201": { "description": "Saved to disk.", "content": { "application/json": { "schema": {
             "type": "object", "properties": { "id": { "type": "string" }, "bytes": { "type": "integer" } }, "required": ["id", "bytes"],
         } } } } })
         }
-        _ => json!({ "200": { "description": "It is on disk.", "content": { "application/json": { "schema": {
+        _ => json!({ "200": { "description": "Saved to disk.", "content": { "application/json": { "schema": {
             "type": "object", "properties": { "response_bytes": { "type": "integer" } }, "required": ["response_bytes"],
         } } } } }),
     };
     let mut operation = described(id, summary, of_path(path), responses);
     if verb == "post" {
-        // An empty body is one, too.
+        // An empty body is allowed, too.
         operation["requestBody"] = json!({ "required": false, "content": bytes });
     }
     operation
@@ -224,10 +224,10 @@ fn traced() -> Value {
     let content =
         json!({ "application/x-protobuf": {}, "application/json": { "schema": { "type": "object" } } });
     let responses =
-        json!({ "200": { "description": "All that could be taken is on disk.", "content": content } });
-    let summary = "Spans of OpenTelemetry (OTLP), packed by gzip or not, become runs and frames.";
+        json!({ "200": { "description": "All accepted spans are on disk.", "content": content } });
+    let summary = "Ingests OpenTelemetry spans (OTLP, optionally gzip) as runs and frames.";
     let mut operation = described("traces", summary, Vec::new(), responses);
-    // What the traces themselves are refused for is told as the protocol has it.
+    // Errors in the traces themselves are reported in the protocol's own encoding.
     for (kind, schema) in content.as_object().into_iter().flatten() {
         operation["responses"]["default"]["content"][kind] = schema.clone();
     }
@@ -243,7 +243,7 @@ fn replayed(path: &str, id: &str, summary: &str) -> Value {
             json!({ "201": { "description": "Its name.", "content": object("replay", json!({ "type": "string" })) } })
         }
         "replay" => {
-            json!({ "200": { "description": "What was recorded.", "content": object("response", bytes()) } })
+            json!({ "200": { "description": "The recorded response.", "content": object("response", bytes()) } })
         }
         _ => json!({ "204": { "description": "Done." } }),
     };

@@ -1,4 +1,5 @@
-//! Runs that are replayed over several requests: what a connection is over RESP is a replay with a name here.
+//! Replays that span several requests: the HTTP counterpart of a RESP connection that replays a run,
+//! identified by a name.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,29 +19,29 @@ use crate::session::Session;
 use annals_wire::resp::Reply;
 use annals_wire::schema::routes::Kind;
 
-/// Replays at a time. Past it those go that were not asked for longest.
+/// Maximum number of replays. Beyond it, the least recently used one is removed.
 const REPLAYS_MAX: usize = 1024;
 
 type Answer = Result<Response, Problem>;
 
-/// The routes here, as the description has them: method, path, name, summary.
+/// The routes of this module for the API description: method, path, name, summary.
 pub(super) const DESCRIBED: &[(&str, &str, &str, &str)] = &[
     (
         "post",
         "/v1/runs/{run}/replays",
         "beginReplay",
-        "Begins to replay a run: its recorded calls are then served, each once. Gives a name for it.",
+        "Begins a replay of a run: its recorded calls are then served, each once. Returns the replay's name.",
     ),
     (
         "post",
         "/v1/replays/{replay}",
         "replay",
-        "The recorded answer to a request of this name (else `llm`): that of the first call with the same bytes that was not served yet. 409 with the code DIVERGED names the step and what differs.",
+        "The recorded answer to a request with this name (default `llm`): that of the first call with the same bytes that was not served yet. 409 with the code DIVERGED names the step and the difference.",
     ),
     ("delete", "/v1/replays/{replay}", "endReplay", "Forgets a replay."),
 ];
 
-/// See the module.
+/// All replays.
 #[derive(Default)]
 pub(super) struct Replays(Mutex<Known>);
 
@@ -52,7 +53,7 @@ struct Known {
 
 struct Replay {
     run: String,
-    /// Who began it: nobody else is answered.
+    /// The client that began it; no other client may use it.
     who: (String, String),
     session: Arc<tokio::sync::Mutex<Session>>,
     asked: u64,
@@ -69,7 +70,7 @@ fn who(session: &Session) -> (String, String) {
 async fn begin(State(shared): State<Arc<Shared>>, path: RawPathParams, request: Request) -> Answer {
     let mut session = shared.session(&request)?;
     let run = param(&path, "run").unwrap_or_default().to_owned();
-    // What cannot be read is told at once, and that it may not be.
+    // Reports at once if the run cannot be read, or the client may not read it.
     let reply =
         perform(&shared.daemon, &mut session, vec![b"run.get".to_vec(), run.clone().into_bytes()]).await;
     if let Reply::Error(why) = reply {
@@ -112,9 +113,9 @@ async fn ask(State(shared): State<Arc<Shared>>, path: RawPathParams, request: Re
         replay.asked = now;
         (replay.run.clone(), replay.session.clone())
     };
-    // Calls of one replay are served one after the other.
+    // The calls of a replay are served one after another.
     let mut session = session.lock().await;
-    // As much as whoever asks may do now, not as when it began.
+    // The client's current rights apply, not those at the beginning.
     session.grant.clone_from(&asking.grant);
     let words = [vec![b"run.replay".to_vec(), run.into_bytes()], asked, name].concat();
     match perform(&shared.daemon, &mut session, words).await {
@@ -137,5 +138,5 @@ async fn end(State(shared): State<Arc<Shared>>, path: RawPathParams, request: Re
 }
 
 fn none() -> Problem {
-    Problem::not_found("there is no such replay, or it was not asked for long")
+    Problem::not_found("there is no such replay, or it has expired")
 }

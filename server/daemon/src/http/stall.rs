@@ -1,7 +1,8 @@
-//! A connection whose other side has to take something of what it is given now and then, which hyper does not see to by itself.
+//! A stream whose peer must read some of the written data within a time limit, which hyper does not enforce
+//! by itself.
 //!
-//! Only a write that waits is timed: a connection that nothing is said to may be silent for as long as hyper lets it, and an answer that is still to come may
-//! take its time.
+//! Only a blocked write is timed. A silent connection may last as long as hyper allows, and a response may
+//! take its time before it is written.
 
 use std::io;
 use std::pin::Pin;
@@ -11,21 +12,21 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// See the module.
+/// The stream with its time limit for writes.
 pub(super) struct Stalling<S> {
     stream: S,
     most: Duration,
-    /// Ends when a write has waited long enough.
+    /// Fires when a write has been blocked for too long.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Stalling<S> {
-    /// A write that waits longer than `most` fails as `TimedOut`.
+    /// A write that is blocked longer than `most` fails with `TimedOut`.
     pub(super) fn new(stream: S, most: Duration) -> Self {
         Self { stream, most, waits: None }
     }
 
-    /// What a write came to; while it waits, how long it has.
+    /// The result of a write; while it is blocked, checks the time limit.
     fn timed<T>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if done.is_ready() {
             self.waits = None;

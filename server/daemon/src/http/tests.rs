@@ -1,4 +1,4 @@
-//! The API as a client meets it: over a socket, in bytes.
+//! The API as a client sees it: bytes over a socket.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,16 +15,16 @@ use crate::tests::memory::{MONDAY, QUESTION};
 use crate::tests::{Bench, token};
 use annals_wire::resp::Reply;
 
-/// A daemon's API at a port of the loopback.
+/// The API of a daemon on a loopback port.
 struct Api {
     bench: Bench,
     address: SocketAddr,
     stop: tokio::sync::watch::Sender<bool>,
-    /// Connections that ended.
+    /// Number of connections that have ended.
     ended: tokio::sync::watch::Receiver<usize>,
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 struct Answer {
     status: u16,
@@ -41,7 +41,7 @@ impl Api {
         Self::patient(is_open, super::STALL)
     }
 
-    /// Whose connections have to take something of their responses this often.
+    /// Its clients must read some of a response within `stall`.
     fn patient(is_open: bool, stall: Duration) -> Self {
         let bench = Bench::new();
         let listener = bench.runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -64,7 +64,7 @@ impl Api {
         Self { bench, address, stop, ended }
     }
 
-    /// Waits until so many connections ended.
+    /// Waits until this many connections have ended.
     fn ended_are(&self, count: usize) {
         let mut ended = self.ended.clone();
         self.bench.runtime.block_on(async move {
@@ -72,10 +72,10 @@ impl Api {
         });
     }
 
-    /// Sends these bytes and reads to the end.
+    /// Sends these bytes and reads until the end.
     fn raw(&self, bytes: &[u8]) -> Answer {
         let mut stream = TcpStream::connect(self.address).unwrap();
-        // It may be hung up on before it said all.
+        // The server may hang up before it reads everything.
         let _ = stream.write_all(bytes);
         let mut all = Vec::new();
         let _ = stream.read_to_end(&mut all);
@@ -103,7 +103,7 @@ impl Api {
         self.ask_with(request, "", &body)
     }
 
-    /// The JSON that a request is answered with, which has to have this status.
+    /// The JSON response to a request; it must have this status.
     #[track_caller]
     fn json(&self, status: u16, request: &str, body: Value) -> Value {
         let answer = self.ask(request, body);
@@ -175,7 +175,7 @@ fn a_run_is_recorded_read_and_replayed() {
     let asked = |request: &str| api.ask(&format!("POST /v1/replays/{replay}"), json!({ "request": request }));
     assert_eq!(asked("and?").text(), "{\"response\":\"because\"}\n");
     assert_eq!(asked("why?").text(), "{\"response\":{\"base64\":\"/wA=\"}}\n");
-    // Each once.
+    // Each call is served once.
     let diverged = asked("why?");
     assert_eq!(diverged.status, 409);
     assert!(diverged.text().contains("\"code\":\"DIVERGED\""), "{}", diverged.text());
@@ -240,7 +240,7 @@ fn bodies_are_streamed_in_parts_and_known_by_their_hash() {
     assert_eq!((head.status, head.header("content-length"), head.body.len()), (200, Some("12000000"), 0));
     assert_eq!(api.ask(&format!("GET /v1/blobs/{}", "0".repeat(64)), Value::Null).status, 404);
     assert_eq!(api.ask("GET /v1/blobs/zz", Value::Null).status, 400);
-    // A frame's response, as it was recorded; a body in chunks is appended as it comes.
+    // A frame's response is unchanged; a chunked body is appended as it arrives.
     api.json(201, "POST /v1/runs", json!({ "name": "r" }));
     api.json(201, "POST /v1/runs/r/frames/begin", json!({ "component": "llm", "request": "q" }));
     let chunked = format!(
@@ -270,7 +270,7 @@ fn who_has_no_token_or_too_little_of_one_is_refused() {
     assert_eq!(with("GET /metrics", token), 403);
     assert_eq!(with("POST /v1/store/verify", token), 403);
     assert_eq!(api.ask_with("POST /v1/blobs", token, b"x").status, 403);
-    // What tells nothing is told to everybody.
+    // These endpoints reveal nothing and need no token.
     for open in ["GET /healthz", "GET /readyz", "GET /openapi.json"] {
         assert_eq!(with(open, ""), 200, "{open}");
     }
@@ -288,7 +288,7 @@ fn a_page_of_another_origin_gets_nothing() {
     };
     assert_eq!(asked(&format!("localhost:{port}"), ""), 200);
     assert_eq!(asked(&format!("LOCALHOST:{port}"), &format!("origin: http://127.0.0.1:{port}\r\n")), 200);
-    // A name that somebody had lead here.
+    // Names that an attacker could resolve to this address.
     for host in ["evil.example", &format!("evil.example:{port}"), "localhost", "localhost:1", ""] {
         assert_eq!(asked(host, ""), 421, "{host}");
     }
@@ -311,7 +311,7 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
     let api = Api::new();
     api.json(201, "POST /v1/runs", json!({ "name": "r" }));
     for (status, request, body, told) in [
-        (400, "POST /v1/runs/r/frames", "{", "no JSON object"),
+        (400, "POST /v1/runs/r/frames", "{", "not a JSON object"),
         (400, "POST /v1/runs/r/frames", "{}", "\"component\" is missing"),
         (
             400,
@@ -325,7 +325,7 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
             r#"{"component":"llm","request":"","response":"","wat":1}"#,
             "\"wat\"",
         ),
-        (400, "POST /v1/runs/r/frames", r#"{"component":"llm","component":"llm"}"#, "twice"),
+        (400, "POST /v1/runs/r/frames", r#"{"component":"llm","component":"llm"}"#, "occurs twice"),
         (
             404,
             "POST /v1/runs/no/frames",
@@ -340,7 +340,7 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
         (404, "GET /v1/runs/r/frames/9", "", "NOTFOUND"),
         (400, "GET /v1/runs/r/frames/x/request", "", "number"),
         (404, "GET /nothing", "", "openapi.json"),
-        (405, "DELETE /v1/runs", "", "another method"),
+        (405, "DELETE /v1/runs", "", "does not support the method"),
         (403, "POST /v1/store/backup", r#"{"path":"/tmp/x"}"#, "Unix socket"),
     ] {
         let answer = api.ask_with(request, "", body.as_bytes());
@@ -349,7 +349,7 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
         assert!(text.contains(told), "{request} {body}: {text}");
         assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{request}");
     }
-    // What a head and a whole body may have is bounded.
+    // The sizes of a head and of a body in memory are limited.
     let long = format!("GET /v1/runs?x={} HTTP/1.1\r\nhost: {}\r\n\r\n", "x".repeat(100_000), api.address);
     assert!((400..500).contains(&api.raw(long.as_bytes()).status));
 }
@@ -420,7 +420,7 @@ fn the_description_names_every_route_and_every_route_is_there() {
         seen,
         super::ROUTES.len() + super::bodies::DESCRIBED.len() + super::replays::DESCRIBED.len() + 4
     );
-    // What a reference names is there.
+    // Every reference resolves.
     let text = document.to_string();
     for part in text.split("\"$ref\":\"#/components/schemas/").skip(1) {
         let name = part.split('"').next().unwrap();
@@ -429,8 +429,8 @@ fn the_description_names_every_route_and_every_route_is_there() {
     let _ = api.stop.send(true);
 }
 
-/// Each piece of a body once took a place of 1 KiB among those of all bodies, so 600 KB that came as chunks of one byte took more than there is, and
-/// whoever came meanwhile was told to try again.
+/// Regression: each chunk of a body took 1 KiB of the room for all bodies. 600 KB in one-byte chunks used it
+/// up, and other clients got 503.
 #[test]
 fn a_body_in_chunks_of_one_byte_takes_no_more_room_than_another() {
     let api = Api::new();
@@ -444,7 +444,8 @@ fn a_body_in_chunks_of_one_byte_takes_no_more_room_than_another() {
     assert_eq!(api.ask("GET /v1/databases/0/keys/k", Value::Null).body, vec![b'x'; 600_000]);
 }
 
-/// A connection that asked for much and took nothing of it was once kept for ever, with what it had asked for.
+/// Regression: a connection that requested much and read nothing was kept forever, with its response in
+/// memory.
 #[test]
 fn who_takes_nothing_of_a_response_is_hung_up_on() {
     let api = Api::patient(true, Duration::from_millis(50));
@@ -460,7 +461,8 @@ fn who_takes_nothing_of_a_response_is_hung_up_on() {
     assert!(all.len() < long.len(), "{} bytes", all.len());
 }
 
-/// Every blob that came held a thread until all of it had come, of 512 that there are; whoever sent as many, slowly, kept all streams from going on.
+/// Regression: every upload blocked one of 512 threads until it was complete. As many slow uploads blocked
+/// all streams.
 #[test]
 fn blobs_that_come_slowly_take_so_many_places_and_then_others_are_told_to_wait() {
     let api = Api::new();
@@ -512,11 +514,11 @@ fn heads_that_mean_two_things_or_another_protocol_are_refused_and_their_connecti
         );
         assert!(!text.contains("HTTP/1.1"), "nothing behind it is answered: {text}");
     }
-    // What is announced takes nothing, and is refused before it comes.
+    // An announced length reserves nothing, and is refused before the body arrives.
     let announced =
         format!("PUT /v1/databases/0/keys/k HTTP/1.1\r\n{host}content-length: 2147483648\r\n\r\nx");
     assert_eq!(api.raw(announced.as_bytes()).status, 413);
-    // A packed body that is far more than it seems.
+    // A compressed body that expands far beyond its size.
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     (0..64).for_each(|_| packed.write_all(&vec![0; 1 << 20]).unwrap());
     let bomb = packed.finish().unwrap();
@@ -533,7 +535,7 @@ fn heads_that_mean_two_things_or_another_protocol_are_refused_and_their_connecti
     assert!((200..500).contains(&api.ask_with("POST /v1/runs", "", metadata.as_bytes()).status));
 }
 
-/// A request that waits for frames went on for whoever's token had been taken back meanwhile.
+/// Regression: a request waiting for frames continued after its token was revoked.
 #[test]
 fn a_request_ends_with_the_token_that_it_came_by() {
     let bench = Bench::new();
@@ -547,7 +549,7 @@ fn a_request_ends_with_the_token_that_it_came_by() {
     };
     assert!(matches!(tail(), Reply::Array(frames) if frames.len() == 1));
     bench.daemon.access.remove("reader");
-    assert_eq!(tail(), Reply::error("NOAUTH the token was taken back"));
+    assert_eq!(tail(), Reply::error("NOAUTH the token was revoked"));
 }
 
 #[test]
@@ -568,7 +570,7 @@ fn a_redacted_reader_gets_bodies_by_its_profile() {
     assert_eq!(whole.header("annals-redacted"), Some("safe"));
     assert!(whole.text().ends_with("].") && whole.text().contains("[email:"), "{}", whole.text());
     assert_eq!(whole.header("content-length"), Some(whole.body.len().to_string().as_str()));
-    // Neither the tag nor anything else says what was stored.
+    // Neither the tag nor a header reveals the stored hash.
     let stored = blake3::hash(answer.as_bytes()).to_hex().to_string();
     let tag = whole.header("etag").unwrap().to_owned();
     assert!(!whole.head.contains(&stored), "{}", whole.head);
@@ -589,7 +591,7 @@ fn a_redacted_reader_gets_bodies_by_its_profile() {
 #[test]
 fn what_was_decided_on_monday_answers_on_friday_over_http_as_it_was_recorded() {
     let api = Api::new();
-    // The snapshot as it stands, which no value of ours may pass through on its way.
+    // The snapshot as raw text, which no parsed value of the test may alter.
     let body = format!(
         "{{\"tenant\":\"lending\",\"conversation\":\"app-42\",\"embed\":true,\"entries\":[{MONDAY}]}}"
     );
@@ -618,7 +620,7 @@ fn what_was_decided_on_monday_answers_on_friday_over_http_as_it_was_recorded() {
     );
 }
 
-/// All that a store of agentfootprint's needs.
+/// Every operation of agentfootprint's memory store.
 #[test]
 fn a_memory_store_can_be_written_over_these_routes() {
     let api = Api::new();

@@ -1,4 +1,4 @@
-//! Traces as exporters of OpenTelemetry send them (OTLP over HTTP).
+//! OTLP over HTTP, as exporters of OpenTelemetry send it.
 
 use std::sync::Arc;
 
@@ -28,11 +28,11 @@ async fn traces(State(shared): State<Arc<Shared>>, request: Request) -> Result<R
     let header = |name: HeaderName| head.headers.get(name).and_then(|value| value.to_str().ok());
     let unknown = |what: &str| Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "ERR", what);
     let form = header(CONTENT_TYPE).and_then(Form::of);
-    let form = form.ok_or_else(|| unknown("traces are application/x-protobuf or application/json"))?;
+    let form = form.ok_or_else(|| unknown("traces must be application/x-protobuf or application/json"))?;
     let is_packed = match header(CONTENT_ENCODING).unwrap_or("identity").trim() {
         packed if packed.eq_ignore_ascii_case("gzip") => true,
         plain if plain.eq_ignore_ascii_case("identity") || plain.is_empty() => false,
-        _ => return Err(unknown("a body is packed by gzip, or not at all")),
+        _ => return Err(unknown("the content encoding must be gzip or identity")),
     };
     let (body, _place) = shared.body(body).await?;
     let now_ns = shared.daemon.now_ns();

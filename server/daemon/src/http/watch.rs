@@ -1,4 +1,4 @@
-//! For those who watch: whether it lives, whether it takes work, and figures for Prometheus.
+//! Monitoring: liveness, readiness, and metrics for Prometheus.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(super) fn routes(router: Router<Arc<Shared>>) -> Router<Arc<Shared>> {
         )
 }
 
-/// Whether the store takes writes. Why not is told to operators, in the log.
+/// Whether the store accepts writes. Only the log says why not.
 fn ready(daemon: &Daemon) -> Response {
     match daemon.store.check_writer() {
         Ok(()) => "ready\n".into_response(),
@@ -60,7 +60,7 @@ fn metrics(shared: &Shared, request: &Request) -> Result<Response, Problem> {
     Ok(([(CONTENT_TYPE, kind)], text).into_response())
 }
 
-/// Figures of one moment.
+/// The metrics at one moment.
 #[derive(Debug)]
 struct Now {
     figures: Figures,
@@ -73,11 +73,11 @@ impl Collector for Now {
         let Self { figures, activity, stats } = self;
         let counters = [
             ("annals_commands", "Commands done.", figures.commands),
-            ("annals_connections_begun", "Connections that were let in.", figures.connections_begun),
+            ("annals_connections_begun", "Connections accepted.", figures.connections_begun),
             ("annals_logins_refused", "Logins with a wrong token.", figures.logins_refused),
             ("annals_slow_turns", "Turns that took longer than slow_ms.", figures.slow),
-            ("annals_values_hits", "Reads of keys whose value was at hand.", figures.values_hits),
-            ("annals_values_misses", "Reads of keys that asked the store.", figures.values_misses),
+            ("annals_values_hits", "Reads of keys answered by the cache.", figures.values_hits),
+            ("annals_values_misses", "Reads of keys answered by the store.", figures.values_misses),
             ("annals_batches", "Batches written to the log.", activity.batches),
             ("annals_log_bytes", "Bytes written to the log.", activity.bytes),
         ];
@@ -87,25 +87,25 @@ impl Collector for Now {
         }
         let gauges = [
             ("annals_connections", "Connections over RESP.", figures.connections),
-            ("annals_open_runs", "Runs that are recorded through the daemon.", figures.open_runs),
-            ("annals_open_frames", "Frames whose response is still to come.", figures.open_frames),
-            ("annals_queue_bytes", "Bytes of batches that wait for the writer.", activity.queued_bytes),
+            ("annals_open_runs", "Runs being recorded through the daemon.", figures.open_runs),
+            ("annals_open_frames", "Frames whose response is not complete.", figures.open_frames),
+            ("annals_queue_bytes", "Bytes of batches waiting for the writer.", activity.queued_bytes),
             ("annals_runs", "Living runs of the store.", stats.runs),
-            ("annals_frames", "Their frames.", stats.frames),
-            ("annals_raw_bytes", "Bytes of bodies and metadata as they were given.", stats.raw_bytes),
-            ("annals_disk_bytes", "Bytes of every file of the store.", stats.disk_bytes),
-            ("annals_piece_bytes", "Bytes of the log that hold bodies, compressed.", stats.bytes.pieces),
+            ("annals_frames", "Frames of living runs.", stats.frames),
+            ("annals_raw_bytes", "Uncompressed bytes of bodies and metadata.", stats.raw_bytes),
+            ("annals_disk_bytes", "Bytes of all files of the store.", stats.disk_bytes),
+            ("annals_piece_bytes", "Bytes of the log that hold compressed bodies.", stats.bytes.pieces),
             ("annals_segments", "Files of the log.", stats.segments),
         ];
         for (name, help, value) in gauges {
             let encoder = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(encoder)?;
         }
-        let help = "Bytes of bodies as they were given, by bytes of the log that hold them.";
+        let help = "Ratio of uncompressed body bytes to the log bytes that hold them.";
         let held = (stats.bytes.pieces + stats.bytes.recipes).max(1);
         let ratio = encoder.encode_descriptor("annals_dedup_ratio", help, None, MetricType::Gauge)?;
         ConstGauge::new(stats.raw_bytes as f64 / held as f64).encode(ratio)?;
-        let help = "How long a sync of the log took.";
+        let help = "Duration of a sync of the log.";
         let mut syncs =
             encoder.encode_descriptor("annals_sync", help, Some(&Unit::Seconds), MetricType::Histogram)?;
         let seconds = |ns: u64| ns as f64 / 1e9;

@@ -1,4 +1,4 @@
-//! One command to whoever serves a store, from a process that only wants that done.
+//! Sends one command to the process that serves a store.
 
 use std::io::Read;
 use std::path::Path;
@@ -11,10 +11,11 @@ use super::socket;
 use annals_wire::resp::{Reply, Responses, write_command};
 use annals_wire::words::told;
 
-/// How long a reply may take.
+/// Maximum wait for a reply.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// As [`ask_daemon`], for what may take hours: only the connection's end ends the wait.
+/// As [`ask_daemon`], without a timeout: for commands that may take hours. Only the end of the connection
+/// ends the wait.
 ///
 /// # Errors
 /// As [`ask_daemon`].
@@ -22,28 +23,30 @@ pub fn ask_daemon_patiently(root: &Path, words: &[&[u8]]) -> annals::Result<Opti
     ask_within(root, words, None)
 }
 
-/// Has a command done by the daemon of the store in this directory. Gives its reply as a text, of several a line for each; `None` where nobody listens.
+/// Runs a command in the daemon of the store in this directory. Returns its reply as text, one line for each
+/// item of an array; `None` if no process listens.
 ///
 /// # Errors
-/// What the daemon says; `Unavailable` where it goes away.
+/// The daemon's error; `Unavailable` if it goes away.
 pub fn ask_daemon(root: &Path, words: &[&[u8]]) -> annals::Result<Option<String>> {
     ask_within(root, words, Some(SILENCE))
 }
 
-/// What came of [`ask_or_open`].
+/// The outcome of [`ask_or_open`].
 #[derive(Debug)]
 pub enum AskedOrOpened {
-    /// Whoever holds the store has done it: its reply.
+    /// The process that holds the store ran the command: its reply.
     Asked(String),
-    /// Nobody holds the store but this process now.
+    /// This process has opened the store.
     Opened(Store),
 }
 
-/// Has a command done by the daemon or the recorder that holds the store in this directory, else opens it. A process that holds it and serves nobody, as one
-/// does that only writes a moment, is waited for as long as recorders wait: ten seconds.
+/// Runs a command in the daemon or recorder that holds the store in this directory, else opens the store. If
+/// a process holds it without serving, such as a short-lived writer, this retries for ten seconds, as
+/// recorders do.
 ///
 /// # Errors
-/// What whoever holds it says; as [`Store::open_with`].
+/// The error of the process that holds the store; those of [`Store::open_with`].
 pub fn ask_or_open(root: &Path, words: &[&[u8]], options: &Options) -> annals::Result<AskedOrOpened> {
     let mut tries = 0;
     loop {

@@ -1,18 +1,19 @@
-//! What a connection may ask for, done: commands in, replies out. Takes no socket.
+//! The commands of one recorder connection: commands in, replies out. Independent of sockets.
 //!
 //! ```text
 //! PING                        +PONG
-//! STORE.USE namespace         +OK; makes the namespace where there is none. First of all, and once
-//! RUN.BEGIN, FRAME.BEGIN, FRAME.ADD, FRAME.END: see `words`; a run is begun with +OK, the others reply with the frame's number
-//! FRAME.APPEND run seq bytes  +OK, adds to an output that is still to come
-//! BLOB.APPEND name bytes      +OK, streams a body under a name of the connection's own
-//! BLOB.END name               its length; a frame may hold it from then on
-//! RUN.END run status          +OK once all of it is on disk
-//! RUN.REMEMBER run            the id of what is remembered of a run that has just ended; nil where there is nothing
+//! STORE.USE namespace         +OK; creates the namespace if necessary. The first command, sent once
+//! RUN.BEGIN, FRAME.BEGIN, FRAME.ADD, FRAME.END: see `command_words`. RUN.BEGIN replies +OK, the others the
+//!                             frame's number
+//! FRAME.APPEND run seq bytes  +OK, appends to the output of an open frame
+//! BLOB.APPEND name bytes      +OK, streams a body; the name is local to the connection
+//! BLOB.END name               the body's length; a frame may then reference it
+//! RUN.END run status          +OK once the whole run is on disk
+//! RUN.REMEMBER run            stores the outcome of an ended run in memory: the entry's id; nil if there is none
 //! MEM.PUT entry EMBED NAMESPACE namespace [EMBEDDER id] [TENANT t] [PRINCIPAL p] [CONVERSATION c]
-//!                             the id of what was brought, once it is on disk: for whoever wants nothing else, without STORE.USE
+//!                             the entry's id, once it is on disk; needs no STORE.USE
 //! MEM.DEFINE definition NAMESPACE namespace
-//!                             +OK, the same
+//!                             +OK once it is on disk; needs no STORE.USE
 //! ```
 //! An error names its kind: `-CONFLICT run "r" exists already`.
 
@@ -33,15 +34,15 @@ use annals_review::run_memory::{Remembered, remember_ended};
 use annals_wire::resp::Reply;
 use annals_wire::words::{Arguments, code_of, wrong};
 
-/// Runs, and bodies that are being streamed, of a connection at a time.
+/// Maximum number of open runs, and of streamed bodies, of a connection.
 const RUNS_MAX: usize = 64;
 const BLOBS_MAX: usize = 64;
-/// Frames of a connection that have begun and not ended.
+/// Maximum number of open frames of a connection.
 const FRAMES_MAX: usize = 16 << 10;
-/// Parts of a streamed body that wait to be stored.
+/// Maximum number of parts of a streamed body that wait to be stored.
 const PARTS_MAX: usize = 4;
 
-/// One connection.
+/// The state of one connection.
 pub(super) struct Member {
     store: Store,
     writing: Writing,
@@ -51,7 +52,7 @@ pub(super) struct Member {
     blobs: HashMap<Vec<u8>, Blob>,
 }
 
-/// A body that is streamed.
+/// A body that is being streamed, or has been.
 enum Blob {
     Coming { parts: SyncSender<Vec<u8>>, stored: JoinHandle<annals::Result<StoredBlob>> },
     There(StoredBlob),
@@ -63,11 +64,11 @@ impl Member {
         Self { store, writing, entered: None, frames, runs, blobs }
     }
 
-    /// The reply to a command; none where the connection is to end without one.
+    /// Runs a command and returns its reply; `None` if the connection must end without one.
     pub(super) fn answer(&mut self, command: Vec<Vec<u8>>) -> Option<Reply> {
         let (name, mut arguments) = Arguments::of(command);
         if name == "STORE.USE" && self.entered.is_none() {
-            // Before anything is promised: who is turned away here looks for the store anew.
+            // Before anything is promised: a connection refused here opens the store itself.
             let writer = self.writing.enter()?;
             return Some(replied(self.enter(writer, &mut arguments)));
         }
@@ -152,10 +153,11 @@ impl Member {
         })
     }
 
-    /// Lets a process write that records nothing, unless the host closes, which has promised to write nothing more.
+    /// Admits a writer that records nothing, unless the host is closing; a closing host has promised no more
+    /// writes.
     fn let_in(&self) -> annals::Result<Writer> {
         self.writing.enter().ok_or_else(|| {
-            annals::Error::new(ErrorKind::Locked, "a recorder is about to let go of the store: try again")
+            annals::Error::new(ErrorKind::Locked, "the recorder is closing the store: try again")
         })
     }
 
@@ -188,7 +190,7 @@ impl Member {
         Ok(Reply::Integer(seq.into()))
     }
 
-    /// The name of an open frame.
+    /// The key of an open frame.
     fn frame(&self, arguments: &mut Arguments) -> annals::Result<(String, u32)> {
         let key = (arguments.text("a run's name")?, arguments.parsed("a frame's number")?);
         if self.frames.contains_key(&key) {
@@ -226,7 +228,7 @@ impl Member {
                 }
             };
         }
-        // Handed to the writer, as one who holds the store himself would do: the run's end waits for it.
+        // Queued for the writer, as in a local store: the end of the run waits for it.
         let (seq, _) = run.submit(frame)?;
         Ok(Reply::Integer(seq.into()))
     }
@@ -241,7 +243,7 @@ impl Member {
             self.blobs.insert(name.clone(), blob);
         }
         match self.blobs.get(&name) {
-            // Where nobody takes it, it could not be stored; its end says why.
+            // If the receiver is gone, the body could not be stored; BLOB.END reports why.
             Some(Blob::Coming { parts, .. }) => drop(parts.send(part)),
             _ => return Err(wrong("this blob has ended".to_owned())),
         }
@@ -264,11 +266,11 @@ impl Member {
 }
 
 impl Drop for Member {
-    /// What was begun and not ended is abandoned.
+    /// Abandons everything that was begun and not ended.
     fn drop(&mut self) {
         self.frames.clear();
         for run in self.runs.values() {
-            // Where that fails, so does all that is written; the next opening abandons it.
+            // If this fails, all writes fail; the next opening abandons the run.
             let _ = run.abandon();
         }
     }
@@ -290,7 +292,7 @@ impl Blob {
         match self {
             Self::There(stored) => Ok(stored),
             Self::Coming { parts, stored } => {
-                // An empty part is the last.
+                // An empty part marks the end.
                 let _ = parts.send(Vec::new());
                 stored.join().unwrap_or_else(|_| Err(unavailable("a blob could not be stored".to_owned())))
             }
@@ -298,7 +300,7 @@ impl Blob {
     }
 }
 
-/// A body as it comes. Without its last part it is an error, not a shorter body.
+/// A reader over the parts of a streamed body. A missing last part is an error, not a shorter body.
 struct Coming {
     parts: Receiver<Vec<u8>>,
     part: Vec<u8>,

@@ -1,7 +1,8 @@
-//! The side that joins: a store that another process holds, written through its socket.
+//! The joining side: writes through the socket of the process that holds the store.
 //!
-//! What has a result that somebody needs is asked for and waited for. The rest is sent ahead, as a holder of the store hands it to the writer; a
-//! refusal of it is found with the next reply and stays: from then on nothing is sent. Where the other process goes away it is the same.
+//! A command whose result is needed waits for its reply. Other commands are sent ahead. A refusal of one of
+//! them is found with the next reply and is permanent: nothing is sent afterwards. The same holds if the
+//! other process goes away.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -16,12 +17,12 @@ use annals_proxy::destination::{Destination, RemoteBlob, RemoteFrame, RemoteRun,
 use annals_wire::resp::{BULK_BYTES_MAX, Reply, Responses, write_command};
 use annals_wire::words::{Words, bytes, told, wrong};
 
-/// Commands that may be under way without their replies having been read. Those of so many fit in a socket: whoever serves is never kept
-/// from reading by them.
+/// Maximum number of commands whose replies are still unread. So few replies fit into the socket's buffer, so
+/// the serving process never blocks on writing them.
 const AHEAD_MAX: usize = 64;
-/// Bytes of a body that are sent at once.
+/// Bytes of a body per command.
 const PART_BYTES: usize = 1 << 20;
-/// One who serves and says nothing for so long is taken for gone.
+/// A serving process that is silent for this long counts as gone.
 const SILENCE: Duration = Duration::from_secs(30);
 const READ_BYTES: usize = 4096;
 
@@ -33,19 +34,19 @@ pub(super) struct Remote(Arc<Mutex<Link>>);
 struct Link {
     stream: UnixStream,
     decoder: Responses,
-    /// What was read and not yet decoded.
+    /// Bytes that were read but not decoded yet.
     read: Vec<u8>,
-    /// Replies that are still to come.
+    /// Number of replies that are still to come.
     ahead: usize,
     /// Why nothing is sent any more.
     lost: Option<(ErrorKind, String)>,
     blobs: u64,
 }
 
-/// What became of an attempt to join.
+/// The outcome of an attempt to join.
 pub(super) enum Joined {
     Yes(Remote),
-    /// Nobody serves there, or nobody new: the lock may be free by now.
+    /// No process serves the store, or it is closing: the lock may be free by now.
     NotNow,
 }
 
@@ -56,7 +57,7 @@ struct SocketRun {
     name: String,
 }
 
-/// A frame of such a run whose output is still to come.
+/// A frame of a remote run whose output is still to come.
 #[derive(Debug)]
 struct SocketFrame {
     run: SocketRun,
@@ -70,10 +71,10 @@ impl From<Remote> for Destination {
 }
 
 impl Remote {
-    /// Joins whoever holds the store of this directory.
+    /// Joins the process that holds the store in this directory.
     ///
     /// # Errors
-    /// What that process says against it.
+    /// The refusal of that process.
     pub(super) fn join(root: &Path, namespace: &str) -> annals::Result<Joined> {
         let Ok(stream) = socket::connect(root) else { return Ok(Joined::NotNow) };
         let patient = stream.set_read_timeout(Some(SILENCE)).and(stream.set_write_timeout(Some(SILENCE)));
@@ -86,7 +87,7 @@ impl Remote {
         let asked = remote.call(&Words::new("STORE.USE").word(namespace.as_bytes()));
         match asked {
             Ok(_) => Ok(Joined::Yes(remote)),
-            // It closes; one that is only silent has the store for longer than anybody should wait.
+            // The process is closing. One that is only silent may keep the store too long to wait for it.
             Err(_) if remote.link().is_gone() => Ok(Joined::NotNow),
             Err(error) => Err(error),
         }
@@ -96,10 +97,10 @@ impl Remote {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for something, and waits for the reply.
+    /// Sends a command and waits for its reply.
     fn call(&self, words: &Words<'_>) -> annals::Result<Reply> {
         let mut link = self.link();
-        // Before it is sent: nothing may end as whole after a part of it was refused.
+        // Pending replies come first: a run must not end as complete after a part of it was refused.
         link.settle()?;
         link.send(words)?;
         let reply = link.reply()?;
@@ -109,7 +110,7 @@ impl Remote {
         }
     }
 
-    /// Sends something whose reply is read later.
+    /// Sends a command whose reply is read later.
     fn post(&self, words: &Words<'_>) -> annals::Result<()> {
         let mut link = self.link();
         link.send(words)?;
@@ -153,14 +154,14 @@ impl Link {
         let words = words.as_slices();
         if words.iter().map(|word| word.len()).sum::<usize>() > BULK_BYTES_MAX {
             return Err(wrong(format!(
-                "a body over {BULK_BYTES_MAX} bytes cannot be sent to whoever holds the store"
+                "a body over {BULK_BYTES_MAX} bytes cannot be sent to the process that holds the store"
             )));
         }
         let sent = write_command(&mut self.stream, &words);
         sent.map_err(|error| self.lose_to(&error))
     }
 
-    /// Reads the replies to all that was sent ahead.
+    /// Reads the replies to all commands that were sent ahead.
     fn settle(&mut self) -> annals::Result<()> {
         while self.ahead > 0 {
             self.ahead -= 1;
@@ -204,14 +205,14 @@ impl Link {
         }
     }
 
-    /// The other process has ended, or closes the store.
+    /// Whether the other process has ended or is closing the store.
     fn is_gone(&self) -> bool {
         matches!(self.lost, Some((ErrorKind::Unavailable, _)))
     }
 
-    /// The other process is gone, or not to be understood.
+    /// Marks the other process as gone or unintelligible.
     fn lose(&mut self, kind: ErrorKind, why: &str) -> annals::Error {
-        let why = format!("the process that holds the store is lost: {why}");
+        let why = format!("the connection to the process that holds the store is lost: {why}");
         self.lost = Some((kind, why.clone()));
         annals::Error::new(kind, why)
     }
@@ -280,6 +281,6 @@ fn number<T: TryFrom<i64>>(reply: &Reply) -> annals::Result<T> {
         _ => None,
     };
     number.ok_or_else(|| {
-        annals::Error::new(ErrorKind::Unavailable, "whoever holds the store replied with no number")
+        annals::Error::new(ErrorKind::Unavailable, "the store's holder did not reply with a number")
     })
 }

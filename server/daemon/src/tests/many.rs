@@ -1,4 +1,5 @@
-//! Many runs through one proxy: recorded, ended, replayed. Whoever listens is a few lines here, and so is a provider of models.
+//! Many runs through one proxy: recorded, ended, replayed. The listener and the model provider are simple
+//! test servers.
 
 use std::convert::Infallible;
 use std::io::{Read, Write};
@@ -28,7 +29,8 @@ use annals_proxy::proxy::{Many, RECORDED, REPLAYED, Refused, ReplayOptions, Repl
 const TOKEN: &str = "s3cret-t0ken";
 const KEY: &str = "sk-k3y-of-the-provider";
 
-/// Answers `/v1/chat/completions` with what was said and how often it was asked, plain or as events.
+/// Answers `/v1/chat/completions` with the request's text and the number of requests so far, plain or as
+/// events.
 struct Provider {
     address: SocketAddr,
     told: Arc<Told>,
@@ -38,9 +40,9 @@ struct Provider {
 #[derive(Default)]
 struct Told {
     asked: AtomicU64,
-    /// Every request's line and headers.
+    /// The line and headers of every request.
     heads: Mutex<Vec<String>>,
-    /// Streams that hold on after their first event wait for this.
+    /// Streams with `holds` wait for this after their first event.
     go_on: Notify,
 }
 
@@ -82,7 +84,7 @@ async fn provide(request: Request<Incoming>, told: Arc<Told>) -> Answered {
     response
 }
 
-/// Accepts connections until it is aborted; those that there are go with it.
+/// Accepts connections until it is aborted; open connections end with it.
 async fn serve<S, F, B>(listener: TcpListener, answer: S)
 where
     S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
@@ -105,7 +107,7 @@ where
     }
 }
 
-/// A daemon's proxy, and the provider behind it.
+/// A daemon's proxy and the provider behind it.
 struct Town {
     bench: Bench,
     many: Arc<Many>,
@@ -142,13 +144,13 @@ impl Town {
                 proxy.answer(login, request).await
             }
         }));
-        // Whoever came first has chosen: that is as good.
+        // A provider that is already installed is fine, too.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build().unwrap();
         Self { bench, many, provider: Provider { address, told, listens }, base, client }
     }
 
-    /// From now on nobody is there who could answer.
+    /// Stops the provider; returns once no connection to it succeeds.
     fn close_provider(&self) {
         self.provider.listens.abort();
         self.bench.runtime.block_on(async {
@@ -179,7 +181,7 @@ impl Town {
         Got::of(sent).await
     }
 
-    /// One request, from outside of the runtime.
+    /// Sends one request from outside of the runtime.
     fn ask(&self, begins: &str, way: Way, run: &str, body: &Value) -> Got {
         self.bench.runtime.block_on(self.send(begins, way, run, body))
     }
@@ -245,7 +247,7 @@ fn says(text: &str, stream: bool) -> Value {
     json!({ "model": "gpt-4o", "stream": stream, "messages": [{ "role": "user", "content": text }] })
 }
 
-/// Looks for a secret in every file of the store, and in all that can be read of its runs: files may be compressed.
+/// Asserts that a secret is in no file of the store and in no content of its runs; files may be compressed.
 fn is_nowhere(town: &Town, secret: &str) {
     let mut directories = vec![town.bench._directory.path().to_path_buf()];
     let mut files = 0;
@@ -289,7 +291,7 @@ fn fifty_runs_at_once_are_recorded_each_by_itself_and_replayed_without_the_provi
         let runs = (0..50).map(|run| async move {
             let mut got = Vec::new();
             for ask in 0..4 {
-                // The same run is named in another way each time.
+                // Each request names the run in a different way.
                 got.push(town.send(RECORDED, WAYS[(run + ask) % 3], &name(run), &asks(run, ask)).await);
             }
             got
@@ -305,7 +307,7 @@ fn fifty_runs_at_once_are_recorded_each_by_itself_and_replayed_without_the_provi
         let reader = town.run(&name);
         assert_eq!((reader.info().frames, reader.info().status), (4, annals::Status::Ok));
         reader.verify().unwrap();
-        // `annals replay` finds in it what it needs.
+        // The run has everything that `annals replay` needs.
         let origin = Origin::of(&reader).unwrap().unwrap();
         let replayer =
             Replayer::new(reader.clone(), origin.key_bytes().unwrap(), ReplayOptions::default()).unwrap();
@@ -322,7 +324,7 @@ fn fifty_runs_at_once_are_recorded_each_by_itself_and_replayed_without_the_provi
             assert_eq!((&*exchange.http.path, &*exchange.http.mount), ("/v1/chat/completions", "openai"));
         }
     }
-    // What was said to annals reached nobody else, and the key did reach the provider.
+    // Nothing addressed to annals reached the provider, and the provider's key did.
     for head in town.provider.told.heads.lock().unwrap().iter() {
         assert!(
             !head.contains(TOKEN) && !head.contains("annals") && head.contains(&format!("\"Bearer {KEY}\"")),
@@ -344,12 +346,12 @@ fn fifty_runs_at_once_are_recorded_each_by_itself_and_replayed_without_the_provi
         all_of(runs).await
     });
     assert_eq!(replayed, got);
-    // It was the recording that answered.
+    // The recording answered these requests.
     assert!(got.remove(0).remove(0).number.is_some());
     assert_eq!(town.provider.told.asked.load(Ordering::SeqCst), 200);
 }
 
-/// All of them at the same time.
+/// Runs all futures concurrently.
 async fn all_of<F: Future>(all: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut all: Vec<_> = all.map(|one| (Some(Box::pin(one)), None)).collect();
     std::future::poll_fn(|context| {
@@ -403,7 +405,7 @@ fn many_first_requests_begin_a_run_once_and_resp_adds_to_the_same() {
     assert_eq!((frame.output.as_slice(), frame.incomplete), (&got.body[..], false));
     town.close_provider();
     assert_eq!(town.ask(REPLAYED, Way::Key, "b", &asked), got);
-    // Not by way of its canonical form, which other bytes have, too.
+    // Matched by its exact bytes, not by the canonical form, which other requests may share.
     let about = town.client.get(format!("{}/replay/{TOKEN}@b", town.base)).send();
     let about = town.bench.runtime.block_on(async { Got::of(about.await.unwrap()).await });
     let about: Value = serde_json::from_slice(&about.body).unwrap();
@@ -446,13 +448,14 @@ fn who_is_not_let_in_or_names_no_run_that_can_be_recorded_is_told_so_and_nothing
         (refused.status, refused.why().as_str()),
         (409, "annals: run r has ended: fork it, or record into a new run")
     );
-    // The same after a start, when nobody remembers it.
+    // The same after a restart, when the run is no longer in memory.
     town.script("run.begin name x -> *4|$4|name|$1|x|$3|uid|:3\nrun.end x failed -> +OK");
     let refused = town.ask(RECORDED, Way::Path, "x", &says("b", false));
     assert!(refused.status == 409 && refused.why().contains("(failed)"), "{refused:?}");
     assert_eq!(town.run("r").info().frames, 1);
     is_nowhere(&town, "wrong");
-    // Some clients send all of a long request before they listen: they get to hear it, too, and are not hung up on before.
+    // Some clients send a long request completely before they read: they must still get the response before
+    // the connection is closed.
     let mut client = std::net::TcpStream::connect(town.base.trim_start_matches("http://")).unwrap();
     let (path, body) = (format!("/proxy/{TOKEN}@r/openai/v1/x"), vec![b'x'; 24 << 20]);
     let head = format!(
@@ -466,7 +469,7 @@ fn who_is_not_let_in_or_names_no_run_that_can_be_recorded_is_told_so_and_nothing
     assert!(answer.starts_with("HTTP/1.1 409 "), "{answer}");
 }
 
-/// A recorder whose store refuses goes on without recording; the run that it was recording cannot end as if it were whole.
+/// A recorder continues without recording if its store refuses; the run must not end as if it were complete.
 #[test]
 fn a_run_that_could_not_be_recorded_is_not_ok() {
     let town = Town::new();
@@ -492,7 +495,7 @@ fn a_run_ends_after_what_is_under_way_and_who_hangs_up_leaves_what_had_come() {
     town.script(
         "multi -> +OK\nrun.end r -> +QUEUED\nexec -> *1|-ERR Command not allowed inside a transaction",
     );
-    // It goes on all the same.
+    // The exchange continues nevertheless.
     assert_eq!(town.ask(RECORDED, Way::Path, "r", &says("more", false)).status, 200);
     drop(stream);
     town.settled();
@@ -502,7 +505,7 @@ fn a_run_ends_after_what_is_under_way_and_who_hangs_up_leaves_what_had_come() {
     assert_eq!((exchange.http.broken.as_deref(), frame.error), (Some("the client hung up"), true));
     assert!(frame.output.starts_with(&first), "{frame:?}");
     assert!(!String::from_utf8_lossy(&frame.output).contains("\"part\":3"));
-    // One that ends by itself may be followed by the run's end at once.
+    // A run may be ended immediately after its last exchange.
     for number in 0..20 {
         let name = format!("s{number}");
         assert_eq!(town.ask(RECORDED, Way::Header, &name, &says("x", number % 2 == 0)).status, 200);
@@ -515,7 +518,7 @@ fn a_run_ends_after_what_is_under_way_and_who_hangs_up_leaves_what_had_come() {
 #[test]
 fn sessions_replay_a_run_without_taking_each_others_answers() {
     let town = Town::new();
-    // The same request three times, and each time another answer.
+    // The same request three times, each with a different answer.
     let asked = says("again", false);
     let got: Vec<_> = (0..3).map(|_| town.ask(RECORDED, Way::Path, "r", &asked)).collect();
     town.script("run.end r -> +OK");
@@ -531,7 +534,7 @@ fn sessions_replay_a_run_without_taking_each_others_answers() {
     assert_eq!(refused.status, 502);
     let told: Value = serde_json::from_slice(&refused.body).unwrap();
     assert_eq!(told["error"]["type"], "annals_divergence");
-    // Another request diverges, and says from what.
+    // Another request diverges, and the error names the difference.
     let refused = town.ask(REPLAYED, Way::Path, "r;new", &says("other", false));
     assert!(refused.status == 502 && refused.why().contains("$.messages"), "{refused:?}");
     let at = |method: Method, run: &str| {
@@ -553,7 +556,7 @@ fn bodies_that_have_no_room_and_replays_that_hold_too_much_are_to_be_asked_again
     let (bodies, replayed) = (Room::of(100_000), Room::of(2_000));
     let town = Town::within(bodies.clone(), replayed.clone());
     assert_eq!(town.ask(RECORDED, Way::Path, "r", &says("short", false)).status, 200);
-    // Long enough to go on while it comes.
+    // Long enough to be recorded while it arrives.
     let long = says(&"x".repeat(200_000), false);
     let retried = town.bench.runtime.block_on(async {
         town.request(RECORDED, Way::Path, "r").body(long.to_string()).send().await.unwrap()
@@ -570,18 +573,19 @@ fn bodies_that_have_no_room_and_replays_that_hold_too_much_are_to_be_asked_again
     assert_eq!((refused.status, refused.why().contains("ask again")), (503, true));
     drop(held);
     assert_eq!(town.ask(RECORDED, Way::Path, "r", &says("short", true)).status, 200);
-    // All of it is given back, some of it by whoever writes.
+    // All room is given back, some of it by the writer.
     while bodies.taken() > 0 {
         std::thread::yield_now();
     }
     town.script("run.end r -> +OK");
-    // The long one was begun and broke off; the one that found no room at once is as if it had not come.
+    // The long one was begun and aborted; the one without room left no frame.
     assert_eq!(town.run("r").info().frames, 3);
     let refused = town.ask(REPLAYED, Way::Path, "r", &says("short", false));
     assert_eq!((refused.status, replayed.taken()), (503, 0), "{refused:?}");
 }
 
-/// What a proxied run came to is remembered behind the one who ends it, as its headers or tags say; and with the daemon's end, if nobody ended it.
+/// The outcome of a proxied run is stored in memory in the background, under the identity in its headers or
+/// tags. Runs that nobody ended are stored at the daemon's end.
 #[test]
 fn a_proxied_run_is_remembered_once_it_has_ended() {
     use annals::memory::{Identity, Wanted, Words};

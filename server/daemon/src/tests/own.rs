@@ -1,4 +1,5 @@
-//! The commands that Redis does not have, on blobs, keys and the store; and all of them with words that make no sense.
+//! The commands that Redis does not have, on blobs, keys and the store; and hostile arguments for all of
+//! them.
 
 use annals::{History, Store};
 
@@ -9,7 +10,7 @@ use crate::connection;
 use crate::turn::Apart;
 
 impl Client<'_> {
-    /// What a command of any bytes is answered with, each line break as `|`.
+    /// The reply to a command of arbitrary bytes, with `|` for each line break.
     pub(super) fn ask(&mut self, words: &[&[u8]]) -> String {
         let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
@@ -22,7 +23,7 @@ impl Client<'_> {
         reply
     }
 
-    /// The value of a field in what a command is answered with.
+    /// The value of a field in the reply to a command.
     pub(super) fn field(&mut self, command: &str, field: &str) -> String {
         let (reply, _) = self.bytes(format!("{command}\r\n").as_bytes());
         let parts: Vec<&str> = reply.split('|').collect();
@@ -67,7 +68,7 @@ fn blobs_come_back_whole_and_in_parts() {
         "0".repeat(64),
         blake3::hash(b"").to_hex()
     ));
-    // A long one is handed to the store in a turn of its own; the replies come in order all the same.
+    // A long value is stored in a turn of its own; the replies still come in order.
     let long = pattern(300_000);
     let id = blake3::hash(&long).to_hex();
     assert_eq!(client.ask(&[b"blob.put", &long]), format!("$64|{id}|"));
@@ -91,12 +92,12 @@ fn long_values_are_with_the_store_before_anybody_waits_and_are_what_was_set() {
         words.extend([command.as_bytes(), key.as_bytes(), &long]);
         let replied = client.ask(&words);
         assert!(["+OK|", ":1|", "$-1|"].contains(&replied.as_str()), "{replied}");
-        // The value went ahead in a batch of its own, so that the key's was only a name.
+        // The value was stored ahead in its own batch, so the batch of the key only references it.
         assert!(batches() >= before + 2, "{command}");
         assert_eq!(keyspace.get(key.as_bytes()).unwrap(), Some(long), "{command}");
     }
     client.script("strlen long0 -> :100000\nappend long0 x -> :100001\npexpire long1 100000 -> :1\nstrlen long1 -> :100001");
-    // Before and after it in one read, all in order.
+    // Commands before and after it in one read, all in order.
     let long = String::from_utf8(vec![b'y'; 70_000]).unwrap();
     let script =
         format!("set b 1\r\n*3\r\n$3\r\nset\r\n$1\r\nl\r\n$70000\r\n{long}\r\nget b\r\nstrlen l\r\n");
@@ -106,7 +107,7 @@ fn long_values_are_with_the_store_before_anybody_waits_and_are_what_was_set() {
     let (before, mut new) = (batches(), pattern(70_001));
     new.reverse();
     assert_eq!(client.ask(&[b"set", b"l", &new]), "+QUEUED|");
-    assert!(batches() > before, "it is with the store before EXEC keeps anybody waiting");
+    assert!(batches() > before, "it is stored before EXEC takes the lock");
     assert_eq!(keyspace.get(b"l").unwrap(), Some(long.into_bytes()));
     client.script(
         "exec -> *2|+OK|+OK\nstrlen l -> :70001\nmulti -> +OK\nstore.verify -> -ERR Command not allowed inside a transaction",
@@ -122,7 +123,7 @@ fn keys_are_told_as_they_were() {
     let one = kept.put(b"k", "one").unwrap().0;
     let gone = kept.delete(b"k").unwrap().0;
     let two = kept.put(b"k", "two").unwrap().0;
-    // A daemon that comes to it later, as after a start.
+    // A daemon that starts after these writes, as after a restart.
     let later = bench.started_again();
     let mut client = later.client();
     client.script(&format!(
@@ -157,7 +158,7 @@ fn keys_are_told_as_they_were() {
     assert_eq!(shown, format!("*3|{}{}{}", of(two, "$3|two"), of(gone, "$-1"), of(one, "$3|one")));
     assert!(client.bytes(b"kv.history k count 2\r\n").0.starts_with(&format!("*2|*6|$5|seqno|:{two}")));
     client.script("select 0 -> +OK\nset n 1 -> +OK");
-    // The daemon's own keyspaces keep the latest; what was set in the same read is seen.
+    // The daemon's own keyspaces keep the latest value; a value set in the same read is visible.
     let (told, _) = client.bytes(b"set n 2\r\nkv.at n 9223372036854775807\r\n");
     assert_eq!(told, "+OK|$1|2|");
     client.script("kv.at n 1 -> -GONE the value after record 1 is past this keyspace's history (Latest)");
@@ -172,7 +173,7 @@ fn the_store_is_counted_verified_and_copied() {
     assert_eq!(client.field("store.stats", "runs"), ":1");
     assert_eq!(client.field("store.stats", "frames"), ":1");
     assert_eq!(client.field("store.verify", "damages"), ":0");
-    // That it was checked before is a frame of the daemon's own run.
+    // The earlier verification is a frame of the daemon's own run.
     assert_eq!(client.field("store.verify", "frames"), ":2");
     let told = client.bytes(b"store.checkpoint\r\n").0;
     let json = told.split('|').nth(1).unwrap();
@@ -181,7 +182,7 @@ fn the_store_is_counted_verified_and_copied() {
     let told = client.bytes(b"store.compact dryrun rate 1000000 recompress\r\n").0;
     let told: serde_json::Value = serde_json::from_str(told.split('|').nth(1).unwrap()).unwrap();
     assert_eq!((&told["dry_run"], &told["rewritten"]), (&true.into(), &1.into()), "{told}");
-    // Nothing is dead: what would be packed anew stays as it is.
+    // Nothing is dead, so nothing is packed anew.
     let did = client.bytes(b"store.compact\r\n").0;
     assert!(did.contains(r#""dry_run":false"#) && did.contains(r#""rewritten":0"#), "{did}");
     client.script(
@@ -192,7 +193,7 @@ fn the_store_is_counted_verified_and_copied() {
     let to = tempfile::tempdir().unwrap();
     let copy = to.path().join("copy");
     let shown = copy.display();
-    // A compaction has sealed a segment, the dry run before it none.
+    // The compaction sealed a segment; its dry run did not.
     assert_eq!(client.field(&format!("store.backup {shown}"), "segments"), ":2");
     let there = Store::open_read_only(&copy).unwrap();
     assert_eq!(there.namespace("default").unwrap().run("r").unwrap().frame(1).unwrap().output, b"b");
@@ -207,10 +208,10 @@ fn the_store_is_counted_verified_and_copied() {
     ));
     assert_eq!(client.ask(&[b"store.backup", b"/a\0b"]), "-ERR a backup goes to an absolute path|");
     assert_eq!(client.field(&format!("store.backup {shown}2 copy"), "shared_files"), ":0");
-    // Over TCP nobody has files written.
+    // Over TCP, a client cannot have files written.
     client.session.local = false;
     let refused = client.ask(&[b"store.backup", format!("{shown}3").as_bytes()]);
-    assert_eq!(refused, "-NOPERM STORE.BACKUP writes files, which is for connections by a Unix socket|");
+    assert_eq!(refused, "-NOPERM STORE.BACKUP writes files and needs a connection by a Unix socket|");
 }
 
 #[test]
@@ -233,7 +234,7 @@ fn hostile_words_are_refused_in_words_and_nobody_is_dropped() {
     let own = annals_wire::schema::all().filter(|command| command.since.starts_with("annals"));
     let mut asked = 0;
     for command in own {
-        // Any of its words, and any number of them, the others such that it gets as far as it can.
+        // Each hostile word at each position and for each number of words; the other words are valid.
         let fixed: [&[u8]; 5] = [b"r", b"1", b"x", b"y", b"z"];
         for count in 0..=5 {
             for (at, bad) in (0..=count).flat_map(|at| hostile.iter().map(move |bad| (at, *bad))) {
@@ -299,7 +300,7 @@ fn who_waits_for_a_place_keeps_nobody_waiting() {
         assert_eq!((&first, &replies), (b"+OK\r\n", b"$1\r\n1\r\n*2\r\n$1\r\n0\r\n*0\r\n"));
         let mut none = [0];
         let early = tokio::time::timeout(std::time::Duration::from_millis(50), waits.read(&mut none)).await;
-        assert!(early.is_err(), "there was no place for it");
+        assert!(early.is_err(), "there was no permit for it");
         let (mut last, served) = serve();
         last.write_all(b"store.stats\r\n").await.unwrap();
         drop(places);
@@ -311,7 +312,7 @@ fn who_waits_for_a_place_keeps_nobody_waiting() {
         }
         let mut told = [0; 3];
         last.read_exact(&mut told).await.unwrap();
-        // Who waits for one ends with the daemon.
+        // A command that waits for a permit ends with the daemon.
         let _places = bench.daemon.places(Apart::Whole).acquire_many(2).await.unwrap();
         let (mut ends, ended) = serve();
         ends.write_all(b"store.stats\r\n").await.unwrap();
@@ -321,7 +322,7 @@ fn who_waits_for_a_place_keeps_nobody_waiting() {
     });
 }
 
-/// Each of these once took memory without a limit: the same run named often, and keys that are long.
+/// Regression: these took unlimited memory: the same run named often, and long keys.
 #[test]
 fn replies_of_many_parts_are_bounded_together() {
     let bench = Bench::new();
@@ -336,7 +337,7 @@ fn replies_of_many_parts_are_bounded_together() {
     for number in 0..1200 {
         assert_eq!(client.ask(&[b"set", &key(number), b""]), "+OK|");
     }
-    // 64 MiB and a page at most, and then the rest.
+    // At most 64 MiB and a page; then the rest.
     let (first, _) = client.bytes(b"scan 0 count 10000\r\n");
     let mut parts = first.split('|');
     let (head, cursor, count) = (parts.next(), parts.nth(1).unwrap(), parts.next().unwrap());

@@ -1,4 +1,4 @@
-//! Pins, drops and sweeps through the daemon, and what a clock does that stands far ahead.
+//! Pins, drops and sweeps through the daemon, and the effect of a clock far ahead.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn runs_are_pinned_dropped_and_swept_by_those_who_may() {
         run.unpin r -> $-1
         store.retain AT x -> -ERR value is not an integer or out of range
         store.retain POLICY -> -ERR syntax error
-        store.retain POLICY [[rule]] -> -INVALID the policy, line 1, column 1: this [[rule]] does not say what is kept: keep = "7d", keep_newest = 100, keep_share = "5%" or keep_for_ever = true; nothing was dropped
+        store.retain POLICY [[rule]] -> -INVALID the policy, line 1, column 1: this [[rule]] lacks a keep condition: keep = "7d", keep_newest = 100, keep_share = "5%" or keep_for_ever = true; nothing was dropped
         "#,
     );
     let report =
@@ -40,7 +40,7 @@ fn runs_are_pinned_dropped_and_swept_by_those_who_may() {
     assert!(client.bytes(b"run.get r\r\n").0.contains("|status|$2|ok|"));
     client.script("run.drop r asked -> +OK");
     assert!(client.bytes(b"run.get r\r\n").0.starts_with("-GONE run \"r\" was dropped 20"));
-    // The name of a dropped run is free for whoever adds to a stream, and a stream that is not there is empty.
+    // The name of a dropped run is free for XADD, and a stream that does not exist is empty.
     client.script("xlen r -> :0");
     assert!(client.bytes(b"run.drop r again\r\n").0.starts_with("-GONE"));
     assert!(client.bytes(b"xadd r * k v\r\n").0.starts_with('$'));

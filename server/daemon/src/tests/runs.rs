@@ -37,7 +37,7 @@ fn a_run_is_recorded_read_forked_and_verified() {
         run.end f -> +OK
         run.fork r@4 name h -> -NOTFOUND run "r" has no frame 4: it has 3
         run.fork r@0 name h -> -NOTFOUND run "r" has no frame 0: it has 3
-        run.fork r name h -> -ERR a fork is of run@seq
+        run.fork r name h -> -ERR a fork point is written run@seq
         run.fork no@1 name h -> -NOTFOUND there is no run "no"
         "#,
     );
@@ -51,7 +51,7 @@ fn a_run_is_recorded_read_forked_and_verified() {
     assert_eq!(client.field("run.get f", "shared"), ":2");
     assert_eq!(client.field("run.get g", "fingerprint"), "$-1");
     assert_eq!(client.field("run.verify r", "frames"), ":3");
-    // What is on disk is what was said, with the fingerprint that was told.
+    // The stored content and fingerprint are those of the replies.
     let space = bench.daemon.store.namespace("default").unwrap();
     let reader = space.run("r").unwrap();
     assert_eq!(reader.frame(1).unwrap().input, b"ask \xff\x00");
@@ -60,10 +60,10 @@ fn a_run_is_recorded_read_forked_and_verified() {
         client.bytes(b"run.verify g\r\n").0,
         "*8|$6|frames|:2|$5|blobs|:4|$5|bytes|:23|$11|fingerprint|$-1|"
     );
-    // Names of the daemon's own are all different.
+    // Names chosen by the daemon are all different.
     let (one, two) = (client.field("run.begin", "name"), client.field("run.begin", "name"));
     assert!(one != two && one.len() == 20 && one.starts_with("run-"), "{one} {two}");
-    // All in one read, replies in order, one of them apart.
+    // All in one read, with replies in order, one of them offloaded.
     let (all, _) =
         client.bytes(b"frame.add g user a b\r\nframe.get g 3 request\r\nrun.end g\r\nrun.get g\r\nping\r\n");
     assert!(all.starts_with(":3|$1|a|+OK|*28|$4|name|$1|g|") && all.ends_with("|+PONG|"), "{all}");
@@ -168,7 +168,7 @@ fn an_answer_comes_in_parts_and_who_follows_gets_it_whole() {
         frame.begin r llm x -> -CONFLICT run r has ended (ok): fork it, or record into a new run",
     );
     assert!(bench.daemon.store.namespace("default").unwrap().run("r").unwrap().verify().is_ok());
-    // What is never ended stays with what had come, and the run is abandoned with the store.
+    // A frame that is never ended keeps what arrived, and its run is abandoned when the store closes.
     client.script("run.begin name s -> *4|$4|name|$1|s|$3|uid|:2\nframe.begin s llm ask -> :1\nframe.append s 1 half -> :4");
 }
 
@@ -191,7 +191,7 @@ fn what_is_held_of_open_frames_is_bounded() {
     let long = vec![b'm'; 70_000];
     let refused = client.ask(&[b"frame.begin", b"r", b"llm", b"x", b"METADATA", &long]);
     assert!(refused.starts_with("-ERR a frame begins with at most 65536 bytes of metadata"), "{refused}");
-    // Bodies have the store's own limit, whole or in parts, and the run goes on.
+    // The store's limit on bodies applies to whole and appended bodies, and the run continues.
     let body = pattern((1 << 20) + 1);
     for words in [&[&b"frame.add"[..], b"r", b"llm", &body, b""][..], &[b"frame.append", b"r", b"1", &body]] {
         let refused = client.ask(words);
@@ -242,7 +242,7 @@ fn a_run_is_replayed_in_recorded_order_to_each_connection() {
         more.starts_with("$6|second|-DIVERGED") && more.contains("once more than it was recorded (2 times)"),
         "{more}"
     );
-    // Who begins anew asks anew; who goes away holds nothing.
+    // A reset restarts the replay; a closed connection holds no replay.
     client.script("reset -> +RESET\nrun.replay r {\"q\":1} -> $5|first");
     let held = || format!("{:?}", bench.daemon.replayed);
     let before = held();
@@ -263,8 +263,8 @@ fn draws_are_recorded_and_served_again() {
     let drawn = ["clock", "UUID", "random", "fill 5", "fill 0"].map(&mut draw);
     assert!(drawn[0].len() == 21 && drawn[1].starts_with("$36|") && drawn[3].starts_with("$5|"), "{drawn:?}");
     for (kind, refused) in [
-        ("coin", "-ERR what is drawn is CLOCK, UUID, RANDOM or FILL length|"),
-        ("fill", "-ERR what is drawn is CLOCK, UUID, RANDOM or FILL length|"),
+        ("coin", "-ERR the kind of draw is missing: give CLOCK, UUID, RANDOM or FILL length|"),
+        ("fill", "-ERR the kind of draw is missing: give CLOCK, UUID, RANDOM or FILL length|"),
         ("fill -1", "-ERR value is not an integer or out of range|"),
         ("fill 16385", "-ERR one draw fills at most 16384 bytes|"),
         ("clock 1", "-ERR syntax error|"),
@@ -273,7 +273,7 @@ fn draws_are_recorded_and_served_again() {
     }
     client.script("run.end r -> +OK\nnondet.draw no clock -> -NOTFOUND there is no run \"no\"");
     assert_eq!(bench.daemon.store.namespace("default").unwrap().run("r").unwrap().info().frames, 5);
-    // Each connection from the first on.
+    // Each connection starts at the first draw.
     for _ in 0..2 {
         let mut client = bench.client();
         let mut again = |kind: &str| client.bytes(format!("nondet.draw r {kind}\r\n").as_bytes()).0;
@@ -285,14 +285,14 @@ fn draws_are_recorded_and_served_again() {
     }
     let mut client = bench.client();
     client.script("multi -> +OK\nnondet.draw r clock -> +QUEUED\nexec -> *1|-ERR Command not allowed inside a transaction");
-    // What somebody else records is theirs.
+    // A run recorded elsewhere cannot be added to.
     let space = bench.daemon.store.namespace("default").unwrap();
     let run = space.begin_run(RunSpec::new("theirs")).unwrap();
     run.record(Frame::new(Component::Llm, "a", "b")).unwrap();
     client.script(
-        "nondet.draw theirs clock -> -CONFLICT run theirs is recorded by somebody else
-        frame.add theirs llm a b -> -CONFLICT run theirs is recorded by somebody else
-        run.end theirs -> -CONFLICT run theirs is recorded by somebody else",
+        "nondet.draw theirs clock -> -CONFLICT run theirs is recorded by another client
+        frame.add theirs llm a b -> -CONFLICT run theirs is recorded by another client
+        run.end theirs -> -CONFLICT run theirs is recorded by another client",
     );
 }
 
@@ -350,7 +350,7 @@ fn entries_of_a_pipeline_are_one_batch_and_replied_to_in_order() {
     };
     assert_eq!(numbers(&told), ["2", "3", "4"], "{told}");
     assert_eq!(batches() - before, 1);
-    // What comes between has its place between, whatever it is: another run, an error, a read of what was added, a key.
+    // Other commands in between keep their order: another run, an error, a read of what was added, a key.
     let mixed = b"xadd s * k 4\r\nxadd t * k 1\r\nxadd s * odd\r\nxadd s * k 5\r\nxlen s\r\nxadd s * k 6\r\nset k v\r\nXADD s * k 7\r\n";
     let (told, _) = client.bytes(mixed);
     let lines: Vec<&str> = told.split('|').filter(|line| !line.starts_with('$')).collect();
@@ -358,10 +358,10 @@ fn entries_of_a_pipeline_are_one_batch_and_replied_to_in_order() {
     assert_eq!((number(0), number(1)), ("5", "2"), "{told}");
     assert!(lines[2].starts_with("-ERR wrong number"), "{told}");
     assert_eq!((number(3), lines[4], number(5), lines[6], number(7)), ("6", ":6", "7", "+OK", "8"), "{told}");
-    // A run that ends between them is not added to.
+    // A run that ends in between is not added to.
     let (told, _) = client.bytes(b"xadd s * k 8\r\nrun.end s\r\nxadd s * k 9\r\n");
     assert!(told.contains("-9|+OK|-ERR run s is "), "{told}");
-    // What a protocol error follows is told first.
+    // Replies before a protocol error come first.
     let (told, ends) = client.bytes(b"xadd t * k 2\r\n*1\r\n$x\r\n");
     assert!(ends && told.contains("-3|-ERR Protocol error"), "{told}");
     let reader = bench.daemon.tenant("default").unwrap().space.run("s").unwrap();

@@ -1,8 +1,9 @@
 //! A frame's input and output: the texts that a span recorded.
 //!
-//! One text is its own bytes, exactly. Several attributes, or one that is no text, are a JSON object by their names, in which a text is a JSON string and
-//! anything else its OTLP/JSON value (`{"intValue":"5"}`). Events are a JSON array of `{"name", "attributes"}`, with attributes written so. What was
-//! taken stands nowhere else.
+//! A single text becomes its exact bytes. Several attributes, or one that is not text, become a JSON object
+//! by name: a text is a JSON string, any other value its OTLP/JSON value (`{"intValue":"5"}`). Events become
+//! a JSON array of `{"name", "attributes"}` with attributes in the same form. Content that is part of a body
+//! is stored nowhere else.
 
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Held;
@@ -12,18 +13,19 @@ use serde_json::{Value, json};
 use super::known::{INPUT_EVENTS, INPUTS, OUTPUT_EVENTS, OUTPUTS, Take};
 use super::value::ByName;
 
-/// A body, and of what it was made.
+/// A body, and the attributes or events that it was made of.
 #[derive(Debug, Default)]
 pub(super) struct Body {
     pub(super) bytes: Vec<u8>,
-    /// For metadata: a name where the body is that attribute's text, an array of names otherwise; null where there is none.
+    /// For the metadata: the attribute's name if the body is one text, else an array of names; null if there
+    /// is no body.
     pub(super) made_of: Value,
-    /// Places among the span's attributes, and among its events.
+    /// Indexes into the span's attributes and events.
     pub(super) attributes: Vec<usize>,
     pub(super) events: Vec<usize>,
 }
 
-/// A span's input and output.
+/// The input and output of a span.
 pub(super) fn of(span: &Span) -> (Body, Body) {
     (body(span, &INPUTS, INPUT_EVENTS), body(span, &OUTPUTS, OUTPUT_EVENTS))
 }
@@ -46,7 +48,7 @@ fn body(span: &Span, takes: &[Take], events: &[&str]) -> Body {
     of_events(span, at)
 }
 
-/// Where the attributes of a body stand; the first of each name.
+/// Indexes of the attributes of a body; the first of each name.
 fn places(attributes: &[KeyValue], take: Take) -> Vec<usize> {
     let is_there = |at: &usize| attributes[*at].value.as_ref().is_some_and(|value| value.value.is_some());
     match take {
@@ -95,7 +97,8 @@ fn of_events(span: &Span, events: Vec<usize>) -> Body {
     bytes.push(b']');
     let mut names: Vec<&str> = events.iter().map(|place| span.events[*place].name.as_str()).collect();
     names.dedup();
-    // One that names an attribute twice stays as it is, too: the array holds only the first of them.
+    // An event that repeats an attribute name is kept in the metadata as well, because the array holds only
+    // the first value.
     let events = events.iter().copied().filter(|place| is_plain(&span.events[*place].attributes)).collect();
     let made_of = names.into_iter().map(|name| json!(name)).collect();
     Body { bytes, made_of, attributes: Vec::new(), events }
@@ -106,7 +109,7 @@ fn is_plain(attributes: &[KeyValue]) -> bool {
     attributes.iter().all(|pair| pair.value.is_some() && seen.insert(pair.key.as_str()))
 }
 
-/// Of attributes with the same name the first.
+/// The first attribute of each name.
 fn firsts(attributes: &[KeyValue]) -> Vec<&KeyValue> {
     let mut seen = std::collections::HashSet::new();
     attributes.iter().filter(|pair| seen.insert(pair.key.as_str())).collect()

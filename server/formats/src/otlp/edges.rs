@@ -1,9 +1,11 @@
-//! Which frames of a trace led to which: what spans recorded, and apart from it what is inferred.
+//! Edges between the frames of a trace: recorded edges, and separately the inferred ones.
 //!
-//! *Recorded* is what a span says itself: its parent and its links. *Inferred* is what nobody recorded: that a tool call answers what a model asked for, or that an
-//! input holds an earlier output. Each inferred edge names its rule, and an edge that was recorded is not inferred again.
+//! A *recorded* edge is stated by a span: its parent and its links. An *inferred* edge is stated by no span:
+//! a tool call answers a model's request, or an input holds an earlier output. Each inferred edge names its
+//! rule; a recorded edge is not inferred again.
 //!
-//! A frame can name earlier frames only, and spans come in any order: a parent that comes later names its children then.
+//! A frame can reference earlier frames only, but spans arrive in any order. A parent that arrives after its
+//! children therefore lists them.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,31 +15,31 @@ use serde_json::{Map, Value, json};
 
 use super::span::{Mapped, SpanId};
 
-/// Tool calls of a trace that are remembered, of each kind.
+/// Maximum number of tool calls remembered per trace, of each kind.
 const CALLS_MAX: usize = 256;
-/// Outputs of a trace that are looked for in later inputs, and their bytes.
+/// Maximum number of outputs per trace that are searched in later inputs, and their maximum length in bytes.
 const OUTPUTS_MAX: usize = 16;
 const OUTPUT_BYTES_MAX: usize = 8 << 10;
-/// An output that is shorter may stand in an input by chance.
+/// A shorter output may occur in an input by chance.
 const OUTPUT_BYTES_MIN: usize = 24;
 
-/// Where a span stands: the run, by its number among those of its trace, and the frame.
+/// The place of a span: the number of its run within the trace, and its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) part: u16,
     pub(super) seq: u32,
 }
 
-/// What is known of a trace's spans.
+/// The spans of a trace that are known so far.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     spans: HashMap<SpanId, Place>,
-    /// Frames of the run by the parent that has not come.
+    /// Frames of this run, by a parent that has not arrived.
     waiting: HashMap<SpanId, Vec<u32>>,
-    /// Frames that asked for a tool call, by its id; and those that were one.
+    /// Frames that requested a tool call, and frames that were one, by the id of the call.
     asked: HashMap<String, u32>,
     called: HashMap<String, u32>,
-    /// Results that an input carried already: those of later ones are its history.
+    /// Tool results that an input already carried; in later inputs they are history.
     carried: HashMap<String, u32>,
     outputs: VecDeque<Output>,
 }
@@ -50,7 +52,7 @@ struct Output {
 }
 
 impl Output {
-    /// Whether it stands in an input: as it is, or as it is written within a text of JSON.
+    /// Whether an input contains the output, either as it is or as an escaped JSON string.
     fn is_in(&self, input: &[u8]) -> bool {
         let holds = |text: &[u8]| memmem::find(input, text).is_some();
         let quoted = || serde_json::to_vec(&String::from_utf8_lossy(&self.text)).unwrap_or_default();
@@ -61,9 +63,9 @@ impl Output {
 /// The edges of a frame.
 #[derive(Debug, Default)]
 pub(super) struct Edges {
-    /// The frame's parent, where that came before in the same run.
+    /// The parent frame, if it is an earlier frame of the same run.
     pub(super) parent: Option<u32>,
-    /// For its metadata.
+    /// The edges as metadata.
     pub(super) told: Option<Value>,
 }
 
@@ -76,17 +78,17 @@ impl Known {
         self.spans.contains_key(span)
     }
 
-    /// Whether every parent that was named has come.
+    /// Whether every referenced parent has arrived.
     pub(super) fn is_whole(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Takes in a span of an earlier run of the trace.
+    /// Adds a span of an earlier run of the trace.
     pub(super) fn remember(&mut self, span: SpanId, place: Place) {
         self.spans.entry(span).or_insert(place);
     }
 
-    /// The edges of a span that is to be the next frame.
+    /// The edges of a span that becomes the next frame.
     pub(super) fn edges(&self, span: &Mapped, part: u16, name_of: impl Fn(u16) -> String) -> Edges {
         let mut recorded = Map::new();
         let elsewhere = |place: &Place| json!({ "run": name_of(place.part), "frame": place.seq });
@@ -136,7 +138,8 @@ impl Known {
             }
         };
         if let Some(id) = &span.facts.is_call {
-            // Whoever asked for it comes before it; whoever was given the result, after.
+            // The frame that requested the call comes before it; the frame that carries the result comes
+            // after it.
             if let Some(seq) = self.asked.get(id) {
                 put(*seq, json!({ "rule": "tool_call_id", "from": seq }));
             }
@@ -162,7 +165,7 @@ impl Known {
         edges.into_iter().map(|(_, edge)| edge).collect()
     }
 
-    /// Takes in a span that became this frame.
+    /// Adds a span that has become this frame.
     pub(super) fn take(&mut self, span: &Noted, place: Place) {
         let seq = place.seq;
         self.spans.insert(span.span, place);
@@ -173,7 +176,7 @@ impl Known {
         note(&mut self.called, span.is_call.iter(), seq);
         note(&mut self.asked, span.asks.iter(), seq);
         note(&mut self.carried, span.carries.iter(), seq);
-        // One input takes an output up: those after it hold it as their history.
+        // An output is matched to one input only: later inputs repeat it as history.
         self.outputs.retain(|output| !span.took_up.contains(&output.seq));
         if let Some(output) = &span.output {
             if self.outputs.len() == OUTPUTS_MAX {
@@ -185,7 +188,7 @@ impl Known {
     }
 }
 
-/// What stays known of a span once it is a frame.
+/// The data of a span that is kept once the span is a frame.
 #[derive(Debug)]
 pub(super) struct Noted {
     span: SpanId,
@@ -203,7 +206,8 @@ impl Noted {
         let told = edges.told.as_ref().and_then(|told| told["inferred"].as_array());
         let took_up =
             told.into_iter().flatten().filter_map(|edge| u32::try_from(edge["from"].as_u64()?).ok());
-        // Whose outputs others go on with; that of an agent or a chain is one of these again.
+        // Only outputs of these components are searched for; the output of an agent or chain repeats one of
+        // them.
         let gives = matches!(span.component, Component::Llm | Component::Tool)
             || span.component.name() == "retriever";
         let is_apt = gives && (OUTPUT_BYTES_MIN..=OUTPUT_BYTES_MAX).contains(&span.output.len());
@@ -220,7 +224,7 @@ impl Noted {
     }
 }
 
-/// The first frame of each id, of so many ids.
+/// Stores the first frame of each id, up to the limit.
 fn note<'a>(known: &mut HashMap<String, u32>, ids: impl Iterator<Item = &'a String>, seq: u32) {
     for id in ids {
         if known.len() < CALLS_MAX {

@@ -1,6 +1,7 @@
-//! What is known of a span's call, by the keys that other recorders of annals write: provider, model, sampling, usage, finish reason, tool, error.
+//! Facts of a span under the metadata keys of annals' other recorders: provider, model, sampling, usage,
+//! finish reason, tool, error.
 //!
-//! Invariant: nothing here is guessed. What a span does not say has no key.
+//! Invariant: nothing here is guessed. A fact that the span does not state has no key.
 
 use opentelemetry_proto::tonic::common::v1::AnyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Held;
@@ -11,31 +12,31 @@ use super::bodies::Body;
 use super::known::{self, count, first, text};
 use super::value::plain;
 
-/// Bytes of a name in metadata.
+/// Maximum length of a name in the metadata, in bytes.
 const NAME_BYTES_MAX: usize = 1024;
-/// Bytes of a tool call's arguments in metadata.
+/// Maximum length of a tool call's arguments in the metadata, in bytes.
 const ARGUMENTS_BYTES: usize = 4096;
-/// Tool calls that are kept of a span.
+/// Maximum number of tool calls kept per span.
 pub(super) const CALLS_MAX: usize = 256;
-/// The longest id of a tool call that is looked for.
+/// Maximum length of the id of a tool call, in bytes.
 pub(super) const CALL_ID_BYTES_MAX: usize = 128;
-/// The longest text that is looked into as JSON.
+/// Maximum length of a text that is parsed as JSON, in bytes.
 const TEXT_BYTES_MAX: usize = 2 << 20;
-/// The most values of one attribute that are looked into.
+/// Maximum number of values of one attribute that are examined.
 const VALUES_MAX: usize = 1 << 14;
 
-/// See the module.
+/// The facts of a span.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     /// Keys of the frame's metadata.
     pub(super) stable: Map<String, Value>,
-    /// Keys of its `volatile`.
+    /// Keys under `volatile` in the metadata.
     pub(super) volatile: Map<String, Value>,
-    /// Ids of the tool calls that its output asks for.
+    /// Ids of the tool calls that the output requests.
     pub(super) asks: Vec<String>,
-    /// Ids of the tool calls whose results its input carries.
+    /// Ids of the tool calls whose results the input carries.
     pub(super) carries: Vec<String>,
-    /// The id of the tool call that it is.
+    /// The id of the tool call that this span is.
     pub(super) is_call: Option<String>,
 }
 
@@ -72,7 +73,7 @@ impl Facts {
         }
     }
 
-    /// Tool calls that the output asks for, and results that the input carries.
+    /// Collects the tool calls that the output requests and the results that the input carries.
     fn calls(&mut self, span: &Span, input: &Body, output: &Body) {
         let (mut asked, mut unused) = (Found::default(), Found::default());
         looked(span, output, &mut asked);
@@ -90,7 +91,7 @@ impl Facts {
     }
 }
 
-/// A tool call that was asked for.
+/// A tool call that a model requested.
 #[derive(Debug)]
 struct Asked {
     id: String,
@@ -127,7 +128,7 @@ impl Found {
         }
     }
 
-    /// Whether this is the id of a call that is not here yet, and there is room for it.
+    /// Whether this id is valid and new, and there is room for it.
     fn wants(&self, id: &str) -> bool {
         is_id(id) && self.asked.len() < CALLS_MAX && self.asked.iter().all(|call| call.id != id)
     }
@@ -138,7 +139,8 @@ impl Found {
         }
     }
 
-    /// Looks through JSON for calls and results as GenAI, OpenAI and Anthropic write them. Without recursion.
+    /// Searches JSON for calls and results in the forms of GenAI, OpenAI and Anthropic. Iterative, not
+    /// recursive.
     fn within(&mut self, value: &Value) {
         let mut open = vec![value];
         while let Some(value) = open.pop() {
@@ -176,7 +178,7 @@ impl Found {
     }
 }
 
-/// Looks into what a body was made of.
+/// Searches the attributes and events that a body was made of.
 fn looked(span: &Span, body: &Body, found: &mut Found) {
     let of_events = body.events.iter().map(|place| &span.events[*place]);
     for event in of_events.clone().filter(|event| event.name == "gen_ai.tool.message") {
@@ -188,7 +190,7 @@ fn looked(span: &Span, body: &Body, found: &mut Found) {
     for pair in attributes.chain(of_events.flat_map(|event| &event.attributes)) {
         match pair.value.as_ref().and_then(|value| value.value.as_ref()) {
             Some(Held::StringValue(text)) => match flat(&pair.key) {
-                // Its siblings are looked for among all attributes.
+                // The sibling attributes are looked up among all attributes of the span.
                 Some(Flat::Asked) if !found.wants(text) => {}
                 Some(Flat::Asked) => {
                     let sibling = |name: &str| format!("{}{name}", pair.key.trim_end_matches("id"));
@@ -216,7 +218,7 @@ fn looked(span: &Span, body: &Body, found: &mut Found) {
     }
 }
 
-/// What the name of a flattened attribute says that it holds.
+/// The content of a flattened attribute, by its name.
 enum Flat {
     Asked,
     Carried,
@@ -282,7 +284,7 @@ fn finish_reason(span: &Span) -> Option<Value> {
     }
 }
 
-/// What went wrong, in the span's words.
+/// The error as the span describes it.
 fn error(span: &Span) -> Option<Value> {
     if !is_error(span) {
         return None;
@@ -296,13 +298,13 @@ fn error(span: &Span) -> Option<Value> {
     Some(object(fields).unwrap_or_else(|| json!({})))
 }
 
-/// Whether a span says that it failed.
+/// Whether the span's status is an error.
 pub(super) fn is_error(span: &Span) -> bool {
     // StatusCode::Error
     span.status.as_ref().is_some_and(|status| status.code == 2)
 }
 
-/// A value as plain JSON, as far as it is looked into.
+/// A value as plain JSON, up to the limit of examined values.
 fn seen(value: &AnyValue) -> Value {
     plain(value, &mut { VALUES_MAX })
 }

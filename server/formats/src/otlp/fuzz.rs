@@ -1,11 +1,11 @@
-//! A door for fuzzers: traces in either form.
+//! Fuzz target for traces in both encodings.
 
 use super::{BODY_BYTES_MAX, Form, look, unpack};
 use crate::fuzzing::byte;
 
-/// A byte that says which form it has and whether it is packed, then a body.
+/// Input: a byte that selects the encoding and gzip, then a body.
 ///
-/// Its oracle: it is taken or refused, each time the same.
+/// Oracle: the body is accepted or refused, with the same result each time.
 pub fn otlp(mut data: &[u8]) {
     let kind = byte(&mut data);
     let form = if kind & 1 == 0 { Form::Protobuf } else { Form::Json };

@@ -1,8 +1,9 @@
-//! Traces that are open, and what comes for them.
+//! Open traces, and the requests that add to them.
 //!
-//! Invariants: what was answered with 200 is on disk; so nobody is told that a span is there already before whoever brought it has seen it written (a trace is
-//! locked until then). Locks of several traces are taken in the order of their ids. What is held is bounded: so many traces, so many span ids;
-//! those that were used least recently are ended for it.
+//! Invariants: spans answered with 200 are on disk. A trace stays locked until its spans are on disk, so a
+//! span is never reported as a duplicate before it is durable. Locks of several traces are taken in the order
+//! of their ids. The number of traces and of span ids in memory is limited; the least recently used traces
+//! are ended to stay within it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -16,35 +17,36 @@ use super::span::{self, Mapped, SpanId, TraceId};
 use super::trace::{PARTS_MAX, Trace};
 use super::wire::{Form, parse};
 
-/// Traces that are open at a time.
+/// Maximum number of open traces.
 const TRACES_MAX: usize = 512;
-/// Span ids that are remembered of all of them.
+/// Maximum number of span ids remembered over all traces.
 const REMEMBERED_MAX: usize = 1 << 19;
-/// Traces of a request that are worked on at a time.
+/// Maximum number of traces of a request that are processed at a time.
 const AT_ONCE: usize = 64;
-/// A whole trace that is quiet for so long has ended.
+/// A complete trace ends after this much inactivity.
 const QUIET_NS: u64 = 30_000_000_000;
-/// The same for one that is not whole.
+/// An incomplete trace ends after this much inactivity.
 const IDLE_NS: u64 = 600_000_000_000;
 
-/// Takes traces into a namespace. One for a daemon and namespace: two would not know of each other's open traces.
+/// Ingests traces into a namespace. A daemon has one per namespace: two would not see each other's open
+/// traces.
 #[derive(Debug)]
 pub struct Ingest {
     space: Namespace,
     open: Mutex<HashMap<TraceId, Arc<Slot>>>,
-    /// Counts uses, so that the least recent is known.
+    /// Use counter, for least-recently-used eviction.
     uses: AtomicU64,
     limits: Limits,
 }
 
-/// How much is held.
+/// Limits on what is held in memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) traces: usize,
     pub(super) remembered: usize,
 }
 
-/// A trace's place.
+/// The slot of a trace.
 #[derive(Debug, Default)]
 struct Slot {
     used: AtomicU64,
@@ -57,12 +59,12 @@ enum State {
     #[default]
     New,
     Open(Box<Trace>),
-    /// It is no longer among those that are open: another slot is.
+    /// The slot was removed from the open traces; a new one replaces it.
     Gone,
 }
 
 impl Ingest {
-    /// Into this namespace, with no trace open.
+    /// An ingest for this namespace with no open traces.
     pub fn new(space: Namespace) -> Self {
         Self::with(space, Limits { traces: TRACES_MAX, remembered: REMEMBERED_MAX })
     }
@@ -71,11 +73,11 @@ impl Ingest {
         Self { space, open: Mutex::default(), uses: AtomicU64::new(0), limits }
     }
 
-    /// Takes a request's spans; `now_ns` is nanoseconds since 1970. What it holds is on disk when this returns; blocks until then.
+    /// Ingests the spans of a request; `now_ns` is nanoseconds since 1970. Blocks until they are on disk.
     ///
     /// # Errors
-    /// 400 for a body that cannot be read, 413 for one that is too much, 503 where the store cannot take it now: then some of it may have been taken, and
-    /// sending the same again is right. 500 for what is wrong with the store.
+    /// 400 if the body cannot be read, 413 if it is too large, 500 for a fault of the store. 503 if the store
+    /// cannot write now: some spans may be stored, and the same request should be sent again.
     pub fn traces(&self, body: &[u8], form: Form, now_ns: u64) -> Result<Taken, Refused> {
         let (mut taken, traces) = mapped(body, form)?;
         let mut traces = traces.into_iter().peekable();
@@ -87,7 +89,8 @@ impl Ingest {
         Ok(taken)
     }
 
-    /// Ends the runs of traces that are whole and have been quiet for a while; of others after longer. With `all`, of every trace.
+    /// Ends the runs of complete traces after some inactivity, and of incomplete ones after more. With `all`,
+    /// ends every trace.
     ///
     /// # Errors
     /// Those of the store.
@@ -108,7 +111,7 @@ impl Ingest {
         first
     }
 
-    /// Adds spans to their traces, which come in the order of their ids.
+    /// Adds spans to their traces, in the order of the trace ids.
     fn take(
         &self,
         traces: Vec<(TraceId, Vec<Mapped>)>,
@@ -122,7 +125,7 @@ impl Ingest {
                 slots.iter().map(|(id, slot)| (id, slot, lock(&slot.state))).collect();
             let (mut tickets, mut failed): (Vec<Ticket>, Option<annals::Error>) = (Vec::new(), None);
             for (id, slot, state) in &mut held {
-                // It was ended between the look and the lock: the next round finds another.
+                // The slot was ended between lookup and lock: the next round gets a new one.
                 if matches!(**state, State::Gone) {
                     continue;
                 }
@@ -149,7 +152,7 @@ impl Ingest {
                 }
             }
             for (id, slot, state) in &mut held {
-                // What became of these is not known for sure: whoever sends them again finds what is on disk.
+                // It is unknown which of these were written: a resent span is compared with what is on disk.
                 if failed.is_some() || matches!(**state, State::New) {
                     self.leave(id, slot, state);
                 }
@@ -161,7 +164,7 @@ impl Ingest {
         Ok(())
     }
 
-    /// The trace of a place, begun where it is not open; none where it can have no more runs.
+    /// The open trace of a slot, begun if necessary; `None` if the trace cannot have more runs.
     fn opened<'a>(
         &self,
         id: &TraceId,
@@ -185,14 +188,14 @@ impl Ingest {
         Ok(Some(&mut **trace))
     }
 
-    /// The place of a trace, made where there is none.
+    /// The slot of a trace, created if necessary.
     fn slot(&self, id: &TraceId) -> Arc<Slot> {
         let slot = self.open().entry(*id).or_default().clone();
         slot.used.store(self.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         slot
     }
 
-    /// Ends traces that were used least recently, until what is held is within its limits. One that is in use is passed over.
+    /// Ends the least recently used traces until the limits hold. Traces in use are skipped.
     fn make_room(&self) -> annals::Result<()> {
         let mut all: Vec<(TraceId, Arc<Slot>)> = {
             let open = self.open();
@@ -217,7 +220,7 @@ impl Ingest {
         Ok(())
     }
 
-    /// Ends a trace's run, and lets its place go.
+    /// Ends the run of a trace and removes its slot.
     fn end(&self, id: &TraceId, slot: &Arc<Slot>, state: &mut State) -> annals::Result<()> {
         let ended = match state {
             State::Open(trace) => trace.end(),
@@ -227,7 +230,7 @@ impl Ingest {
         ended
     }
 
-    /// Lets a trace's place go. A run that was not ended is left as it is on disk.
+    /// Removes the slot of a trace. A run that was not ended is left as it is on disk.
     fn leave(&self, id: &TraceId, slot: &Arc<Slot>, state: &mut State) {
         if let State::Open(trace) = state {
             trace.give_up();
@@ -248,10 +251,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a request says, as the frames of traces; without a store. Those of a trace stand in the order in which they began, parents before their children.
+/// Maps a request to the frames of its traces, without a store. The spans of a trace are ordered by start
+/// time, parents before their children.
 ///
 /// # Errors
-/// As [`Ingest::traces`].
+/// As [`TraceIngest::ingest_request`].
 pub(super) fn mapped(body: &[u8], form: Form) -> Result<(Taken, Traces), Refused> {
     let mut taken = Taken::default();
     let mut traces = Traces::new();
@@ -262,10 +266,10 @@ pub(super) fn mapped(body: &[u8], form: Form) -> Result<(Taken, Traces), Refused
     Ok((taken, traces))
 }
 
-/// Does all that is done with a request, but for the store: for whoever wants to see what hostile bytes do. Gives how many frames it makes.
+/// Processes a request completely except for the store, to test hostile input. Returns the number of frames.
 ///
 /// # Errors
-/// As [`Ingest::traces`].
+/// As [`TraceIngest::ingest_request`].
 #[cfg(any(test, fuzzing))]
 pub(crate) fn look(body: &[u8], form: Form) -> Result<u64, Refused> {
     use super::edges::{Known, Noted, Place};
@@ -284,13 +288,13 @@ pub(crate) fn look(body: &[u8], form: Form) -> Result<u64, Refused> {
     Ok(frames)
 }
 
-/// Spans by their trace.
+/// Spans by trace.
 pub(super) type Traces = BTreeMap<TraceId, Vec<Mapped>>;
 
 fn in_order(spans: Vec<Mapped>) -> Vec<Mapped> {
     let places: HashMap<SpanId, usize> = spans.iter().enumerate().map(|(at, span)| (span.span, at)).collect();
     let mut children: HashMap<usize, Vec<usize>> = HashMap::new();
-    // By time; and, among equals, as they were sent.
+    // Ordered by start time, then by arrival.
     let mut ready = BinaryHeap::new();
     for (at, span) in spans.iter().enumerate() {
         match span.parent.and_then(|parent| places.get(&parent)) {
@@ -308,7 +312,7 @@ fn in_order(spans: Vec<Mapped>) -> Vec<Mapped> {
         }
         ordered.extend(spans[at].take());
     }
-    // Those that are their own ancestors.
+    // Spans that are their own ancestors.
     ordered.extend(spans.into_iter().flatten());
     ordered
 }

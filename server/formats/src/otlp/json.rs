@@ -1,8 +1,9 @@
-//! OTLP/JSON: the protobuf messages in JSON, with ids in hexadecimal digits and enumerations as numbers.
+//! OTLP/JSON: the protobuf messages as JSON, with hexadecimal ids and numeric enumerations.
 //!
-//! Read as leniently as the mapping of protobuf to JSON has it: whatever is left out or null is its default, 64-bit numbers are numbers or texts, unknown keys
-//! are passed over. (The derived reading of opentelemetry-proto refuses nulls, empty arrays that are left out, and NaN.) An id that is no
-//! hexadecimal gives an id of a wrong length, so that only its span is refused. Doubles are read from their source text, to the bit.
+//! Decoding is lenient, as in protobuf's JSON mapping: an absent or null field has its default, 64-bit
+//! numbers may be numbers or strings, unknown keys are ignored. The derived decoder of opentelemetry-proto
+//! refuses nulls, absent arrays, and NaN. An id that is not hexadecimal becomes an id of a wrong length, so
+//! only its span is rejected. Doubles are parsed from their source text and are exact to the bit.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -26,14 +27,14 @@ use serde_json::value::RawValue;
 /// Both alphabets, with or without padding.
 const BASE64: GeneralPurposeConfig =
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
-/// Length of an id that was none.
+/// Stands for an invalid id; no valid id has this length.
 const NO_ID: [u8; 1] = [0];
 
 pub(super) fn read(body: &[u8]) -> serde_json::Result<ExportTraceServiceRequest> {
     Ok(serde_json::from_slice::<Object<Request>>(body)?.0.into())
 }
 
-/// Declares a message as it stands in JSON, and how it becomes the one of protobuf.
+/// Declares a JSON message and its conversion to the protobuf message.
 macro_rules! message {
     ($name:ident => $into:ident { $($field:ident: $type:ty),* $(,)? } $(else $rest:expr)?) => {
         #[derive(Default, serde::Deserialize)]
@@ -119,7 +120,7 @@ impl From<Any> for AnyValue {
     }
 }
 
-/// What a field of JSON is in protobuf.
+/// Converts a JSON field to its protobuf value.
 trait Get<T> {
     fn get(self) -> T;
 }
@@ -132,7 +133,7 @@ impl Get<String> for String {
     }
 }
 
-/// A message. What is derived would take an array for one, too, field by field.
+/// A message. The derived decoder would also accept an array of the fields.
 struct Object<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -155,7 +156,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
     }
 }
 
-/// Messages of a list.
+/// A list of messages.
 struct Many<T>(Vec<T>);
 
 impl<T> Default for Many<T> {
@@ -177,7 +178,7 @@ impl<T, I: From<T>> Get<Vec<I>> for Many<T> {
     }
 }
 
-/// A message that may be missing.
+/// A message that may be absent.
 struct One<T>(Option<T>);
 
 impl<T> Default for One<T> {
@@ -198,7 +199,7 @@ impl<T, I: From<T>> Get<Option<I>> for One<T> {
     }
 }
 
-/// A field read from its source text.
+/// Declares a field that is parsed from its source text.
 macro_rules! scalar {
     ($name:ident($type:ty) = $read:expr, $wanted:literal) => {
         #[derive(Default)]
@@ -241,7 +242,7 @@ fn double(text: &str) -> Option<f64> {
         "NaN" => Some(f64::NAN),
         "Infinity" => Some(f64::INFINITY),
         "-Infinity" => Some(f64::NEG_INFINITY),
-        // What Rust reads besides, `inf` and `nan`, are no numbers of JSON.
+        // Rust also parses `inf` and `nan`, which are not JSON numbers.
         _ if text.bytes().any(|byte| byte.is_ascii_alphabetic() && !byte.eq_ignore_ascii_case(&b'e')) => None,
         _ => text.parse().ok().filter(|double: &f64| double.is_finite()),
     }

@@ -1,8 +1,8 @@
-//! What a span's attributes say, by the conventions that agents are traced by: OpenTelemetry's GenAI (and its older names), OpenInference, and the names of
-//! Traceloop that came before both.
+//! Attribute names of the conventions for tracing agents: OpenTelemetry GenAI (and its older names),
+//! OpenInference, and the earlier names of Traceloop.
 //!
-//! Names only: which attribute holds the model, the input, the tokens. The first name that a span has counts. What is not named here is kept all the same
-//! ([`super::value`]).
+//! This module holds names only: which attribute has the model, the input, the tokens. The first name that a
+//! span has wins. Attributes that are not named here are kept as well ([`super::value`]).
 
 use annals::Component;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Held;
@@ -10,13 +10,13 @@ use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 
-/// By which convention a span says what it is of.
+/// The convention by which a span describes its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Convention {
     GenAi,
     OpenInference,
     Traceloop,
-    /// It is of something else: a request, a database.
+    /// None of them: an HTTP request, a database call.
     None,
 }
 
@@ -47,10 +47,10 @@ pub(super) const TOOL_NAME: &[&str] = &["gen_ai.tool.name", "tool.name", "tracel
 pub(super) const TOOL_CALL_ID: &[&str] = &["gen_ai.tool.call.id", "tool.id", "tool_call.id"];
 pub(super) const ERROR_TYPE: &[&str] = &["error.type", "exception.type"];
 pub(super) const ERROR_MESSAGE: &[&str] = &["error.message", "exception.message"];
-/// A JSON text with parameters by the provider's own names.
+/// A JSON text with parameters under the provider's own names.
 pub(super) const INVOCATION: &str = "llm.invocation_parameters";
 
-/// Token counts, by the key that metadata has.
+/// Token counts by metadata key.
 pub(super) const USAGE: [(&str, &[&str]); 5] = [
     (
         "input",
@@ -89,7 +89,7 @@ pub(super) const USAGE: [(&str, &[&str]); 5] = [
     ("reasoning", &["gen_ai.usage.reasoning.output_tokens", "llm.token_count.completion_details.reasoning"]),
 ];
 
-/// Parameters of sampling, by the key that metadata has.
+/// Sampling parameters by metadata key.
 pub(super) const SAMPLING: [(&str, &[&str]); 9] = [
     ("temperature", &["gen_ai.request.temperature"]),
     ("top_p", &["gen_ai.request.top_p"]),
@@ -102,14 +102,14 @@ pub(super) const SAMPLING: [(&str, &[&str]); 9] = [
     ("n", &["gen_ai.request.choice.count"]),
 ];
 
-/// Attributes that make a body together: those of these names, or all whose names begin so.
+/// The attributes that form a body: those with these names, or all whose names have one of these prefixes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Take {
     Names(&'static [&'static str]),
     Beginning(&'static [&'static str]),
 }
 
-/// What went in; the first that a span has.
+/// The sources of an input; the first that the span has is used.
 pub(super) const INPUTS: [Take; 7] = [
     Take::Names(&["gen_ai.system_instructions", "gen_ai.input.messages", "gen_ai.tool.definitions"]),
     Take::Names(&["gen_ai.tool.call.arguments"]),
@@ -119,7 +119,7 @@ pub(super) const INPUTS: [Take; 7] = [
     Take::Names(&["gen_ai.prompt"]),
     Take::Beginning(&["gen_ai.prompt.", "llm.input_messages.", "llm.prompts.", "reranker.input_documents."]),
 ];
-/// What came out.
+/// The sources of an output; the first that the span has is used.
 pub(super) const OUTPUTS: [Take; 7] = [
     Take::Names(&["gen_ai.output.messages"]),
     Take::Names(&["gen_ai.tool.call.result"]),
@@ -136,7 +136,7 @@ pub(super) const OUTPUTS: [Take; 7] = [
         "reranker.output_documents.",
     ]),
 ];
-/// Events that hold what went in, where no attribute does.
+/// Events that hold the input if no attribute does.
 pub(super) const INPUT_EVENTS: &[&str] = &[
     "gen_ai.system.message",
     "gen_ai.user.message",
@@ -144,15 +144,15 @@ pub(super) const INPUT_EVENTS: &[&str] = &[
     "gen_ai.tool.message",
     "gen_ai.content.prompt",
 ];
-/// Events that hold what came out.
+/// Events that hold the output if no attribute does.
 pub(super) const OUTPUT_EVENTS: &[&str] = &["gen_ai.choice", "gen_ai.content.completion"];
 
-/// The value of the first of these names that is there.
+/// The value of the first of these names that the span has.
 pub(super) fn first<'a>(attributes: &'a [KeyValue], names: &[&str]) -> Option<&'a AnyValue> {
     names.iter().find_map(|name| attributes.iter().find(|pair| pair.key == *name)?.value.as_ref())
 }
 
-/// The same, where it is a text that says something.
+/// The first of these values that is a non-empty text.
 pub(super) fn text<'a>(attributes: &'a [KeyValue], names: &[&str]) -> Option<&'a str> {
     names.iter().find_map(|name| match first(attributes, &[name])?.value.as_ref()? {
         Held::StringValue(text) if !text.is_empty() => Some(text.as_str()),
@@ -160,11 +160,11 @@ pub(super) fn text<'a>(attributes: &'a [KeyValue], names: &[&str]) -> Option<&'a
     })
 }
 
-/// The same, where it is a count.
+/// The first of these values that is a count.
 pub(super) fn count(attributes: &[KeyValue], names: &[&str]) -> Option<u64> {
     names.iter().find_map(|name| match first(attributes, &[name])?.value.as_ref()? {
         Held::IntValue(count) => u64::try_from(*count).ok(),
-        // Some count in floating point; what has a fraction counts nothing.
+        // Some senders write counts as doubles; a fraction is not a count.
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -178,7 +178,7 @@ pub(super) fn count(attributes: &[KeyValue], names: &[&str]) -> Option<u64> {
     })
 }
 
-/// By which convention a span speaks, and what it is of. Components are a closed set, whatever a span says.
+/// The convention and component of a span. The set of components is closed, whatever a span says.
 pub(super) fn kind(span: &Span) -> (Convention, Component) {
     let attributes = &span.attributes;
     if let Some(operation) = text(attributes, &["gen_ai.operation.name"]) {
@@ -213,7 +213,7 @@ pub(super) fn kind(span: &Span) -> (Convention, Component) {
         };
         return (Convention::Traceloop, component);
     }
-    // Before operations had names.
+    // Spans from before operations had names.
     if first(attributes, &["gen_ai.system", "gen_ai.provider.name"]).is_some()
         && first(attributes, &["gen_ai.request.model"]).is_some()
     {
@@ -235,7 +235,7 @@ fn operation_of(operation: &str, span: &Span) -> Component {
     }
 }
 
-/// The kind of any other span.
+/// The component of a span that is not about a model.
 fn own(span: &Span) -> Component {
     other(kind_name(span))
 }
@@ -244,7 +244,7 @@ fn other(name: &str) -> Component {
     Component::Other(name.to_owned())
 }
 
-/// A span's kind in a word.
+/// The span kind as a word.
 pub(super) fn kind_name(span: &Span) -> &'static str {
     match SpanKind::try_from(span.kind) {
         Ok(SpanKind::Internal) => "internal",

@@ -1,5 +1,5 @@
-//! What a request is answered with, as OTLP over HTTP has it: 200 with the count of what was refused, or a status and a
-//! `google.rpc.Status` with a sentence; both written like the request.
+//! Responses of OTLP over HTTP: 200 with the number of rejected spans, or an error status with a
+//! `google.rpc.Status`; both in the encoding of the request.
 
 use annals::ErrorKind;
 use opentelemetry_proto::tonic::collector::trace::v1::{
@@ -10,19 +10,19 @@ use serde_json::json;
 
 use super::wire::Form;
 
-/// How long a client waits before it sends again what a store had no room for.
+/// Seconds after which a client should retry if the store could not write.
 const RETRY_AFTER_S: u32 = 30;
-/// Reasons that are told of what was refused.
+/// Maximum number of rejection reasons in a response.
 const REASONS_MAX: usize = 4;
 
-/// A request that was taken, but for some of its spans, maybe.
+/// The result of an accepted request; some of its spans may have been rejected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Taken {
     /// Spans that became frames.
     pub frames: u64,
     /// Spans that were frames already.
     pub again: u64,
-    /// Spans that can never be taken: whoever sends them again gets the same answer.
+    /// Spans that can never be accepted: resending them gives the same answer.
     pub rejected: u64,
     reasons: Vec<String>,
 }
@@ -35,7 +35,7 @@ impl Taken {
         }
     }
 
-    /// The body of the answer, `ExportTraceServiceResponse`; its status is 200.
+    /// The response body, an `ExportTraceServiceResponse`; its status is 200.
     pub fn body(&self, form: Form) -> Vec<u8> {
         let message = self.reasons.join("; ");
         match (form, self.rejected) {
@@ -56,12 +56,12 @@ impl Taken {
     }
 }
 
-/// A request of which nothing was taken, or of which it is not known: then the same may be sent again.
+/// A failed request. None of it was stored, or the outcome is unknown and the same request may be resent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// The answer's HTTP status.
+    /// The HTTP status of the response.
     pub status: u16,
-    /// The value of its `Retry-After`, where sending it again may help.
+    /// The value of `Retry-After`, if a retry may succeed.
     pub retry_after_s: Option<u32>,
     message: String,
 }
@@ -75,13 +75,13 @@ impl Refused {
         Self { status: 413, retry_after_s: None, message: message.into() }
     }
 
-    /// Why, as a sentence.
+    /// The error as a sentence.
     #[cfg(test)]
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The body of the answer, `google.rpc.Status`.
+    /// The response body, a `google.rpc.Status`.
     pub fn body(&self, form: Form) -> Vec<u8> {
         // INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNAVAILABLE, INTERNAL.
         let code: u8 = match self.status {

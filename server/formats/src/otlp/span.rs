@@ -1,4 +1,4 @@
-//! A span as a frame: all but its edges, which need its trace.
+//! A span as a frame, without its edges, which depend on the trace.
 
 use std::sync::Arc;
 
@@ -15,24 +15,24 @@ use super::known;
 use super::reply::Taken;
 use super::value;
 
-/// Spans of a request.
+/// Maximum number of spans in a request.
 pub(super) const SPANS_MAX: usize = 8192;
-/// Bytes of a resource and a scope as JSON: each frame holds its own.
+/// Maximum size of a resource and scope as JSON, in bytes: each frame stores its own copy.
 const RESOURCE_BYTES_MAX: usize = 64 << 10;
-/// Links of a span that edges are made of; all of them are kept.
+/// Maximum number of links that become edges; the metadata keeps all links.
 const LINKS_MAX: usize = 128;
-/// Bytes of an agent's, model's or conversation's name.
+/// Maximum length of an agent's, model's or conversation's name, in bytes.
 const WORD_BYTES_MAX: usize = 512;
 
 pub(super) type TraceId = [u8; 16];
 pub(super) type SpanId = [u8; 8];
 
-/// See the module.
+/// A span mapped to the fields of a frame.
 #[derive(Debug)]
 pub(super) struct Mapped {
     pub(super) trace: TraceId,
     pub(super) span: SpanId,
-    /// None for a root.
+    /// `None` for a root span.
     pub(super) parent: Option<SpanId>,
     pub(super) links: Vec<(TraceId, SpanId)>,
     pub(super) facts: Facts,
@@ -47,13 +47,13 @@ pub(super) struct Mapped {
     pub(super) input: Vec<u8>,
     pub(super) output: Vec<u8>,
     ingested: Value,
-    /// The span, but for what input and output hold.
+    /// The span as JSON, without the content of input and output.
     told: Box<RawValue>,
     /// Its resource and scope.
     origin: Arc<OriginOf>,
 }
 
-/// Where spans come from.
+/// The resource and scope of spans.
 #[derive(Debug)]
 struct OriginOf {
     resource: Arc<ResourceOf>,
@@ -76,7 +76,7 @@ impl OriginOf {
     }
 }
 
-/// A frame's metadata, in the order in which it is written.
+/// A frame's metadata; the field order is the order in which it is written.
 #[derive(Serialize)]
 struct Metadata<'a> {
     #[serde(flatten)]
@@ -106,7 +106,7 @@ struct Told<'a> {
 }
 
 impl Mapped {
-    /// The name of the service that it is of.
+    /// The name of the service that sent the span.
     pub(super) fn service(&self) -> Option<&String> {
         self.origin.resource.service.as_ref()
     }
@@ -128,7 +128,7 @@ impl Mapped {
         })?;
         let mut frame = Frame::new(self.component, self.input, self.output).metadata(metadata);
         frame.parent = parent;
-        // 0 is the field's default: not said.
+        // 0 is the protobuf default: no start time was sent.
         frame.started_ns = (self.started_ns > 0).then_some(self.started_ns);
         frame.duration_ns = self.ended_ns.saturating_sub(self.started_ns);
         (frame.error, frame.severity) =
@@ -137,7 +137,7 @@ impl Mapped {
     }
 }
 
-/// Takes the spans of a request, one after another; those that cannot be taken are counted in `taken`.
+/// Maps the spans of a request one by one; rejected spans are counted in `taken`.
 pub(super) fn each(request: ExportTraceServiceRequest, taken: &mut Taken, mut take: impl FnMut(Mapped)) {
     let mut seen = 0;
     for ResourceSpans { resource, scope_spans, schema_url } in request.resource_spans {
@@ -212,7 +212,7 @@ fn map(span: &Span, origin: &Arc<OriginOf>) -> Result<Mapped, &'static str> {
     })
 }
 
-/// What a frame says of how it came to be one.
+/// The `ingested` metadata of a frame.
 fn ingested(
     span: &Span,
     convention: known::Convention,
@@ -232,12 +232,12 @@ fn ingested(
     Value::Object(fields)
 }
 
-/// An id of so many bytes that is not all zeros.
+/// An id of `N` bytes that are not all zero.
 fn id<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
     <[u8; N]>::try_from(bytes).ok().filter(|id| id.iter().any(|byte| *byte != 0))
 }
 
-/// A name that a run can be found by: no control characters, and not long.
+/// A name without control characters, cut at the length limit, so that a run can be found by it.
 fn word(attributes: &[opentelemetry_proto::tonic::common::v1::KeyValue], names: &[&str]) -> Option<String> {
     let text = known::text(attributes, names)?;
     let text = text.get(..text.floor_char_boundary(WORD_BYTES_MAX)).unwrap_or_default();

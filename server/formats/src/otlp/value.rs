@@ -1,6 +1,8 @@
-//! Spans, resources and scopes as OTLP/JSON: all that they say, in the form that OpenTelemetry's own tools read. A field that has its default is left out.
+//! Spans, resources and scopes as OTLP/JSON: complete, in the form that OpenTelemetry's own tools read.
+//! Fields with their default value are omitted.
 //!
-//! Written straight from the messages: a tree of JSON values in between would take hundreds of bytes for each.
+//! Encoded directly from the messages: an intermediate tree of JSON values would take hundreds of bytes per
+//! value.
 
 use std::collections::BTreeSet;
 
@@ -15,20 +17,20 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// What is written as OTLP/JSON.
+/// Serialises a message as OTLP/JSON.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Otlp<'a, T: ?Sized>(pub(super) &'a T);
 
-/// A message's JSON as text.
+/// A message as JSON text.
 pub(super) fn text<T>(message: &T) -> Box<RawValue>
 where
     for<'a> Otlp<'a, T>: Serialize,
 {
-    // Keys are texts and numbers are finite: nothing of this can fail.
+    // Keys are strings and numbers are finite, so this cannot fail.
     serde_json::value::to_raw_value(&Otlp(message)).unwrap_or_default()
 }
 
-/// An object whose fields say something.
+/// A JSON object that omits default values.
 struct Fields<S: Serializer>(S::SerializeMap);
 
 impl<S: Serializer> Fields<S> {
@@ -88,7 +90,7 @@ otlp!(AnyValue, |any, fields| {
         Some(Held::StringValue(text)) => fields.put("stringValue", text)?,
         Some(Held::BoolValue(truth)) => fields.put("boolValue", truth)?,
         Some(Held::IntValue(int)) => fields.put("intValue", int.to_string())?,
-        // JSON has no NaN and no infinity; OTLP/JSON names them.
+        // JSON has no NaN or infinity; OTLP/JSON represents them as strings.
         Some(Held::DoubleValue(double)) if double.is_nan() => fields.put("doubleValue", "NaN")?,
         Some(Held::DoubleValue(f64::INFINITY)) => fields.put("doubleValue", "Infinity")?,
         Some(Held::DoubleValue(f64::NEG_INFINITY)) => fields.put("doubleValue", "-Infinity")?,
@@ -100,7 +102,7 @@ otlp!(AnyValue, |any, fields| {
     }
 });
 
-/// The one field of arrays and lists; it stands there where it is empty, too.
+/// The single field of arrays and lists; written even if empty.
 struct Values<'a, T>(&'a [T]);
 
 impl<'a, T> Serialize for Values<'a, T>
@@ -155,7 +157,7 @@ otlp!(Link, |link, fields| {
     fields.number("flags", link.flags)?;
 });
 
-/// An event; without its attributes where a body was made of them.
+/// An event; without its attributes if they are part of a body (`true`).
 struct OfEvent<'a>(&'a Event, bool);
 
 impl Serialize for OfEvent<'_> {
@@ -170,7 +172,7 @@ impl Serialize for OfEvent<'_> {
     }
 }
 
-/// A span, but for the attributes and the events' attributes that bodies were made of, by their places.
+/// A span without the attributes and event attributes, given by index, that are part of a body.
 #[derive(Debug)]
 pub(super) struct OfSpan<'a> {
     pub(super) span: &'a Span,
@@ -220,7 +222,7 @@ impl Serialize for Left<'_> {
     }
 }
 
-/// Items written once.
+/// Items that can be serialised once.
 struct Sequence<I>(std::cell::Cell<Option<I>>);
 
 impl<I: Iterator<Item: Serialize>> Serialize for Sequence<I> {
@@ -229,7 +231,7 @@ impl<I: Iterator<Item: Serialize>> Serialize for Sequence<I> {
     }
 }
 
-/// Attributes by their names: a text is itself, anything else its OTLP/JSON value.
+/// Attributes by name: a text as a string, any other value as OTLP/JSON.
 pub(super) struct ByName<'a>(pub(super) &'a [&'a KeyValue]);
 
 impl Serialize for ByName<'_> {
@@ -250,7 +252,8 @@ impl Serialize for Bare<'_> {
     }
 }
 
-/// A value as plain JSON, for looking into it: of so many values, which `left` counts down; without bytes.
+/// A value as plain JSON, for searching. Bytes become null; `left` counts down the values that may still be
+/// examined.
 pub(super) fn plain(value: &AnyValue, left: &mut usize) -> Value {
     if *left == 0 {
         return Value::Null;

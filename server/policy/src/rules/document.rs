@@ -1,9 +1,10 @@
-//! A TOML document as lists of tables, whose values are taken by key and type. Every refusal says where and what is allowed.
+//! A TOML document as lists of tables whose values are read by key and type. Every error gives the position
+//! and what is allowed.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// What of a file of rules cannot be used.
+/// An error in a rules file, with its position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {what}")]
 pub struct RulesError {
@@ -17,13 +18,13 @@ pub struct RulesError {
 
 pub(crate) type Result<T> = std::result::Result<T, RulesError>;
 
-/// A document of so many kinds of tables.
+/// A document that has only known kinds of tables.
 pub(crate) struct Document<'a> {
     text: &'a str,
     tables: Spanned<DeTable<'a>>,
 }
 
-/// A table of one kind.
+/// One table of the document.
 #[derive(Clone, Copy)]
 pub(crate) struct Section<'d, 'a> {
     document: &'d Document<'a>,
@@ -32,7 +33,7 @@ pub(crate) struct Section<'d, 'a> {
     at: usize,
 }
 
-/// A value, and where it stands.
+/// A value and its byte offset in the text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct At<T> {
     pub(crate) value: T,
@@ -42,11 +43,11 @@ pub(crate) struct At<T> {
 type Value<'a> = Spanned<DeValue<'a>>;
 
 impl<'a> Document<'a> {
-    /// Reads a document that has no other tables than these.
+    /// Parses a document that may contain only these kinds of tables.
     pub(crate) fn parse(text: &'a str, kinds: &[&str]) -> Result<Self> {
         let tables = DeTable::parse(text).map_err(|error| {
             let what = error.message().trim().replace('\n', ", ");
-            wrong(text, error.span().map_or(0, |span| span.start), format!("this is no TOML: {what}"))
+            wrong(text, error.span().map_or(0, |span| span.start), format!("this is not valid TOML: {what}"))
         })?;
         let document = Self { text, tables };
         for (key, value) in document.tables.get_ref().iter() {
@@ -64,7 +65,7 @@ impl<'a> Document<'a> {
         Ok(document)
     }
 
-    /// The tables of a kind, in their order; none of them has other keys than these.
+    /// The tables of one kind, in document order; any key outside `keys` is an error.
     pub(crate) fn sections<'d>(&'d self, kind: &'static str, keys: &[&str]) -> Result<Vec<Section<'d, 'a>>> {
         let mut sections = Vec::new();
         let found = self.tables.get_ref().get(kind).and_then(|found| found.get_ref().as_array());
@@ -73,7 +74,7 @@ impl<'a> Document<'a> {
             for key in table.keys() {
                 if !keys.contains(&key.get_ref().as_ref()) {
                     let there = list(keys);
-                    let what = format!("{:?} is no key of [[{kind}]]; allowed are {there}", key.get_ref());
+                    let what = format!("{:?} is not a key of [[{kind}]]; allowed are {there}", key.get_ref());
                     return Err(self.wrong(key.span().start, what));
                 }
             }
@@ -88,12 +89,12 @@ impl<'a> Document<'a> {
 }
 
 impl<'d, 'a> Section<'d, 'a> {
-    /// A refusal of the whole table.
+    /// An error at the table's position.
     pub(crate) fn wrong(&self, what: impl std::fmt::Display) -> RulesError {
         self.document.wrong(self.at, format!("this [[{}]] {what}", self.kind))
     }
 
-    /// A refusal of one of its values.
+    /// An error at the position of one of its values.
     pub(crate) fn wrong_at(&self, at: usize, what: impl Into<String>) -> RulesError {
         self.document.wrong(at, what)
     }
@@ -107,7 +108,7 @@ impl<'d, 'a> Section<'d, 'a> {
         self.document.wrong(value.span().start, what)
     }
 
-    /// A text that is not empty.
+    /// A non-empty text.
     pub(crate) fn text(&self, key: &str) -> Result<Option<At<&'d str>>> {
         self.get(key).map(|value| self.one_text(key, value, "a text")).transpose()
     }
@@ -121,13 +122,13 @@ impl<'d, 'a> Section<'d, 'a> {
         }
     }
 
-    /// A text or a list of them; none where there is no such key.
+    /// A text or a list of texts; empty if the key is absent.
     pub(crate) fn texts(&self, key: &str) -> Result<Vec<At<&'d str>>> {
         let wanted = "a text or a list of texts";
         self.each(key)?.into_iter().map(|value| self.one_text(key, value, wanted)).collect()
     }
 
-    /// As [`Section::texts`], but a list may be empty, which is otherwise than no key at all.
+    /// As [`RulesSection::texts`], but an empty list is allowed and is distinct from an absent key.
     pub(crate) fn texts_or_none(&self, key: &str) -> Result<Option<Vec<At<&'d str>>>> {
         match self.get(key).map(|value| value.get_ref().as_array()) {
             None => Ok(None),
@@ -136,19 +137,19 @@ impl<'d, 'a> Section<'d, 'a> {
         }
     }
 
-    /// A value, or each of a list, which may not be empty.
+    /// A value, or each value of a non-empty list.
     pub(crate) fn each(&self, key: &str) -> Result<Vec<&'d Value<'a>>> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         match value.get_ref().as_array() {
             Some(all) if all.is_empty() => Err(self
                 .document
-                .wrong(value.span().start, format!("{key} is an empty list: nothing is one of it"))),
+                .wrong(value.span().start, format!("{key} is an empty list and would never match"))),
             Some(all) => Ok(all.iter().collect()),
             None => Ok(vec![value]),
         }
     }
 
-    /// A truth value.
+    /// A boolean.
     pub(crate) fn truth(&self, key: &str) -> Result<Option<bool>> {
         let of = |value: &Value<'a>| {
             value.get_ref().as_bool().ok_or_else(|| self.wanted(key, value, "true or false"))
@@ -156,7 +157,7 @@ impl<'d, 'a> Section<'d, 'a> {
         self.get(key).map(of).transpose()
     }
 
-    /// A whole number of 0 or more.
+    /// An integer of 0 or more.
     pub(crate) fn whole(&self, key: &str) -> Result<Option<u64>> {
         let of = |value: &'d Value<'a>| {
             let number = whole(value.get_ref()).and_then(|number| u64::try_from(number).ok());
@@ -174,7 +175,7 @@ impl<'d, 'a> Section<'d, 'a> {
         self.get(key).map(of).transpose()
     }
 
-    /// A table of values by keys that are not names, in the order of the keys.
+    /// A table whose keys are arbitrary, in key order.
     pub(crate) fn table(&self, key: &str) -> Result<Vec<(At<&'d str>, &'d Value<'a>)>> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let wanted = "a table of places and values, as { \"$.error.code\" = \"overloaded\" }";
@@ -190,7 +191,7 @@ impl<'d, 'a> Section<'d, 'a> {
     }
 }
 
-/// A whole number.
+/// An integer.
 pub(crate) fn whole(value: &DeValue<'_>) -> Option<i64> {
     let number = value.as_integer()?;
     i64::from_str_radix(number.as_str(), number.radix()).ok()
@@ -205,7 +206,7 @@ pub(crate) fn number(value: &DeValue<'_>) -> Option<f64> {
     }
 }
 
-/// What a value is, in words.
+/// The type of a value, for error texts.
 pub(crate) fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a text",
@@ -217,7 +218,7 @@ pub(crate) fn kind(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// `a, b and c`.
+/// Joins names as `a, b and c`.
 pub(crate) fn list<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
     let mut names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
     match (names.pop(), names.as_slice()) {

@@ -1,4 +1,4 @@
-//! The three kinds of rules that a file holds. docs/record.md has the format as tables.
+//! The three kinds of rules in a rules file. docs/record.md describes the format.
 
 use annals::Severity;
 use annals::matching::Rules;
@@ -10,13 +10,13 @@ use super::document::{At, Document, Result, RulesError, Section, kind, list, num
 use crate::place::Place;
 use crate::providers::{Name, Price, Prices, Scalar, SeverityRule, SeverityRules, Shape, Statuses};
 
-/// Greatest length of a file of rules, in bytes: a run keeps it.
+/// Maximum size of a rules file, in bytes: a run stores it.
 pub const RULES_BYTES_MAX: usize = 256 << 10;
-/// The most rules of severity: each may look at the whole of every answer.
+/// Maximum number of severity rules: each may scan every answer.
 const SEVERITY_RULES_MAX: usize = 100;
-/// Greatest length of a rule's `why`, in bytes.
+/// Maximum length of a rule's `why`, in bytes.
 const WHY_BYTES_MAX: usize = 512;
-/// What a regular expression may take once it is compiled, in bytes: its time for each character of a text grows with that.
+/// Maximum size of a compiled regular expression, in bytes; its matching time per character grows with that.
 const REGEX_BYTES_MAX: usize = 256 << 10;
 
 const KINDS: [&str; 3] = ["matcher", "severity", "price"];
@@ -45,7 +45,8 @@ const SEVERITY: [&str; 20] = [
 ];
 const PRICE: [&str; 5] = ["model", "input", "output", "cached_input", "cache_write"];
 
-/// Rules of the user's own. Without any: nothing of a request may differ, severities are those built in, prices those that come along.
+/// The user's rules. Without a file: no differences are allowed in requests, and severities and prices are
+/// the built-in ones.
 ///
 /// ```
 /// use annals_server::RulesFile;
@@ -68,21 +69,22 @@ const PRICE: [&str; 5] = ["model", "input", "output", "cached_input", "cache_wri
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct RulesFile {
-    /// What of a request may differ.
+    /// Allowed differences between requests.
     pub matcher: Rules,
-    /// What matters more than it would by itself.
+    /// Rules that raise a severity.
     pub severity: SeverityRules,
-    /// The prices that come along, with the file's over them.
+    /// The built-in prices, overridden by those of the file.
     pub prices: Prices,
     text: String,
 }
 
 impl RulesFile {
-    /// Reads a file of rules.
+    /// Parses a rules file.
     ///
     /// # Errors
-    /// Says what is wrong, where, and what is allowed: what is no TOML, is not known, has another type, contradicts itself, has no effect, or would
-    /// hide a message, a prompt, tools or a model; too many rules.
+    /// Says what is wrong, where, and what is allowed. Refused are: invalid TOML; unknown keys; wrong types;
+    /// contradictions; rules without effect; rules that would hide a message, a prompt, tools or a model; too
+    /// many rules.
     pub fn parse(text: &str) -> Result<Self> {
         if text.len() > RULES_BYTES_MAX {
             let what = format!("the file has {} bytes; at most {RULES_BYTES_MAX} are allowed", text.len());
@@ -97,7 +99,7 @@ impl RulesFile {
         })
     }
 
-    /// The file as it was read; empty where there is none.
+    /// The text of the file; empty if there is none.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -116,7 +118,7 @@ fn matcher(document: &Document<'_>) -> Result<Rules> {
             all.extend(section.texts(key)?.into_iter().map(|text| (of, text)));
         }
         if all.is_empty() {
-            return Err(section.wrong(format_args!("says nothing; it takes {}", list(MATCHER))));
+            return Err(section.wrong(format_args!("is empty; it takes {}", list(MATCHER))));
         }
         for (of, At { value, at }) in all {
             rules = of(rules, value).map_err(|error| section.wrong_at(at, error.to_string()))?;
@@ -169,7 +171,7 @@ fn severity_rule(section: &Section<'_, '_>) -> Result<SeverityRule> {
     if rule.conditions() == 0 {
         let conditions = list(SEVERITY.iter().skip(2));
         return Err(
-            section.wrong(format_args!("has no condition and would hold always; there are {conditions}"))
+            section.wrong(format_args!("has no condition and would always match; there are {conditions}"))
         );
     }
     Ok(rule)
@@ -178,7 +180,7 @@ fn severity_rule(section: &Section<'_, '_>) -> Result<SeverityRule> {
 fn raised_to(section: &Section<'_, '_>) -> Result<Severity> {
     const ALLOWED: &str = "severity is \"flagged\" or \"escalated\"";
     let Some(text) = section.text("severity")? else {
-        return Err(section.wrong(format_args!("says no severity; {ALLOWED}")));
+        return Err(section.wrong(format_args!("lacks severity; {ALLOWED}")));
     };
     match text.value {
         "flagged" => Ok(Severity::Flagged),
@@ -190,7 +192,7 @@ fn raised_to(section: &Section<'_, '_>) -> Result<Severity> {
 
 fn why(section: &Section<'_, '_>) -> Result<String> {
     let Some(text) = section.text("why")? else {
-        return Err(section.wrong("says no why: what is flagged says by it which rule it was"));
+        return Err(section.wrong("lacks why: it names the rule on each flagged frame"));
     };
     if text.value.len() > WHY_BYTES_MAX || text.value.chars().any(char::is_control) {
         let what = format!("why is one line of at most {WHY_BYTES_MAX} bytes, without control characters");
@@ -199,7 +201,7 @@ fn why(section: &Section<'_, '_>) -> Result<String> {
     Ok(text.value.to_owned())
 }
 
-/// Names, of which a `*` may stand at the end only.
+/// Names in which `*` is allowed only at the end.
 fn names(section: &Section<'_, '_>, key: &str) -> Result<Vec<Name>> {
     let name = |text: At<&str>| match text.value.find('*') {
         Some(at) if at + 1 < text.value.len() => {
@@ -210,7 +212,7 @@ fn names(section: &Section<'_, '_>, key: &str) -> Result<Vec<Name>> {
     section.texts(key)?.into_iter().map(name).collect()
 }
 
-/// Names of interfaces, each of which has to be one.
+/// Names of interfaces; each must be known.
 fn apis(section: &Section<'_, '_>) -> Result<Vec<Name>> {
     let names = names(section, "api")?;
     for (name, text) in names.iter().zip(section.texts("api")?) {
@@ -224,7 +226,7 @@ fn apis(section: &Section<'_, '_>) -> Result<Vec<Name>> {
     Ok(names)
 }
 
-/// A status (`429`), or a class of them (`"5xx"`).
+/// A status (`429`) or a class of statuses (`"5xx"`).
 fn statuses(section: &Section<'_, '_>, value: &Spanned<DeValue<'_>>) -> Result<Statuses> {
     let wrong = || {
         let what = "status is a number from 100 to 599, a class such as \"5xx\", or a list of these";
@@ -246,14 +248,14 @@ fn regex(section: &Section<'_, '_>, text: At<&str>) -> Result<regex::Regex> {
     RegexBuilder::new(text.value).size_limit(REGEX_BYTES_MAX).build().map_err(|error| {
         let why = match error {
             regex::Error::CompiledTooBig(_) => "it is too large".to_owned(),
-            // The last line says what; those before it draw where.
+            // The last line of the error says what is wrong; the lines before it draw the position.
             other => other.to_string().lines().last().unwrap_or_default().trim().to_owned(),
         };
         section.wrong_at(text.at, format!("matches is a regular expression without backreferences: {why}"))
     })
 }
 
-/// Values by their places in a body.
+/// Expected values by their path in a body.
 fn places(section: &Section<'_, '_>, key: &str) -> Result<Vec<(Place, Scalar)>> {
     let of = |(place, value): (At<&str>, &Spanned<DeValue<'_>>)| {
         let path = Place::parse(place.value).map_err(|why| section.wrong_at(place.at, why))?;
@@ -281,16 +283,14 @@ fn prices(document: &Document<'_>) -> Result<Prices> {
     let mut prices = Prices::none();
     for section in document.sections("price", &PRICE)? {
         let Some(model) = section.text("model")? else {
-            return Err(
-                section.wrong("names no model; it takes model, input and, where they are known, the rest")
-            );
+            return Err(section.wrong("lacks model; model and input are required, the rest is optional"));
         };
         if model.value.contains('*') {
-            let what = "a price is that of all models whose name begins so: leave out the *";
+            let what = "a price applies to every model with this prefix: leave out the *";
             return Err(section.wrong_at(model.at, what));
         }
         let Some(input) = section.amount("input")? else {
-            return Err(section.wrong("says no input: US dollars for a million tokens of requests"));
+            return Err(section.wrong("lacks input: US dollars per million request tokens"));
         };
         let price = Price {
             input,

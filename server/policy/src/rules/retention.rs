@@ -1,10 +1,10 @@
-//! Policies of retention: how long which runs stay. docs/retention.md has the format.
+//! Retention policies: how long runs are kept. docs/retention.md describes the format.
 
 use annals::{Component, Keep, Policy, RETENTION_RULES_MAX, Rule, Severity, Share, Status, lasting_ns};
 
 use super::document::{At, Document, Result, RulesError, Section};
 
-/// Greatest length of a policy, in bytes.
+/// Maximum size of a policy, in bytes.
 pub const POLICY_BYTES_MAX: usize = 64 << 10;
 
 const KINDS: [&str; 2] = ["rule", "sampling"];
@@ -25,14 +25,14 @@ const RULE: [&str; 14] = [
     "why",
 ];
 const KEEPS: &str = "keep = \"7d\", keep_newest = 100, keep_share = \"5%\" or keep_for_ever = true";
-const LASTING: &str = "a time as \"7d\": a whole number and s, min, h, d, w or y";
-const SHARE: &str = "a share as \"5%\" or \"0.5%\", at most 100%";
+const LASTING: &str = "a duration such as \"7d\": an integer and s, min, h, d, w or y";
+const SHARE: &str = "a share such as \"5%\" or \"0.5%\", at most 100%";
 
-/// Reads a policy of retention. What it does not say is not taken from the built-in one: it stands alone.
+/// Parses a retention policy. It replaces the built-in policy entirely; nothing is inherited.
 ///
 /// # Errors
-/// Says what is wrong, where, and what is allowed: what is no TOML, is not known, has another type, contradicts itself, is never
-/// reached, or would drop open or pinned runs.
+/// Says what is wrong, where, and what is allowed. Refused are: invalid TOML; unknown keys; wrong types;
+/// contradictions; unreachable rules; rules that would drop open or pinned runs.
 ///
 /// ```
 /// let policy = annals_server::parse_policy("[[rule]]\nname = \"all\"\nkeep = \"30d\"\n")?;
@@ -75,10 +75,10 @@ pub fn parse_policy(text: &str) -> Result<Policy> {
     }
     if let Some(section) = sampling.first() {
         policy.sample = share(section)?
-            .ok_or_else(|| section.wrong(format_args!("says no keep_share: {SHARE}, for example")))?;
+            .ok_or_else(|| section.wrong(format_args!("lacks keep_share: {SHARE}, for example")))?;
     } else if policy.rules.is_empty() {
         return Err(whole(
-            "there is no [[rule]] and no [[sampling]]: such a policy would drop nothing".to_owned(),
+            "there is no [[rule]] and no [[sampling]]: the policy would drop nothing".to_owned(),
         ));
     }
     Ok(policy)
@@ -97,13 +97,13 @@ fn rule(section: &Section<'_, '_>, number: usize) -> Result<Rule> {
         pinned: section.truth("pinned")?,
         ..Rule::new(name, keep(section)?)
     };
-    // `why` is for whoever reads the file.
+    // `why` is only for people who read the file.
     section.text("why")?;
     rule.check().map_err(|what| section.wrong(what))?;
     Ok(rule)
 }
 
-/// The one thing that a rule says of what becomes of its runs.
+/// The single keep condition of a rule.
 fn keep(section: &Section<'_, '_>) -> Result<Keep> {
     let mut said = Vec::new();
     said.extend(lasting(section, "keep")?.map(Keep::ForNs));
@@ -113,15 +113,15 @@ fn keep(section: &Section<'_, '_>) -> Result<Keep> {
         Some(true) => said.push(Keep::Forever),
         Some(false) => {
             return Err(
-                section.wrong(format_args!("says keep_for_ever = false, which says nothing: {KEEPS}"))
+                section.wrong(format_args!("has keep_for_ever = false, which has no effect: {KEEPS}"))
             );
         }
         None => {}
     }
     match said.as_slice() {
         [keep] => Ok(*keep),
-        [] => Err(section.wrong(format_args!("does not say what is kept: {KEEPS}"))),
-        _ => Err(section.wrong(format_args!("contradicts itself, it says more than one of {KEEPS}"))),
+        [] => Err(section.wrong(format_args!("lacks a keep condition: {KEEPS}"))),
+        _ => Err(section.wrong(format_args!("contradicts itself: it has more than one of {KEEPS}"))),
     }
 }
 
@@ -163,7 +163,7 @@ fn components(section: &Section<'_, '_>) -> Result<Vec<Component>> {
     section.texts("component")?.into_iter().map(one).collect()
 }
 
-/// `key`, or `key=value`.
+/// `key` or `key=value`.
 fn tag(text: At<&str>) -> (String, Option<String>) {
     match text.value.split_once('=') {
         Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
@@ -248,17 +248,17 @@ mod tests {
     fn what_is_wrong_is_refused_where_it_stands() {
         for (text, at, what) in [
             ("", (1, 1), "there is no [[rule]]"),
-            ("[[rule]\nkeep = 1", (1, 8), "no TOML"),
+            ("[[rule]\nkeep = 1", (1, 8), "not valid TOML"),
             ("[[rules]]\nkeep = \"1d\"", (1, 3), "there is no table \"rules\""),
             ("[rule]\nkeep = \"1d\"", (1, 2), "write [[rule]]"),
-            ("[[rule]]\nkept = \"1d\"", (2, 1), "\"kept\" is no key of [[rule]]"),
+            ("[[rule]]\nkept = \"1d\"", (2, 1), "\"kept\" is not a key of [[rule]]"),
             ("[[rule]]\nkeep = \"1d\"\nkeep = \"2d\"", (3, 1), "duplicate key"),
-            ("[[rule]]\nstatus = \"ok\"", (1, 1), "does not say what is kept"),
+            ("[[rule]]\nstatus = \"ok\"", (1, 1), "lacks a keep condition"),
             ("[[rule]]\nkeep = \"1d\"\nkeep_newest = 5", (1, 1), "contradicts itself"),
             ("[[rule]]\nkeep_for_ever = true\nkeep_share = \"5%\"", (1, 1), "contradicts itself"),
-            ("[[rule]]\nkeep_for_ever = false", (1, 1), "says nothing"),
+            ("[[rule]]\nkeep_for_ever = false", (1, 1), "has no effect"),
             ("[[rule]]\nkeep = 7", (2, 8), "keep is a text"),
-            ("[[rule]]\nkeep = \"7m\"", (2, 8), "keep is a time as \"7d\""),
+            ("[[rule]]\nkeep = \"7m\"", (2, 8), "keep is a duration such as \"7d\""),
             ("[[rule]]\nkeep_newest = -1", (2, 15), "whole number"),
             ("[[rule]]\nkeep_newest = 0", (1, 1), "keeps the newest 0"),
             ("[[rule]]\nkeep_share = \"101%\"", (2, 14), "keep_share is a share"),
@@ -281,7 +281,7 @@ mod tests {
             ),
             ("[[rule]]\nname = \"sampling\"\nkeep = \"1d\"", (1, 1), "annals' own"),
             ("[[sampling]]\nkeep_share = \"5%\"\n[[sampling]]\nkeep_share = \"6%\"", (3, 1), "the second"),
-            ("[[sampling]]", (1, 1), "says no keep_share"),
+            ("[[sampling]]", (1, 1), "lacks keep_share"),
             ("[[sampling]]\nkeep = \"5%\"", (2, 1), "no key of [[sampling]]"),
         ] {
             let error = parse_policy(text).unwrap_err();

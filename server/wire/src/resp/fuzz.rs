@@ -1,4 +1,4 @@
-//! Doors for fuzzers: requests and replies, however their bytes arrive.
+//! Fuzz targets for requests and replies, for every way in which their bytes can be cut.
 
 use std::borrow::Cow;
 
@@ -6,27 +6,27 @@ use super::wire::{BULK_BYTES_MAX, LINE_BYTES_MAX, Malformed, RESERVED_BYTES_MAX}
 use super::{Limits, Protocol, Reply, Requests, Responses};
 use crate::fuzzing::{byte, pieces};
 
-/// What a request was read as, or what was told instead.
+/// The decoded items, and the error that ended decoding, if any.
 type Read<T> = (Vec<T>, Option<Malformed>);
 type Words = Vec<Vec<u8>>;
 
-/// A byte that says whose limits hold and whether bytes follow as they come or words that a plain encoder writes, one that says how they are
-/// cut, then those.
+/// Input: a byte that selects the limits and the mode, a byte that seeds the cuts, then the data. The data is
+/// either raw bytes or words that a plain encoder writes.
 ///
-/// Its oracle: the same requests and the same refusal however the bytes are cut; each request within its limits; no more held than has come,
-/// but for the room of one word; arrays are read as a reader for whole inputs reads them, which shares no code with this one; and what a plain
-/// encoder writes is read back.
+/// Oracle: the decoded requests and the error do not depend on the cuts. Each request is within its limits.
+/// Memory held is at most what arrived, plus the reserve for one word. Arrays decode as by a whole-input
+/// reader that shares no code with this one. What a plain encoder writes decodes to the same words.
 pub fn resp_request(mut data: &[u8]) {
     let (kind, seed) = (byte(&mut data), byte(&mut data));
     let limits = [Limits::STRANGER, Limits::CLIENT, Limits::RECORDER, Limits::TINY][usize::from(kind & 3)];
     if kind & 4 == 0 {
         let whole = requests(limits, [data]);
-        assert_eq!(requests(limits, pieces(data, seed)), whole, "it matters how the bytes are cut");
-        assert_eq!(requests(limits, data.chunks(1)), whole, "it matters how the bytes are cut");
+        assert_eq!(requests(limits, pieces(data, seed)), whole, "the result depends on the cuts");
+        assert_eq!(requests(limits, data.chunks(1)), whole, "the result depends on the cuts");
         let (expected, goes_on) = arrays(limits, data);
         let (read, _) = &whole;
-        assert!(read.starts_with(&expected), "arrays are read otherwise: {read:?} is not {expected:?}");
-        assert!(goes_on || read.len() == expected.len(), "more is read than is there: {read:?}");
+        assert!(read.starts_with(&expected), "arrays differ: {read:?} is not {expected:?}");
+        assert!(goes_on || read.len() == expected.len(), "more items than in the input: {read:?}");
     } else {
         let sent: Vec<Words> = data.split(|byte| *byte == 0xff).map(words).collect();
         let bytes: Vec<u8> = sent.iter().flat_map(encoded).collect();
@@ -36,7 +36,7 @@ pub fn resp_request(mut data: &[u8]) {
     }
 }
 
-/// Words, each behind its length.
+/// Splits the data into words, each preceded by its length byte.
 fn words(mut data: &[u8]) -> Words {
     let mut all = Vec::new();
     while !data.is_empty() {
@@ -58,7 +58,7 @@ fn encoded(words: &Words) -> Vec<u8> {
     bytes
 }
 
-/// What the reader under test makes of pieces.
+/// Decodes pieces with the reader under test.
 fn requests<'a>(limits: Limits, pieces: impl IntoIterator<Item = &'a [u8]>) -> Read<Words> {
     let (mut reader, mut all, mut came) = (Requests::new(limits), Vec::new(), 0);
     for mut piece in pieces {
@@ -73,15 +73,16 @@ fn requests<'a>(limits: Limits, pieces: impl IntoIterator<Item = &'a [u8]>) -> R
                 Err(refused) => return (all, Some(refused)),
             }
         }
-        assert!(piece.is_empty(), "what is not whole is taken");
-        // An empty word takes a vector's room and at least six bytes; room is made twofold.
+        assert!(piece.is_empty(), "input is left over");
+        // An empty word takes the size of a vector and at least six bytes; a vector may allocate twice its
+        // length.
         let most = RESERVED_BYTES_MAX + LINE_BYTES_MAX + 16 * came;
         assert!(reader.held_bytes() <= most, "{} held of {came} that came", reader.held_bytes());
     }
     (all, None)
 }
 
-/// The arrays that whole bytes begin with, and whether what follows them may be something else that is read.
+/// The arrays at the start of the whole input, and whether the bytes after them may decode as something else.
 fn arrays(limits: Limits, mut rest: &[u8]) -> (Vec<Words>, bool) {
     let mut all = Vec::new();
     while rest.first() == Some(&b'*') {
@@ -107,7 +108,7 @@ fn array(limits: Limits, bytes: &[u8]) -> Option<(Words, &[u8])> {
     Some((words, rest))
 }
 
-/// A line of a sign and digits, and what follows it.
+/// A line of a sign and digits, and the bytes after it.
 fn announced(bytes: &[u8], sign: u8) -> Option<(usize, &[u8])> {
     let end = bytes.iter().take(LINE_BYTES_MAX).position(|byte| *byte == b'\n')?;
     let (line, rest) = bytes.split_at(end + 1);
@@ -119,16 +120,18 @@ fn announced(bytes: &[u8], sign: u8) -> Option<(usize, &[u8])> {
     Some((number, rest))
 }
 
-/// A byte that says what follows, one that says how it is cut: bytes that a daemon is said to have replied, or what a reply is built of.
+/// Input: a byte that selects the mode, a byte that seeds the cuts, then raw reply bytes or the material of a
+/// built reply.
 ///
-/// Its oracle: the same replies and the same refusal however the bytes are cut; one that was read is written so that it is read as the same;
-/// and every reply that can be built is written, in either version, as one whole reply of that version and nothing after it.
+/// Oracle: the decoded replies and the error do not depend on the cuts. A decoded reply that is written again
+/// decodes to the same reply. Every built reply is written, in either version, as exactly one whole reply of
+/// that version.
 pub fn resp_reply(mut data: &[u8]) {
     let (kind, seed) = (byte(&mut data), byte(&mut data));
     if kind & 1 == 0 {
         let whole = responses([data]);
-        assert_eq!(responses(pieces(data, seed)), whole, "it matters how the bytes are cut");
-        assert_eq!(responses(data.chunks(1)), whole, "it matters how the bytes are cut");
+        assert_eq!(responses(pieces(data, seed)), whole, "the result depends on the cuts");
+        assert_eq!(responses(data.chunks(1)), whole, "the result depends on the cuts");
         for reply in &whole.0 {
             let once = written(reply, Protocol::Resp2);
             let (again, refused) = responses([once.as_slice()]);
@@ -164,12 +167,12 @@ fn responses<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Read<Reply> {
                 Err(refused) => return (all, Some(refused)),
             }
         }
-        assert!(piece.is_empty(), "what is not whole is taken");
+        assert!(piece.is_empty(), "input is left over");
     }
     (all, None)
 }
 
-/// How deep replies are built: deeper than any command does.
+/// Nesting depth of built replies; deeper than any command's reply.
 const DEPTH_MAX: u8 = 6;
 
 fn built(data: &mut &[u8], depth: u8) -> Reply {
@@ -202,7 +205,8 @@ fn built(data: &mut &[u8], depth: u8) -> Reply {
     }
 }
 
-/// What follows the reply that these bytes begin with, as a client for this version reads it; `None` where they begin with none.
+/// The bytes after the first reply, as a client of this version reads it; `None` if the bytes start with no
+/// valid reply.
 fn skipped(bytes: &[u8], protocol: Protocol, depth: u8) -> Option<&[u8]> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let (line, rest) = bytes.split_at(end + 1);
@@ -236,7 +240,7 @@ fn skipped(bytes: &[u8], protocol: Protocol, depth: u8) -> Option<&[u8]> {
     }
 }
 
-/// A number as RESP3 has it: digits, perhaps a sign, a fraction, an exponent.
+/// Whether the text is a RESP3 double: digits with an optional sign, fraction and exponent.
 fn is_double(text: &str) -> bool {
     text.parse::<f64>().is_ok_and(f64::is_finite)
         && text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte))

@@ -1,24 +1,24 @@
-//! Replies, written as the version of RESP that a connection speaks has them.
+//! Replies, encoded for the RESP version of a connection.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::wire::LINE_BYTES_MAX;
 
-/// From this length on a reply is long.
+/// A reply of at least this many bytes is long.
 const LONG_BYTES: usize = 1 << 20;
 
-/// What a connection speaks.
+/// The RESP version of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protocol {
-    /// RESP2, until it asks for something else.
+    /// RESP2, the default until the client selects another version.
     #[default]
     Resp2,
     /// RESP3.
     Resp3,
 }
 
-/// A reply. What RESP2 has no type for is written as the nearest that it has, as Redis does.
+/// A reply. A type that RESP2 lacks is written as its nearest RESP2 type, as Redis does.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     /// A short text without line breaks.
@@ -28,43 +28,41 @@ pub enum Reply {
     Integer(i64),
     /// A string of any bytes.
     Bulk(Vec<u8>),
-    /// One that others have, too.
+    /// A string whose bytes are shared with other owners.
     Shared(Arc<Vec<u8>>),
-    /// A string that holds JSON, which stands as it is where a reply is JSON.
+    /// A string of JSON; a JSON response embeds it unquoted.
     Json(String),
     Null,
-    /// Null where else an array stands, which RESP2 tells apart.
+    /// A null in place of an array; RESP2 distinguishes it from a null string.
     NullArray,
     Array(Vec<Reply>),
     Map(Vec<(Reply, Reply)>),
     Set(Vec<Reply>),
     Double(f64),
     Boolean(bool),
-    /// A text, and the three letters that say what it is: `txt`, `mkd`.
+    /// A text and its three-letter format: `txt`, `mkd`.
     Verbatim(&'static str, Vec<u8>),
-    /// What was not asked for.
+    /// A message that the client did not request.
     Push(Vec<Reply>),
 }
 
 impl Reply {
     pub const OK: Self = Self::Simple(Cow::Borrowed("OK"));
 
-    /// A string.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Bulk(text.into().into_bytes())
     }
 
-    /// An error.
     pub fn error(text: impl Into<String>) -> Self {
         Self::Error(text.into())
     }
 
-    /// A count.
+    /// A count as an integer reply; values over `i64::MAX` are clamped.
     pub fn count(count: usize) -> Self {
         Self::Integer(i64::try_from(count).unwrap_or(i64::MAX))
     }
 
-    /// About how many bytes it holds.
+    /// Approximate size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let of_all = |items: &[Self]| items.iter().map(Self::bytes).sum::<usize>();
         size_of::<Self>()
@@ -79,7 +77,8 @@ impl Reply {
             }
     }
 
-    /// Appends it as the next reply. A long one gets the room that it takes, not up to twice as much, and what of it is written is let go.
+    /// Appends this reply to `out`. A long reply reserves its exact size, because doubling could take twice
+    /// as much. Written items are freed as it goes.
     pub fn append(self, protocol: Protocol, out: &mut Vec<u8>) {
         let bytes = self.bytes();
         if bytes >= LONG_BYTES {
@@ -94,7 +93,7 @@ impl Reply {
         }
     }
 
-    /// Appends it. It nests as deep as a command builds it, which no input decides.
+    /// Appends this reply to `out`. The nesting depth is set by the command, never by client input.
     pub fn put(&self, protocol: Protocol, out: &mut Vec<u8>) {
         let new = protocol == Protocol::Resp3;
         match self {
@@ -138,7 +137,7 @@ impl Reply {
 
 fn head(kind: char, number: impl std::fmt::Display, out: &mut Vec<u8>) {
     use std::io::Write;
-    // A vector takes all.
+    // Writing to a vector cannot fail.
     let _ = write!(out, "{kind}{number}\r\n");
 }
 
@@ -153,7 +152,7 @@ fn all(kind: char, items: &[Reply], protocol: Protocol, out: &mut Vec<u8>) {
     items.iter().for_each(|item| item.put(protocol, out));
 }
 
-/// A text that never breaks out of its line, and that whoever reads lines can read.
+/// Writes a text on one line: control characters become spaces, and the text is cut at half the line limit.
 fn line(kind: char, text: &str, out: &mut Vec<u8>) {
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let mut end = text.len().min(LINE_BYTES_MAX / 2);

@@ -1,20 +1,20 @@
-//! Requests: an array of strings, or, where that is let in, a line of words as a person types it.
+//! Requests: an array of strings, or, if the limits allow it, an inline line of words.
 //!
-//! Texts of refusals are those of Redis 7. A request is bounded in the number of its words, in each of them and in all together; who has not
-//! logged in yet is given little of each.
+//! Error texts are those of Redis 7. Limits bound the number of words, each word, and the whole request;
+//! unauthenticated clients get small limits.
 
 use std::io::Write;
 
 use super::wire::{BULK_BYTES_MAX, Bulk, Line, Malformed, length};
 
-/// The longest line of an inline command.
+/// Maximum length of an inline command, in bytes.
 const INLINE_BYTES_MAX: usize = 64 << 10;
-/// Room is made at once for so many words.
+/// Number of words for which space is reserved at once.
 const WORDS_EXPECTED: usize = 16;
-/// Strings longer than this are written where they are, not copied.
+/// Longer strings are written directly instead of being copied into the buffer.
 const COPIED_BYTES_MAX: usize = 16 << 10;
 
-/// How much a request may be.
+/// Limits of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     words: usize,
@@ -28,7 +28,7 @@ impl Limits {
     /// Before login.
     pub const STRANGER: Self =
         Self { words: 10, word_bytes: 16 << 10, request_bytes: 64 << 10, inline: true, stranger: true };
-    /// Of a client that is logged in.
+    /// After login.
     pub const CLIENT: Self = Self {
         words: 1 << 20,
         word_bytes: BULK_BYTES_MAX,
@@ -36,7 +36,7 @@ impl Limits {
         inline: true,
         stranger: false,
     };
-    /// Of one who records through somebody else's store.
+    /// Of a process that records through another process's store.
     pub const RECORDER: Self = Self {
         words: 1024,
         word_bytes: BULK_BYTES_MAX,
@@ -44,12 +44,12 @@ impl Limits {
         inline: false,
         stranger: false,
     };
-    /// So little that short inputs meet every limit.
+    /// Small enough that short fuzz inputs reach every limit.
     #[cfg(any(test, fuzzing))]
     pub(super) const TINY: Self =
         Self { words: 4, word_bytes: 8, request_bytes: 20, inline: true, stranger: false };
 
-    /// Whether a request is within these.
+    /// Whether a request is within these limits.
     #[cfg(any(test, fuzzing))]
     pub(super) fn admits(&self, words: &[Vec<u8>]) -> bool {
         words.len() <= self.words
@@ -58,13 +58,13 @@ impl Limits {
     }
 }
 
-/// Reads requests.
+/// Decodes requests.
 #[derive(Debug)]
 pub struct Requests {
     limits: Limits,
     line: Line,
     bulk: Option<Bulk>,
-    /// The request under way: its words so far, how many there are to be, their bytes.
+    /// The incomplete request: its words so far, the announced number of words, and their bytes.
     words: Vec<Vec<u8>>,
     count: usize,
     bytes: usize,
@@ -75,12 +75,12 @@ impl Requests {
         Self { limits, line: Line::default(), bulk: None, words: Vec::new(), count: 0, bytes: 0 }
     }
 
-    /// What holds from the next request on.
+    /// Applies to the requests that follow.
     pub fn limit(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// What it has taken room for.
+    /// Bytes of allocated memory.
     #[cfg(any(test, fuzzing))]
     pub(super) fn held_bytes(&self) -> usize {
         let of_words: usize = self.words.iter().map(Vec::capacity).sum();
@@ -88,10 +88,11 @@ impl Requests {
         of_words + lists + self.line.held_bytes() + self.bulk.as_ref().map_or(0, |bulk| bulk.bytes.capacity())
     }
 
-    /// The next request, taken off the front of `input`; `None` once all of it is taken and the request is not whole. It may have no words.
+    /// Takes the next request off the front of `input`; `None` once all input is consumed and the request is
+    /// incomplete. A request may have no words.
     ///
     /// # Errors
-    /// Bytes that are none; this is of no further use then.
+    /// Malformed bytes; the decoder must not be used afterwards.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Vec<Vec<u8>>>, Malformed> {
         loop {
             if let Some(bulk) = &mut self.bulk {
@@ -142,7 +143,7 @@ impl Requests {
         }
     }
 
-    /// What a length that is too much is told.
+    /// The error for a length over its limit.
     fn too_much(&self, of: &str) -> Malformed {
         Malformed::new(format!(
             "{} {of} length",
@@ -150,12 +151,12 @@ impl Requests {
         ))
     }
 
-    /// The number of words that are to come.
+    /// Parses the number of words of the request.
     fn counted(&self, text: &[u8]) -> Result<usize, Malformed> {
         length(text, self.limits.words).ok_or_else(|| self.too_much("multibulk"))
     }
 
-    /// The length of the word that is to come.
+    /// Parses the length of the next word.
     fn announced(&mut self, text: &[u8]) -> Result<usize, Malformed> {
         let len = length(text, self.limits.word_bytes).ok_or_else(|| self.too_much("bulk"))?;
         self.bytes += len;
@@ -183,7 +184,7 @@ impl Requests {
     }
 }
 
-/// The first line of a request over HTTP, or a header that some other first line was smuggled in front of.
+/// Whether this is the first line of an HTTP request, or a header that was smuggled in front of one.
 fn is_http(words: &[Vec<u8>]) -> bool {
     let word = |at: usize| words.get(at).map(Vec::as_slice).unwrap_or_default();
     let verbs: [&[u8]; 8] = [b"GET", b"PUT", b"HEAD", b"PATCH", b"DELETE", b"OPTIONS", b"CONNECT", b"TRACE"];
@@ -193,7 +194,8 @@ fn is_http(words: &[Vec<u8>]) -> bool {
         || verbs.contains(&first.as_slice()) && (word(1).starts_with(b"/") || word(2).starts_with(b"HTTP/"))
 }
 
-/// The words of a line: separated by space, or quoted; `None` where a quotation does not end. Escapes are those of Redis.
+/// Splits a line into words that are separated by space or quoted; `None` if a quotation is not closed.
+/// Escapes are those of Redis.
 fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut rest = line;
@@ -225,7 +227,7 @@ fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
             _ => {
                 let end = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
                 let (bare, after) = rest.split_at(end);
-                // Quotes within a word do not quote here: nobody types that by hand and means it.
+                // Quotes inside a word are literal here: nobody types that by hand and means quoting.
                 word.extend_from_slice(bare);
                 rest = after;
             }
@@ -234,7 +236,7 @@ fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// What stands behind a backslash; gives what follows it.
+/// Decodes the escape after a backslash; returns the bytes after it.
 fn unescape<'a>(rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
     let (byte, after) = rest.split_first()?;
     let hex = |at: usize| after.get(at).and_then(|digit| char::from(*digit).to_digit(16));
@@ -258,7 +260,7 @@ fn unescape<'a>(rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
 /// Writes a command.
 ///
 /// # Errors
-/// As writing.
+/// Those of the writer.
 pub fn write_command(to: &mut impl Write, words: &[&[u8]]) -> std::io::Result<()> {
     let mut buffer = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -282,14 +284,14 @@ mod tests {
 
     type Words = Vec<Vec<u8>>;
 
-    /// All requests in these bytes, given so many at a time.
+    /// All requests in these bytes, decoded `step` bytes at a time.
     fn read(bytes: &[u8], step: usize, limits: Limits) -> Result<Vec<Words>, Malformed> {
         let (mut requests, mut all) = (Requests::new(limits), Vec::new());
         for mut input in bytes.chunks(step) {
             while let Some(request) = requests.next(&mut input)? {
                 all.push(request);
             }
-            assert!(input.is_empty(), "what is not whole is kept");
+            assert!(input.is_empty(), "input is left over");
         }
         Ok(all)
     }
@@ -327,8 +329,8 @@ mod tests {
             ("*-1\r\n", "invalid multibulk length"),
             ("*1\r\n*1\r\n", "expected '$', got '*'"),
             ("*1\r\n:1\r\n", "expected '$', got ':'"),
-            ("*1\r\n$3\r\nabcd\r\n", "a string is longer than was said"),
-            ("*1\r\n$3\r\nabc\n\n", "a string is longer than was said"),
+            ("*1\r\n$3\r\nabcd\r\n", "a string is longer than its announced length"),
+            ("*1\r\n$3\r\nabc\n\n", "a string is longer than its announced length"),
             ("*1\n", "a line does not end with a carriage return"),
             ("set \"a\r\n", "unbalanced quotes in request"),
             (&long, "too big inline request"),
@@ -338,11 +340,11 @@ mod tests {
                 assert_eq!(refused.to_string(), told, "{:?}", &hostile[..hostile.len().min(40)]);
             }
         }
-        // An announced length alone takes no memory to speak of.
+        // An announced length alone reserves almost no memory.
         let mut requests = Requests::new(Limits::CLIENT);
         assert_eq!(requests.next(&mut together.as_bytes()).unwrap(), None);
         assert!(requests.bulk.unwrap().bytes.capacity() <= RESERVED_BYTES_MAX);
-        // Many words together are bounded, too.
+        // The total length of many words is limited, too.
         let mut requests = Requests { bytes: Limits::CLIENT.request_bytes, ..Requests::new(Limits::CLIENT) };
         requests.count = 9;
         assert!(requests.next(&mut &b"$1\r\n"[..]).is_err());
@@ -354,7 +356,7 @@ mod tests {
         assert_eq!(told(b"*11\r\n"), Err("unauthenticated multibulk length".to_owned()));
         assert_eq!(told(b"*1\r\n$16385\r\n"), Err("unauthenticated bulk length".to_owned()));
         assert_eq!(told(b"a b c d e f g h i j k\r\n"), Err("unauthenticated multibulk length".to_owned()));
-        // A line was once measured as a whole only.
+        // Regression: only the whole line was measured, not each word.
         let long = format!("AUTH {}\r\n", "x".repeat(16385));
         assert_eq!(told(long.as_bytes()), Err("unauthenticated bulk length".to_owned()));
         assert_eq!(told(b"*2\r\n$4\r\nAUTH\r\n$1\r\nx\r\n").unwrap(), [words(&[b"AUTH", b"x"])]);

@@ -1,12 +1,12 @@
-//! Replies as whoever asks reads them: the simple ones, which are all that a recorder is answered with, and arrays of those.
+//! Decodes replies on the client side: the simple replies that a recorder gets, and flat arrays of them.
 
 use super::Reply;
 use super::wire::{BULK_BYTES_MAX, Bulk, Line, Malformed, length};
 
-/// Parts of an array, at most.
+/// Maximum number of items in an array.
 const PARTS_MAX: usize = 1024;
 
-/// Reads replies.
+/// Decodes replies.
 #[derive(Debug, Default)]
 pub struct Responses {
     line: Line,
@@ -14,7 +14,7 @@ pub struct Responses {
     several: Option<Several>,
 }
 
-/// An array of which this is there, and so many parts are to come.
+/// A partially received array.
 #[derive(Debug)]
 struct Several {
     items: Vec<Reply>,
@@ -28,10 +28,11 @@ enum Part {
 }
 
 impl Responses {
-    /// The next reply, taken off the front of `input`; `None` once all of it is taken and the reply is not whole.
+    /// Takes the next reply off the front of `input`; `None` once all input is consumed and the reply is
+    /// incomplete.
     ///
     /// # Errors
-    /// Bytes that are none; this is of no further use then.
+    /// Malformed bytes; the decoder must not be used afterwards.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, Malformed> {
         loop {
             let reply = match self.part(input)? {

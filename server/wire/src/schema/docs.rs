@@ -1,9 +1,9 @@
-//! What COMMAND says of the commands.
+//! The replies of COMMAND about the commands.
 
 use super::CommandSchema;
 use crate::resp::Reply;
 
-/// Flags that mean something here only.
+/// Flags that exist only in annals.
 const OWN: [&str; 9] =
     ["settled", "apart", "whole", "stores", "operate", "action", "reveals", "redacts", "both"];
 
@@ -59,7 +59,7 @@ pub fn docs(command: &CommandSchema) -> (Reply, Reply) {
     (Reply::text(command.name), Reply::Map(about))
 }
 
-/// The arguments of a line such as `key value [NX|XX] [EX seconds] [key ...]`.
+/// Parses an argument line such as `key value [NX|XX] [EX seconds] [key ...]`.
 fn arguments(line: &str) -> Vec<Reply> {
     let mut arguments = Vec::new();
     let mut rest = line.trim();
@@ -71,7 +71,8 @@ fn arguments(line: &str) -> Vec<Reply> {
             (part, true)
         } else {
             let end = rest.find(" [").unwrap_or(rest.len());
-            // Up to the next thing that may be left out; words in capitals take the word that follows them, also behind a bar.
+            // A part ends before the next optional one. A word in capitals takes the word after it, also
+            // after a bar.
             let words = rest.get(..end).unwrap_or_default();
             let mut taken = words.find(' ').unwrap_or(words.len());
             let ends_in_token = |taken| {
@@ -146,7 +147,7 @@ fn argument(part: &str, is_optional: bool) -> Reply {
     Reply::Map(about)
 }
 
-/// The commands as docs/commands.md tells them.
+/// The content of docs/commands.md.
 #[cfg(test)]
 fn page() -> String {
     use std::fmt::Write;
@@ -156,7 +157,7 @@ fn page() -> String {
     for command in super::all() {
         if command.group != group {
             group = command.group;
-            // A text takes all.
+            // Writing to a string cannot fail.
             let _ = write!(text, "\n## {group}\n");
         }
         let line = format!("{} {}", command.name.to_ascii_uppercase(), command.arguments);
@@ -186,7 +187,7 @@ const HEAD: &str = "# Commands
 
 <!-- Made from the table that COMMAND DOCS serves: ANNALS_WRITE_COMMANDS=1 cargo test -p annals-wire --lib the_page_of_commands -->
 
-What `annals serve` understands ([daemon.md](daemon.md)). `[x]` may be left out, `a|b` is one of both, `...` may come again, CAPITALS are written as they are, in whatever letters. Maps are arrays
+The commands of `annals serve` ([daemon.md](daemon.md)). `[x]` is optional, `a|b` is a choice, `...` repeats, CAPITALS are literal and ignore case. Maps are arrays
 of names and values in RESP2.
 ";
 

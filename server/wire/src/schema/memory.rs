@@ -4,7 +4,7 @@ use super::CommandSchema;
 
 const READ: &[&str] = &["readonly", "apart"];
 const WRITE: &[&str] = &["write", "apart"];
-/// A read in one of its forms, which asks for the right itself.
+/// A command that is a read in one of its forms and checks the right itself.
 const BOTH: &[&str] = &["write", "apart", "both"];
 
 pub(super) const COMMANDS: &[CommandSchema] = &[

@@ -30,12 +30,12 @@ pub use rights::Rights;
 /// What stands in the place of a version of Redis for commands that Redis does not have.
 const ANNALS: &str = "annals 0.1.0";
 
-/// A command. Words, keys and flags are as COMMAND of Redis tells them.
+/// A command. Words, keys and flags are as in COMMAND of Redis.
 #[derive(Debug, Clone, Copy)]
 pub struct CommandSchema {
-    /// In small letters.
+    /// In lower case.
     pub name: &'static str,
-    /// How many words it has, its name among them; at least so many where this is negative.
+    /// Number of words including its name; a negative value is a minimum.
     pub arity: i32,
     /// `no_auth`: also before login; `no_multi`: done at once within a transaction; `settled`: only once what came before is on disk;
     /// `apart`, `whole`: by itself, where waiting holds nobody up (the daemon's `turn::Apart`); `stores`: its values are the engine's, which long ones
@@ -43,19 +43,19 @@ pub struct CommandSchema {
     /// tells what was there; `redacts`: shows a redacted reader less; `both`: a
     /// write that is a read in one of its forms, and asks for the right itself; the others are for clients.
     pub flags: &'static [&'static str],
-    /// Which words are keys: the first, the last (from the end where negative), every how many. No keys: zeros.
+    /// The words that are keys: first, last (negative counts from the end), step. Zeros mean no keys.
     pub keys: (i32, i32, i32),
-    /// The group that Redis' documentation puts it in.
+    /// The group in Redis' documentation.
     pub group: &'static str,
-    /// The version of Redis that has had it since.
+    /// The Redis version that introduced it.
     pub since: &'static str,
     pub summary: &'static str,
-    /// What follows its name: `[x]` may be left out, `a|b` is one of both, `...` may come again, CAPITALS are written as they are.
+    /// Its arguments: `[x]` is optional, `a|b` is a choice, `...` repeats, CAPITALS are literal.
     pub arguments: &'static str,
 }
 
 impl CommandSchema {
-    /// The rights that it takes.
+    /// The rights that it needs.
     pub fn rights(&self) -> Rights {
         let is = |flag| self.flags.contains(&flag);
         let rights = [
@@ -100,7 +100,7 @@ pub fn all() -> impl Iterator<Item = &'static CommandSchema> {
     GROUPS.iter().copied().flatten()
 }
 
-/// Why a command of Redis is not offered, where that is worth saying.
+/// The reason why a Redis command is not supported, if there is a notable one.
 pub fn refused(name: &[u8]) -> Option<&'static str> {
     let known = REFUSED
         .iter()
@@ -111,18 +111,18 @@ pub fn refused(name: &[u8]) -> Option<&'static str> {
 const REFUSED: &[(&str, &str)] = &[
     (
         "watch unwatch",
-        "a transaction is done as a whole, but not on a condition; INCR, SET NX and SET GET change a key by what it holds",
+        "transactions are atomic but not conditional; INCR, SET NX and SET GET change a key by its value",
     ),
-    ("xdel xtrim xsetid", "what a run recorded stays as it was recorded; retention drops whole runs"),
+    ("xdel xtrim xsetid", "a recorded run is immutable; retention drops whole runs"),
     (
         "subscribe unsubscribe psubscribe punsubscribe publish ssubscribe spublish pubsub",
         "nothing is published here",
     ),
     ("eval evalsha eval_ro evalsha_ro script fcall fcall_ro function", "there are no scripts here"),
-    ("flushall flushdb swapdb", "a store does not forget all at once: DEL ends keys one by one"),
+    ("flushall flushdb swapdb", "a store cannot be cleared at once: DEL deletes keys one by one"),
     (
         "bgsave save bgrewriteaof lastsave",
-        "the log is the database and every reply rests on what is on disk; `annals backup` copies a store",
+        "the log is the database and every reply is durable; `annals backup` copies a store",
     ),
     (
         "replicaof slaveof psync sync replconf wait cluster failover readonly readwrite asking",

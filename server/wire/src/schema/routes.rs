@@ -1,9 +1,10 @@
-//! The routes: one table, from which requests are understood, refused and described. A route is a command of the daemon in other clothes: it says how the
-//! command's words are made of a path, a query and a body, and what its reply is called.
+//! The routes: one table by which requests are matched, checked and described. A route is a command of the
+//! daemon: it defines how the command's words are made from a path, a query and a body, and the form of its
+//! response.
 
 use super::schemas::Schema;
 
-/// A method of HTTP.
+/// An HTTP method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     Get,
@@ -12,7 +13,7 @@ pub enum Verb {
     Delete,
 }
 
-/// What a value is, in a query or in JSON.
+/// The type of a value in a query or in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A text.
@@ -21,27 +22,28 @@ pub enum Kind {
     Bytes,
     /// JSON as it stands, or a text that holds it.
     Json,
-    /// An integer that is not negative.
+    /// A non-negative integer.
     Number,
-    /// One that is at least 1.
+    /// An integer of at least 1.
     Count,
     /// A frame's number, or 0.
     Frame,
-    /// One of these texts.
+    /// One of these strings.
     Of(&'static [&'static str]),
     /// `true` adds the word, `false` does not.
     Flag,
     /// Any number.
     Real,
-    /// An array of texts; in a query one text with commas between.
+    /// An array of strings; in a query, one string separated by commas.
     Names,
     /// An array of numbers, as f32 in little-endian bytes.
     Vector,
-    /// An array that holds something: a word for each, JSON as it stands.
+    /// A non-empty array: one word for each item, as raw JSON.
     Jsons,
-    /// An object of texts: a word, a key and a value for each.
+    /// An object of strings: an option name, a key and a value for each member.
     Texts,
-    /// An object of arrays of numbers: a word, a key and its numbers as f32 in little-endian bytes for each.
+    /// An object of arrays of numbers: an option name, a key and the numbers as f32 in little-endian bytes
+    /// for each member.
     Vectors,
 }
 
@@ -57,7 +59,7 @@ const LAST_STATUS: Kind = Kind::Of(&["ok", "failed", "abandoned"]);
 const SEVERITY: Kind = Kind::Of(&["debug", "normal", "flagged", "escalated"]);
 const TIERS: Word = Opt("tiers", "TIERS", Names);
 const PROJECTION: Kind = Kind::Of(&["decisions", "commits", "narrative", "full"]);
-/// Whose memory it is, in the JSON and in the query.
+/// The identity's parts, in JSON and in the query.
 const TENANT: Word = Opt("tenant", "TENANT", Text);
 const PRINCIPAL: Word = Opt("principal", "PRINCIPAL", Text);
 const CONVERSATION: Word = Opt("conversation", "CONVERSATION", Text);
@@ -66,30 +68,30 @@ const OF_PRINCIPAL: Word = Query("principal", "PRINCIPAL", Text);
 const OF_CONVERSATION: Word = Query("conversation", "CONVERSATION", Text);
 const DRAWS: Kind = Kind::Of(&["clock", "uuid", "random", "fill"]);
 
-/// How a command's words are made, in order.
+/// The source of a command's words, in order.
 #[derive(Debug, Clone, Copy)]
 pub enum Word {
     /// A part of the path.
     Path(&'static str),
     /// A part of the path and a number of the JSON, as `part@number`.
     PathAt(&'static str, &'static str),
-    /// Something that has to be in the JSON.
+    /// A required member of the JSON.
     Field(&'static str, Kind),
-    /// Something that may be in the JSON, behind a word of its own.
+    /// An optional member of the JSON, after an option name.
     Option(&'static str, &'static str, Kind),
-    /// Something that may be in the JSON, by itself.
+    /// An optional member of the JSON, without an option name.
     Tail(&'static str, Kind),
-    /// Something that may be in the query, behind a word of its own.
+    /// An optional query parameter, after an option name.
     Query(&'static str, &'static str, Kind),
-    /// Something that has to be in the query.
+    /// A required query parameter.
     Asked(&'static str, Kind),
-    /// A word that is always the same.
+    /// A constant word.
     Is(&'static str),
-    /// The body as it is.
+    /// The raw body.
     Body,
 }
 
-/// What a route gives where nothing went wrong.
+/// The response of a route without errors.
 #[derive(Debug, Clone, Copy)]
 pub enum Gives {
     /// The reply as JSON; a null is `null`.
@@ -98,26 +100,26 @@ pub enum Gives {
     Found(Schema),
     /// The reply as JSON under this name.
     Named(&'static str, Schema),
-    /// The two of the reply as JSON: a cursor, and under this name what it leads on from.
+    /// A page: a cursor, and the items under this name.
     Page(&'static str, Schema),
     /// The bytes of the reply; a null is 404.
     Bytes,
-    /// Nothing: 204; a zero is 404.
+    /// Nothing: 204; a reply of zero is 404.
     Nothing,
 }
 
-/// See the module.
+/// A route.
 #[derive(Debug, Clone, Copy)]
 pub struct Route {
     pub verb: Verb,
     pub path: &'static str,
-    /// Its name in the description.
+    /// Its operation id in the API description.
     pub id: &'static str,
     pub summary: &'static str,
     pub command: &'static str,
     pub words: &'static [Word],
     pub gives: Gives,
-    /// 200, or 201 where something new is there.
+    /// 200, or 201 if the route creates something.
     pub status: u16,
 }
 
@@ -141,7 +143,7 @@ use Kind::{Bytes, Count, Flag, Frame, Json, Jsons, Names, Number, Real, Text, Te
 use Verb::{Delete, Get, Post, Put};
 use Word::{Asked, Body, Field, Is, Option as Opt, Path, PathAt, Query, Tail};
 
-/// All of them, but for those of [`super::bodies`], which stream.
+/// All routes except those of [`super::bodies`], which stream.
 pub const ROUTES: &[Route] = &[
     route(
         Get,
@@ -154,7 +156,7 @@ pub const ROUTES: &[Route] = &[
             Query("from", "FROM", Number),
         ],
         Gives::Page("runs", Schema::Runs),
-        "Runs, the oldest first, and a cursor for going on after them: 0 where there are no more.",
+        "Runs, oldest first, and a cursor to continue; the cursor is 0 at the end.",
     ),
     makes(route(
         Post,
@@ -171,7 +173,7 @@ pub const ROUTES: &[Route] = &[
             Opt("tags", "TAG", Texts),
         ],
         Gives::Json(Schema::Begun),
-        "Begins a run, by a name of its own where none is given.",
+        "Begins a run. Without a name, the daemon chooses one.",
     )),
     route(
         Get,
@@ -180,7 +182,7 @@ pub const ROUTES: &[Route] = &[
         "run.get",
         &[Path("run")],
         Gives::Json(Schema::Run),
-        "What is known of a run.",
+        "The properties of a run.",
     ),
     route(
         Post,
@@ -189,7 +191,7 @@ pub const ROUTES: &[Route] = &[
         "run.end",
         &[Path("run"), Tail("status", LAST_STATUS)],
         Gives::Nothing,
-        "Ends a run that was begun here, as `ok` where no status is given.",
+        "Ends a run that was begun here; the default status is `ok`.",
     ),
     makes(route(
         Post,
@@ -208,7 +210,7 @@ pub const ROUTES: &[Route] = &[
             Opt("tags", "TAG", Texts),
         ],
         Gives::Json(Schema::Begun),
-        "Begins a run that shares another one's frames up to this one, which with `edit` is left out.",
+        "Begins a run that shares another run's frames up to this one; with `edit`, this frame is excluded.",
     )),
     route(
         Post,
@@ -217,7 +219,7 @@ pub const ROUTES: &[Route] = &[
         "run.verify",
         &[Path("run")],
         Gives::Json(Schema::Verified),
-        "Reads every frame of a run and compares its hashes and links.",
+        "Reads every frame of a run and verifies its hashes and links.",
     ),
     route(
         Post,
@@ -226,7 +228,7 @@ pub const ROUTES: &[Route] = &[
         "run.pin",
         &[Path("run"), Field("why", Text)],
         Gives::Nothing,
-        "Keeps a run whatever a policy says, until it is unpinned.",
+        "Keeps a run regardless of any policy, until it is unpinned.",
     ),
     route(
         Delete,
@@ -235,7 +237,7 @@ pub const ROUTES: &[Route] = &[
         "run.unpin",
         &[Path("run")],
         Gives::Nothing,
-        "Takes a run's pin away.",
+        "Removes the pin of a run.",
     ),
     route(
         Post,
@@ -244,7 +246,7 @@ pub const ROUTES: &[Route] = &[
         "run.drop",
         &[Path("run"), Field("why", Text), Is("COMPACT")],
         Gives::Bytes,
-        "Drops a run now, and rewrites the log files that hold its bytes; what that did, as JSON. The ledger keeps why.",
+        "Drops a run now and rewrites the log files that hold its bytes; returns a report as JSON. The ledger keeps the reason.",
     ),
     route(
         Get,
@@ -258,7 +260,7 @@ pub const ROUTES: &[Route] = &[
             Query("wait_ms", "BLOCK", Number),
         ],
         Gives::Json(Schema::Frames),
-        "Frames of a run from one on, which have ended. Where there are none: an empty array if the run has ended, else null, after waiting for so long.",
+        "Ended frames of a run, from `from` on. If there are none: an empty array if the run has ended, else null, after waiting up to `wait_ms`.",
     ),
     makes(route(
         Post,
@@ -278,7 +280,7 @@ pub const ROUTES: &[Route] = &[
             Opt("duration_ns", "DURATION", Number),
         ],
         Gives::Named("seq", Schema::Number),
-        "Adds a frame to a run and gives its number.",
+        "Adds a frame to a run and returns its number.",
     )),
     makes(route(
         Post,
@@ -320,7 +322,7 @@ pub const ROUTES: &[Route] = &[
             Opt("duration_ns", "DURATION", Number),
         ],
         Gives::Nothing,
-        "Ends a frame that was begun. Metadata is instead of what it began with.",
+        "Ends an open frame. Metadata replaces the metadata that it began with.",
     ),
     makes(route(
         Post,
@@ -329,7 +331,7 @@ pub const ROUTES: &[Route] = &[
         "nondet.draw",
         &[Path("run"), Field("kind", DRAWS), Tail("length", Number)],
         Gives::Named("drawn", Schema::Drawn),
-        "Draws for a run that is being recorded: `clock`, `uuid`, `random` or `fill` (so many bytes).",
+        "Draws for a run that is being recorded: `clock`, `uuid`, `random` or `fill` (`length` bytes).",
     )),
     makes(route(
         Post,
@@ -338,7 +340,7 @@ pub const ROUTES: &[Route] = &[
         "snap.put",
         &[Path("run"), Field("state", Bytes), Opt("embeddings", "EMBEDDING", Vectors)],
         Gives::Named("seq", Schema::Number),
-        "Keeps the agent's state after the last frame of a run, whose number is given.",
+        "Stores the agent's state after the last frame of a run and returns the frame's number.",
     )),
     route(
         Get,
@@ -347,7 +349,7 @@ pub const ROUTES: &[Route] = &[
         "snap.get",
         &[Path("run"), Path("seq")],
         Gives::Found(Schema::Snapshot),
-        "The state that was kept after this frame.",
+        "The state stored after this frame.",
     ),
     route(
         Get,
@@ -356,7 +358,7 @@ pub const ROUTES: &[Route] = &[
         "snap.at",
         &[Path("run"), Asked("at", Frame)],
         Gives::Found(Schema::Snapshot),
-        "The last state that was kept at this frame or before it.",
+        "The newest state stored after this frame or an earlier one.",
     ),
     route(
         Get,
@@ -365,7 +367,7 @@ pub const ROUTES: &[Route] = &[
         "get",
         &[Path("key")],
         Gives::Bytes,
-        "What a key holds.",
+        "The value of a key.",
     ),
     route(
         Put,
@@ -374,7 +376,7 @@ pub const ROUTES: &[Route] = &[
         "set",
         &[Path("key"), Body, Query("px", "PX", Count)],
         Gives::Nothing,
-        "Sets what a key holds, for so many milliseconds where that is said.",
+        "Sets the value of a key; with `px`, it expires after so many milliseconds.",
     ),
     route(
         Delete,
@@ -392,7 +394,7 @@ pub const ROUTES: &[Route] = &[
         "kv.at",
         &[Path("key"), Asked("seqno", Number)],
         Gives::Bytes,
-        "What a key held after the record of this number.",
+        "The value of a key after the record with this number.",
     ),
     route(
         Get,
@@ -401,7 +403,7 @@ pub const ROUTES: &[Route] = &[
         "kv.history",
         &[Path("key"), Query("count", "COUNT", Number)],
         Gives::Json(Schema::Versions),
-        "The versions of a key that are kept, the newest first.",
+        "The kept versions of a key, newest first.",
     ),
     route(
         Get,
@@ -410,7 +412,7 @@ pub const ROUTES: &[Route] = &[
         "scan",
         &[Asked("cursor", Number), Query("match", "MATCH", Text), Query("count", "COUNT", Count)],
         Gives::Page("keys", Schema::Keys),
-        "Keys of a database, and a cursor for going on: 0 where there are no more. Begin with 0.",
+        "Keys of a database, and a cursor to continue, which is 0 at the end. Begin with 0.",
     ),
     route(
         Post,
@@ -426,7 +428,7 @@ pub const ROUTES: &[Route] = &[
             CONVERSATION,
         ],
         Gives::Named("ids", Schema::Texts),
-        "Keeps entries (an id and a value, as agentfootprint's `MemoryEntry`), all or none, in the place of what has their ids. With `embed` each by itself: one without a vector gets one of its query by this daemon's embedder, and a run's snapshot alone becomes its conversation's next entry; `embedder` says which embedder that has to be.",
+        "Stores entries (an id and a value, as agentfootprint's `MemoryEntry`), all or none, and replaces entries with the same ids. With `embed`, each entry is stored by itself: an entry without a vector gets one from its query by this daemon's embedder, and a bare run snapshot becomes the conversation's next entry; `embedder` names the embedder that is required.",
     ),
     route(
         Get,
@@ -442,7 +444,7 @@ pub const ROUTES: &[Route] = &[
             OF_CONVERSATION,
         ],
         Gives::Page("entries", Schema::Memories),
-        "Entries of a conversation, those changed last first, and a cursor for going on after them: 0 where there are no more.",
+        "Entries of a conversation, most recently changed first, and a cursor to continue; the cursor is 0 at the end.",
     ),
     route(
         Get,
@@ -451,7 +453,7 @@ pub const ROUTES: &[Route] = &[
         "mem.get",
         &[Asked("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
         Gives::Found(Schema::Memory),
-        "An entry; the look counts.",
+        "An entry; the access is counted.",
     ),
     route(
         Delete,
@@ -460,7 +462,7 @@ pub const ROUTES: &[Route] = &[
         "mem.delete",
         &[Asked("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
         Gives::Nothing,
-        "Ends an entry and what was said of it, if it is there.",
+        "Deletes an entry and its feedback, if it exists.",
     ),
     route(
         Post,
@@ -469,7 +471,7 @@ pub const ROUTES: &[Route] = &[
         "mem.putif",
         &[Field("entry", Json), Field("version", Number), TENANT, PRINCIPAL, CONVERSATION],
         Gives::Json(Schema::Applied),
-        "Keeps an entry if the one that is there has this version, 0: if there is none. `version` is that of the one that is there, where that is another.",
+        "Stores an entry if the existing one has this version; version 0 requires that there is none. Returns the existing `version` if it differs.",
     ),
     route(
         Post,
@@ -492,7 +494,7 @@ pub const ROUTES: &[Route] = &[
             CONVERSATION,
         ],
         Gives::Json(Schema::Hits),
-        "The entries nearest to a vector, or to a question, that reach the least score; with `across` of all of the tenant's conversations; with `projection` or `budget` (tokens) also the text that a model is given; with `memory` what is not said is as the definition of that id has it.",
+        "The entries nearest to a vector or a question that reach the minimum score. `across` includes all of the tenant's conversations; `projection` or `budget` (tokens) adds the text for a model; `memory` takes missing options from the definition with that id.",
     ),
     route(
         Post,
@@ -501,7 +503,7 @@ pub const ROUTES: &[Route] = &[
         "mem.define",
         &[Field("definition", Json)],
         Gives::Nothing,
-        "Keeps a memory's definition under its id: `description`, `type`, `strategy` (`kind`, `topK`, `threshold`, `embedder`), `projection`, `acrossConversations`.",
+        "Stores a memory definition under its id: `description`, `type`, `strategy` (`kind`, `topK`, `threshold`, `embedder`), `projection`, `acrossConversations`.",
     ),
     route(
         Get,
@@ -510,7 +512,7 @@ pub const ROUTES: &[Route] = &[
         "mem.definitions",
         &[],
         Gives::Named("definitions", Schema::Definitions),
-        "All definitions of memories, by their ids.",
+        "All memory definitions, ordered by id.",
     ),
     route(
         Delete,
@@ -519,7 +521,7 @@ pub const ROUTES: &[Route] = &[
         "mem.undefine",
         &[Asked("id", Text)],
         Gives::Nothing,
-        "Ends a definition; what is remembered stays.",
+        "Deletes a memory definition; entries stay.",
     ),
     route(
         Post,
@@ -528,7 +530,7 @@ pub const ROUTES: &[Route] = &[
         "mem.feedback",
         &[Field("id", Text), Is("VALUE"), Field("usefulness", Real), TENANT, PRINCIPAL, CONVERSATION],
         Gives::Nothing,
-        "Says how useful an entry was, from -1 to 1.",
+        "Rates the usefulness of an entry from -1 to 1.",
     ),
     route(
         Get,
@@ -537,7 +539,7 @@ pub const ROUTES: &[Route] = &[
         "mem.feedback",
         &[Asked("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
         Gives::Json(Schema::Feedback),
-        "What was said of an entry; null where nothing was.",
+        "The ratings of an entry; null if there are none.",
     ),
     route(
         Post,
@@ -564,7 +566,7 @@ pub const ROUTES: &[Route] = &[
         "mem.forget",
         &[TENANT, PRINCIPAL, CONVERSATION],
         Gives::Named("forgotten", Schema::Number),
-        "Ends all of a conversation: entries, what was said of them, signatures; how many entries there were.",
+        "Deletes a whole conversation: entries, feedback, signatures. Returns the number of entries.",
     ),
     route(
         Get,
@@ -582,7 +584,7 @@ pub const ROUTES: &[Route] = &[
         "store.verify",
         &[],
         Gives::Json(Schema::Object),
-        "Reads every file and every run, and compares all checksums, hashes and links.",
+        "Reads every file and every run, and verifies all checksums, hashes and links.",
     ),
     route(
         Get,
@@ -600,7 +602,7 @@ pub const ROUTES: &[Route] = &[
         "store.retain",
         &[Opt("policy", "POLICY", Text), Opt("at_ns", "AT", Number), Opt("dry_run", "DRYRUN", Flag)],
         Gives::Bytes,
-        "Drops the runs that a policy does not keep, by the built-in one where none is given; what stays and goes by each rule, as JSON.",
+        "Drops the runs that a policy does not keep; without `policy`, by the built-in one. Returns what each rule keeps and drops as JSON.",
     ),
     route(
         Post,
@@ -609,7 +611,7 @@ pub const ROUTES: &[Route] = &[
         "store.backup",
         &[Field("path", Text), Opt("copy", "COPY", Flag)],
         Gives::Json(Schema::Object),
-        "Copies the store. For connections by a Unix socket: over HTTP it is refused.",
+        "Copies the store. Needs a connection by a Unix socket; refused over HTTP.",
     ),
     route(
         Post,
@@ -622,7 +624,7 @@ pub const ROUTES: &[Route] = &[
             Opt("bytes_per_second_max", "RATE", Number),
         ],
         Gives::Bytes,
-        "Gives back the room of what nothing leads to any more; what it did, as JSON.",
+        "Reclaims the disk space of deleted data; returns a report as JSON.",
     ),
     route(
         Get,

@@ -2,7 +2,7 @@
 
 use super::CommandSchema;
 
-/// They see what is on disk, so they wait until all that came before is.
+/// These commands read what is on disk, so they wait for earlier writes.
 const READ: &[&str] = &["readonly", "settled"];
 
 pub(super) const COMMANDS: &[CommandSchema] = &[

@@ -1,4 +1,4 @@
-//! Disks that lose what was not synced, and disks that are full.
+//! Power cuts and full disks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn send(ingest: &Ingest, spans: &[Value]) -> Result<Taken, Refused> {
     ingest.traces(request(spans).to_string().as_bytes(), Form::Json, NOW)
 }
 
-/// How often each span is a frame, every frame verified.
+/// The number of frames for each span; every frame is verified.
 fn frames(space: &Namespace) -> BTreeMap<String, usize> {
     let mut frames = BTreeMap::new();
     for run in space.runs().unwrap() {
@@ -33,7 +33,7 @@ fn frames(space: &Namespace) -> BTreeMap<String, usize> {
     frames
 }
 
-/// What was answered is there after a power cut; and what an exporter sends again then is there once.
+/// Acknowledged spans survive a power cut, and spans that are resent become one frame each.
 #[test]
 fn what_was_answered_survives_a_power_cut_and_comes_once() {
     let batches: Vec<Vec<Value>> = (0..4)
@@ -57,8 +57,8 @@ fn what_was_answered_survives_a_power_cut_and_comes_once() {
     }
 }
 
-/// A full disk refuses, and says when to come again. Once there is room, the same requests make each span one frame; where the store
-/// has to be opened again for it, after that.
+/// A full disk gives a refusal with a retry time. Once there is room, possibly after reopening the store, the
+/// same requests make each span one frame.
 #[test]
 fn a_full_disk_takes_nothing_twice_once_there_is_room() {
     let long = "what was asked of it ".repeat(50);
@@ -85,7 +85,7 @@ fn a_full_disk_takes_nothing_twice_once_there_is_room() {
         sim.set_capacity(None);
         let known: Vec<String> = frames(&space).into_keys().collect();
         assert!(known.len() >= taken * 4);
-        // Some stores go on by themselves, some have to be opened again.
+        // Some stores continue by themselves, others must be reopened.
         drop((ingest, space));
         let _ = store.close();
         let (_store, space, ingest) = open(&sim);

@@ -1,4 +1,4 @@
-//! Protobuf and JSON, gzip, and what is too much of them.
+//! Protobuf, JSON and gzip, and their limits.
 
 use std::io::Write as _;
 
@@ -23,7 +23,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A request as OTLP/JSON, written by what writes metadata.
+/// A request as OTLP/JSON, encoded by the code that writes metadata.
 fn as_json(request: &ExportTraceServiceRequest) -> String {
     let whole = |span: &Span| {
         serde_json::to_string(&OfSpan { span, attributes: Default::default(), events: Default::default() })
@@ -106,11 +106,12 @@ fn every_kind_of_value_comes_through_json_to_the_bit() {
         Some(Held::DoubleValue(double)) => double.to_bits(),
         _ => 0,
     };
-    // Equal numbers may be other bits.
+    // Equal doubles may differ in their bits.
     assert_eq!(double(&read, 5), (-0.0f64).to_bits());
 }
 
-/// serde_json reads some of these wrong in their last bit unless a feature of it is on, which no crate here asks for by itself.
+/// serde_json parses some of these wrong in the last bit unless its feature `float_roundtrip` is on, which no
+/// crate here enables.
 #[test]
 fn doubles_are_read_to_the_bit() {
     let doubles = (1..2000u64)
@@ -130,7 +131,7 @@ fn doubles_are_read_to_the_bit() {
     }
 }
 
-/// Bytes of real requests changed, cut and doubled: whatever comes of it, nothing falls over.
+/// Mutated, cut and duplicated bytes of real requests never cause a panic.
 #[test]
 fn changed_requests_are_taken_or_refused() {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
@@ -183,7 +184,7 @@ fn json_is_read_leniently() {
         "flags": "256", "links": null, "status": null, "unknown": { "key": [1] }, "name": null,
         "attributes": [{ "key": "n", "value": { "intValue": 5, "newer": [] } }, { "key": "a", "value": { "arrayValue": {} } },
             { "key": "x", "value": { "doubleValue": "NaN", "stringValue": null } }] });
-    // Not a number is not equal to itself.
+    // NaN is not equal to itself, so compare the debug texts.
     assert_eq!(format!("{:?}", read(strict)), format!("{:?}", read(loose)));
     assert_eq!(parse(b"{}", Form::Json).unwrap(), ExportTraceServiceRequest::default());
     for wrong in [
@@ -217,7 +218,7 @@ fn json_is_read_leniently() {
 fn what_is_no_protobuf_is_refused() {
     let whole = unpack(include_bytes!("data/genai.pb.gz"), BODY_BYTES_MAX).unwrap();
     for cut in 1..whole.len() {
-        // Where it is cut between two of its parts, it is a shorter request.
+        // A cut between two fields leaves a shorter valid request.
         if let Err(refused) = parse(&whole[..cut], Form::Protobuf) {
             assert_eq!(refused.status, 400);
         }
@@ -230,7 +231,7 @@ fn what_is_no_protobuf_is_refused() {
     }
 }
 
-/// A value in so many lists.
+/// A value nested in this many lists.
 fn deep(levels: usize) -> ExportTraceServiceRequest {
     let mut value = AnyValue { value: Some(Held::BoolValue(true)) };
     for _ in 0..levels {
@@ -248,7 +249,7 @@ fn deep(levels: usize) -> ExportTraceServiceRequest {
 
 #[test]
 fn values_that_nest_too_deep_are_refused_and_never_overflow() {
-    // Whoever sends this does not build it; here that needs room.
+    // A sender would not build this recursively; building it here needs a large stack.
     let builder = std::thread::Builder::new().stack_size(256 << 20);
     let bodies = builder.spawn(|| {
         [25, 28, 40, 5000].map(|levels| {
@@ -257,7 +258,7 @@ fn values_that_nest_too_deep_are_refused_and_never_overflow() {
         })
     });
     let bodies = bodies.unwrap().join().unwrap();
-    // A thread of tokio has 2 MiB.
+    // A tokio thread has a stack of 2 MiB.
     let read = move || {
         for (levels, protobuf, json) in bodies {
             for (form, body) in [(Form::Protobuf, protobuf), (Form::Json, json)] {
@@ -275,7 +276,8 @@ fn values_that_nest_too_deep_are_refused_and_never_overflow() {
 
 #[test]
 fn two_bytes_that_become_hundreds_are_counted_first() {
-    // Two million empty spans: 4 MB that would take 600 when decoded. Each is tag and length, within its scope, within its resource.
+    // Two million empty spans: 4 MB that would take 600 MB when decoded. Each is a tag and a length within a
+    // scope within a resource.
     let mut body = b"\x12\x00".repeat(2_000_000);
     for tag in [0x12, 0x0a] {
         let mut outer = vec![tag];
@@ -287,7 +289,7 @@ fn two_bytes_that_become_hundreds_are_counted_first() {
     let spans = "{},".repeat(2_000_000);
     let body = format!(r#"{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{spans}{{}}]}}]}}]}}"#);
     assert_eq!(parse(body.as_bytes(), Form::Json).unwrap_err().status, 413);
-    // What stands in a text is text.
+    // Braces inside a string do not count.
     let braces = "[{\\\"".repeat(600_000);
     let body = format!(r#"{{"resourceSpans":[],"note":"{braces}"}}"#);
     assert_eq!(parse(body.as_bytes(), Form::Json).unwrap(), ExportTraceServiceRequest::default());

@@ -1,4 +1,4 @@
-//! What spans become: components, bodies, facts, edges.
+//! The mapping of spans to frames: components, bodies, facts, edges.
 
 use annals::{Component, Severity};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ fn an_agent_as_the_genai_conventions_have_it() {
     let about: Value = serde_json::from_slice(&run.metadata().unwrap()).unwrap();
     assert_eq!(format!("trace-{}", about["ingested"]["trace_id"].as_str().unwrap()), name);
 
-    // Its exporter sent the children first, the root last.
+    // The exporter sent the children first and the root last.
     let frames = bench.frames(&name);
     let what: Vec<(&str, Option<u32>)> =
         frames.iter().map(|frame| (frame.component.name(), frame.parent)).collect();
@@ -74,7 +74,8 @@ fn an_agent_as_openinference_has_it_the_same_from_both_forms() {
     let [one, other] = names.as_slice() else { panic!("{names:?}") };
     let (one, other) = (bench.frames(one), bench.frames(other));
     for (one, other) in one.iter().zip(&other) {
-        // Ids and times apart, which stand under `volatile`: two recordings of the same thing have the same links.
+        // Everything except ids and times, which are under `volatile`: two recordings of the same trace have
+        // the same links.
         assert_eq!((&one.input, &one.output, one.link), (&other.input, &other.output, other.link));
     }
     let what: Vec<&str> = one.iter().map(|frame| frame.component.name()).collect();
@@ -90,7 +91,7 @@ fn an_agent_as_openinference_has_it_the_same_from_both_forms() {
         (&llm["ingested"]["input"], &llm["ingested"]["output"]),
         (&json!("input.value"), &json!("output.value"))
     );
-    // The tool's span says no id; but its result stands in the next request, within a text of JSON.
+    // The tool's span has no call id, but its result occurs in the next request inside a JSON string.
     let last = metadata(&one[3])["edges"].clone();
     assert_eq!(
         last,
@@ -98,7 +99,7 @@ fn an_agent_as_openinference_has_it_the_same_from_both_forms() {
     );
 }
 
-/// What looks at runs of annals' own looks at these.
+/// The viewing functions for recorded runs also accept ingested runs.
 #[test]
 fn a_person_looks_at_an_ingested_run_as_at_any() {
     let bench = Bench::new();
@@ -110,7 +111,7 @@ fn a_person_looks_at_an_ingested_run_as_at_any() {
     let new = new.to_string();
     assert!(new.contains("high_water") && !new.contains("You plan departures"), "{new}");
     assert_eq!(annals_review::failing(&run, None).unwrap().unwrap().frame.seq, 4);
-    // Messages as GenAI has them are in no provider's form; they are shown, not refused.
+    // GenAI messages have no provider's format; they are shown as they are.
     let messages = r#"[{"role":"user","parts":[{"type":"text","content":"hello"}]}]"#;
     let chat = [("gen_ai.operation.name", "chat"), ("gen_ai.input.messages", messages)];
     bench.take(&request(&[span(1, 0, &chat), span(2, 0, &chat)]));
@@ -174,7 +175,7 @@ fn bodies_of_several_parts_keep_each_of_them() {
     assert_eq!(left.as_array().unwrap().len(), 2, "{left}");
     assert_eq!(frame.output, b"");
 
-    // One text is its own bytes, line ends and all.
+    // A single text becomes its exact bytes, including line ends.
     let (frame, _) = one(
         &bench,
         &span(
@@ -202,7 +203,7 @@ fn bodies_of_several_parts_keep_each_of_them() {
         { "name": "gen_ai.user.message", "timeUnixNano": "7", "attributes": [text("content", "hi")] },
         { "name": "exception", "attributes": [text("exception.type", "E")] },
         { "name": "gen_ai.choice", "attributes": [text("message", "ho")] },
-        // A name that comes twice has no place in the body: so it stays where it is, too.
+        // The body has no place for a repeated attribute name, so the event stays in the metadata, too.
         { "name": "gen_ai.choice", "attributes": [text("message", "one"), text("message", "two")] },
     ]);
     let (frame, told) = one(&bench, &events);
@@ -236,7 +237,7 @@ fn a_span_that_failed_is_a_frame_that_failed() {
     assert_eq!((frame.component, frame.duration_ns), (Component::Llm, 900_000_000));
     let mut fine = span(2, 0, &[]);
     fine["status"] = json!({ "code": 1 });
-    // It ends before it begins: clocks are what they are.
+    // It ends before it begins: clocks may be wrong.
     fine["endTimeUnixNano"] = json!("5");
     let (frame, told) = one(&bench, &fine);
     assert_eq!((frame.error, frame.duration_ns, &told["error"]), (false, 0, &Value::Null));
@@ -254,7 +255,7 @@ fn children_that_come_before_their_parents_keep_what_they_recorded() {
     let mut middle = span(2, 1, &[]);
     middle["links"] = json!([{ "traceId": TRACE, "spanId": format!("{:016x}", 4) }, { "traceId": "ff".repeat(16), "spanId": format!("{:016x}", 3) }]);
     bench.take(&request(&[middle]));
-    // Within a request, parents come first whatever was sent first.
+    // Within a request, parents are ordered before their children.
     bench.take(&request(&[span(6, 5, &[]), span(5, 1, &[]), span(1, 0, &[])]));
     assert_eq!(
         edges(&bench),
@@ -296,7 +297,7 @@ fn what_is_inferred_stands_apart_and_names_its_rule() {
         span(2, 1, &[llm, ("gen_ai.output.messages", asks)]),
         span(3, 1, &tool),
         span(4, 1, &[llm, ("gen_ai.input.messages", carries)]),
-        // The same result once more is history.
+        // The same result in a later input is history.
         span(5, 1, &[llm, ("gen_ai.input.messages", carries)]),
         span(6, 1, &[llm, ("input.value", "so: a result that nobody else would give.")]),
         span(7, 1, &[llm, ("input.value", "so: a result that nobody else would give.")]),
@@ -358,12 +359,12 @@ fn what_was_recorded_is_not_inferred_again_and_no_effect_comes_before_its_cause(
         "gen_ai.output.messages",
         r#"{"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}}]}"#,
     );
-    // The tool's span comes before that of the model that asked for it, and is no child of it.
+    // The tool's span comes before that of the model that requested it, and is not its child.
     bench.take(&request(&[tool(5, 1)]));
     bench.take(&request(&[span(2, 1, &[llm, asks])]));
-    // This one began before the output was there.
+    // This span began before the output existed.
     bench.take(&request(&[span(4, 1, &[llm, ("input.value", long)])]));
-    // And this is a child of whom it took its input from.
+    // This span is a child of the span whose output it uses.
     bench.take(&request(&[span(8, 5, &[llm, ("input.value", long)])]));
     let inferred: Vec<Value> = edges(&bench).iter().map(|edges| edges["inferred"].clone()).collect();
     assert_eq!(

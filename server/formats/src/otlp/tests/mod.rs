@@ -1,4 +1,4 @@
-//! Requests as exporters send them, and as those send who mean no good.
+//! Requests of well-behaved and hostile exporters.
 
 mod disks;
 mod forms;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Form, Ingest, Taken};
 
-/// A store, and what takes traces into it.
+/// A store and an ingest for it.
 struct Bench {
     store: Store,
     space: Namespace,
@@ -18,7 +18,7 @@ struct Bench {
     _directory: tempfile::TempDir,
 }
 
-/// A time like those of the spans here.
+/// A time shortly after the spans here.
 const NOW: u64 = 1_700_000_100_000_000_000;
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
@@ -27,7 +27,7 @@ impl Bench {
         Self::over(tempfile::tempdir().unwrap())
     }
 
-    /// A daemon that finds this.
+    /// A bench over an existing directory, as after a restart.
     fn over(directory: tempfile::TempDir) -> Self {
         let store = Store::open(directory.path().join("s")).unwrap();
         let space = store.namespace("default").unwrap();
@@ -58,13 +58,14 @@ fn metadata(frame: &RecordedFrame) -> Value {
     serde_json::from_slice(&frame.metadata).unwrap()
 }
 
-/// A request of one resource and scope.
+/// A request with one resource and scope.
 fn request(spans: &[Value]) -> Value {
     let service = json!({ "attributes": [{ "key": "service.name", "value": { "stringValue": "pilot" } }] });
     json!({ "resourceSpans": [{ "resource": service, "scopeSpans": [{ "scope": { "name": "ours" }, "spans": spans }] }] })
 }
 
-/// A span by its number (its id, and when it began in seconds), its parent's (0: none) and its attributes that are texts.
+/// A span from its number (its id, and its start in seconds), its parent's number (0: none), and its text
+/// attributes.
 fn span(number: u64, parent: u64, texts: &[(&str, &str)]) -> Value {
     let at = |tenths: u64| (1_700_000_000_000_000_000 + tenths * 100_000_000).to_string();
     let pairs = texts.iter().map(|(key, text)| json!({ "key": key, "value": { "stringValue": text } }));

@@ -1,4 +1,4 @@
-//! Runs of traces: begun, continued, ended; spans that come twice, late, or after a restart.
+//! Runs of traces: begun, continued, ended; spans that arrive twice, late, or after a restart.
 
 use annals::Status;
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ fn what_is_sent_again_is_no_second_frame() {
     assert_eq!(bench.take(&all).frames, 2);
     let again = bench.take(&all);
     assert_eq!((again.frames, again.again, again.rejected), (0, 2, 0));
-    // Within one request, too.
+    // Also within one request.
     let twice = bench.take(&request(&[span(3, 1, &[]), span(3, 1, &[])]));
     assert_eq!((twice.frames, twice.again), (1, 1));
     assert_eq!(bench.frames(&name()).len(), 3);
@@ -51,7 +51,7 @@ fn a_whole_trace_that_is_quiet_ends_as_its_root_says() {
     let mut failed = of(1, span(1, 0, &[]));
     failed["status"] = json!({ "code": 2 });
     let rootless = of(2, span(2, 1, &[]));
-    // One whose child names a parent that never comes.
+    // A child of this trace names a parent that never arrives.
     let holed = [of(3, span(1, 0, &[])), of(3, span(5, 4, &[]))];
     bench.take(&request(&[&[failed, rootless][..], &holed].concat()));
     bench.ingest.settle(NOW + 30 * SECOND, false).unwrap();
@@ -78,7 +78,7 @@ fn what_comes_late_goes_to_a_run_that_names_the_first() {
     assert_eq!((frames[0].parent, frames[1].parent), (None, Some(1)));
     bench.ingest.settle(NOW + 30 * SECOND, false).unwrap();
     assert_eq!(status(&bench, &second), Status::Ok);
-    // Only what is known: no third run for nothing.
+    // Only known spans: no third run is begun.
     assert_eq!(bench.take(&request(&[span(3, 2, &[])])).again, 1);
     bench.ingest.settle(NOW, true).unwrap();
     assert_eq!(bench.names().len(), 2);
@@ -93,7 +93,7 @@ fn what_comes_late_goes_to_a_run_that_names_the_first() {
 fn a_daemon_that_is_killed_knows_afterwards_what_it_has() {
     let bench = Bench::new();
     bench.take(&request(&[span(2, 1, &[])]));
-    // Whoever comes after it has nothing but the disk.
+    // The next process has only what is on disk.
     let Bench { store, space, ingest, _directory } = bench;
     drop((store, space, ingest));
     let bench = Bench::over(_directory);
@@ -125,7 +125,7 @@ fn the_least_recently_used_traces_are_ended_for_new_ones() {
     take(&[of(1, span(2, 1, &[]))]);
     let of_trace = |trace: u8| status(&bench, &format!("trace-{trace:032x}"));
     assert_eq!((of_trace(1), of_trace(2), of_trace(3)), (Status::Open, Status::Ok, Status::Open));
-    // Many span ids of few traces.
+    // Many span ids in few traces.
     let many: Vec<Value> = (10..120).map(|number| of(4, span(number, 0, &[]))).collect();
     take(&many);
     take(&[of(5, span(1, 0, &[]))]);
@@ -202,7 +202,7 @@ fn what_was_ingested_is_known_as_that_and_has_no_calls_to_be_replayed() {
     own.end(Status::Ok).unwrap();
     assert!(is_ingested(&bench.run(&name())).unwrap());
     assert!(!is_ingested(&bench.run("own")).unwrap());
-    // Whoever replays it in a program diverges at the first step.
+    // A program that replays it diverges at the first step.
     let replayer = annals::Replayer::new(&bench.run(&name()), annals::matching::Rules::none()).unwrap();
     let asked =
         annals::Calls::exchange(&replayer, annals::Request::llm("llm", b"{}"), Box::new(|| Ok(Vec::new())));

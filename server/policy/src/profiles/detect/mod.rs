@@ -45,7 +45,7 @@ pub enum Detector {
 }
 
 impl Detector {
-    /// All of them.
+    /// All commands by group.
     pub const ALL: [Self; 10] = [
         Self::PrivateKey,
         Self::ApiKey,

@@ -268,7 +268,7 @@ fn files_of_profiles_are_refused_with_their_place() {
             "[[profile]]\nnmae = 'x'",
             2,
             1,
-            "\"nmae\" is no key of [[profile]]; allowed are name, detect, patterns, paths, keep and key",
+            "\"nmae\" is not a key of [[profile]]; allowed are name, detect, patterns, paths, keep and key",
         ),
         ("[[profiles]]\nname = 'x'", 1, 3, "there is no table \"profiles\""),
         ("[[profile]]\nname = 'safe'", 2, 8, "already"),
@@ -282,7 +282,7 @@ fn files_of_profiles_are_refused_with_their_place() {
         ("[[profile]]\nname = 'x'\npaths = '$..a..b'", 3, 9, "twice"),
         ("[[profile]]\nname = 'x'\nkey = 'short'", 3, 7, "guessing"),
         ("[[profile]]\nname = 1", 2, 8, "name is a text"),
-        ("name = ", 1, 8, "no TOML"),
+        ("name = ", 1, 8, "not valid TOML"),
     ] {
         let error = Profiles::parse(text).unwrap_err();
         assert_eq!((error.line, error.column), (line, column), "{text}: {error}");
