@@ -65,7 +65,7 @@ pub(crate) fn body_with(
         (_, Some(error)) => Err(error),
         (Err(error), None) => Err(Error::with_source(
             ErrorKind::Damaged,
-            format!("blob {id} cannot be put together: {error}"),
+            format!("blob {id} cannot be assembled: {error}"),
             error,
         )),
         (Ok(bytes), None) if hashing == Hashing::LeftOut || BlobId::of(&bytes) == id => Ok(bytes),
@@ -104,7 +104,7 @@ pub(crate) fn extents(
     };
     let decoded = decode_recipe(recipe.recipe, base.as_deref().map(Vec::as_slice));
     decoded.map(Arc::new).map_err(|e| {
-        Error::with_source(ErrorKind::Damaged, format!("a recipe is not what was written: {e}"), e)
+        Error::with_source(ErrorKind::Damaged, format!("a blob's recipe cannot be decoded: {e}"), e)
     })
 }
 

@@ -76,7 +76,7 @@ pub(crate) fn check_id(embedder: &str) -> Result<()> {
 /// Refuses a vector that cannot be compared with others.
 pub(crate) fn check_vector(embedder: &str, vector: &[f32]) -> Result<()> {
     let wrong = |why: &str| {
-        Err(Error::invalid(format!("the vector of {embedder:?} {why}: no search could find it")))
+        Err(Error::invalid(format!("the vector of {embedder:?} {why}: no search could ever find it")))
     };
     if vector.is_empty() {
         return wrong("has no dimensions");

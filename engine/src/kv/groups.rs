@@ -145,7 +145,7 @@ fn load(
     len_min: usize,
 ) -> Result<Arc<Vec<u8>>> {
     let missing = || {
-        Error::new(ErrorKind::Damaged, format!("group {} is named by a recipe and is not in the log", id.0))
+        Error::new(ErrorKind::Damaged, format!("a recipe names the group {}, which is not in the log", id.0))
     };
     let _pin = core.pin();
     let value = core.index.newest(&keys::group(id.0))?.ok_or_else(missing)?;

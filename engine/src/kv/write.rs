@@ -98,7 +98,7 @@ impl BatchWriter {
             }),
             Content::Bytes(bytes) => self.blob(&Compared::new(bytes, None)),
             Content::Stored(blob) if blob.namespace != self.namespace => {
-                Err(Error::invalid("a stored blob belongs to another namespace than what is to hold it"))
+                Err(Error::invalid("the stored blob belongs to another namespace: store it in this one"))
             }
             Content::Stored(blob) => {
                 // From now on the batch may be the blob's only holder.

@@ -291,7 +291,7 @@ fn open_files(core: &Core, list: &VectorList) -> std::result::Result<Partitions,
         return Err(Damage {
             file: dir,
             offset: 0,
-            what: "the vectors are of a longer log than this".into(),
+            what: "the vector files cover records that the log does not have".into(),
         });
     }
     let mut found: std::collections::BTreeMap<PartitionId, (u32, Vec<Arc<Segment>>)> = Default::default();

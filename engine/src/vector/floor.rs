@@ -271,7 +271,7 @@ impl Floor {
             name = known(&read(&self.names));
         }
         let keyspace = name.ok_or_else(|| {
-            Error::new(ErrorKind::Damaged, format!("a vector is of keyspace {space}, and there is none"))
+            Error::new(ErrorKind::Damaged, format!("a vector names keyspace {space}, which does not exist"))
         })?;
         Ok(Owner::Key { keyspace, key: key.to_vec() })
     }
@@ -312,7 +312,7 @@ impl Finder for Floor {
         let refuse = |known: usize| match known == dimensions {
             true => Ok(()),
             false => Err(Error::invalid(format!(
-                "a vector of {embedder:?} has {known} dimensions in this namespace, not {dimensions}: give another model an id of its own"
+                "a vector of {embedder:?} has {known} dimensions in this namespace, not {dimensions}: give each model its own embedder id"
             ))),
         };
         if let Some(known) = self.partition(namespace, embedder) {

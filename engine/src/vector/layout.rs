@@ -118,7 +118,7 @@ impl Header {
         }
         let crc = crc32fast::hash(&whole[..HEADER_BYTES - 4]).to_le_bytes();
         if whole[HEADER_BYTES - 4..] != crc {
-            return Err(CodecError::Header("the checksum of its header is another".into()));
+            return Err(CodecError::Header("the checksum of its header does not match".into()));
         }
         r.u16()?;
         let namespace = NamespaceId(r.u32()?);
@@ -142,7 +142,7 @@ impl Header {
             || dimensions == 0
             || dimensions > crate::kv::embeddings::DIMENSIONS_MAX as u64
         {
-            return fault("it claims more vectors or dimensions than there can be");
+            return fault("it claims more vectors or dimensions than a file can have");
         }
         let mut end = HEADER_BYTES as u64;
         for (at, len) in self.sections {
@@ -168,7 +168,7 @@ impl Header {
             || self.levels > 64
             || (slots > 0 && self.entry >= self.count)
         {
-            return fault("its graph cannot be one");
+            return fault("its graph has impossible sizes");
         }
         if self.file_bytes() != file_bytes {
             return fault("it has another length than it says");

@@ -145,7 +145,7 @@ pub(crate) fn nearest(
     check_id(embedder)?;
     check_vector(embedder, vector)?;
     if wanted.min_score.is_nan() {
-        return Err(Error::invalid("no score is at least NaN: give a number from -1 to 1"));
+        return Err(Error::invalid("the minimum score is NaN: give a number from -1 to 1"));
     }
     // Keeps versions that end meanwhile: the search checks what lives as of a record that is not before this
     // one.
@@ -181,7 +181,7 @@ fn look(
     };
     if partition.dimensions != query.vector.len() {
         let message = format!(
-            "the vectors of {embedder:?} have {} dimensions, the one that is looked for {}",
+            "the vectors of {embedder:?} have {} dimensions, the vector of the search has {}",
             partition.dimensions,
             query.vector.len()
         );
@@ -197,7 +197,7 @@ fn unknown(floor: &Floor, namespace: NamespaceId, embedder: &str) -> Error {
         true => "it has no vectors at all".to_owned(),
         false => format!("it has those of {}", there.join(", ")),
     };
-    Error::not_found(format!("no vector of this namespace is of embedder {embedder:?}: {there}"))
+    Error::not_found(format!("this namespace has no vectors of embedder {embedder:?}: {there}"))
 }
 
 /// One search.

@@ -84,7 +84,7 @@ impl Segment {
         let (sums, crc) =
             bytes.get(at..).and_then(|rest| rest.split_last_chunk::<4>()).unwrap_or((&[], &[0; 4]));
         if block_crc(store, entry.id, usize::MAX, sums) != u32::from_le_bytes(*crc) {
-            return Err(wrong(at as u64, "the checksum of its checksums is another".into()));
+            return Err(wrong(at as u64, "the checksum of its checksums does not match".into()));
         }
         let checked = (0..header.blocks().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let dead = (0..(header.count as usize).div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
@@ -153,7 +153,7 @@ impl Segment {
         let sum = self.bytes.get(sums + 4 * block..).and_then(|rest| rest.first_chunk::<4>());
         match sum.map(|sum| u32::from_le_bytes(*sum)) {
             Some(sum) if sum == block_crc(self.header.store, self.header.id, block, bytes) => Ok(()),
-            _ => Err(self.damage(start as u64, "the checksum of its block is another")),
+            _ => Err(self.damage(start as u64, "the checksum of its block does not match")),
         }
     }
 
@@ -195,7 +195,7 @@ impl Segment {
             _ => None,
         };
         let owner = owner
-            .ok_or_else(|| self.damage(self.header.sections[OWNERS].0, "it names an owner that is none"))?;
+            .ok_or_else(|| self.damage(self.header.sections[OWNERS].0, "an owner's bytes are not valid"))?;
         Ok(Item { seqno: self.seqno(at)?, owner })
     }
 

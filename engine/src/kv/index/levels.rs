@@ -147,7 +147,7 @@ impl Index {
         *index.next_table.get_mut() = state.next_table;
         *index.frozen_at.get_mut() = if whole { state.covers_state.totals.bytes() } else { 0 };
         if let Some(Damage { file, offset, what }) = damage {
-            index.note_rebuilt(file, offset, format!("{what}; the index was made again from the log"));
+            index.note_rebuilt(file, offset, format!("{what}; the index was rebuilt from the log"));
         }
         (index, whole)
     }

@@ -37,7 +37,7 @@ const NOTES_MAX: usize = 1000;
 fn end_of(listed: &Listed) -> Result<(SegmentId, u64)> {
     let covers = listed.table.meta().covers;
     let segment = u32::try_from(covers.segment)
-        .map_err(|_| Error::new(ErrorKind::Damaged, "a table covers a segment that cannot be"))?;
+        .map_err(|_| Error::new(ErrorKind::Damaged, "a table covers a segment number that is too large"))?;
     Ok((SegmentId(segment), covers.offset))
 }
 
@@ -94,7 +94,7 @@ impl Index {
         };
         self.change_levels(|levels| drop(levels.tables.splice(at..=at, made)));
         let offset = if let TableError::Damaged { offset, .. } = why { *offset } else { 0 };
-        self.note_rebuilt(self.paths.table(id), offset, format!("{why}; it was made again from the log"));
+        self.note_rebuilt(self.paths.table(id), offset, format!("{why}; it was rebuilt from the log"));
         Ok(())
     }
 
@@ -102,7 +102,7 @@ impl Index {
     fn made_again(&self, tables: &[Listed], at: usize, kept: Kept) -> Result<Vec<Listed>> {
         let (Some(damaged), before) = (tables.get(at), at.checked_sub(1).and_then(|at| tables.get(at)))
         else {
-            return Err(Error::bug("a table that is to be made again is not there"));
+            return Err(Error::bug("the table to rebuild does not exist"));
         };
         let (from, to) = (before.map(end_of).transpose()?, end_of(damaged)?);
         let found = find(&*self.io, &self.paths, false, false, self.limits.read_mode)?;

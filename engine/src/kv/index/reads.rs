@@ -27,7 +27,7 @@ pub(super) fn table_error(error: TableError) -> Error {
         ),
         _ => (
             ErrorKind::Damaged,
-            format!("{error}, and again after it was made anew from the log: check the disk"),
+            format!("{error}, and so is the table that was rebuilt from the log: check the disk"),
         ),
     };
     Error::with_source(kind, message, error)

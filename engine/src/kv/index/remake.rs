@@ -102,7 +102,7 @@ impl Index {
     pub(crate) fn base(self: &Arc<Self>) -> Result<Base> {
         self.verify_tables()?;
         let upkeep =
-            self.upkeep.get().ok_or_else(|| Error::bug("an index that nobody writes down has no base"))?;
+            self.upkeep.get().ok_or_else(|| Error::bug("an index without an upkeep thread has no base"))?;
         let _tables = lock(&self.tables);
         let tables = self.levels().tables.clone();
         let state = upkeep.manifest.state();
@@ -190,7 +190,7 @@ impl Index {
         let is_there = base.tables.len() <= now.len()
             && base.tables.iter().zip(now).all(|(one, other)| one.entry.id == other.entry.id);
         if !is_there {
-            let what = "a table of the index was found damaged meanwhile and was made again: try again";
+            let what = "a damaged table of the index was rebuilt meanwhile: try again";
             return Err(Error::conflict(what));
         }
         Ok(guard)

@@ -171,7 +171,7 @@ impl Table {
             Ok(())
         } else {
             Err(self
-                .damaged(self.footer.index_offset, "the blocks hold another number of entries than promised"))
+                .damaged(self.footer.index_offset, "the entry count of the footer does not match the blocks"))
         }
     }
 
