@@ -235,7 +235,7 @@ pub(crate) fn is_living(value: Value) -> bool {
     value.kind != ENDED
 }
 
-/// The place in a value of kind [`AT`] or [`ENDED`].
+/// The place in a value of kind [`AT_PLACE`] or [`ENDED`].
 pub(crate) fn place(value: Value) -> Place {
     Place { segment: SegmentId(u32::try_from(value.a).unwrap_or(u32::MAX)), offset: value.b, len: value.c }
 }

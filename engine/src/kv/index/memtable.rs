@@ -41,7 +41,7 @@ struct MemKey {
     kind: u8,
 }
 
-/// The rest of a [`Value`].
+/// The rest of a [`IndexValue`].
 #[derive(Debug, Clone, Copy)]
 struct MemValue {
     a: u64,
