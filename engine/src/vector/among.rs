@@ -50,9 +50,9 @@ struct Those {
 impl fmt::Debug for Among {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Those(_) => f.debug_struct("Among").finish_non_exhaustive(),
+            Kind::Those(_) => f.debug_struct("OwnerFilter").finish_non_exhaustive(),
             Kind::Keys { keyspace, prefix } => {
-                f.debug_struct("Among").field("keyspace", keyspace).field("prefix", prefix).finish()
+                f.debug_struct("OwnerFilter").field("keyspace", keyspace).field("prefix", prefix).finish()
             }
         }
     }
@@ -71,7 +71,7 @@ struct Bitmaps {
 
 impl fmt::Debug for Known {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Known").field("bytes", &lock(&self.0).bytes).finish_non_exhaustive()
+        f.debug_struct("BitmapCache").field("bytes", &lock(&self.0).bytes).finish_non_exhaustive()
     }
 }
 

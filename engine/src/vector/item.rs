@@ -69,7 +69,7 @@ impl std::fmt::Debug for Search<'_> {
             .field("min_score", &self.min_score)
             .field("exact", &self.exact)
             .field("width", &self.width)
-            .field("among", &self.among)
+            .field("owners", &self.among)
             .field("filter", &self.filter.is_some())
             .finish()
     }
