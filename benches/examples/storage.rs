@@ -1,5 +1,5 @@
-//! What a store costs on disk: the growing conversation in its three forms with one commit a frame, runs of real
-//! input, and forks. Every file is counted after a clean close.
+//! Measures what a store costs on disk: the growing conversation in its three forms with one commit for each
+//! frame, real runs, and forks. Every file is counted after a clean close.
 //!
 //! `cargo run --profile dist -p annals-benches --example storage -- [STEPS] [--csv FILE] [--chat FILE.json]`
 

@@ -1,5 +1,5 @@
-//! annals: an embedded key-value storage engine whose log is the database. It records AI-agent runs bit-exactly and
-//! hands them back bit-exactly.
+//! annals: an embedded key-value storage engine whose log is the database. It records AI-agent runs
+//! bit-exactly and returns them bit-exactly.
 //!
 //! ```
 //! use annals::{Component, Frame, RunSpec, Status, Store};
@@ -20,8 +20,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The engine prints nothing, reads no environment variable and starts no runtime. Floors, lowest first: [`io`],
-//! `blob`, `log`, `kv`, `trace`, `replay` and `ledger`; a module uses only those below it.
+//! The engine prints nothing, reads no environment variable and starts no runtime. Its modules, lowest first:
+//! [`io`], `blob`, `log`, `kv`, `trace`, `replay` and `ledger`. A module uses only those below it.
 
 #[cfg(test)]
 mod format_tests;

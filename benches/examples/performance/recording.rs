@@ -14,7 +14,7 @@ use crate::{Plan, table};
 
 const STEPS: usize = 200;
 
-/// Appends to a file, and makes it durable where asked.
+/// Appends to a file, and syncs it if `sync` is set.
 pub(crate) fn append(file: &File, parts: &[&[u8]], at: &mut u64, sync: bool) {
     let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let want: usize = parts.iter().map(|part| part.len()).sum();
@@ -26,7 +26,7 @@ pub(crate) fn append(file: &File, parts: &[&[u8]], at: &mut u64, sync: bool) {
     }
 }
 
-/// As with the engine, each step is handed over and freed.
+/// Each step is handed over and freed, as with the engine.
 fn raw_steps(dir: &Path, steps: Vec<Step>, sync: bool) -> Work {
     let file = File::create_new(dir.join("raw")).unwrap();
     let mut at = 0;
@@ -83,7 +83,7 @@ pub(crate) fn conversation(plan: &Plan) {
     }
 }
 
-/// Runs of real input, one commit a frame, beside a bare write of their bodies.
+/// Real runs, one commit for each frame, beside a bare write of their bodies.
 pub(crate) fn real(plan: &Plan) {
     let Some(chat) = &plan.chat else {
         println!("\nreal: give --chat FILE.json");

@@ -30,7 +30,7 @@ fn tables(sim: &SimIo) -> usize {
     sim.files().iter().filter(|path| path.extension().is_some_and(|end| end == "tbl")).count()
 }
 
-/// Puts keys, twenty a batch; gives the most memory that was counted on the way.
+/// Puts keys, twenty in a batch. Returns the greatest counted memory.
 fn fill(store: &Store, keys: std::ops::Range<usize>) -> usize {
     let space = store.namespace("n").unwrap();
     let keyspace = space.keyspace("k", History::Latest).unwrap();
@@ -61,7 +61,7 @@ fn memory_stays_under_twice_its_bound_however_much_is_written() {
     let sim = SimIo::new(1);
     let store = Store::open_with("s", options(&sim)).unwrap();
     let most = fill(&store, 0..12_000);
-    // What is frozen and what is not, each past its bound by one batch at most.
+    // Frozen and active memory, each past its bound by one batch at most.
     assert!((BOUND..=2 * BOUND + 2 * 25 * 128).contains(&most), "{most}");
     check(&store, 12_000);
     store.close().unwrap();
@@ -81,7 +81,7 @@ fn an_opening_without_tables_flushes_while_it_reads() {
     let store = Store::open_with("s", options(&sim)).unwrap();
     assert!(tables(&sim) >= 1 && memory(&store) <= BOUND + 3000, "{} {}", tables(&sim), memory(&store));
     check(&store, 8000);
-    // Killed at once: the manifest lists what the opening wrote.
+    // Killed at once: the manifest already lists what the opening wrote.
     let crashed = sim.crash(Crash::Nothing);
     let again = Store::open_with("s", options(&crashed)).unwrap();
     assert!(memory(&again) <= BOUND + 3000);
@@ -94,7 +94,7 @@ fn a_disk_that_takes_no_table_stops_writing_only_once_memory_has_grown() {
     let store = Store::open_with("s", options(&sim)).unwrap();
     fill(&store, 0..400);
     sim.fail(FailRule::enospc(OpKind::Write).on("tbl").forever());
-    // Twice the bound is no matter. Then there is room again, and memory shrinks.
+    // Twice the bound is allowed. Then there is room again, and memory shrinks.
     let most = fill(&store, 400..1600);
     assert!(most > 2 * BOUND, "{most}");
     sim.heal();
@@ -125,7 +125,7 @@ fn a_log_that_does_not_sync_under_a_flush_poisons_the_store() {
     let sim = SimIo::new(4);
     let store = Store::open_with("s", options(&sim)).unwrap();
     fill(&store, 0..100);
-    // Commits to the process do not sync: the first who does is the upkeep.
+    // Commits with `Durability::Process` do not sync: the upkeep is the first to sync.
     sim.fail(FailRule::eio(OpKind::Sync).on("seg"));
     let keyspace = store.namespace("n").unwrap().find_keyspace("k").unwrap().unwrap();
     let mut written = 100;

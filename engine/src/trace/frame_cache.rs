@@ -1,7 +1,7 @@
-//! Frame records and recipes that were read already: a frame needs those of the frames before it, again and again.
+//! Caches frame records and recipes: a frame needs those of the frames before it again and again.
 //!
-//! Only finished frames are kept. Their records never change: a run's number is never used again, and a frame that
-//! has ended is never written anew.
+//! Only finished frames are cached. Their records never change: a run's number is never reused, and a
+//! finished frame is never written again.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use crate::kv::cache::Cache;
 use crate::log::record::{BodyRef, Logical, RecipeRef};
 use crate::trace::heads::FrameHead;
 
-/// Bytes of records kept.
+/// Maximum bytes of cached records.
 const RECORDS_BYTES: usize = 2 << 20;
-/// Bytes of decoded recipes kept.
+/// Maximum bytes of cached recipes.
 const RECIPES_BYTES: usize = 8 << 20;
-/// Recipes larger than this are not kept.
+/// A larger recipe is not cached, in bytes.
 const RECIPE_BYTES_MAX: usize = 2 << 20;
 
 /// A frame's head and the recipes in its tail.
 #[derive(Debug)]
 pub(crate) struct FrameRecord {
     pub(crate) head: FrameHead,
-    /// Of input, output and metadata: base and bytes.
+    /// Recipes of input, output and metadata: how far back the base is, and the bytes.
     recipes: [Option<(u32, Box<[u8]>)>; 3],
 }
 
-/// Which body of which frame.
+/// Run, frame, and place of the body in the frame.
 type BodyKey = (RunUid, u32, usize);
 
 /// See the module.
@@ -52,7 +52,7 @@ impl FrameRecord {
         Ok(Self { head, recipes })
     }
 
-    /// The body in place 0 (input), 1 (output) or 2 (metadata), and its recipe where it is a blob.
+    /// The body in place 0 (input), 1 (output) or 2 (metadata), and its recipe if it is a blob.
     pub(crate) fn body(&self, place: usize) -> (&BodyRef, Option<RecipeRef<'_>>) {
         let reference = match place {
             0 => &self.head.input,
@@ -63,7 +63,7 @@ impl FrameRecord {
         (reference, recipe.map(|(base_back, recipe)| RecipeRef { base_back: *base_back, recipe }))
     }
 
-    /// About how much memory it takes.
+    /// Approximate memory use, in bytes.
     fn bytes(&self) -> usize {
         let inline = |place| match self.body(place).0 {
             BodyRef::Inline(bytes) => bytes.len(),
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(cache.recipe(&one, 1).unwrap().len(), 3);
         assert!(cache.recipe(&one, 0).is_none());
         assert_eq!(cache.recipes.bytes(), 24 + 3 * 16);
-        // 24 bytes and 16 for each: a byte more than 2 MiB is too much.
+        // 24 bytes, and 16 for each extent: just over 2 MiB is too much.
         cache.put_recipe(&one, 2, &extents(131_071));
         assert!(cache.recipe(&one, 2).is_none());
         cache.put_recipe(&one, 2, &extents(131_070));

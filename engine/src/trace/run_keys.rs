@@ -9,7 +9,7 @@ const FRAMES: u32 = 4;
 const PARTS: u32 = 5;
 const SNAPSHOTS: u32 = 6;
 
-/// A run's record.
+/// The key of a run's record.
 pub(crate) fn run(namespace: NamespaceId, uid: RunUid) -> Vec<u8> {
     let mut key = runs(namespace);
     key.extend_from_slice(&uid.0.to_be_bytes());
@@ -28,7 +28,7 @@ pub(crate) fn run_uid(key: &[u8]) -> Option<RunUid> {
     Some(RunUid(u64::from_be_bytes(key.get(8..16)?.try_into().ok()?)))
 }
 
-/// A living run's name.
+/// The key of a living run's name.
 pub(crate) fn run_name(namespace: NamespaceId, name: &str) -> Vec<u8> {
     let mut key = key(RUN_NAMES, 4 + name.len());
     key.extend_from_slice(&namespace.0.to_be_bytes());
@@ -71,7 +71,7 @@ pub(crate) fn part(run: RunUid, seq: u32, part: u32) -> Vec<u8> {
     key
 }
 
-/// A snapshot.
+/// The key of a snapshot.
 pub(crate) fn snapshot(run: RunUid, seq: u32) -> Vec<u8> {
     let mut key = snapshots(run);
     key.extend_from_slice(&seq.to_be_bytes());

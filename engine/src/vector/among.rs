@@ -1,7 +1,7 @@
-//! Filters that are looked at once: which vectors of each file they let through, as bitmaps of positions.
+//! Owner filters that are evaluated once for each file, as bitmaps of the positions that pass.
 //!
-//! A file never changes, and no number of a file is used twice: so a bitmap is made when a search first meets a file, and holds for
-//! as long as that is there. What is not in files yet is asked for one by one.
+//! A file never changes, and file numbers are never reused. So a bitmap is made when a search first meets a
+//! file, and stays valid while the file exists. Vectors that are not in files yet are checked one by one.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,18 +20,19 @@ use crate::vector::item::{Owner, OwnerId};
 use crate::vector::segment::Segment;
 use crate::vector::stopped::Tried;
 
-/// What the bitmaps of one file may take, in bytes or so; then they are made again as they are asked for.
+/// Approximate maximum bytes of the bitmaps of one file. Beyond that, all are dropped and made again when
+/// they are needed.
 const KEPT_BYTES_MAX: u64 = 4 << 20;
-/// What one takes beside its bits.
+/// Bytes of a bitmap besides its bits.
 const KEPT_BYTES_EACH: u64 = 256;
 
 type Filter = dyn Fn(&Owner) -> bool + Send + Sync;
 
-/// Some of all owners, for more than one search: by status, severity, agent, tag or time of a run, by what a key begins with, or by
-/// anything else that stays as it is for as long as this is used.
+/// A filter of owners for several searches: by status, severity, agent, tag or time of a run, by a key's
+/// prefix, or by anything else that does not change while it is used.
 ///
-/// Each owner is looked at once, when its file is first searched by this: a later search looks at the few vectors that pass, or
-/// walks past those that do not.
+/// Each owner is checked once, when the filter first meets its file. Later searches scan only the few vectors
+/// that pass, or walk past the others.
 #[derive(Clone)]
 pub struct Among(Kind);
 
@@ -41,7 +42,7 @@ enum Kind {
     Keys { keyspace: Arc<str>, prefix: Arc<[u8]> },
 }
 
-/// Its place in memory says which one it is.
+/// Its address in memory identifies it.
 struct Those {
     filter: Box<Filter>,
 }
@@ -49,15 +50,15 @@ struct Those {
 impl fmt::Debug for Among {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Those(_) => f.debug_struct("Among").finish_non_exhaustive(),
+            Kind::Those(_) => f.debug_struct("OwnerFilter").finish_non_exhaustive(),
             Kind::Keys { keyspace, prefix } => {
-                f.debug_struct("Among").field("keyspace", keyspace).field("prefix", prefix).finish()
+                f.debug_struct("OwnerFilter").field("keyspace", keyspace).field("prefix", prefix).finish()
             }
         }
     }
 }
 
-/// What is known of one file: by filter, and by keyspace and what keys begin with.
+/// Cached bitmaps of one file: by predicate, and by keyspace and key prefix.
 #[derive(Default)]
 pub(super) struct Known(Mutex<Bitmaps>);
 
@@ -70,12 +71,12 @@ struct Bitmaps {
 
 impl fmt::Debug for Known {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Known").field("bytes", &lock(&self.0).bytes).finish_non_exhaustive()
+        f.debug_struct("BitmapCache").field("bytes", &lock(&self.0).bytes).finish_non_exhaustive()
     }
 }
 
 impl Bitmaps {
-    /// Makes room for one more.
+    /// Makes room for one more bitmap.
     fn admit(&mut self, bitmap: &RoaringBitmap) {
         let bytes = KEPT_BYTES_EACH + bitmap.serialized_size() as u64;
         if self.bytes + bytes > KEPT_BYTES_MAX {
@@ -86,24 +87,25 @@ impl Bitmaps {
 }
 
 impl Among {
-    /// Those of owners for which this is true.
+    /// Owners for which `filter` is true.
     #[must_use]
     pub fn new(filter: impl Fn(&Owner) -> bool + Send + Sync + 'static) -> Self {
         Self(Kind::Those(Arc::new(Those { filter: Box::new(filter) })))
     }
 
-    /// The keys of a keyspace that begin so. Two that are made of the same words are the same.
+    /// Keys of a keyspace that begin with `prefix`. Two filters of the same keyspace and prefix share their
+    /// bitmaps.
     #[must_use]
     pub fn keys(keyspace: &str, prefix: &[u8]) -> Self {
         Self(Kind::Keys { keyspace: keyspace.into(), prefix: prefix.into() })
     }
 }
 
-/// An [`Among`] for one search.
+/// An [`OwnerFilter`] for one search.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     among: &'a Among,
-    /// The keyspace, where it goes by that and there is one.
+    /// The keyspace's number, if the filter names one that exists.
     space: Option<u32>,
     of: (&'a Floor, &'a Core, NamespaceId),
 }
@@ -145,7 +147,7 @@ impl<'a> Asked<'a> {
                 Ok(bitmap)
             }
             (Kind::Those(those), _) => {
-                // While a weak one is kept, no other has its place.
+                // While the weak reference is kept, no other predicate has this address.
                 let place = Arc::as_ptr(those).addr();
                 if let Some((_, known)) = lock(known).those.get(&place) {
                     return Ok(known.clone());

@@ -1,4 +1,4 @@
-//! Searches among some of all owners, against a model that asks each of them.
+//! Searches with an owner filter, against a model that checks each owner.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ type Model = BTreeMap<Vec<u8>, (u64, Vec<f32>)>;
 
 const DIMENSIONS: usize = 23;
 
-/// Of a thousand keys, those of which about so many pass.
+/// True for about `share` of 1024 keys.
 fn is_among(owner: &Owner, share: u64) -> bool {
     match owner {
         Owner::Key { key, .. } => {
@@ -36,7 +36,7 @@ fn check(space: &Namespace, model: &Model, numbers: &mut Numbers, shares: &[(u64
         let wanted = Search { filter: Some(&asked), ..wanted };
         assert_eq!(found, expected(model, &query, &wanted), "{share} of 1024 {what}");
     }
-    // And by what a key begins with, with another filter behind it.
+    // Also by a key's prefix, and with another filter after it.
     let prefix = numbers.below(10).to_string();
     let begins =
         |owner: &Owner| matches!(owner, Owner::Key { key, .. } if key.starts_with(prefix.as_bytes()));
@@ -60,7 +60,7 @@ fn among_some_just_those_are_found_whatever_is_dead_merged_or_in_memory() {
     let mut numbers = Numbers(0x5eed_0002);
     let mut store = Store::open_with("s", options(&io)).unwrap();
     let mut model = Model::new();
-    // Each is used for all searches: what it knows of a file must not be taken for another's.
+    // Each filter is used for all searches: the bitmap of one file must not be used for another.
     let shares = SHARES.map(|share| (share, Among::new(move |owner| is_among(owner, share))));
     for step in 0..2500 {
         let space = store.namespace("a").unwrap();
@@ -121,11 +121,11 @@ fn keys_of_another_keyspace_and_snapshots_are_not_among_the_keys_that_begin_so()
         assert_eq!(counts(), (2, 3, 1, 0, 1), "{what}");
         store.vectors().flush(store.core(), What::All).unwrap();
     }
-    // A keyspace that comes later under that name.
+    // A keyspace that is created later under that name.
     let later = space.keyspace("m", History::Latest).unwrap();
     put(&space, &later, b"1", "e", &[1.0, 0.0]);
     assert_eq!(count(&Among::keys("m", b"")), 1);
-    // Another filter has nothing of one that has gone, though it may stand where that stood.
+    // A new filter takes nothing from a dropped one, though it may have the same address.
     for part in 0..200u64 {
         let among =
             Among::new(move |owner| matches!(owner, Owner::Key { key, .. } if part % 2 == 0 && key == b"2"));
@@ -133,7 +133,7 @@ fn keys_of_another_keyspace_and_snapshots_are_not_among_the_keys_that_begin_so()
     }
 }
 
-/// Few are scanned, many walked: each way finds nearly what a scan of all finds.
+/// A filter that few pass leads to a scan, others to a walk. Each finds nearly what a scan of all finds.
 #[cfg(feature = "graphs")]
 #[test]
 fn among_few_and_among_many_a_walk_finds_nearly_all_that_a_scan_finds() {

@@ -6,18 +6,18 @@ use crate::vector::kernel::dot;
 use crate::vector::quantise::code;
 use crate::vector::segment::Scale;
 
-/// Vectors of a block: as many as may be copied when one more comes while a search looks at it.
+/// Vectors of a block: as many as may be copied when a vector is added during a search.
 pub(super) const BLOCK_ROWS: usize = 256;
 
 /// See the module.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Block {
     pub(super) items: Vec<Item>,
-    /// Their vectors, end to end,
+    /// The vectors, end to end.
     rows: Vec<f32>,
-    /// the codes of these,
+    /// Their codes, end to end.
     pub(super) codes: Vec<i8>,
-    /// and what goes with those: three numbers each, as a file has them.
+    /// Three numbers for each vector, as in a file: square, scale and error.
     pub(super) scales: Vec<f32>,
 }
 
@@ -34,7 +34,7 @@ impl Block {
         self.scales.extend([dot(vector, vector), coded.scale, coded.error]);
     }
 
-    /// What of it came after a record; `None` where nothing did.
+    /// The part after a record; `None` if it is empty.
     pub(super) fn after(&self, upto: Seqno, dimensions: usize) -> Option<Self> {
         let from = self.items.partition_point(|item| item.seqno <= upto);
         let rest = Self {
@@ -51,7 +51,7 @@ impl Block {
         self.rows.get(at * dimensions..(at + 1) * dimensions).unwrap_or_default()
     }
 
-    /// Its codes, and what goes with them.
+    /// A vector's codes, and their scale.
     pub(super) fn coded(&self, at: usize, dimensions: usize) -> (&[i8], Scale) {
         let codes = self.codes.get(at * dimensions..(at + 1) * dimensions).unwrap_or_default();
         (codes, self.scale(at))

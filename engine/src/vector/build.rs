@@ -1,6 +1,7 @@
-//! Building a graph by hnsw_rs, on a private instance and one vector after another: its edges are read out and written in our own form.
+//! Builds a graph with hnsw_rs, on a private instance and one vector at a time. Then the edges are read out
+//! and written in our own form.
 //!
-//! It goes by the codes, the same distance as a walk's and a quarter of the numbers' memory.
+//! It compares codes: the same distance as in a walk, with a quarter of the vectors' memory.
 
 use hnsw_rs::anndists::dist::distances::Distance;
 use hnsw_rs::hnsw::Hnsw;
@@ -13,18 +14,19 @@ use crate::vector::writer::GraphBytes;
 
 /// Neighbours of a vector in an upper level; in the lowest it has twice as many.
 const NEIGHBOURS: usize = 16;
-/// Candidates that are looked at for each vector of so many; each time there are twice as many, so many more, up to some: with
-/// 64 of a million vectors one true neighbour in twenty-five stands where no walk comes by.
+/// Candidates for each vector of a graph of up to [`BREADTH_ROWS`] vectors. Each doubling adds
+/// [`BREADTH_MORE`], up to [`BREADTH_MAX`]. With 64 candidates for a million vectors, no walk reaches one
+/// true neighbour in twenty-five.
 const BREADTH: usize = 64;
 const BREADTH_ROWS: usize = 100_000;
 const BREADTH_MORE: u32 = 16;
 const BREADTH_MAX: usize = 128;
-/// Levels at most.
+/// Maximum number of levels.
 const LEVELS_MAX: usize = 16;
-/// Bytes of a scale, behind the codes.
+/// Bytes of a scale, after the codes.
 const SCALE_BYTES: usize = 4;
 
-/// How far directions are apart by their codes, as a walk sees them.
+/// The distance of two directions by their codes, as in a walk.
 struct Apart;
 
 impl Distance<i8> for Apart {
@@ -62,14 +64,14 @@ fn breadth(count: usize) -> usize {
     BREADTH_MAX.min(BREADTH + (doublings * f64::from(BREADTH_MORE)) as usize)
 }
 
-/// The edges as a file has them.
+/// The edges in a file's form.
 fn read_out(graph: &Hnsw<'_, i8, Apart>, count: usize) -> Option<GraphBytes> {
     let points = graph.get_point_indexation();
     let levels = usize::from(points.get_max_level_observed());
     let mut entry = None;
     let slots = (2 * NEIGHBOURS, NEIGHBOURS);
     let mut lowest = vec![NONE; count * slots.0];
-    // By level above the lowest, the vectors in it, each with its neighbours.
+    // For each level above the lowest: its vectors, each with its neighbours.
     let mut above: Vec<Vec<(u32, Vec<u32>)>> = vec![Vec::new(); levels];
     for top in 0..=levels {
         for point in points.get_layer_iterator(top) {
@@ -79,7 +81,7 @@ fn read_out(graph: &Hnsw<'_, i8, Apart>, count: usize) -> Option<GraphBytes> {
             }
             let near = point.get_neighborhood_id();
             for (level, near) in near.iter().enumerate().take(top + 1) {
-                // hnsw_rs keeps them by how near they are.
+                // hnsw_rs keeps neighbours sorted by distance.
                 let near = near.iter().map(|near| near.d_id as u32);
                 match level.checked_sub(1) {
                     None => {

@@ -1,4 +1,4 @@
-//! Vectors in files: found as those in memory are, and made again where a file is not what was written.
+//! Vectors in files: found like those in memory, and rebuilt if a file is damaged.
 
 #![cfg(not(annals_shuttle))]
 
@@ -26,7 +26,8 @@ type Model = BTreeMap<Vec<u8>, (u64, Vec<f32>)>;
 
 const DIMENSIONS: usize = 40;
 
-/// A store whose vectors stand in two files, with a few that are dead and a few in memory; and what is found in it.
+/// A store with vectors in two files, of which a few are dead, and a few vectors in memory; with its model
+/// and a query.
 fn filled(io: &SimIo) -> (Store, Model, Vec<f32>) {
     let mut numbers = Numbers(77);
     let store = Store::open_with("s", options(io)).unwrap();
@@ -75,13 +76,13 @@ fn files_hold_what_was_in_memory_and_merge_without_what_is_dead() {
     assert_eq!(partition.levels().segments[0].len(), model.len());
     assert_eq!(found(&store, &query), expected(&model, &query, &all()));
     assert_eq!(store.rebuilt(), []);
-    // A reader beside it goes through the same file, and so does one that takes no maps.
+    // A reader beside it that uses no maps reads the same file.
     let by_position = Options { read_mode: ReadMode::Positional, ..options(&io) };
     let reader = Store::open_read_only_with("s", by_position).unwrap();
     assert_eq!(found(&reader, &query), expected(&model, &query, &all()));
 }
 
-/// More than the index gives at once, so that catching up has to go on where a page ended.
+/// There are more vectors than the index gives in one page, so that catching up must continue.
 #[test]
 fn all_that_came_while_nobody_looked_is_found() {
     let io = SimIo::new(1);
@@ -98,15 +99,15 @@ fn all_that_came_while_nobody_looked_is_found() {
     store.close().unwrap();
     let reader = Store::open_read_only_with("s", options(&io)).unwrap();
     assert_eq!(found(&reader, &[1.0, 1.0]).len(), 6000);
-    // What the close wrote down is gone: the log alone has them.
+    // The files that the close wrote are removed: only the log has the vectors.
     files(&io).iter().for_each(|path| io.remove(path).unwrap());
     let store = Store::open_with("s", options(&io)).unwrap();
     assert_eq!(found(&store, &[1.0, 1.0]).len(), 6000);
-    // What is more than memory should hold was written down on the way.
+    // What exceeds the memory limit was flushed meanwhile.
     let space = store.namespace("a").unwrap();
     let levels = store.vectors().partition(space.id, "e").unwrap().levels();
     assert!(levels.tail_rows() < 4000 && !levels.segments.is_empty(), "{}", levels.tail_rows());
-    // A full disk keeps nobody from finding all.
+    // A full disk does not keep a search from finding all vectors.
     store.close().unwrap();
     files(&io).iter().for_each(|path| io.remove(path).unwrap());
     let store = Store::open_with("s", options(&io)).unwrap();
@@ -124,7 +125,7 @@ fn whatever_becomes_of_a_file_its_vectors_are_read_again_from_the_log() {
         let store = Store::open_with("s", options(io)).unwrap();
         assert_eq!(found(&store, &query), wanted, "{what}");
         assert!(!store.rebuilt().is_empty(), "{what} was not noticed");
-        // What was made again is written anew, and then all is well.
+        // What was rebuilt is written anew. After that nothing is damaged.
         store.vectors().flush(store.core(), What::Due).unwrap();
         store.close().unwrap();
         let store = Store::open_with("s", options(io)).unwrap();
@@ -136,7 +137,7 @@ fn whatever_becomes_of_a_file_its_vectors_are_read_again_from_the_log() {
     };
     for path in files(&io) {
         let len = io.read(&path).unwrap().len();
-        // Primes, so that each kind of byte comes: heads, ids, owners, codes, vectors, checksums, room between.
+        // Steps that reach each kind of byte: headers, ids, owners, codes, vectors, checksums, padding.
         for at in (0..len).step_by(len / 97).chain([8, 255, len - 1, len - 5]) {
             let io = snapshot();
             io.edit(&path, |bytes| bytes[at] ^= 0x10).unwrap();
@@ -159,7 +160,7 @@ fn whatever_becomes_of_a_file_its_vectors_are_read_again_from_the_log() {
     check(&io, "another file");
 }
 
-/// Each key's value says which vector it came with, so that the store itself says what has to be found.
+/// Each key's value names its vector, so that the store itself says what must be found.
 #[test]
 fn after_any_crash_just_those_vectors_are_found_whose_keys_are_there() {
     let io = SimIo::new(3);
@@ -176,7 +177,7 @@ fn after_any_crash_just_those_vectors_are_found_whose_keys_are_there() {
         } else {
             batch.put_embedded(&keys, key.as_bytes(), step.to_string(), &[("e", &vector(step))]);
         }
-        // Some are only in the system's memory when they are written into a file.
+        // Some batches are only in the system's memory when their vectors are written to a file.
         let durability = if step % 3 == 0 { crate::Durability::Disk } else { crate::Durability::Process };
         batch.submit_with(durability).unwrap().wait().unwrap();
         if step % 9 == 8 {
@@ -221,7 +222,7 @@ fn after_any_crash_just_those_vectors_are_found_whose_keys_are_there() {
     assert!(states > 200 && with_files > 100, "{states} {with_files}");
 }
 
-/// A graph by hand: a ring with chords, and one level above.
+/// A graph by hand: a ring with chords, and one level above it.
 #[test]
 fn a_walk_goes_by_the_bytes_of_the_file() {
     let io = SimIo::new(1);
@@ -281,17 +282,17 @@ fn a_walk_goes_by_the_bytes_of_the_file() {
         let scores: Vec<f32> = vectors.iter().map(|(_, vector)| cosine(&query, vector)).collect();
         let most = scores.iter().copied().fold(f32::MIN, f32::max);
         assert!(scores[best] > most - 0.01, "{best}: {} of {most}", scores[best]);
-        // Past those that do not count, to the nearest that do.
+        // The walk passes vectors that do not count, to the nearest that do.
         let some: RoaringBitmap = (0..count).filter(|at| at % 9 == 4).collect();
         let walked = graph::walk(&segment, &coded, 3, Some(&some)).unwrap();
         assert!(walked.len() == 3 && walked.iter().all(|near| some.contains(near.at)));
         let best = walked.iter().max().unwrap().at as usize;
         let most = some.iter().map(|at| scores[at as usize]).fold(f32::MIN, f32::max);
         assert!(scores[best] > most - 0.01, "{best}: {} of {most}", scores[best]);
-        // The narrowest goes on from one to the next, as long as that is nearer.
+        // The narrowest walk goes from one vector to the next as long as that is nearer.
         let walked = graph::walk(&segment, &coded, 1, None).unwrap();
         assert!(walked.len() == 1 && scores[walked[0].at as usize] > most_of(&scores) - 0.01);
-        // What the upper level found is not lost on the way down, where it is all that is wanted.
+        // What the upper level found is kept on the way down, even if nothing else is wanted.
         let tops: RoaringBitmap = (0..count).step_by(20).collect();
         let mut walked: Vec<f32> = graph::walk(&segment, &coded, 2, Some(&tops))
             .unwrap()
@@ -301,7 +302,7 @@ fn a_walk_goes_by_the_bytes_of_the_file() {
         let mut nearest: Vec<f32> = tops.iter().map(|at| scores[at as usize]).collect();
         walked.sort_by(|a, b| b.total_cmp(a));
         nearest.sort_by(|a, b| b.total_cmp(a));
-        // By codes, two that are nearly as near may change places.
+        // By their codes, two vectors that are nearly equally near may change places.
         assert!(walked.len() == 2 && walked[1] > nearest[1] - 0.02, "{walked:?} {nearest:?}");
     }
 }
@@ -310,7 +311,8 @@ fn most_of(scores: &[f32]) -> f32 {
     scores.iter().copied().fold(f32::MIN, f32::max)
 }
 
-/// Too few for a graph, and more than a walk would look at: with one wanted, a walk would have ended where it begins.
+/// There are too few vectors for a graph, and more than a walk visits. For one result, a walk would end where
+/// it begins.
 #[test]
 fn a_large_file_without_a_graph_is_looked_through() {
     let io = SimIo::new(1);
@@ -332,7 +334,7 @@ fn a_large_file_without_a_graph_is_looked_through() {
     }
 }
 
-/// Whoever writes for long would hold all of it in memory.
+/// A process that writes for long must not hold all vectors in memory.
 #[test]
 fn what_comes_is_written_down_meanwhile_and_at_the_close_where_it_is_much() {
     let io = SimIo::new(1);
@@ -356,7 +358,8 @@ fn what_comes_is_written_down_meanwhile_and_at_the_close_where_it_is_much() {
     store.close().unwrap();
     assert_eq!(files(&io).len(), 1);
     let store = Store::open_with("s", options(&io)).unwrap();
-    // A thread looks after so many batches, of which there is always one more: the last may not be shown yet.
+    // The thread wakes after this many batches. The last of them may not be visible yet, so there is one
+    // more.
     for batch in 0..WAKE_BATCHES as u32 {
         batch_of(&store, 10_000 + 100 * batch, 100);
     }
@@ -367,7 +370,7 @@ fn what_comes_is_written_down_meanwhile_and_at_the_close_where_it_is_much() {
     assert_eq!(found(&store, &[1.0, 1.0]).len(), CLOSE_ROWS + 100 * WAKE_BATCHES as usize);
 }
 
-/// Whoever has one run forgotten would wait for all files of a large store.
+/// Forgetting one run must not wait for all files of a large store.
 #[test]
 fn a_sweep_writes_files_anew_that_have_a_run_s_vectors_or_are_a_quarter_dead() {
     let io = SimIo::new(1);
@@ -425,7 +428,7 @@ fn a_built_graph_finds_nearly_all_that_a_scan_finds() {
     let partition = store.vectors().partition(space.id, "e").unwrap();
     let slots: Vec<_> = partition.levels().segments.iter().map(|segment| segment.header.slots).collect();
     assert_eq!(slots, [(32, 16)]);
-    // Whoever asks for all to be looked at loses nothing, though there is a graph.
+    // An exact search misses nothing, although there is a graph.
     for _ in 0..20 {
         let query: Vec<f32> = (0..24).map(|_| near_one(2.0)[3]).collect();
         let wanted = Search { k: 40, exact: true, ..Search::default() };
@@ -454,7 +457,7 @@ fn a_built_graph_finds_nearly_all_that_a_scan_finds() {
         }
         assert!(hits as f64 >= least * all as f64, "{hits} of {all}");
     }
-    // A wider walk finds more. The narrowest finds as many as it is asked for, and no nonsense.
+    // A wider walk finds more. The narrowest still finds the requested number, and correct scores.
     let found = [1, 16, 400].map(|width| {
         let mut hits = 0;
         let mut numbers = Numbers(77);

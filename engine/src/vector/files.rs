@@ -1,10 +1,10 @@
-//! Writing vectors down into files, merging those, and making them again where one is damaged.
+//! Writes vectors into files, merges files, and rebuilds them if one is damaged.
 //!
-//! A file is written under a new number, synced, and its name synced; then one edit of the manifest lists all there now
-//! are; then the old ones go. Before that the log is synced up to the last vector, so that a listed file never holds what a
-//! power cut takes out of the log. Dead vectors are left out on the way.
+//! A file gets a new number and is synced, and its name is synced. Then one edit of the manifest lists all
+//! current files, and the old ones are removed. Before that the log is synced up to the last vector, so that
+//! a listed file never holds what a power cut removes from the log. Dead vectors are left out.
 //!
-//! In memory while one is written: eight bytes a vector. A graph is made afterwards, by `graphs`.
+//! Memory while a file is written: eight bytes for each vector. `graph_upkeep` builds its graph afterwards.
 
 use std::sync::Arc;
 
@@ -29,37 +29,37 @@ use crate::vector::source::lives;
 use crate::vector::stopped::{Stopped, Tried};
 use crate::vector::writer::{self, GraphBytes, Meta};
 
-/// Vectors in memory, of all partitions, that are worth a file.
+/// Vectors in memory, over all partitions, that are worth a file.
 pub(super) const FLUSH_ROWS: usize = if SCHEDULED { 8 } else { 4096 };
-/// Those that are written down when the store closes: fewer are soon read again.
+/// Vectors in memory that are flushed when the store closes. Fewer are soon read again.
 pub(super) const CLOSE_ROWS: usize = 1024;
 /// A file is merged into the one before it unless that one is at least this many times larger.
 const RATIO: usize = 2;
-/// A sweep writes a file anew once one of so many of its vectors is dead.
+/// A sweep rewrites a file once one in this many of its vectors is dead.
 const DEAD_SHARE: usize = 4;
 
-/// What is written down.
+/// What a flush writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What<'a> {
-    /// What is in memory, beside the files there are.
+    /// The vectors in memory, beside the existing files.
     Tail,
-    /// The same, merged with files that are not much larger, and those that are half dead.
+    /// The same, merged with files that are not much larger and with those that are half dead.
     Due,
     /// Everything, one file for each partition.
     All,
-    /// All of the files again in which these dropped runs have vectors, or of which a quarter is dead; nothing where there
-    /// are none.
+    /// The files in which these dropped runs have vectors, or of which a quarter is dead. Writes nothing if
+    /// there are none.
     Without(&'a [RunUid]),
 }
 
-/// What takes a partition's place.
+/// The files that take the place of a partition's earlier ones.
 pub(super) struct Change {
     pub(super) partition: Arc<Partition>,
     pub(super) segments: Vec<Arc<Segment>>,
 }
 
 impl Floor {
-    /// A floor over the files that the manifest lists.
+    /// Opens the vector index over the files that the manifest lists.
     pub(crate) fn open(core: &Core) -> Arc<Self> {
         let floor = Self::empty();
         let list = core.vectors.clone();
@@ -78,10 +78,10 @@ impl Floor {
         floor
     }
 
-    /// Writes down what is wanted, without what is dead.
+    /// Writes what `what` says, without dead vectors.
     ///
     /// # Errors
-    /// `Unavailable` where the disk refuses; nothing is lost then. `Poisoned`.
+    /// `Unavailable` if the disk refuses: nothing is lost. `Poisoned`.
     pub(crate) fn flush(&self, core: &Arc<Core>, what: What<'_>) -> Result<()> {
         let mut listed = lock(&self.files);
         match self.write_down(core, &mut listed, what) {
@@ -100,7 +100,7 @@ impl Floor {
 
     fn write_down(&self, core: &Arc<Core>, listed: &mut VectorList, what: What<'_>) -> Tried<()> {
         let log = core.log()?;
-        // Keeps what ends meanwhile, as for a search.
+        // Keeps versions that end meanwhile, as in a search.
         let _view = View::new(core);
         self.catch_up_some(core, MEMORY_BYTES)?;
         let (upto, partitions) = {
@@ -141,7 +141,7 @@ impl Floor {
         self.publish(core, listed, list, changes)
     }
 
-    /// Lists files that are written, and gives up those whose place they take.
+    /// Lists written files, and removes those that they replace.
     pub(super) fn publish(
         &self,
         core: &Arc<Core>,
@@ -151,7 +151,7 @@ impl Floor {
     ) -> Tried<()> {
         let log = core.log()?;
         core.io.sync_dir(&core.paths.vectors()).map_err(Error::from)?;
-        // The writer's own sync may have failed meanwhile: then nobody knows what of the log is there.
+        // The writer's own sync may have failed meanwhile: then it is unknown what of the log is on disk.
         log.queue.check()?;
         if let Err(failed) = log.manifest.edit(|state| state.vectors = list.clone()) {
             if failed.in_doubt {
@@ -192,7 +192,7 @@ impl Floor {
         Ok(levels.segments.len())
     }
 
-    /// Notes whether some file lacks a graph.
+    /// Notes whether a file lacks a graph.
     fn look_for_graphs(&self) {
         let partitions = read(&self.partitions).clone();
         let lacks =
@@ -203,7 +203,7 @@ impl Floor {
     /// The files in which a run has vectors.
     ///
     /// # Errors
-    /// `Damaged`: then its vectors are read from the log again when they are next looked for.
+    /// `Damaged`: the next search reads the vectors from the log again.
     pub(crate) fn files_of(&self, namespace: NamespaceId, run: RunUid) -> Result<Vec<String>> {
         let partitions = read(&self.partitions).clone();
         let mut files = Vec::new();
@@ -235,7 +235,7 @@ impl Floor {
         let path = core.paths.vector_file(number);
         let meta = Meta { store: core.store, id: number, namespace: id.namespace, upto };
         let bytes = writer::write(&*core.io, &path, meta, vectors, graph).inspect_err(|_| {
-            // What is left of it takes room. Where it cannot go now, the next opening takes it.
+            // The incomplete file takes space. If it cannot be removed now, the next opening removes it.
             let _ = core.io.remove(&path);
         })?;
         let entry = VectorEntry {
@@ -250,12 +250,12 @@ impl Floor {
         Ok(Segment::open(&*core.io, &path, core.store, &entry, core.options.read_mode)?)
     }
 
-    /// Gives up all files, since one of them is not what was written: their vectors are read from the log again.
+    /// Discards all files because one of them is damaged. Their vectors are read from the log again.
     pub(super) fn lose(&self, core: &Core, damage: Damage) {
         let _files = lock(&self.files);
         let path = &damage.file;
         let partitions = read(&self.partitions).clone();
-        // Of several searches that met it, the first has done it.
+        // If several searches met the damage, the first of them has discarded the files.
         let still = partitions.values().any(|partition| {
             partition
                 .levels()
@@ -270,7 +270,7 @@ impl Floor {
 
     fn lose_all(&self, core: &Core, damage: Damage) {
         let _turn = lock(&self.catching);
-        // Searches that are on their way find out by this number that they have to begin again.
+        // Running searches see by this number that they must start again.
         self.losses.fetch_add(1, Ordering::AcqRel);
         self.upto.store(0, Ordering::Release);
         read(&self.partitions).values().for_each(|partition| partition.clear());
@@ -291,7 +291,7 @@ fn open_files(core: &Core, list: &VectorList) -> std::result::Result<Partitions,
         return Err(Damage {
             file: dir,
             offset: 0,
-            what: "the vectors are of a longer log than this".into(),
+            what: "the vector files cover records that the log does not have".into(),
         });
     }
     let mut found: std::collections::BTreeMap<PartitionId, (u32, Vec<Arc<Segment>>)> = Default::default();
@@ -319,8 +319,9 @@ fn open_files(core: &Core, list: &VectorList) -> std::result::Result<Partitions,
         .collect())
 }
 
-/// How many of the oldest files stay as they are: as many of the newest are merged with the tail as keeps each a good deal
-/// larger than the next, and from the first one on of which half is dead; but none up to the one that is pinned.
+/// How many of the oldest files stay as they are. The newest are merged with the tail until each file is
+/// [`FILE_RATIO`] times larger than what follows. Files from the first half-dead one on are merged, too. The
+/// pinned file and those before it always stay.
 fn due_of(levels: &Levels, pinned: u64) -> usize {
     let mut size = levels.tail_rows();
     let mut keep = levels.segments.len();
@@ -335,7 +336,7 @@ fn due_of(levels: &Levels, pinned: u64) -> usize {
     dead.map_or(keep, |dead| keep.min(dead)).max(pinned.map_or(0, |pinned| pinned + 1))
 }
 
-/// Whether a file is to be written without what is dead in it.
+/// Whether a file must be rewritten without its dead vectors.
 fn is_to_sweep(
     core: &Core,
     namespace: NamespaceId,
@@ -357,7 +358,7 @@ fn is_to_sweep(
     Ok(dead > 0 && dead * DEAD_SHARE >= segment.len())
 }
 
-/// Makes the log durable up to what is visible. The segments before the last are.
+/// Syncs the log up to what is visible. The segments before the last are synced already.
 fn sync_log(core: &Core, log: &OpenLog) -> Result<()> {
     log.queue.check()?;
     if let Some(last) = read(&core.segments).all().last() {
@@ -371,7 +372,7 @@ fn sync_log(core: &Core, log: &OpenLog) -> Result<()> {
     log.queue.check()
 }
 
-/// Removes vector files that are not listed. One that cannot go now goes another time.
+/// Removes vector files that are not listed. A later call removes those that cannot be removed now.
 fn remove_others(core: &Core, list: &VectorList) {
     let Ok(names) = core.io.list(&core.paths.vectors()) else { return };
     for name in names {

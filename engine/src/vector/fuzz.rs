@@ -1,4 +1,4 @@
-//! A door for fuzzers: a vector file with right checksums around any sections.
+//! Entry point for fuzzers: a vector file with correct checksums around any sections.
 
 use std::collections::HashSet;
 use std::io::IoSlice;
@@ -21,7 +21,8 @@ const ID: u64 = 7;
 const UPTO: Seqno = Seqno(99);
 const NAMESPACE: NamespaceId = NamespaceId(16);
 
-/// Begins with whether it is a file as it is; else with what a header says, and then what stands in each section.
+/// The input begins with a flag. Then follows either a whole file, or a header's fields and the contents of
+/// each section.
 pub fn vectors(data: &[u8]) {
     let mut rest = data;
     let (bytes, dimensions, count) = match byte(&mut rest) & 1 {
@@ -48,7 +49,7 @@ pub fn vectors(data: &[u8]) {
     }
 }
 
-/// A file of what comes, with right checksums; its dimensions and count.
+/// Builds a file from the input, with correct checksums. Returns it with its dimensions and count.
 fn built(rest: &mut &[u8]) -> (Vec<u8>, u32, u32) {
     let (dimensions, count) = (u32::from(byte(rest) % 40) + 1, u32::from(byte(rest)));
     let slots = (u32::from(byte(rest) % 9), u32::from(byte(rest) % 5));

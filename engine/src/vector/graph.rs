@@ -1,16 +1,16 @@
-//! The graph of a large file: hierarchical navigable small worlds (Malkov and Yashunin, 2018), built by hnsw_rs, searched
-//! here from the file's own bytes.
+//! The graph of a large file: hierarchical navigable small worlds (Malkov and Yashunin, 2018), built by
+//! hnsw_rs, searched here in the file's own bytes.
 //!
 //! ```text
 //! lowest level   for each vector, slots u32: positions of its neighbours, then u32::MAX
 //! upper levels   each from the first: count u32 | positions u32, ascending | slots u32 of each
 //! ```
-//! The walk compares codes; whoever walks looks again at what it gives. Positions out of bounds, which no file that was
-//! written has, are passed over.
+//! The walk compares codes; its caller computes the exact scores of what it returns. Positions out of bounds,
+//! which no written file has, are skipped.
 //!
-//! Building is `build`'s.
+//! `build` builds graphs.
 //!
-//! Left out: a graph for few vectors, which are scanned as fast.
+//! Left out: a graph for few vectors, because a scan of them is as fast.
 
 use std::borrow::Cow;
 use std::cmp::{Ordering, Reverse};
@@ -26,16 +26,16 @@ use crate::vector::segment::Segment;
 use crate::vector::stopped::Tried;
 use crate::vector::writer::GraphBytes;
 
-/// Vectors of a file that are worth a graph.
+/// Vectors of a file from which a graph is worth it.
 pub(super) const GRAPH_ROWS_MIN: usize = 20_000;
-/// How many nearest ones a walk takes from one upper level to the next: half its width, within these. With one alone it ends in
-/// the wrong cluster, where vectors are clustered and the clusters equally far from each other.
+/// How many of the nearest vectors a walk takes from one upper level to the next: half its width, within
+/// these limits. With only one, it ends in the wrong cluster if clusters are equally far from each other.
 const UPPER_WIDTHS: (usize, usize) = (4, 32);
-/// No neighbour.
+/// Marks an unused neighbour slot.
 #[cfg(any(feature = "graphs", all(test, not(annals_shuttle))))]
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A vector by how near it is.
+/// A position with its score. The greatest is the nearest.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Near {
     pub(super) score: f32,
@@ -56,9 +56,9 @@ impl Ord for Near {
     }
 }
 
-/// About the `width` vectors of a file that are nearest to a query by their codes, in any order; each with its score by
-/// codes. Where only some are asked for, it walks past the others until nothing further away could be among the nearest.
-/// The file has a graph.
+/// About the `width` vectors of a file that are nearest to a query by their codes, in any order, with their
+/// scores by codes. With `among`, only these positions are returned: the walk passes others until nothing
+/// further away can be among the nearest. The file must have a graph.
 pub(super) fn walk(
     segment: &Segment,
     query: &Coded,
@@ -82,7 +82,7 @@ struct Walk<'a> {
     segment: &'a Segment,
     query: &'a Coded,
     scales: Cow<'a, [f32]>,
-    /// A bit for each vector that was looked at on this level.
+    /// A bit for each vector that was visited on this level.
     seen: Vec<u64>,
     fresh: Vec<u32>,
 }
@@ -112,7 +112,7 @@ impl<'a> Walk<'a> {
         first
     }
 
-    /// The `width` nearest of those that count, as far as edges lead to them from `start`.
+    /// The `width` nearest of the vectors that count and that edges reach from `start`.
     fn level(
         &mut self,
         start: &[Near],
@@ -177,7 +177,7 @@ struct Upper<'a> {
 }
 
 impl<'a> Upper<'a> {
-    /// The levels that these bytes hold, from the lowest up: as far as there are any.
+    /// The levels that these bytes hold, from the lowest up. Stops where the bytes end.
     fn parse(bytes: &'a [u8], levels: u32, width: u32) -> Vec<Self> {
         let (mut numbers, width) = (bytes.as_chunks::<4>().0, width as usize);
         let mut all = Vec::new();
@@ -192,7 +192,7 @@ impl<'a> Upper<'a> {
         all
     }
 
-    /// The slots of a node; empty where it is not on this level.
+    /// The slots of a node; empty if the node is not on this level.
     fn neighbours(&self, at: u32) -> &'a [[u8; 4]] {
         let found = self.positions.binary_search_by_key(&at, |position| u32::from_le_bytes(*position));
         let slots = found.ok().and_then(|index| self.slots.get(index * self.width..(index + 1) * self.width));
@@ -200,8 +200,8 @@ impl<'a> Upper<'a> {
     }
 }
 
-/// The graph of these vectors; `None` where they are too few, where this program is built without hnsw_rs, or once
-/// `stop` says so.
+/// Builds the graph of these vectors. `None` if they are too few, if this program is built without hnsw_rs,
+/// or once `stop` returns true.
 pub(super) fn build(vectors: &Merged<'_>, stop: &dyn Fn() -> bool) -> Tried<Option<GraphBytes>> {
     if vectors.len() < GRAPH_ROWS_MIN {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Graphs in the making: nothing waits for one, and whatever happens meanwhile is what is found.
+//! Graphs that are being built: nothing waits for one, and changes meanwhile are kept.
 
 #![cfg(all(feature = "graphs", not(annals_shuttle)))]
 
@@ -24,7 +24,7 @@ fn put_some(space: &Namespace, from: usize, count: usize) {
     }
 }
 
-/// A disk with a store that was closed, whose only file is large enough for a graph and has none.
+/// A disk with a closed store whose only file is large enough for a graph and has none.
 fn lacking() -> SimIo {
     let io = SimIo::new(1);
     let store = Store::open_with("s", options(&io)).unwrap();
@@ -35,13 +35,13 @@ fn lacking() -> SimIo {
     io.crash(Crash::Everything)
 }
 
-/// Of each file its vectors and whether it has a graph.
+/// The number of vectors of each file, and whether it has a graph.
 fn shape(store: &Store) -> Vec<(usize, bool)> {
     let partition = store.vectors().partition(store.namespace("a").unwrap().id, "e").unwrap();
     partition.levels().segments.iter().map(|segment| (segment.len(), segment.header.slots.0 > 0)).collect()
 }
 
-/// How many there are, and that a search finds a few of them just where they are.
+/// Checks the number of vectors, and that a search finds some of them exactly.
 fn check(space: &Namespace, count: usize) {
     for at in (0..count).step_by(count / 7) {
         let query = Numbers(at as u64 + 1).vector(DIMENSIONS);
@@ -53,7 +53,8 @@ fn check(space: &Namespace, count: usize) {
     assert_eq!(space.nearest("e", &[1.0; DIMENSIONS], &all).unwrap().len(), count);
 }
 
-/// Once all that came while a graph was made stayed in memory until it was done: of a million vectors nine in ten.
+/// Once, vectors that came while a graph was built stayed in memory until it was done: nine in ten of a
+/// million.
 #[test]
 fn what_comes_while_a_graph_is_made_is_written_down_meanwhile() {
     let store = Store::open_with("s", options(&lacking())).unwrap();
@@ -61,7 +62,8 @@ fn what_comes_while_a_graph_is_made_is_written_down_meanwhile() {
     let asked = Cell::new(0);
     let stop = || {
         asked.set(asked.get() + 1);
-        // Files of these are merged until there is one that the first would be merged with, but for the graph.
+        // These are merged until a file is large enough to be merged with the first, which its graph build
+        // prevents.
         if asked.get() == 100 {
             put_some(&space, GRAPH_ROWS_MIN, 15_000);
             store.vectors().catch_up(store.core()).unwrap();
@@ -75,7 +77,7 @@ fn what_comes_while_a_graph_is_made_is_written_down_meanwhile() {
     assert_eq!(files[0], (GRAPH_ROWS_MIN, true));
     assert!(files.len() > 1 && files[1..].iter().all(|(_, graph)| !graph), "{files:?}");
     check(&space, GRAPH_ROWS_MIN + 15_000);
-    // It keeps files apart only as long as it takes.
+    // The build keeps files apart only while it runs.
     put_some(&space, GRAPH_ROWS_MIN + 15_000, 10);
     store.vectors().flush(store.core(), What::Due).unwrap();
     put_some(&space, GRAPH_ROWS_MIN + 15_010, 8000);
@@ -100,7 +102,7 @@ fn a_graph_of_a_file_that_went_meanwhile_is_dropped() {
     };
     store.vectors().make_graphs(store.core(), &stop).unwrap();
     assert_eq!(shape(&store), [(GRAPH_ROWS_MIN + 10, true)]);
-    // The first ended at once, and the second was made whole.
+    // The first build ended at once, and the second was completed.
     assert!((GRAPH_ROWS_MIN..GRAPH_ROWS_MIN + 300).contains(&asked.get()), "{}", asked.get());
     check(&space, GRAPH_ROWS_MIN + 10);
 }
@@ -119,7 +121,7 @@ fn a_graph_that_is_stopped_changes_nothing() {
     assert_eq!(asked.get(), 51);
 }
 
-/// Before every operation from the first byte of the new file to the last of the old one.
+/// Crashes before every operation, from the first byte of the new file to the removal of the old one.
 #[test]
 fn after_any_crash_a_file_is_there_with_its_graph_or_without() {
     let io = lacking();

@@ -1,8 +1,8 @@
-//! Making the graphs that large files lack.
+//! Builds the graphs that large files lack.
 //!
-//! A graph of many vectors takes minutes, so nothing waits for it: it is made from one file without any lock, and merges leave
-//! that file alone meanwhile. Then a file of the same vectors with the graph takes its place. Where a sweep, a rebuilding or
-//! whoever wants everything in one file took it away by then, the graph is dropped.
+//! A graph of many vectors takes minutes, so nothing waits for it. It is built from one file without any
+//! lock, and merges leave that file alone meanwhile. Then a file of the same vectors with the graph takes its
+//! place. If a sweep, a rebuild or a full merge has removed the file by then, the graph is discarded.
 
 use std::sync::Arc;
 
@@ -33,10 +33,11 @@ impl Lacking {
 }
 
 impl Floor {
-    /// Makes one graph after another until none is lacking, or `stop` says so, which is asked after each vector.
+    /// Builds one graph after another until no file lacks one, or until `stop` returns true. Calls `stop`
+    /// after each vector.
     ///
     /// # Errors
-    /// `Unavailable` where the disk refuses; nothing is lost then. `Poisoned`.
+    /// `Unavailable` if the disk refuses: nothing is lost. `Poisoned`.
     pub(crate) fn make_graphs(&self, core: &Arc<Core>, stop: &dyn Fn() -> bool) -> Result<()> {
         let _making = lock(&self.making);
         while cfg!(feature = "graphs")
@@ -66,7 +67,7 @@ impl Floor {
         self.make_graphs(core, &|| self.is_stopped())
     }
 
-    /// Whether there may be more to do: not where it was stopped.
+    /// Builds a graph. Returns whether there may be more to do: false if it was stopped.
     fn make_graph(&self, core: &Arc<Core>, lacking: &Lacking, stop: &dyn Fn() -> bool) -> Tried<bool> {
         let levels = Levels { segments: vec![lacking.segment.clone()], tail: Vec::new() };
         let vectors = Merged::all(&levels, lacking.partition.dimensions);
@@ -85,7 +86,7 @@ impl Floor {
         graph: &GraphBytes,
     ) -> Tried<()> {
         let mut listed = lock(&self.files);
-        // Nobody takes it away while this holds the files.
+        // The file cannot be removed while this thread holds the list of files.
         if !lacking.is_there() {
             return Ok(());
         }

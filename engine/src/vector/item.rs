@@ -1,10 +1,10 @@
-//! What is found, and by what.
+//! Owners, searches, and what a search finds.
 
 use crate::ids::{RunUid, Seqno};
 use crate::vector::among::Among;
 
-/// Whose embedding a vector is. Of equally near ones the lesser owner comes first: snapshots before keys, by run and
-/// number; then keys by keyspace, the older one first, and their bytes.
+/// The owner of an embedding. Hits of equal score come in the order of their owners: snapshots before keys;
+/// snapshots by run and frame; keys by keyspace, the older one first, then by their bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// The snapshot that a run took after frame `seq`.
@@ -14,7 +14,7 @@ pub enum Owner {
         /// The frame.
         seq: u32,
     },
-    /// What a key holds.
+    /// The value of a key.
     Key {
         /// The keyspace's name.
         keyspace: String,
@@ -23,33 +23,35 @@ pub enum Owner {
     },
 }
 
-/// A vector that is near enough.
+/// A vector that a search has found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
-    /// The record that it stands in.
+    /// The record that holds it.
     pub seqno: Seqno,
     /// The cosine of the angle between it and the query: 1 for the same direction, -1 for the opposite one.
     pub score: f32,
 }
 
-/// What is to be found.
+/// What a search looks for.
 #[derive(Clone, Copy)]
 pub struct Search<'a> {
-    /// At most so many, the nearest first.
+    /// Maximum number of hits; the nearest come first.
     pub k: usize,
-    /// Nothing of a lesser score is given; one of just this score is.
+    /// Minimum score; scores equal to it are included.
     pub min_score: f32,
-    /// Every vector is looked at, whatever that costs: none that is nearer can be missed.
+    /// Compare every vector, whatever it costs: no nearer one can be missed.
     pub exact: bool,
-    /// How many of the nearest a walk through a graph keeps in mind, HNSW's `ef`: more find more, and take longer. At least `k`; `None`: twice `k`,
-    /// at least 64.
+    /// How many of the nearest a walk through a graph keeps (HNSW's `ef`): more find more, and take longer.
+    /// At least `k`. `None`: twice `k`, at least 64.
     pub width: Option<usize>,
-    /// Only those of these owners. What each vector is, is looked at once; a search then goes by that.
+    /// Only vectors of these owners. The filter is evaluated once for each vector, and later searches use the
+    /// result.
     pub among: Option<&'a Among>,
-    /// Of those, only the ones of owners for which this is true. Called from the searching thread, mostly for the nearest ones only:
-    /// for what is not the same from one search to the next, and true of most.
+    /// Of those, only vectors of owners for which this is true. It is called from the searching thread,
+    /// mostly for the nearest vectors. Use it for conditions that change from one search to the next and that
+    /// most owners meet.
     pub filter: Option<&'a (dyn Fn(&Owner) -> bool + Sync)>,
 }
 
@@ -67,7 +69,7 @@ impl std::fmt::Debug for Search<'_> {
             .field("min_score", &self.min_score)
             .field("exact", &self.exact)
             .field("width", &self.width)
-            .field("among", &self.among)
+            .field("owners", &self.among)
             .field("filter", &self.filter.is_some())
             .finish()
     }
@@ -80,7 +82,7 @@ pub(super) enum OwnerId {
     Key { space: u32, key: Box<[u8]> },
 }
 
-/// A vector's owner and the record that it came with.
+/// A vector's owner, and the record that holds the vector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Item {
     pub(super) seqno: Seqno,

@@ -1,9 +1,12 @@
-//! Dot products: the second of the engine's two rooms where unsafe code is allowed, for the processor's wide instructions.
+//! Dot products: the second of the engine's two modules where unsafe code is allowed, for the processor's
+//! wide instructions.
 //!
-//! [`dot`] gives the same bits on every processor: sixteen lanes, each a chain of fused multiply-adds over every sixteenth product, added up in
-//! one fixed order. So a score, and what passes a threshold, does not depend on the machine. [`dot_bytes`] is exact anyway.
+//! [`dot`] gives the same bits on every processor. It has sixteen lanes, each a chain of fused multiply-adds
+//! over every sixteenth product, and adds them up in one fixed order. So scores, and which of them pass a
+//! threshold, do not depend on the machine. [`dot_bytes`] is exact anyway.
 //!
-//! Invariant: a kernel is chosen once, by what the processor says it has; vectors of unequal lengths count as far as the shorter goes.
+//! Invariant: a kernel is used only if the processor has its instructions. Vectors of unequal lengths count
+//! up to the shorter length.
 #![expect(
     unsafe_code,
     reason = "the processor's vector instructions are unsafe functions; this file holds nothing else"
@@ -11,7 +14,7 @@
 
 use std::borrow::Cow;
 
-/// Products that are summed beside each other.
+/// Products that are summed in parallel.
 pub(crate) const LANES: usize = 16;
 
 /// The kernels for this processor.
@@ -20,7 +23,7 @@ struct Kernels {
     dot_bytes: fn(&[i8], &[i8]) -> i32,
 }
 
-/// What the processor can do is looked up once a process by the standard library.
+/// The standard library detects the processor's features once in each process.
 fn kernels() -> Kernels {
     #[cfg(target_arch = "x86_64")]
     {
@@ -64,7 +67,7 @@ fn dot_portable(a: &[f32], b: &[f32]) -> f32 {
     finish(lanes, rest_a, rest_b)
 }
 
-/// Takes the last, incomplete row of products in and adds the lanes up: halves are added until one is left.
+/// Adds the last, incomplete row of products, then sums the lanes: halves are added until one is left.
 fn finish(mut lanes: [f32; LANES], rest_a: &[f32], rest_b: &[f32]) -> f32 {
     for ((lane, a), b) in lanes.iter_mut().zip(rest_a).zip(rest_b) {
         *lane = a.mul_add(*b, *lane);
@@ -83,7 +86,7 @@ fn dot_bytes_portable(a: &[i8], b: &[i8]) -> i32 {
     a.iter().zip(b).map(|(a, b)| i32::from(*a) * i32::from(*b)).sum()
 }
 
-/// The numbers that little-endian bytes hold, without a copy where the machine allows it.
+/// The floats in little-endian bytes, without a copy if the machine allows it.
 pub(crate) fn floats(bytes: &[u8]) -> Cow<'_, [f32]> {
     // SAFETY: any four bytes are a number, and these are only read.
     let (before, whole, after) = unsafe { bytes.align_to::<f32>() };
@@ -94,13 +97,13 @@ pub(crate) fn floats(bytes: &[u8]) -> Cow<'_, [f32]> {
     Cow::Owned(whole.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
 }
 
-/// Bytes as codes.
+/// Reinterprets bytes as codes.
 pub(crate) fn codes(bytes: &[u8]) -> &[i8] {
     // SAFETY: both are one byte, and any byte is a code.
     unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
 }
 
-/// Says that these are about to be looked at.
+/// Prefetches a slice into the cache: it is about to be read.
 pub(crate) fn soon<T>(wanted: &[T]) {
     #[cfg(target_arch = "x86_64")]
     for line in wanted.chunks((64 / size_of::<T>().max(1)).max(1)) {
@@ -176,7 +179,8 @@ mod x86 {
         let (mut low, mut high): (__m256, __m256) = (_mm256_setzero_ps(), _mm256_setzero_ps());
         for (a, b) in wide_a.iter().zip(wide_b) {
             let (a, b) = (a.as_ptr(), b.as_ptr());
-            // SAFETY: each points at sixteen floats, of which the second eight begin eight further; the loads need no alignment.
+            // SAFETY: each points at sixteen floats, of which the second eight begin eight further; the loads
+            // need no alignment.
             unsafe {
                 low = _mm256_fmadd_ps(_mm256_loadu_ps(a), _mm256_loadu_ps(b), low);
                 high = _mm256_fmadd_ps(_mm256_loadu_ps(a.add(8)), _mm256_loadu_ps(b.add(8)), high);
@@ -206,7 +210,8 @@ mod x86 {
         _mm512_reduce_add_epi32(sum) + dot_bytes_portable(rest_a, rest_b)
     }
 
-    /// The instruction takes bytes of one side as unsigned: 128 is added to each there, and 128 times the other side's sum taken off again.
+    /// The instruction takes the bytes of one side as unsigned. So 128 is added to each of them, and 128
+    /// times the other side's sum is subtracted again.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     fn dot_bytes_vnni_wide(a: &[i8], b: &[i8]) -> i32 {
         let len = a.len().min(b.len());
@@ -267,7 +272,7 @@ mod tests {
         (0..len).map(|_| next()).collect()
     }
 
-    /// Where a kernel added in another order, its last bits would differ.
+    /// A kernel that adds in another order would differ in its last bits.
     #[test]
     fn every_kernel_gives_the_same_bits() {
         for len in (0..70).chain([384, 1000, 1536, 4096]) {

@@ -1,10 +1,10 @@
-//! The bytes of a vector file, but for what stands in its sections; docs/format.md has them as a table.
+//! The bytes of a vector file, except what is in its sections; docs/format.md has them as a table.
 //!
 //! ```text
 //! header [256] | sections, each at a multiple of 64 | checksums: crc32 of each 64 KiB block before them | their crc32
 //! ```
-//! The header says where everything is, so nothing is looked for, and has a checksum of its own. Every other byte is under
-//! the checksum of its block, which covers store, file and block number, too: a block that came elsewhere is none.
+//! The header says where everything is, and has its own checksum. Every other byte is under the checksum of
+//! its block. That also covers store, file and block number: a block in another place does not match.
 
 use crate::codec::{CodecError, Reader};
 use crate::ids::{NamespaceId, Seqno, StoreId};
@@ -12,29 +12,29 @@ use crate::ids::{NamespaceId, Seqno, StoreId};
 pub(super) const MAGIC: [u8; 8] = *b"annalvec";
 pub(super) const VERSION: u16 = 1;
 pub(super) const HEADER_BYTES: usize = 256;
-/// Bytes under one checksum.
+/// Bytes covered by one checksum.
 pub(super) const BLOCK_BYTES: usize = 64 << 10;
 /// Sections begin at multiples of this.
 pub(super) const ALIGN: u64 = 64;
 pub(super) const SECTIONS: usize = 8;
-/// Vectors of one file at most.
+/// Maximum number of vectors in a file.
 pub(super) const COUNT_MAX: u32 = 1 << 28;
 
-/// Record numbers: u64 each.
+/// Seqnos: a u64 for each vector.
 pub(super) const SEQNOS: usize = 0;
-/// Where each owner ends in the next section: u32 each.
+/// Where each owner ends in the next section: a u32 for each vector.
 pub(super) const OWNER_ENDS: usize = 1;
 /// Owners: 1, run u64, frame u32; or 2, keyspace u32, key.
 pub(super) const OWNERS: usize = 2;
 /// The dot product of each vector with itself, then scale and error of its codes: three f32 each.
 pub(super) const SCALES: usize = 3;
-/// A byte a dimension.
+/// Codes: a byte for each dimension.
 pub(super) const CODES: usize = 4;
-/// An f32 a dimension.
+/// Vectors: an f32 for each dimension.
 pub(super) const ROWS: usize = 5;
-/// The graph's lowest level; empty where there is none.
+/// The graph's lowest level; empty if there is no graph.
 pub(super) const GRAPH: usize = 6;
-/// Its upper levels.
+/// The graph's upper levels.
 pub(super) const GRAPH_UPPER: usize = 7;
 
 /// The first byte of an owner.
@@ -44,7 +44,7 @@ pub(super) const OWNER_KEY: u8 = 2;
 /// Bytes of one vector in [`SCALES`].
 pub(super) const SCALE_BYTES: usize = 12;
 
-/// What a file says of itself.
+/// The header of a vector file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) store: StoreId,
@@ -52,11 +52,11 @@ pub(super) struct Header {
     pub(super) namespace: NamespaceId,
     pub(super) dimensions: u32,
     pub(super) count: u32,
-    /// All vectors of its partition up to here stand in it and in those listed before it.
+    /// All vectors of its partition up to here are in this file and in those listed before it.
     pub(super) upto: Seqno,
     /// Slots of a node in the graph's lowest level, and in the upper ones.
     pub(super) slots: (u32, u32),
-    /// Levels above the lowest, and the node in which a search begins.
+    /// Number of levels above the lowest, and the node in which a search begins.
     pub(super) levels: u32,
     pub(super) entry: u32,
     /// Where each section begins, and how long it is, in bytes.
@@ -100,10 +100,10 @@ impl Header {
         header
     }
 
-    /// Reads the header of a file of so many bytes, and checks that all it says fits together.
+    /// Reads the header of a file of `file_bytes` bytes, and checks that its fields fit together.
     ///
     /// # Errors
-    /// For bytes that nobody wrote.
+    /// For bytes that no writer wrote.
     pub(super) fn decode(bytes: &[u8], file_bytes: u64) -> Result<Self, CodecError> {
         let mut r = Reader::new(bytes, "header of a vector file");
         let whole = r.take(HEADER_BYTES)?;
@@ -118,7 +118,7 @@ impl Header {
         }
         let crc = crc32fast::hash(&whole[..HEADER_BYTES - 4]).to_le_bytes();
         if whole[HEADER_BYTES - 4..] != crc {
-            return Err(CodecError::Header("the checksum of its header is another".into()));
+            return Err(CodecError::Header("the checksum of its header does not match".into()));
         }
         r.u16()?;
         let namespace = NamespaceId(r.u32()?);
@@ -142,7 +142,7 @@ impl Header {
             || dimensions == 0
             || dimensions > crate::kv::embeddings::DIMENSIONS_MAX as u64
         {
-            return fault("it claims more vectors or dimensions than there can be");
+            return fault("it claims more vectors or dimensions than a file can have");
         }
         let mut end = HEADER_BYTES as u64;
         for (at, len) in self.sections {
@@ -168,7 +168,7 @@ impl Header {
             || self.levels > 64
             || (slots > 0 && self.entry >= self.count)
         {
-            return fault("its graph cannot be one");
+            return fault("its graph has impossible sizes");
         }
         if self.file_bytes() != file_bytes {
             return fault("it has another length than it says");
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// As it is read again from a file that is as large as it says, or as large as it should be.
+    /// Encodes a header and reads it again, from a file as long as it says or as long as it should be.
     fn again(header: &Header) -> Result<Header, CodecError> {
         let has_end = header.sections.iter().all(|(at, len)| at.saturating_add(*len) < 1 << 40);
         let bytes = if has_end { header.file_bytes() } else { self::header().file_bytes() };
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(bytes[252..], 0x0a1e6bb5_u32.to_le_bytes());
     }
 
-    /// Each under a checksum that is right: as whoever means ill would write it.
+    /// Each header has a correct checksum, as an attacker would write it.
     #[test]
     fn a_header_that_cannot_be_is_refused_and_one_at_its_limits_is_not() {
         let refused = |what: &str, change: &dyn Fn(&mut Header)| {
@@ -258,7 +258,7 @@ mod tests {
             refused("one that is nowhere", &|h| h.sections[section].0 = u64::MAX - 63);
             refused("one without an end", &|h| h.sections[section].1 = u64::MAX - 4096);
             refused("one at an odd place", &|h| h.sections[section..].iter_mut().for_each(|one| one.0 += 1));
-            // What owners and upper levels take, vectors do not say.
+            // The vectors do not determine how much owners and upper levels take.
             if ![OWNERS, GRAPH_UPPER].contains(&section) {
                 refused("one vector's too long", &|h| h.sections[section].1 += 1);
                 refused("too short", &|h| h.sections[section].1 -= 1);

@@ -1,6 +1,6 @@
-//! The vectors of several files and of what is in memory, one after another, as one file is going to have them.
+//! The vectors of several files and of memory, one after another, as one new file will have them.
 //!
-//! Nothing is copied: a row says where it stands, and is read there each time it is asked for.
+//! Nothing is copied: a row is read from its place each time it is needed.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::vector::segment::Scale;
 use crate::vector::source::lives;
 use crate::vector::stopped::Tried;
 
-/// Where a vector stands: in a file, or in a block after those.
+/// Where a vector is: in a file, or in a block after the files.
 #[derive(Debug, Clone, Copy)]
 struct Spot {
     part: u32,
@@ -31,7 +31,7 @@ pub(super) struct Merged<'a> {
 type Checked<T> = Result<T, Damage>;
 
 impl<'a> Merged<'a> {
-    /// The vectors of all but so many of the oldest files, and of what is in memory up to a record, whose owners still have them.
+    /// The living vectors of all files but the `keep` oldest, and of memory up to the record `upto`.
     pub(super) fn living(
         (core, namespace): (&Core, NamespaceId),
         levels: &'a Levels,
@@ -58,7 +58,7 @@ impl<'a> Merged<'a> {
         Ok(all)
     }
 
-    /// All of them, whether somebody still has them or not.
+    /// All vectors, living or dead.
     pub(super) fn all(levels: &'a Levels, dimensions: usize) -> Self {
         let files = levels.segments.iter().map(|segment| segment.len());
         let blocks = levels.tail.iter().map(|block| block.items.len());
@@ -89,7 +89,7 @@ impl<'a> Merged<'a> {
         }
     }
 
-    /// A vector's codes, and what goes with them.
+    /// A vector's codes, and their scale.
     pub(super) fn coded(&self, at: usize) -> Checked<(&[i8], Scale)> {
         let Spot { part, at } = self.spots[at];
         let at = at as usize;

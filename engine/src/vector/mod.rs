@@ -1,14 +1,16 @@
-//! Finding vectors: the embeddings of snapshots and keys, by how near they are to another vector.
+//! Vector search: finds the embeddings of snapshots and keys that are nearest to a vector.
 //!
-//! The log is the truth, and the index leads to every record that has vectors by its number. So this floor is a cache that
-//! **catches up**: before a search it reads what was committed since it last did, and needs nothing of whoever writes.
-//! Vectors stand in partitions by namespace and embedder (`partition`): a tail in memory (`block`), which is scanned.
+//! The log is the truth, and the index leads to every record that has vectors by its seqno. So this module is
+//! a cache that **catches up**: before a search it reads what was committed since it last did. Writers need
+//! not take part. Vectors are in partitions by namespace and embedder (`partition`), the newest in memory
+//! (`block`), where they are scanned.
 //!
-//! A score is the cosine, from a dot product of one fixed order (`kernel`), so that it and what passes a threshold do not
-//! depend on the machine. Int8 copies (`quantise`) only say which vectors are worth that: their error has a bound, so a
-//! scan loses nothing.
+//! A score is the cosine, from a dot product of one fixed order (`kernel`). So scores, and which of them pass
+//! a threshold, do not depend on the machine. Int8 codes (`quantise`) only select the vectors that are worth
+//! an exact score. Their error has a bound, so that a scan loses nothing.
 //!
-//! Whether a vector still lives is the index's to say: its owner's newest version must be the one that it came with.
+//! The index decides whether a vector still lives: its owner's newest version must be the one that it came
+//! with.
 
 mod among;
 mod block;

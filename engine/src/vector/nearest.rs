@@ -1,7 +1,7 @@
-//! Finding the nearest vectors of a partition.
+//! Finds the nearest vectors of a partition.
 //!
-//! A search happens at one moment: at a record up to which all vectors are in the levels that it looks at. What is newer
-//! does not count, neither as a vector nor as the end of one.
+//! A search is as of one record, up to which all vectors are in the levels that it reads. Later records do
+//! not count, neither as vectors nor as deletions.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -26,7 +26,7 @@ use crate::vector::segment::{Scale, Segment};
 use crate::vector::source::lives;
 use crate::vector::stopped::{Stopped, Tried};
 
-/// A query and what is looked at by it.
+/// A vector to search with.
 pub(super) struct Query<'a> {
     pub(super) vector: &'a [f32],
     /// Its dot product with itself.
@@ -38,7 +38,8 @@ impl<'a> Query<'a> {
         Self { vector, square: dot(vector, vector) }
     }
 
-    /// The cosine between it and a vector, whose dot product with itself is `square`. Of equal vectors just 1.
+    /// The cosine between it and a vector, whose dot product with itself is `square`. Exactly 1 for equal
+    /// vectors.
     pub(super) fn score(&self, vector: &[f32], square: f32) -> f32 {
         let dot = f64::from(dot(self.vector, vector));
         let cosine = dot / (f64::from(self.square) * f64::from(square)).sqrt();
@@ -46,11 +47,11 @@ impl<'a> Query<'a> {
     }
 }
 
-/// A vector with what is known of its score: at most this.
+/// A vector with an upper bound of its score.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Candidate {
     bound: f32,
-    /// A file, or a block after them.
+    /// The index of a file, or of a block after the files.
     part: u32,
     at: u32,
 }
@@ -69,7 +70,7 @@ impl Ord for Candidate {
     }
 }
 
-/// A vector that is given unless nearer ones come. The greatest is the worst.
+/// A vector that is returned unless nearer ones come. The greatest is the worst.
 #[derive(Debug, Clone)]
 struct Kept {
     score: f32,
@@ -111,7 +112,7 @@ impl Best {
         }
     }
 
-    /// Nothing of a lesser score is among them any more; `None` while there is room.
+    /// The score below which nothing is among them; `None` while there is room.
     fn worst(&self) -> Option<f32> {
         match self.k {
             0 => Some(f32::INFINITY),
@@ -121,15 +122,15 @@ impl Best {
     }
 }
 
-/// Candidates of a walk at first.
+/// Minimum number of candidates with which a walk begins.
 const WIDTH_MIN: usize = 64;
-/// Vectors that a walk looks at for each that it gives.
+/// Vectors that a walk visits for each that it returns.
 const SCAN_PART: u64 = 24;
-/// Rows of a scan after each of which only those count that may be nearer than the nearest so far.
+/// Rows of a scan after which only those count that may beat the nearest so far.
 const SCAN_ROWS: usize = 4096;
-/// So many codes are on their way from memory while one is looked at.
+/// Number of codes that are prefetched while one is compared.
 const AHEAD: usize = 8;
-/// How often a search begins again because files were given up meanwhile.
+/// Maximum number of tries of a search, which starts again if files were discarded meanwhile.
 const TRIES_MAX: usize = 8;
 
 /// The nearest vectors of an embedder in a namespace.
@@ -144,9 +145,10 @@ pub(crate) fn nearest(
     check_id(embedder)?;
     check_vector(embedder, vector)?;
     if wanted.min_score.is_nan() {
-        return Err(Error::invalid("no score is at least NaN: give a number from -1 to 1"));
+        return Err(Error::invalid("the minimum score is NaN: give a number from -1 to 1"));
     }
-    // Keeps what ends meanwhile: whether something lives is asked as of a record that is not before this one.
+    // Keeps versions that end meanwhile: the search checks what lives as of a record that is not before this
+    // one.
     let _view = View::new(core);
     let query = Query::new(vector);
     let mut tries = 0;
@@ -157,7 +159,7 @@ pub(crate) fn nearest(
         match found {
             Err(Stopped::Damaged(damage)) if tries < TRIES_MAX => floor.lose(core, damage),
             Err(Stopped::Damaged(damage)) => return Err(damage.error()),
-            // Files were given up while this looked at them or at what was left.
+            // Files were discarded while this search read them, or what was left of them.
             _ if floor.losses() != losses && tries < TRIES_MAX => {}
             Ok(found) => return Ok(found),
             Err(Stopped::Other(error)) => return Err(error),
@@ -179,7 +181,7 @@ fn look(
     };
     if partition.dimensions != query.vector.len() {
         let message = format!(
-            "the vectors of {embedder:?} have {} dimensions, the one that is looked for {}",
+            "the vectors of {embedder:?} have {} dimensions, the vector of the search has {}",
             partition.dimensions,
             query.vector.len()
         );
@@ -195,7 +197,7 @@ fn unknown(floor: &Floor, namespace: NamespaceId, embedder: &str) -> Error {
         true => "it has no vectors at all".to_owned(),
         false => format!("it has those of {}", there.join(", ")),
     };
-    Error::not_found(format!("no vector of this namespace is of embedder {embedder:?}: {there}"))
+    Error::not_found(format!("this namespace has no vectors of embedder {embedder:?}: {there}"))
 }
 
 /// One search.
@@ -248,12 +250,12 @@ impl Looking<'_> {
         Ok(self.given(best)?)
     }
 
-    /// What a score has to be at least, with these found.
+    /// The score that a vector must at least have, given what was found.
     fn least(&self, best: &Best) -> f32 {
         best.worst().map_or(self.wanted.min_score, |worst| worst.max(self.wanted.min_score))
     }
 
-    /// Those at some positions whose score may be enough.
+    /// The vectors at some positions whose score may be high enough.
     fn scan_some(
         &self,
         segment: &Segment,
@@ -279,7 +281,7 @@ impl Looking<'_> {
         Ok(candidates)
     }
 
-    /// Walks a file's graph, wider and wider while too few of what it gives count; false where a scan costs no more.
+    /// Walks a file's graph, wider while too few of the results count. Returns false if a scan costs no more.
     fn walk(
         &self,
         levels: &Levels,
@@ -293,7 +295,7 @@ impl Looking<'_> {
         let k = self.wanted.k;
         let mut width = self.wanted.width.unwrap_or(k.saturating_mul(2).max(WIDTH_MIN)).max(k).max(1);
         loop {
-            // Of fewer that count, a walk goes past more that do not.
+            // The fewer vectors count, the more others a walk passes.
             let counted = among.map_or(segment.len(), |among| among.len() as usize) as u64;
             let walked = (width as u64).saturating_mul(SCAN_PART).saturating_mul(segment.len() as u64);
             if counted.saturating_mul(counted) < walked {
@@ -312,7 +314,7 @@ impl Looking<'_> {
             let mut tried = best.clone();
             self.take(levels, query, candidates, &mut tried)?;
             let enough = tried.all.len() >= self.wanted.k;
-            // Whatever is further away than these is not near enough.
+            // Everything further away than these is below the minimum score.
             if enough || furthest < self.wanted.min_score {
                 *best = tried;
                 return Ok(true);
@@ -321,7 +323,7 @@ impl Looking<'_> {
         }
     }
 
-    /// Takes in those of the candidates that count and are among the nearest, the most promising first.
+    /// Adds the candidates that count and are among the nearest, the most promising first.
     fn take(
         &self,
         levels: &Levels,
@@ -392,8 +394,8 @@ impl Looking<'_> {
     }
 }
 
-/// Adds those of some vectors, given by their codes and what goes with those, whose score may be so much. The first is at this
-/// place.
+/// Adds the vectors whose score may be at least `least`. They are given by their codes and scales; the first
+/// is at position `first`.
 fn scan(
     (codes, scales): (&[i8], &[f32]),
     (part, first): (usize, usize),

@@ -1,4 +1,4 @@
-//! A search goes by its own moment, whatever others that came later have found of the same files.
+//! A search uses its own moment, whatever later searches have noted about the same files.
 
 #![cfg(not(annals_shuttle))]
 
@@ -28,7 +28,7 @@ fn an_older_search_and_a_newer_one_believe_nothing_of_each_other() {
     keys.delete(b"d").unwrap();
     floor.catch_up(core).unwrap();
     let older = floor.upto();
-    // As whoever still searches has one.
+    // As a running search has one.
     let view = View::new(core);
     keys.delete(b"b").unwrap();
     put(b"c", &[1.0, 0.5]);
@@ -48,7 +48,7 @@ fn an_older_search_and_a_newer_one_believe_nothing_of_each_other() {
         found.iter().map(key).collect()
     };
     for round in 0..2 {
-        // What is dead by now was not then; what came since was not there, which is no death.
+        // What is dead now was alive then. What came later did not exist then, which does not make it dead.
         assert_eq!(of(newer), b"ca", "{round}");
         assert_eq!(of(older), b"ab", "{round}");
     }

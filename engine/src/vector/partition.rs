@@ -9,19 +9,19 @@ use crate::vector::block::Block;
 use crate::vector::item::Item;
 use crate::vector::segment::Segment;
 
-/// Which partition.
+/// Identifies a partition.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct PartitionId {
     pub(super) namespace: NamespaceId,
     pub(super) embedder: Arc<str>,
 }
 
-/// What a partition is made of at one moment: replaced as a whole, so that a search holds no lock while it looks.
+/// The contents of a partition at one moment. They are replaced as a whole, so that a search holds no lock.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Levels {
-    /// In files, oldest first.
+    /// Files, oldest first.
     pub(super) segments: Vec<Arc<Segment>>,
-    /// What came after those, oldest first; all but the last are full.
+    /// Vectors after those in the files, oldest first. All blocks but the last are full.
     pub(super) tail: Vec<Arc<Block>>,
 }
 
@@ -43,12 +43,12 @@ impl Partition {
         Self { dimensions, levels: RwLock::default() }
     }
 
-    /// What it is made of now.
+    /// The current contents.
     pub(super) fn levels(&self) -> Arc<Levels> {
         read(&self.levels).clone()
     }
 
-    /// Takes vectors in. Only whoever catches up calls this.
+    /// Adds vectors. Only the thread that catches up calls this.
     pub(super) fn push(&self, vectors: Vec<(Item, Vec<f32>)>) {
         let mut levels = write(&self.levels);
         let levels = Arc::make_mut(&mut levels);
@@ -64,7 +64,7 @@ impl Partition {
         }
     }
 
-    /// Takes files in the place of those there are and of the tail up to a record.
+    /// Replaces all files, and the tail up to a record.
     pub(super) fn replace(&self, segments: Vec<Arc<Segment>>, upto: Seqno) {
         let mut levels = write(&self.levels);
         let mut tail: Vec<Arc<Block>> = Vec::new();
@@ -77,7 +77,7 @@ impl Partition {
         *levels = Arc::new(Levels { segments, tail });
     }
 
-    /// Forgets all vectors: they are going to be read again.
+    /// Drops all vectors: they will be read again.
     pub(super) fn clear(&self) {
         *write(&self.levels) = Arc::default();
     }

@@ -1,8 +1,8 @@
-//! Vectors in bytes, for looking at many: one byte a dimension, and how far that can be from the truth.
+//! Vectors as bytes for fast scans: one byte for each dimension, and a bound of the error.
 //!
-//! A vector's direction is its codes times its scale, give or take its *error*: the length of what is left. So the cosine
-//! of two differs from what the codes say by at most `error of one * (1 + error of the other) + error of the other`, and
-//! a scan that looks again at all that may be near enough loses none.
+//! A vector's direction is its codes times its scale, up to its *error*: the length of the difference. So the
+//! cosine of two vectors differs from what the codes say by at most `error of one * (1 + error of the other)
+//! + error of the other`. A scan that then scores all vectors within that bound exactly loses none.
 
 use crate::vector::kernel::{dot, dot_bytes};
 
@@ -15,7 +15,7 @@ pub(super) struct Coded {
     pub(super) error: f32,
 }
 
-/// Codes a vector that has a direction.
+/// Encodes a vector that has a direction.
 pub(super) fn code(vector: &[f32]) -> Coded {
     let length = f64::from(dot(vector, vector)).sqrt();
     let greatest = vector.iter().fold(0.0f32, |most, x| most.max(x.abs()));
@@ -31,18 +31,20 @@ pub(super) fn code(vector: &[f32]) -> Coded {
     Coded { codes, scale, error }
 }
 
-/// How far rounding alone may take a computed cosine from the truth.
+/// A bound of the rounding error of a computed cosine.
 pub(super) fn slack(dimensions: usize) -> f32 {
-    // A lane sums so many products, each rounded, and the lanes are added up in four steps; twice, to be sure.
+    // A lane sums this many products, each rounded, and the lanes are added up in four steps. Doubled to be
+    // safe.
     (dimensions as f32 / 16.0 + 16.0) * f32::EPSILON * 2.0
 }
 
-/// About the cosine.
+/// The cosine by codes.
 pub(super) fn near(a: (&[i8], f32), b: (&[i8], f32)) -> f32 {
     (f64::from(dot_bytes(a.0, b.0)) * f64::from(a.1) * f64::from(b.1)) as f32
 }
 
-/// How far [`near`] may be from the computed cosine, of vectors with these errors.
+/// A bound of the difference between [`approximate_cosine`] and the computed cosine of vectors with these
+/// errors.
 pub(super) fn reach(error: f32, other: f32, slack: f32) -> f32 {
     error * (1.0 + other) + other + slack
 }
@@ -61,7 +63,7 @@ mod tests {
         };
         for dimensions in [1, 2, 3, 16, 17, 100, 384, 1536] {
             for round in 0..60 {
-                // Some with one great coordinate, some that are nearly equal, of any length.
+                // Some with one great coordinate, some with nearly equal ones, of any length.
                 let mut vector = || -> Vec<f32> {
                     let length = 10f32.powf(8.0 * next());
                     (0..dimensions)

@@ -1,7 +1,7 @@
 //! A vector file, read from its map.
 //!
-//! Invariant: no byte is handed on before the checksum of its block was compared; what a block was found to be is
-//! remembered. So opening reads the header and the checksums, and nothing else.
+//! Invariant: no byte is used before the checksum of its block was compared. Which blocks matched is
+//! remembered. So opening reads only the header and the checksums.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -31,18 +31,18 @@ pub(super) struct Segment {
     pub(super) header: Header,
     path: PathBuf,
     bytes: Bytes,
-    /// A bit for each block that was found to be what was written.
+    /// A bit for each block whose checksum matched.
     checked: Box<[AtomicU64]>,
-    /// A bit for each vector that was found to be dead as of some record,
+    /// A bit for each vector that was found dead as of some record.
     dead: Box<[AtomicU64]>,
-    /// the last of which is this, and how many there are.
+    /// The last of these records, and the number of dead vectors.
     dead_upto: AtomicU64,
     dead_count: AtomicUsize,
-    /// Which vectors filters let through.
+    /// Cached results of owner filters.
     pub(super) known: Known,
 }
 
-/// A vector's dot product with itself, the scale of its codes, and how far off they are.
+/// A vector's dot product with itself, the scale of its codes, and their error.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
     pub(super) square: f32,
@@ -56,7 +56,7 @@ impl Segment {
     /// Opens a listed file.
     ///
     /// # Errors
-    /// Where it is missing, cut, of another store or not what was listed.
+    /// If it is missing, cut short, of another store, or not what was listed.
     pub(super) fn open(
         io: &dyn Io,
         path: &Path,
@@ -84,7 +84,7 @@ impl Segment {
         let (sums, crc) =
             bytes.get(at..).and_then(|rest| rest.split_last_chunk::<4>()).unwrap_or((&[], &[0; 4]));
         if block_crc(store, entry.id, usize::MAX, sums) != u32::from_le_bytes(*crc) {
-            return Err(wrong(at as u64, "the checksum of its checksums is another".into()));
+            return Err(wrong(at as u64, "the checksum of its checksums does not match".into()));
         }
         let checked = (0..header.blocks().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let dead = (0..(header.count as usize).div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
@@ -102,12 +102,12 @@ impl Segment {
         self.len() >= GRAPH_ROWS_MIN && self.header.slots.0 == 0
     }
 
-    /// Vectors that are not known to be dead.
+    /// Number of vectors that are not known to be dead.
     pub(super) fn living(&self) -> usize {
         self.len().saturating_sub(self.dead_count.load(Ordering::Relaxed))
     }
 
-    /// Notes that a vector is dead as of a record: it never lives again.
+    /// Notes that a vector is dead as of a record. A dead vector never lives again.
     pub(super) fn note_dead(&self, at: usize, upto: Seqno) {
         self.dead_upto.fetch_max(upto.0, Ordering::AcqRel);
         if let Some(word) = self.dead.get(at / 64)
@@ -117,7 +117,7 @@ impl Segment {
         }
     }
 
-    /// Whether a vector is known to be dead as of a record. What was noted as of a later one says nothing.
+    /// Whether a vector is known to be dead as of a record. False if deaths were noted as of a later record.
     pub(super) fn is_dead(&self, at: usize, upto: Seqno) -> bool {
         let noted =
             self.dead.get(at / 64).is_some_and(|word| word.load(Ordering::Acquire) & 1 << (at % 64) != 0);
@@ -153,7 +153,7 @@ impl Segment {
         let sum = self.bytes.get(sums + 4 * block..).and_then(|rest| rest.first_chunk::<4>());
         match sum.map(|sum| u32::from_le_bytes(*sum)) {
             Some(sum) if sum == block_crc(self.header.store, self.header.id, block, bytes) => Ok(()),
-            _ => Err(self.damage(start as u64, "the checksum of its block is another")),
+            _ => Err(self.damage(start as u64, "the checksum of its block does not match")),
         }
     }
 
@@ -170,7 +170,7 @@ impl Segment {
         self.section(OWNERS, start..end)
     }
 
-    /// The positions of vectors whose owners are keys of a keyspace that begin so.
+    /// The positions of vectors whose owners are keys of a keyspace with this prefix.
     pub(super) fn keys_under(&self, space: u32, prefix: &[u8]) -> Checked<RoaringBitmap> {
         let begins = [&[OWNER_KEY][..], &space.to_le_bytes(), prefix].concat();
         let mut bitmap = RoaringBitmap::new();
@@ -182,7 +182,7 @@ impl Segment {
         Ok(bitmap)
     }
 
-    /// Whose the vector at a position is, and the record that it came with.
+    /// The owner of the vector at a position, and the record that holds the vector.
     pub(super) fn item(&self, at: usize) -> Checked<Item> {
         let bytes = self.owner_bytes(at)?;
         let mut r = Reader::new(bytes, "owner of a vector");
@@ -195,7 +195,7 @@ impl Segment {
             _ => None,
         };
         let owner = owner
-            .ok_or_else(|| self.damage(self.header.sections[OWNERS].0, "it names an owner that is none"))?;
+            .ok_or_else(|| self.damage(self.header.sections[OWNERS].0, "an owner's bytes are not valid"))?;
         Ok(Item { seqno: self.seqno(at)?, owner })
     }
 
@@ -220,7 +220,7 @@ impl Segment {
         Ok(floats(self.section(ROWS, bytes * at..bytes * (at + 1))?))
     }
 
-    /// The slots of a node in the graph's lowest level; empty where there is no graph.
+    /// The slots of a node in the graph's lowest level; empty if there is no graph.
     pub(super) fn slots(&self, at: usize) -> Checked<&[[u8; 4]]> {
         let bytes = 4 * self.header.slots.0 as usize;
         Ok(self.section(GRAPH, bytes * at..bytes * (at + 1))?.as_chunks::<4>().0)

@@ -1,4 +1,4 @@
-//! Records that have vectors, as the index leads to them, and whether their owners still have them.
+//! Records that have vectors, found through the index, and whether their owners still have them.
 
 use std::collections::HashMap;
 use std::ops::Bound;
@@ -17,10 +17,10 @@ use crate::trace::kinds;
 use crate::trace::run_keys;
 use crate::vector::item::{Item, OwnerId};
 
-/// Runs whose namespace is remembered.
+/// Maximum number of runs whose namespace is remembered.
 const RUNS_MAX: usize = 4096;
 
-/// Which namespace a run is of: a snapshot's record does not say.
+/// The namespace of each run, which a snapshot's record does not name.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     known: HashMap<RunUid, NamespaceId>,
@@ -28,14 +28,14 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// `None`: the run is gone, and its snapshots with it.
+    /// The run's namespace; `None` if the run and its snapshots are gone.
     fn namespace(&mut self, core: &Core, run: RunUid) -> Result<Option<NamespaceId>> {
         if let Some(known) = self.known.get(&run) {
             return Ok(Some(*known));
         }
         let mut found = self.look(core, run)?;
         if found.is_none() {
-            // Namespaces may have come since.
+            // Namespaces may have been added since.
             let spaces = core.spaces_known()?;
             self.namespaces = spaces.iter().filter_map(namespace_of).collect();
             found = self.look(core, run)?;
@@ -71,12 +71,12 @@ fn namespace_of(space: &SpaceHead) -> Option<NamespaceId> {
 pub(super) struct Vectors {
     pub(super) namespace: NamespaceId,
     pub(super) item: Item,
-    /// By embedder; each once, and each one that can be compared.
+    /// By embedder, each once; every vector can be compared.
     pub(super) embeddings: Vec<(String, Vec<f32>)>,
 }
 
-/// Places of records with vectors after `after` and up to `upto`, in order, at most `limit` or so; and whether there may be
-/// more.
+/// Places of records with vectors after `after` and up to `upto`, in order, at most about `limit`; and
+/// whether there may be more.
 pub(super) fn places(
     core: &Core,
     after: Seqno,
@@ -90,7 +90,7 @@ pub(super) fn places(
     Ok((places.collect(), more.is_some()))
 }
 
-/// A record's head and, of its tail, what the vectors' recipes are.
+/// A record's owner and embeddings, and the part of its tail that holds the vectors' recipes.
 struct Record {
     namespace: Option<NamespaceId>,
     owner: OwnerId,
@@ -98,8 +98,8 @@ struct Record {
     tail: Vec<u8>,
 }
 
-/// The vectors of the record at a place; `None` where they are nobody's any more, or it is no such record (compaction may
-/// have taken it).
+/// The vectors of the record at a place. `None` if their owner is gone, or if it is no record with vectors
+/// (compaction may have removed it).
 pub(super) fn read(core: &Core, runs: &mut Runs, seqno: Seqno, place: Place) -> Result<Option<Vectors>> {
     let segment = core.segment(place.segment)?;
     let wrong = |e| Error::damaged(&segment.path, u64::from(place.offset), e);
@@ -152,7 +152,7 @@ fn vectors(core: &Core, namespace: NamespaceId, record: &Record) -> Result<Vec<(
                 return Err(Error::new(ErrorKind::Damaged, "a vector refers to another one"));
             }
         };
-        // Older stores took vectors that nothing can be compared with: those are passed over.
+        // Older stores accepted vectors that cannot be compared: they are skipped.
         if let Some(vector) = vector_of(&bytes)
             && check_vector(embedder, &vector).is_ok()
             && embeddings.iter().all(|(before, _)| before != embedder)
@@ -163,10 +163,10 @@ fn vectors(core: &Core, namespace: NamespaceId, record: &Record) -> Result<Vec<(
     Ok(embeddings)
 }
 
-/// Whether an owner still has the vectors that it came with, as of `at`.
+/// Whether an owner still has the vectors of `item`, as of `at`.
 pub(super) fn lives(core: &Core, namespace: NamespaceId, item: &Item, at: Seqno) -> Result<bool> {
     let newest = match &item.owner {
-        // Embeddings of a key stand in the record after its put.
+        // The embeddings of a key are in the record after its put.
         OwnerId::Key { space, key } => {
             let found = core.index.get(&keys::user(*space, key), at)?;
             found.filter(|(_, value)| value.kind == keys::AT).map(|(seqno, _)| seqno.0 + 1)
@@ -181,7 +181,7 @@ pub(super) fn lives(core: &Core, namespace: NamespaceId, item: &Item, at: Seqno)
     Ok(newest == Some(item.seqno.0))
 }
 
-/// The vectors of the record at a place, by embedder: for whoever copies them.
+/// The vectors of the record at a place by embedder, for callers that copy them.
 pub(crate) fn vectors_at(core: &Core, seqno: Seqno, place: Place) -> Result<Vec<(String, Vec<f32>)>> {
     let found = read(core, &mut Runs::default(), seqno, place)?;
     Ok(found.map_or_else(Vec::new, |found| found.embeddings))

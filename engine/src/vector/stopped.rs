@@ -1,4 +1,5 @@
-//! Why something came to nothing: a file that is not what was written is given up, and then it is tried again.
+//! The error of operations on vectors. After damage, the files are discarded and the operation is tried
+//! again.
 
 use crate::error::Error;
 use crate::io::IoError;
@@ -11,7 +12,7 @@ pub(super) enum Stopped {
     Other(Error),
 }
 
-/// What may come to nothing.
+/// The result of an operation on vectors.
 pub(super) type Tried<T> = Result<T, Stopped>;
 
 impl From<Damage> for Stopped {

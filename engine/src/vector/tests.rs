@@ -16,7 +16,7 @@ use crate::io::sim::SimIo;
 use crate::vector::files::What;
 use crate::{ErrorKind, Found, History, Keyspace, Namespace, Options, Owner, Search, Seqno, Store};
 
-/// Numbers that repeat: xorshift64*.
+/// Repeatable random numbers: xorshift64*.
 struct Numbers(u64);
 
 impl Numbers {
@@ -35,7 +35,7 @@ impl Numbers {
         (self.next() >> 40) as f32 / 8_388_608.0 - 1.0
     }
 
-    /// One of few directions and lengths, so that scores tie; or any.
+    /// A vector of few directions and lengths, so that scores tie; or any vector.
     fn vector(&mut self, dimensions: usize) -> Vec<f32> {
         let coarse = self.below(2) == 0;
         let mut vector: Vec<f32> =
@@ -66,7 +66,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f32 {
     (dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()).clamp(-1.0, 1.0) as f32
 }
 
-/// What a search must give of these.
+/// What a search must return for these living vectors.
 fn expected(living: &BTreeMap<Vec<u8>, (u64, Vec<f32>)>, query: &[f32], wanted: &Search<'_>) -> Vec<Found> {
     let mut all: Vec<Found> = living
         .iter()
@@ -78,7 +78,7 @@ fn expected(living: &BTreeMap<Vec<u8>, (u64, Vec<f32>)>, query: &[f32], wanted: 
         .filter(|found| found.score >= wanted.min_score)
         .filter(|found| wanted.filter.is_none_or(|filter| filter(&found.owner)))
         .collect();
-    // Keys come in their order: the sort keeps that where scores are equal.
+    // The keys are in order: the sort is stable and keeps that for equal scores.
     all.sort_by(|a, b| b.score.total_cmp(&a.score));
     all.truncate(wanted.k);
     all
@@ -130,7 +130,7 @@ fn a_search_gives_what_a_model_gives_whatever_was_put_replaced_deleted_or_reopen
             _ if model.is_empty() => {}
             _ => {
                 let query = numbers.vector(dimensions);
-                // A threshold that one of them just passes, or just fails.
+                // A minimum score that one of the vectors just reaches, or just misses.
                 let scores: Vec<f32> = model.values().map(|(_, vector)| cosine(&query, vector)).collect();
                 let score = scores[numbers.below(scores.len() as u64) as usize];
                 let min_score = [-1.0, 0.3, score, score.next_up()][numbers.below(4) as usize];
@@ -151,7 +151,7 @@ fn a_search_gives_what_a_model_gives_whatever_was_put_replaced_deleted_or_reopen
     }
     assert!(models.iter().all(|model| model.len() > 50));
     store.close().unwrap();
-    // Who only reads finds the same.
+    // A reader finds the same.
     let reader = Store::open_read_only_with("s", options(&io)).unwrap();
     let wanted = Search { k: 1000, ..Search::default() };
     let query = numbers.vector(dimensions);
@@ -159,14 +159,14 @@ fn a_search_gives_what_a_model_gives_whatever_was_put_replaced_deleted_or_reopen
     assert_eq!(found, expected(&models[0], &query, &wanted));
 }
 
-/// More than are wanted: whichever are looked at first must not keep out the others.
+/// More vectors tie than are wanted: the order of visits must not decide which are returned.
 #[test]
 fn of_many_that_are_equally_near_those_of_the_least_owners_are_given() {
     let io = SimIo::new(1);
     let store = Store::open_with("s", options(&io)).unwrap();
     let space = store.namespace("n").unwrap();
     let keys = space.keyspace("k", History::Latest).unwrap();
-    // 101 and 300 have no divisor in common: each comes once.
+    // 101 and 300 have no common divisor: each number comes once.
     for at in (0..300u32).map(|at| at * 101 % 300) {
         put(&space, &keys, &at.to_be_bytes(), "e", &[2.0, 1.0]);
     }
@@ -195,7 +195,7 @@ fn a_vector_is_found_once_its_commit_is_acknowledged_and_not_before() {
     let seqno = batch.commit().unwrap();
     let owner = Owner::Key { keyspace: "k".into(), key: b"second".to_vec() };
     assert_eq!(near(), [Found { owner, seqno, score: 1.0 }]);
-    // The last of two in one batch counts, and one that was ended in it does not.
+    // Of two puts in one batch the last counts. A key that the batch deletes does not count.
     let mut batch = space.batch();
     batch.put_embedded(&keys, b"second", "value", &[("e", &[0.0, 2.0])]);
     batch.put_embedded(&keys, b"second", "value", &[("e", &[0.1, 1.0])]);
@@ -216,7 +216,7 @@ fn snapshots_are_found_until_their_run_is_replaced() {
     let record = |spec: RunSpec, vector: &[f32]| {
         let run = space.begin_run(spec).unwrap();
         run.record(Frame::new(Component::Llm, "in", "out")).unwrap();
-        // A state that is a blob has a recipe before the vector's.
+        // The recipe of a state that is a blob comes before the vector's recipe.
         run.snapshot("state".repeat(100), &[("e", vector), ("other", &[1.0])]).unwrap();
         run.end(Status::Ok).unwrap();
     };
@@ -269,14 +269,14 @@ fn what_cannot_be_compared_is_refused_when_it_is_written_and_when_it_is_looked_f
     assert!(unknown.kind() == ErrorKind::NotFound && unknown.to_string().contains("e, f"), "{unknown}");
     let nan = Search { min_score: f32::NAN, ..Search::default() };
     assert_eq!(space.nearest("f", &[1.0], &nan).unwrap_err().kind(), ErrorKind::Invalid);
-    // Dimensions are an embedder's in one namespace.
+    // An embedder's dimensions hold for one namespace.
     let other = store.namespace("other").unwrap();
     let keys = other.keyspace("k", History::Latest).unwrap();
     put(&other, &keys, b"key", "e", &[1.0, 2.0, 3.0]);
-    // All of its vectors have gone: nothing is near, and the embedder is still known.
+    // All of its vectors are gone: nothing is near, but the embedder is still known.
     keys.delete(b"key").unwrap();
     assert_eq!(other.nearest("e", &[1.0, 2.0, 3.0], &wanted).unwrap(), []);
-    // After a reopening the log says it.
+    // After reopening, the log gives the dimensions.
     store.close().unwrap();
     let store = Store::open_with("s", options(&io)).unwrap();
     let space = store.namespace("n").unwrap();

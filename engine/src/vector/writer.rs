@@ -1,7 +1,8 @@
-//! Writing a vector file: section after section, each row read where it stands, each block summed as it fills.
+//! Writes a vector file, section after section. Each row is read from its place, and each block is summed
+//! when it is full.
 //!
-//! The header says where everything is, so its block is written last. Held in memory: two blocks, what is on its way to the
-//! disk, four bytes for each block, and the graph.
+//! The header says where everything is, so its block is written last. Memory: two blocks, the blocks that
+//! wait to be written, four bytes for each block, and the graph.
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -21,7 +22,7 @@ use crate::vector::stopped::Tried;
 /// Blocks that are written together.
 const WRITE_BLOCKS: usize = 16;
 
-/// Which file of which partition.
+/// Identifies a file and its partition.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Meta {
     pub(super) store: StoreId,
@@ -30,7 +31,7 @@ pub(super) struct Meta {
     pub(super) upto: Seqno,
 }
 
-/// A graph as its section has it.
+/// A graph in the form of its sections.
 #[derive(Debug, Clone, Default)]
 pub(super) struct GraphBytes {
     pub(super) slots: (u32, u32),
@@ -40,7 +41,7 @@ pub(super) struct GraphBytes {
     pub(super) upper: Vec<u8>,
 }
 
-/// Writes a file of these vectors and syncs it, but not its name. Gives its bytes.
+/// Writes a file of these vectors and syncs it, but not its name. Returns its length in bytes.
 pub(super) fn write(
     io: &dyn Io,
     path: &Path,
@@ -84,7 +85,7 @@ pub(super) fn write(
     Ok(header.file_bytes())
 }
 
-/// What one section has for each vector.
+/// Writes the data of one section for each vector.
 fn rows(section: usize, vectors: &Merged<'_>, out: &mut Out<'_>) -> Tried<()> {
     let mut bytes = Vec::new();
     let mut ends = 0u32;
@@ -116,17 +117,17 @@ fn rows(section: usize, vectors: &Merged<'_>, out: &mut Out<'_>) -> Tried<()> {
     Ok(())
 }
 
-/// The file as far as it is written.
+/// A file that is being written.
 struct Out<'a> {
     file: &'a dyn File,
     meta: Meta,
     /// The first block, once it is full.
     first: Option<Vec<u8>>,
-    /// Blocks that are summed and not written.
+    /// Blocks that are summed and not written yet.
     full: Vec<u8>,
-    /// The last one.
+    /// The last block.
     block: Vec<u8>,
-    /// Of the blocks that are full.
+    /// Checksums of the full blocks.
     sums: Vec<u8>,
 }
 
@@ -148,7 +149,7 @@ impl Out<'_> {
         Ok(())
     }
 
-    /// The first block is kept until the header stands in it; its sum is put right then.
+    /// Ends a block. The first block is kept until it has the header; its checksum is corrected then.
     fn end_block(&mut self) -> Tried<()> {
         let block = self.sums.len() / 4;
         let crc = block_crc(self.meta.store, self.meta.id, block, &self.block);
@@ -170,7 +171,8 @@ impl Out<'_> {
         if self.full.is_empty() {
             return Ok(());
         }
-        // What is full ends where the last block begins, which is empty here or is going to be the file's last.
+        // The full blocks end where the last block begins. That block is empty here, or becomes the file's
+        // last.
         let end = self.at() - self.block.len() as u64;
         self.file.write_at(&[IoSlice::new(&self.full)], end - self.full.len() as u64)?;
         self.full.clear();
@@ -184,7 +186,7 @@ impl Out<'_> {
         let last = std::mem::take(&mut self.block);
         let (first, last) = match self.first.take() {
             Some(first) => (first, last),
-            // There is only one.
+            // There is only one block.
             None => (last, Vec::new()),
         };
         let mut first = first;

@@ -11,14 +11,14 @@ use crate::kv::bodies::{self, Hashing};
 use crate::kv::core::Core;
 use crate::kv::groups::{Wanted, group_of};
 
-/// Extents are gathered until there are so many bytes.
+/// Small extents are gathered into pieces of at least this many bytes.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// The bytes of a body, from first to last.
+/// Streams the bytes of a body from first to last.
 ///
-/// They are hashed as they pass. The last piece is handed out only once the whole is known to hash to the body's id:
-/// where it does not, reading ends with an error instead, so whoever reads to the end has the right bytes or knows.
-/// One that comes from [`RunReader::unverified`](crate::RunReader::unverified) does not hash them.
+/// The reader hashes the bytes as they pass. It returns the last piece only after the whole body matches its
+/// id. On a mismatch, reading ends with an error instead: a caller that reads to the end has the right bytes.
+/// A reader from [`RunReader::unverified`](crate::RunReader::unverified) does not hash them.
 #[derive(Debug)]
 pub struct BlobReader {
     core: Arc<Core>,
@@ -27,12 +27,12 @@ pub struct BlobReader {
     next: usize,
     /// The group that was read last.
     group: Option<(GroupId, Arc<Vec<u8>>)>,
-    /// The piece at hand, unless it is a range of the group.
+    /// The current piece, if it was gathered from several extents. `None`: the piece is a range of `group`.
     gathered: Option<Vec<u8>>,
-    /// What is left of the piece at hand.
+    /// The range of the current piece that is not yet returned.
     at: usize,
     end: usize,
-    /// `None`: nobody compares the hash.
+    /// `None`: the hash is not compared.
     hasher: Option<Box<blake3::Hasher>>,
     len: u64,
     id: BlobId,
@@ -63,7 +63,7 @@ impl BlobReader {
         }
     }
 
-    /// A body that is in memory already.
+    /// A reader of a body that is already in memory.
     pub fn of_bytes(core: Arc<Core>, namespace: NamespaceId, bytes: Vec<u8>) -> Self {
         let (len, id) = (bytes.len() as u64, BlobId::of(&bytes));
         let all = Self::new(core, namespace, Arc::default(), (len, id), Hashing::LeftOut);
@@ -88,7 +88,7 @@ impl BlobReader {
         self.id
     }
 
-    /// Has the next extent's group at hand, and says where in it the extent is.
+    /// Loads the group of the next extent, and returns the extent's range in it.
     fn next_extent(&mut self) -> Result<Option<Range<usize>>, Error> {
         let Some(extent) = self.extents.get(self.next) else { return Ok(None) };
         let range = extent.offset as usize..extent.end() as usize;
@@ -110,8 +110,8 @@ impl BlobReader {
         raw.ok_or_else(|| bodies::mismatch(self.id))
     }
 
-    /// Goes to the next piece, if there is one. Small extents are gathered first, since hashing them one by one costs
-    /// several times as much; a body of one extent is never copied.
+    /// Loads the next piece, if there is one. Small extents are gathered first, because hashing them one by
+    /// one is several times slower. A body of one extent is never copied.
     fn fetch(&mut self) -> Result<(), Error> {
         let mut gathered = self.gathered.take().unwrap_or_default();
         gathered.clear();

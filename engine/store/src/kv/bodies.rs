@@ -1,4 +1,4 @@
-//! Bodies in the log: putting them together from their extents, checking them against their ids.
+//! Bodies in the log: assembled from their extents and checked against their ids.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use crate::log::segments::Segments;
 /// Whether a body's bytes are hashed and compared with its id before they are handed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hashing {
-    /// They are.
+    /// They are hashed and compared.
     Compared,
-    /// The caller said that the records' checksums are enough.
+    /// They are not: the caller accepts the records' checksums as enough.
     LeftOut,
 }
 
-/// A body from its extents, checked against its length and id.
+/// Reads a body from its extents, and checks it against its length and id.
 ///
 /// # Errors
-/// `Damaged` where the bytes are not the ones that were stored.
+/// `Damaged` if the bytes are not the ones that were stored.
 pub fn body(
     core: &Core,
     namespace: NamespaceId,
@@ -42,10 +42,11 @@ pub fn body(
     body_with(core, namespace, extents, (len, id), Wanted::Reach, Hashing::Compared)
 }
 
-/// The same, of length and id `named`, with as much of each group decoded as is `wanted`, and hashed or not.
+/// Like [`read_body`]. `named` gives length and id, `wanted` says how much of each group to decode, and
+/// `hashing` whether to compare the hash.
 ///
 /// # Errors
-/// As [`body`].
+/// As [`read_body`].
 pub fn body_with(
     core: &Core,
     namespace: NamespaceId,
@@ -64,7 +65,7 @@ pub fn body_with(
         (_, Some(error)) => Err(error),
         (Err(error), None) => Err(Error::with_source(
             ErrorKind::Damaged,
-            format!("blob {id} cannot be put together: {error}"),
+            format!("blob {id} cannot be assembled: {error}"),
             error,
         )),
         (Ok(bytes), None) if hashing == Hashing::LeftOut || BlobId::of(&bytes) == id => Ok(bytes),
@@ -72,7 +73,7 @@ pub fn body_with(
     }
 }
 
-/// Refuses extents that do not make a body of this length.
+/// Refuses extents that do not add up to a body of this length.
 pub fn check_len(extents: &[Extent], len: u64, id: BlobId) -> Result<()> {
     let total: u64 = extents.iter().map(|extent| u64::from(extent.len)).sum();
     if total != len || len > BODY_BYTES_MAX {
@@ -87,12 +88,12 @@ pub fn check_len(extents: &[Extent], len: u64, id: BlobId) -> Result<()> {
     Ok(())
 }
 
-/// What a reader is told when bytes do not hash to their id.
+/// The error for stored bytes that do not hash to their id.
 pub fn mismatch(id: BlobId) -> Error {
     Error::new(ErrorKind::Damaged, format!("the bytes stored for blob {id} do not hash to it"))
 }
 
-/// The extents that a recipe codes; `base` gives those of the body it is coded against.
+/// Decodes a recipe into extents. `base` returns the extents of the body that the recipe is coded against.
 pub fn extents(
     recipe: RecipeRef<'_>,
     base: impl FnOnce(u32) -> Result<Arc<Vec<Extent>>>,
@@ -103,24 +104,24 @@ pub fn extents(
     };
     let decoded = decode_recipe(recipe.recipe, base.as_deref().map(Vec::as_slice));
     decoded.map(Arc::new).map_err(|e| {
-        Error::with_source(ErrorKind::Damaged, format!("a recipe is not what was written: {e}"), e)
+        Error::with_source(ErrorKind::Damaged, format!("a blob's recipe cannot be decoded: {e}"), e)
     })
 }
 
-/// Makes anchors again while the log is read. A group's parts are noted until no more can follow, or too many groups are
-/// open, and then decoded from the log.
+/// Rebuilds anchors while the log is read. It notes a group's parts until no more can follow, or too many
+/// groups are open. Then it decodes them from the log.
 ///
-/// Anchors are a cache, and decoding is what costs most in reading a log. So where the tables are there, and only the log's
-/// end is read, the newest groups alone are decoded, and only once all has been read.
+/// Anchors are a cache, and decoding is the most expensive part of reading a log. If tables exist and only
+/// the log's end is read, only the newest groups are decoded, after everything was read.
 #[derive(Debug)]
 pub struct AnchorRebuild {
     store: StoreId,
     segments: Arc<Segments>,
-    /// Only the newest groups count.
+    /// Decode only the newest groups.
     newest: bool,
-    /// By when a part of them came last.
+    /// Open groups by the value of `clock` when their last part was noted.
     open: BTreeMap<u64, OpenGroup>,
-    /// When each open group's last part came.
+    /// The value of `clock` when each open group's last part was noted.
     touched: HashMap<u64, u64>,
     clock: u64,
     raw_bytes: usize,
@@ -141,15 +142,15 @@ struct NotedPart {
     seqno: Seqno,
 }
 
-/// A part this large is taken for a piece of a large body, of which fewer anchors are kept.
+/// A part of at least this many bytes counts as a piece of a large body, of which fewer anchors are kept.
 const LARGE_PART_BYTES: usize = 128 << 10;
-/// Groups whose parts are held while reading the log.
+/// Maximum number of open groups while a whole log is read.
 const REBUILD_GROUPS_MAX: usize = 32;
-/// Raw bytes of the newest groups that are decoded where only the log's end is read.
+/// Maximum raw bytes of the newest groups that are decoded when only the log's end is read.
 const REBUILD_NEWEST_BYTES: usize = 64 << 20;
 
 impl AnchorRebuild {
-    /// For a log of which only the end is read (`newest`), or all.
+    /// With `newest`, only the log's end is read; otherwise all of it.
     pub fn new(store: StoreId, segments: &Arc<Segments>, newest: bool) -> Self {
         Self {
             store,
@@ -162,7 +163,7 @@ impl AnchorRebuild {
         }
     }
 
-    /// Notes a record, if it is a group part.
+    /// Notes a record if it is a group part.
     pub fn note(
         &mut self,
         record: &RawRecord<'_>,
@@ -175,7 +176,7 @@ impl AnchorRebuild {
         Ok(())
     }
 
-    /// Adds the anchors of groups that are done.
+    /// Closes the groups over the limit, and adds their anchors if the whole log is read.
     pub fn settle(&mut self, entries: &mut Vec<Entry>) {
         while self.open.len() > REBUILD_GROUPS_MAX && !self.newest {
             self.close_oldest(Some(entries));
@@ -192,7 +193,7 @@ impl AnchorRebuild {
             None if part.raw_start == 0 => {
                 OpenGroup { id: part.group, namespace: part.namespace, parts: Vec::new(), raw_len: 0 }
             }
-            // Its first parts were not seen: its anchors stay unknown, which costs room and nothing else.
+            // Its first parts were not seen. Its anchors stay unknown, which costs space and nothing else.
             None => return,
         };
         let follows = group.raw_len == part.raw_start as usize && part.namespace == group.namespace;
@@ -217,7 +218,7 @@ impl AnchorRebuild {
         }
     }
 
-    /// Adds the anchors of what is still held, the oldest first; `each` takes them a group at a time.
+    /// Adds the anchors of the groups that are still open, oldest first. Calls `each` after each group.
     pub fn finish(mut self, mut each: impl FnMut(&mut Vec<Entry>)) {
         let mut entries = Vec::new();
         while !self.open.is_empty() {
@@ -229,7 +230,7 @@ impl AnchorRebuild {
 
 impl OpenGroup {
     fn anchors(&self, store: StoreId, segments: &Segments, entries: &mut Vec<Entry>) {
-        // A group that cannot be read or does not decode is met, and reported, by whoever reads it.
+        // A group that cannot be read or decoded is reported when a reader needs it.
         let Some(raw) = self.decode(segments) else { return };
         let seed = anchor_seed(store, self.namespace);
         let mut start = 0;
@@ -243,7 +244,7 @@ impl OpenGroup {
                 let offset = u32::try_from(start + at).unwrap_or(u32::MAX);
                 let found = Anchor { key, group: GroupId(self.id), offset };
                 let entry = keys::anchor_entry(self.namespace, &found, *seqno);
-                // The others would last until the next table and take four times the memory.
+                // Tables drop the other anchors. Until the next table they would use four times the memory.
                 if keys::kept_in_tables(&entry.key) {
                     entries.push(entry);
                 }

@@ -1,8 +1,8 @@
-//! A bounded map of what can be made again: decoded groups, records, recipes.
+//! A bounded cache of values that can be made again: decoded groups, records, recipes.
 //!
-//! Invariants: what is held has at most `bytes_max` bytes as their putters counted them, or is one value only;
-//! a lookup and the choice of what goes take constant time (CLOCK, Corbató 1968: a hand goes round, and what was
-//! used since it last came by is passed over once).
+//! Invariants: the cache holds at most `bytes_max` bytes, as the callers of `put` count them, or a single
+//! larger value. A lookup and the choice of a victim take constant time. Eviction is CLOCK (Corbató 1968): a
+//! hand goes round, and a value that was used since the hand last passed is skipped once.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,7 +10,7 @@ use std::hash::Hash;
 use crate::log::segments::lock;
 use crate::sync::Mutex;
 
-/// See the module. Values are cheap to clone.
+/// See the module. Values must be cheap to clone.
 #[derive(Debug)]
 pub struct Cache<K, V> {
     bytes_max: usize,
@@ -20,7 +20,7 @@ pub struct Cache<K, V> {
 #[derive(Debug)]
 struct Held<K, V> {
     places: HashMap<K, usize>,
-    /// As many as `places`, in no order.
+    /// One for each key in `places`, in no order.
     slots: Vec<Slot<K, V>>,
     hand: usize,
     bytes: usize,
@@ -53,13 +53,13 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         Some(slot.value.clone())
     }
 
-    /// Takes in a value of about so many bytes, in place of what was there under its key.
+    /// Stores a value of about `bytes` bytes, in place of an earlier value of its key.
     pub fn put(&self, key: K, value: V, bytes: usize) {
         let mut held = lock(&self.held);
         if let Some(place) = held.places.get(&key).copied() {
             held.remove(place);
         }
-        // Room first, so that the newcomer is not what goes.
+        // Make room first, so that the new value is not evicted.
         while held.bytes.saturating_add(bytes) > self.bytes_max && held.drop_one() {}
         let place = held.slots.len();
         held.places.insert(key.clone(), place);
@@ -67,7 +67,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         held.bytes += bytes;
     }
 
-    /// Lets a value go.
+    /// Removes a value.
     pub fn remove(&self, key: &K) {
         let mut held = lock(&self.held);
         if let Some(place) = held.places.get(key).copied() {
@@ -89,7 +89,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
 }
 
 impl<K: Hash + Eq, V> Held<K, V> {
-    /// Lets the next value go that was not used since the hand last passed it; false where there is none at all.
+    /// Evicts the next value that was not used since the hand last passed it. Returns false if the cache is
+    /// empty.
     fn drop_one(&mut self) -> bool {
         loop {
             if self.hand >= self.slots.len() {
@@ -113,7 +114,7 @@ impl<K: Hash + Eq, V> Held<K, V> {
         let gone = self.slots.swap_remove(place);
         self.places.remove(&gone.key);
         self.bytes -= gone.bytes;
-        // The last value stands where the one that is gone stood.
+        // `swap_remove` has moved the last value to this place.
         if let Some(moved) = self.slots.get(place)
             && let Some(known) = self.places.get_mut(&moved.key)
         {

@@ -117,7 +117,7 @@ impl Core {
         Ok(None)
     }
 
-    /// Every namespace and keyspace.
+    /// The definitions of all namespaces and keyspaces.
     pub fn spaces_known(&self) -> Result<Vec<SpaceHead>> {
         let _pin = self.pin();
         let mut heads = Vec::new();

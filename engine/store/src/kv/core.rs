@@ -1,4 +1,4 @@
-//! The engine room that `kv`, `trace` and `replay` share: the log, its index, and the cache of decoded groups.
+//! What `kv`, `trace` and `replay` share: the log, its index, and the caches of decoded groups and of frames.
 
 use std::sync::Arc;
 
@@ -36,27 +36,29 @@ use crate::sync::{Mutex, OnceLock};
 pub struct Options {
     /// Files, clock, randomness and threads. Default: the real ones.
     pub io: Arc<dyn Io>,
-    /// What a commit waits for unless it says otherwise. Default: [`Durability::Disk`].
+    /// What a commit waits for if the caller does not say. Default: [`Durability::Disk`].
     pub durability: Durability,
     /// A segment is sealed once it has about this many bytes. Default: 256 MiB. At most 2 GiB.
     pub segment_bytes_max: u64,
-    /// Bytes that may wait for the writer before callers wait, too. Default: 64 MiB.
+    /// Bytes that may be queued for the writer before callers wait. Default: 64 MiB.
     pub queue_bytes_max: usize,
-    /// Zeros are kept written this far ahead of the log's end, so that syncs are cheap. Default: 1 MiB; 0: none.
+    /// How far ahead of the log's end zeros are written, in bytes, so that syncs are cheap. Default: 1 MiB;
+    /// 0: none.
     pub zero_ahead_bytes: u64,
-    /// The greatest body. Default: 1 GiB.
+    /// Maximum length of a body, in bytes. Default: 1 GiB.
     pub body_bytes_max: u64,
-    /// Decoded groups kept in memory. Default: 32 MiB.
+    /// Maximum bytes of decoded groups in memory. Default: 32 MiB.
     pub group_cache_bytes: usize,
-    /// Previous bodies of runs kept in memory for comparing. Default: 64 MiB.
+    /// Maximum bytes of previous bodies of runs in memory, kept for comparison. Default: 64 MiB.
     pub previous_bytes_max: usize,
-    /// The index's newest entries are kept in memory up to about this many bytes, twice while they are being written
-    /// down into tables, and up to four times where the disk has no room for that. Default: 16 MiB.
+    /// About how many bytes of the newest index entries stay in memory. Memory may hold twice as much while a
+    /// table is written, and up to four times if the disk has no room for one. Default: 16 MiB.
     pub index_memory_bytes: usize,
-    /// How sealed segments and tables are read. Default: [`ReadMode::Mapped`]; [`ReadMode::Positional`] for stores on
-    /// disks that may go away, or whose files other programs may cut (docs/guarantees.md).
+    /// How sealed segments and tables are read. Default: [`ReadMode::Mapped`]. Choose
+    /// [`ReadMode::Positional`] for disks that may disappear, or if other programs may truncate the files
+    /// (docs/guarantees.md).
     pub read_mode: ReadMode,
-    /// Whether opening for writing creates a store where there is none. Default: true.
+    /// Whether opening for writing creates a missing store. Default: true.
     pub create: bool,
 }
 
@@ -78,15 +80,16 @@ impl Default for Options {
     }
 }
 
-/// A clock that stands more than this after the newest record is not believed: 400 days.
+/// A clock that is more than this ahead of the newest record is ignored: 400 days.
 pub const AHEAD_NS_MAX: u64 = 400 * 86_400 * 1_000_000_000;
 
-/// Whether a clock does not stand far ahead of the newest record, which is from `newest_ns` (0: there is none).
+/// Whether a clock is at most [`AHEAD_NS_MAX`] ahead of the newest record. `newest_ns` is 0 if there is no
+/// record.
 pub fn is_believed(now_ns: u64, newest_ns: u64) -> bool {
     newest_ns == 0 || now_ns <= newest_ns.saturating_add(AHEAD_NS_MAX)
 }
 
-/// What follows the log's end when reading beside a writer.
+/// How far a reader beside a writer has read the log.
 #[derive(Debug)]
 struct Followed {
     end: (SegmentId, u64),
@@ -113,9 +116,9 @@ pub struct Core {
     next_run: AtomicU64,
     pub catalogue: Catalogue,
     salts: Mutex<Salts>,
-    /// What compaction must not take away though no record of the log names it.
+    /// Prevents compaction from removing content that no record names yet.
     pub fence: Arc<Fence>,
-    /// Held by who compacts the store, and by who closes it.
+    /// Held while a compaction runs, and by the thread that closes the store.
     pub compacting: Mutex<()>,
     /// Held by the layers above while they look at something and then write it.
     pub remembering: Mutex<()>,
@@ -124,7 +127,7 @@ pub struct Core {
     closed: AtomicBool,
     /// See [`Core::newest_ns`].
     newest_ns: AtomicU64,
-    /// Whoever finds vectors again, once the floor above has said so.
+    /// The vector index, once the module `vector` has set it.
     pub finder: OnceLock<Arc<dyn Finder>>,
     /// The vector files that the manifest listed at the opening.
     pub vectors: VectorList,
@@ -153,8 +156,8 @@ impl Core {
         let segments = found.segments.clone();
         let vectors = found.state.vectors.clone();
         let recovered = end.torn || found.state.clean.is_none();
-        // What stands behind the damage may be newer than what stands before it: a reader that went on would be told old
-        // values as if they were the newest.
+        // Records after the damage may be newer than those before it. A reader that went on would return old
+        // values as the newest.
         if let Some(damage) = &end.damage {
             return Err(damage.error());
         }
@@ -209,7 +212,7 @@ impl Core {
         Ok(core)
     }
 
-    /// A store open for reading over segments and an index that were put together from what is left of it.
+    /// A store open for reading, over segments and an index that were assembled from what is left of a store.
     pub fn salvaged(
         options: Options,
         paths: Paths,
@@ -244,7 +247,7 @@ impl Core {
         })
     }
 
-    /// Keeps every place readable that the index leads to from here on.
+    /// Keeps readable every place that the index leads to from now on.
     pub fn pin(&self) -> Pin {
         crate::log::segments::read(&self.segments).pin()
     }
@@ -252,7 +255,7 @@ impl Core {
     /// The writing side of the log.
     ///
     /// # Errors
-    /// `Invalid` where the store is open for reading only, `Unavailable` once it is closed.
+    /// `Invalid` if the store is open for reading only, `Unavailable` if it is closed.
     pub fn log(&self) -> Result<&OpenLog> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
@@ -270,7 +273,7 @@ impl Core {
         self.log.is_some()
     }
 
-    /// Calls `then` with the parts of the logical record at a place, which must be of this kind.
+    /// Calls `then` with the parts of the logical record at `place`, which must be of the kind `expected`.
     pub fn logical<T>(
         &self,
         place: Place,
@@ -280,7 +283,7 @@ impl Core {
         self.logical_of(place, &[expected], |_, logical| then(logical))
     }
 
-    /// The same, which may be of any of these kinds.
+    /// Like [`Core::read_logical`], but the record may be of any of the kinds `expected`.
     pub fn logical_of<T>(
         &self,
         place: Place,
@@ -338,8 +341,9 @@ impl Core {
         lock(&self.salts).next(&*self.io)
     }
 
-    /// What the log says up to its end now: counts, bytes by kind, the ledger. A pass over the part of the active
-    /// segment that no sealed footer or clean close covers. Beside it what compactions have left of the counts.
+    /// The state of the log at its current end (counts, bytes by kind, the ledger), and the counts that
+    /// remain after compactions. Reads the part of the active segment that no sealed footer or clean close
+    /// covers.
     pub fn log_state(&self) -> Result<(LogState, Totals)> {
         let found = find(&*self.io, &self.paths, false, false, self.options.read_mode)?;
         let from = found.state.covers;
@@ -349,17 +353,18 @@ impl Core {
         Ok((state, held))
     }
 
-    /// Reads on from where the last look ended, or from what the tables cover by now where that is further: then
-    /// what is in memory goes. Only for stores open for reading.
+    /// Reads on from where the last read ended. If the tables now cover more than that, reads on from their
+    /// end and drops the entries in memory. Only for stores open for reading.
     pub fn refresh(&self) -> Result<()> {
         let mut guard = lock(&self.followed);
         let Some(followed) = guard.as_mut() else { return Ok(()) };
         let found = find(&*self.io, &self.paths, false, false, self.options.read_mode)?;
-        // What the index is about to name must be there to be read, and what it named until now yet.
+        // New segments must be readable before the index names them. Old ones stay readable while it names
+        // them.
         let segments = crate::log::segments::read(&self.segments).clone();
         segments.follow(&found.segments);
         let read_to = found.state.position(followed.end);
-        // Where the segment that was read last is gone, a compaction has put its records elsewhere.
+        // If the segment that was read last is gone, a compaction has moved its records.
         let is_further = read_to
             .is_none_or(|to| found.state.position(found.state.covers).is_some_and(|covers| covers > to));
         let rest = |followed: &Followed| match read_to {
@@ -389,24 +394,25 @@ impl Core {
         self.load_policies()
     }
 
-    /// Up to where the log was read; none in a store open for writing.
+    /// The position up to which the log was read; `None` in a store open for writing.
     pub fn read_to(&self) -> Option<(SegmentId, u64)> {
         lock(&self.followed).as_ref().map(|followed| followed.end)
     }
 
-    /// The time of the newest batch, as far as its clock was believed since this was opened.
+    /// The time of the newest batch since opening, without batches whose clock was ignored.
     pub fn newest_ns(&self) -> u64 {
         self.newest_ns.load(Ordering::Relaxed)
     }
 
-    /// A batch is written that says this time. One from far ahead does not count: by it all would be due that has a deadline.
+    /// Notes the time of a batch. A clock far ahead is ignored: it would make everything due that has a
+    /// deadline.
     pub fn note_time(&self, now_ns: u64) {
         if is_believed(now_ns, self.newest_ns()) {
             self.newest_ns.fetch_max(now_ns, Ordering::Relaxed);
         }
     }
 
-    /// Removes files of segments that the manifest does not list, and that are not the writer's next.
+    /// Removes segment files that the manifest does not list, except the writer's next one.
     pub fn remove_unlisted_segments(&self) -> Result<()> {
         let state = self.log()?.manifest.state();
         remove_unlisted(&*self.io, &self.paths, &state)
@@ -414,7 +420,8 @@ impl Core {
 
     pub fn close(&self) -> Result<()> {
         self.closed.store(true, Ordering::Release);
-        // Who compacts stops at the next look: the files are another process's once the lock on the store is gone.
+        // A running compaction stops at its next check. After the store's lock is released, the files belong
+        // to another process.
         self.fence.wake();
         let _compacting = lock(&self.compacting);
         match &self.log {
@@ -424,14 +431,14 @@ impl Core {
     }
 }
 
-/// Random salts: BLAKE3's output stream under a random key that is never written down and often exchanged.
+/// Random salts: BLAKE3's output stream under a random key that is never written and often replaced.
 #[derive(Debug, Default)]
 struct Salts {
     stream: Option<blake3::OutputReader>,
     left: u32,
 }
 
-/// Salts drawn from one key.
+/// Number of salts that are drawn from one key.
 const SALTS_OF_A_KEY: u32 = 1024;
 
 impl Salts {
@@ -454,12 +461,12 @@ impl Salts {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // Best effort: whoever wants to know calls `Store::close`.
+        // Best effort: a caller that needs the result calls `Store::close`.
         let _ = self.close();
     }
 }
 
-/// Calls `each` with the records of a batch that was read.
+/// Calls `each` with every record of a batch.
 fn collect(
     whole: &[u8],
     offset: u64,
@@ -472,7 +479,7 @@ fn collect(
     .map_err(|e| Error::damaged(&segment.path, offset, e))
 }
 
-/// The index entries of the log after a place.
+/// Reads the log from a position on. Returns its end and the index entries.
 fn read_on(
     schema: &dyn Schema,
     found: &Found,
@@ -491,7 +498,7 @@ fn read_on(
     }
 }
 
-/// The index entries of the records after a seqno, wherever they stand now.
+/// Reads the records after a seqno, wherever they are now. Returns the log's end and the index entries.
 fn read_after(schema: &dyn Schema, found: &Found, last: Seqno) -> Result<(End, Vec<Entry>)> {
     let mut newer = Vec::new();
     scan_between(found, None, found.state.covers, &mut |batch, segment, next| {
@@ -508,10 +515,10 @@ fn read_after(schema: &dyn Schema, found: &Found, last: Seqno) -> Result<(End, V
     Ok((end, newer))
 }
 
-/// How often a reader looks again for tables that a writer replaced while it looked.
+/// How often a reader tries to open tables that a writer replaces meanwhile.
 const LOOKS_MAX: usize = 100;
 
-/// The log and the index that its manifest lists; the last says whether that is whole.
+/// Opens the log and the index that its manifest lists. The flag says whether the index is whole.
 fn find_index(
     io: &Arc<dyn Io>,
     paths: &Paths,
@@ -526,7 +533,7 @@ fn find_index(
         let found = find(&**io, paths, for_writing, options.create, options.read_mode)?;
         let (index, whole) = Index::open(io, paths, &found.state, limits, schema);
         looks += 1;
-        // Beside a reader, a writer may have listed others meanwhile and removed these.
+        // A writer beside this reader may have listed other tables and removed these.
         let again = !whole && !for_writing && looks < LOOKS_MAX && stamp(&**io, paths) != before;
         if !again {
             return Ok((found, index, whole));
@@ -534,8 +541,8 @@ fn find_index(
     }
 }
 
-/// Reads the log that the tables do not cover into the index. For writing, memory stays bounded: what the tables then
-/// cover is given where it is no longer what the manifest says.
+/// Reads the part of the log that the tables do not cover into the index. For writing, memory stays bounded:
+/// full memory is flushed, and the result says what the tables then cover if it differs from the manifest.
 fn read_log(
     schema: &dyn Schema,
     index: &Index,
@@ -561,7 +568,7 @@ fn read_log(
         })?;
         anchors.settle(&mut entries);
         if for_writing {
-            // All of this batch is in memory before a table is said to cover it.
+            // All entries of this batch are in memory before a table claims to cover it.
             index.insert(entries.drain(..));
             let after = (segment.id, batch.offset + batch.whole.len() as u64);
             index.flush_while_opening(after, log, &mut covered)?;

@@ -1,4 +1,5 @@
-//! Embeddings on their way into the log: what one may be, and what `kv` asks the floor above that finds them again.
+//! Embeddings on their way into the log: their limits, and the interface through which `kv` uses the module
+//! `vector`.
 
 use std::sync::Arc;
 
@@ -8,20 +9,20 @@ use crate::kv::core::Core;
 use crate::kv::write::BatchWriter;
 use crate::log::record::{BodyRef, EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX, KV_INLINE_BYTES_MAX};
 
-/// The greatest number of dimensions: up to here sums of products of bytes are exact in 32 bits.
+/// Maximum number of dimensions: up to here, sums of products of bytes are exact in 32 bits.
 pub const DIMENSIONS_MAX: usize = 65_536;
 
-/// The least sum of squares of a vector that is compared with others.
+/// Minimum sum of squares of a vector.
 const SQUARE_MIN: f64 = 1e-36;
-/// The greatest.
+/// Maximum sum of squares of a vector.
 const SQUARE_MAX: f64 = 1e38;
 
-/// Whoever finds vectors again.
+/// Finds stored vectors again; the module `vector` implements it.
 pub trait Finder: Send + Sync + std::fmt::Debug {
-    /// Refuses a vector of other dimensions than those that its embedder's first vector in the namespace has.
+    /// Refuses a vector that has other dimensions than its embedder's first vector in the namespace.
     ///
     /// # Errors
-    /// `Invalid` naming both; `Damaged`, `Unavailable`.
+    /// `Invalid`, naming both; `Damaged`, `Unavailable`.
     fn check(
         &self,
         core: &Arc<Core>,
@@ -29,26 +30,27 @@ pub trait Finder: Send + Sync + std::fmt::Debug {
         embedder: &str,
         dimensions: usize,
     ) -> Result<()>;
-    /// Says that vectors were queued.
+    /// Notes that a batch with vectors was queued.
     fn queued(&self, core: &Arc<Core>);
-    /// Takes the vectors of these dropped runs out of the files, and others whose owners have gone where they are many.
-    /// Durable when this returns.
+    /// Removes the vectors of these dropped runs from the files. Also rewrites files in which many vectors
+    /// are dead. Durable when this returns.
     ///
     /// # Errors
-    /// `Damaged`, `Poisoned`, `Unavailable`: nothing is lost then.
+    /// `Damaged`, `Poisoned`, `Unavailable`: nothing is lost in any of these cases.
     fn sweep(&self, core: &Arc<Core>, must_go: &[RunUid]) -> Result<()>;
-    /// Ends what runs in the background; nothing is written afterwards.
+    /// Stops the background work; nothing is written afterwards.
     fn stop(&self, core: &Arc<Core>);
 }
 
-/// Refuses embeddings that could never be found again.
+/// Refuses embeddings that no search could find.
 ///
 /// # Errors
-/// `Invalid`: over 16 of them; an embedder's id that is empty, over 256 bytes, holds control characters or comes twice; a
-/// vector that is empty, over 65,536 dimensions, has NaN or infinity, or no direction.
+/// `Invalid` for more than 16 embeddings; for an embedder id that is empty, over 256 bytes, has control
+/// characters or occurs twice; for a vector that is empty, over 65,536 dimensions, has NaN or infinity, or no
+/// direction.
 pub fn check_all(embeddings: &[(&str, &[f32])]) -> Result<()> {
     if embeddings.len() > EMBEDDINGS_MAX {
-        return Err(Error::invalid(format!("there can be at most {EMBEDDINGS_MAX} embeddings of one thing")));
+        return Err(Error::invalid(format!("at most {EMBEDDINGS_MAX} embeddings of one value are allowed")));
     }
     for (index, (embedder, vector)) in embeddings.iter().enumerate() {
         check_id(embedder)?;
@@ -60,7 +62,7 @@ pub fn check_all(embeddings: &[(&str, &[f32])]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a text that is no embedder's id.
+/// Refuses a text that is not a valid embedder id.
 pub fn check_id(embedder: &str) -> Result<()> {
     let fits = (1..=EMBEDDER_BYTES_MAX).contains(&embedder.len()) && !embedder.chars().any(char::is_control);
     match fits {
@@ -71,10 +73,10 @@ pub fn check_id(embedder: &str) -> Result<()> {
     }
 }
 
-/// Refuses a vector that no other can be compared with.
+/// Refuses a vector that cannot be compared with others.
 pub fn check_vector(embedder: &str, vector: &[f32]) -> Result<()> {
     let wrong = |why: &str| {
-        Err(Error::invalid(format!("the vector of {embedder:?} {why}: it could never be found again")))
+        Err(Error::invalid(format!("the vector of {embedder:?} {why}: no search could ever find it")))
     };
     if vector.is_empty() {
         return wrong("has no dimensions");
@@ -85,7 +87,7 @@ pub fn check_vector(embedder: &str, vector: &[f32]) -> Result<()> {
     if vector.iter().any(|x| !x.is_finite()) {
         return wrong("holds NaN or infinity");
     }
-    // Whatever the order in which they are added up in 32 bits, the sum of squares is then neither zero nor infinite.
+    // The sum of squares is then neither zero nor infinite, in whatever order it is added up in 32 bits.
     match vector.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>() {
         square if square < SQUARE_MIN => wrong("is zero, or too small to have a direction"),
         square if square > SQUARE_MAX => wrong("is too large to be compared with others"),
@@ -93,18 +95,18 @@ pub fn check_vector(embedder: &str, vector: &[f32]) -> Result<()> {
     }
 }
 
-/// A vector as it is stored.
+/// A vector's stored bytes.
 pub fn bytes_of(vector: &[f32]) -> Vec<u8> {
     vector.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// A vector from its stored bytes; `None` where they are no whole number of dimensions.
+/// A vector from its stored bytes; `None` if they are not a whole number of dimensions.
 pub fn vector_of(bytes: &[u8]) -> Option<Vec<f32>> {
     let (whole, rest) = bytes.as_chunks::<4>();
     rest.is_empty().then(|| whole.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
 }
 
-/// Takes a vector in: it stands in the record itself where it is not large, and nothing has to be decoded to read it.
+/// Packs a vector. A small one is stored inline in the record, so that reading it needs no decoding.
 pub fn pack(writer: &mut BatchWriter, vector: &[f32], tail: &mut Vec<u8>) -> Result<BodyRef> {
     let packed = writer.content(&bytes_of(vector).into(), KV_INLINE_BYTES_MAX)?;
     packed.put_recipe(None, tail);

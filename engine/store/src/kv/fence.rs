@@ -1,14 +1,14 @@
-//! What keeps compaction from taking bytes away that somebody is about to name.
+//! Prevents compaction from removing bytes that an uncommitted batch will reference.
 //!
-//! A batch that repeats older content names where that stands before anything in the log says so. So whoever looks for
-//! older content takes a *pass* first and keeps it until its batch is queued. Compaction raises the fence, so that later
-//! passes no longer lead to groups that it may rewrite, and waits for the passes that were given out before: then all
-//! that was named is in the log, where a mark finds it.
+//! A batch that repeats older content names its place before anything in the log says so. So a writer that
+//! looks for older content takes a *pass* first, and keeps it until its batch is queued. Compaction raises
+//! the fence, so that later passes do not lead to groups that it may rewrite. Then it waits until the older
+//! passes have ended. After that, everything that was named is in the log, where a mark finds it.
 //!
-//! Beside passes there are *holds*: bodies that were streamed into the log and are named by nothing yet, and parents of
-//! forks that are not in the log yet.
+//! Besides passes there are *holds*: on streamed bodies that no record names yet, and on parents of forks
+//! that are not in the log yet.
 //!
-//! Invariant: a pass says at its beginning what it may lead to, and keeps to it for as long as it lives.
+//! Invariant: what a pass may lead to is fixed when it is issued, and does not change while it lives.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, Weak};
@@ -29,19 +29,19 @@ pub struct Fence {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Groups below this are not to be named anew; 0: the fence is down.
+    /// New batches must not name groups below this; 0: the fence is down.
     below: u64,
-    /// Counts how often the fence was raised.
+    /// How often the fence was raised.
     round: u64,
-    /// Passes by the round in which they were given out.
+    /// Number of living passes by the round in which they were issued.
     passes: BTreeMap<u64, usize>,
     bodies: Vec<Weak<Vec<Extent>>>,
     streams: Vec<Weak<Mutex<Vec<Extent>>>>,
-    /// Parents of forks that may not be in the log yet, and the last frame that they share.
+    /// Parents of forks that may not be in the log yet, and the last frame that each fork shares.
     parents: Vec<(RunUid, u32)>,
 }
 
-/// Leave to name older content. See the module.
+/// Permission to name older content. See the module.
 #[derive(Debug)]
 pub struct Pass {
     fence: Arc<Fence>,
@@ -50,7 +50,7 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Whether bytes of this group may be named.
+    /// Whether a batch may name bytes of this group.
     pub fn leads_to(&self, group: GroupId) -> bool {
         group.0 >= self.below
     }
@@ -69,7 +69,7 @@ impl Drop for Pass {
     }
 }
 
-/// A fork's parent is needed for as long as this lives.
+/// Keeps the frames of a fork's parent from compaction while this lives.
 #[derive(Debug)]
 pub struct HeldParent {
     fence: Arc<Fence>,
@@ -85,7 +85,7 @@ impl Drop for HeldParent {
     }
 }
 
-/// A raised fence. Dropped, it is down again.
+/// A raised fence. Dropping it lowers the fence.
 #[derive(Debug)]
 pub struct Raised(Arc<Fence>);
 
@@ -96,7 +96,7 @@ impl Drop for Raised {
 }
 
 impl Fence {
-    /// A pass for one batch.
+    /// Issues a pass for one batch.
     pub fn pass(self: &Arc<Self>) -> Pass {
         let mut state = lock(&self.state);
         let (round, below) = (state.round, state.below);
@@ -104,8 +104,8 @@ impl Fence {
         Pass { fence: self.clone(), round, below }
     }
 
-    /// Raises the fence in front of the groups below `below`, and waits until no pass from before is left. `stop` is
-    /// asked now and then whether to go on.
+    /// Raises the fence for the groups below `below`, and waits until no older pass is left. Calls `stop` now
+    /// and then, and ends with its error.
     pub fn raise(self: &Arc<Self>, below: u64, stop: &dyn Fn() -> Result<()>) -> Result<Raised> {
         let mut state = lock(&self.state);
         state.round += 1;
@@ -114,7 +114,7 @@ impl Fence {
         let raised = Raised(self.clone());
         while state.passes.keys().next().is_some_and(|given| *given < round) {
             if let Err(stopped) = stop() {
-                // The fence is lowered by whoever drops it, under this lock.
+                // Dropping `raised` lowers the fence under this lock.
                 drop(state);
                 return Err(stopped);
             }
@@ -125,20 +125,20 @@ impl Fence {
         Ok(raised)
     }
 
-    /// Wakes whoever waits, to look whether it is to stop.
+    /// Wakes a waiting [`Fence::raise`], so that it calls its `stop`.
     pub fn wake(&self) {
         drop(lock(&self.state));
         self.changed.notify_all();
     }
 
-    /// Remembers a body that nothing names yet, for as long as somebody has it.
+    /// Holds a body that no record names yet, for as long as a caller has its extents.
     pub fn hold_body(&self, extents: &Arc<Vec<Extent>>) {
         let mut state = lock(&self.state);
         state.bodies.retain(|held| held.strong_count() > 0);
         state.bodies.push(Arc::downgrade(extents));
     }
 
-    /// The same of one that is still coming.
+    /// Holds a body that is still being streamed.
     pub fn hold_stream(&self) -> Arc<Mutex<Vec<Extent>>> {
         let stream = Arc::new(Mutex::new(Vec::new()));
         let mut state = lock(&self.state);
@@ -147,7 +147,7 @@ impl Fence {
         stream
     }
 
-    /// The frames of `parent` up to `shared` are going to be a fork's.
+    /// Holds the frames of `parent` up to `shared`, which a new fork will share.
     pub fn hold_parent(self: &Arc<Self>, parent: RunUid, shared: u32) -> HeldParent {
         lock(&self.state).parents.push((parent, shared));
         HeldParent { fence: self.clone(), of: (parent, shared) }
@@ -167,7 +167,7 @@ impl Fence {
         extents
     }
 
-    /// Calls `then` with the parents that forks on their way need, of which no more come meanwhile.
+    /// Calls `then` with the parents that are held. None is added meanwhile.
     pub fn with_parents<T>(&self, then: impl FnOnce(&[(RunUid, u32)]) -> T) -> T {
         then(&lock(&self.state).parents)
     }
@@ -185,15 +185,15 @@ mod tests {
         let before = fence.pass();
         assert!(before.leads_to(GroupId(1)));
         let stop = || Err(Error::bug("stopped"));
-        assert!(fence.raise(5, &stop).is_err(), "the older pass still leads anywhere");
+        assert!(fence.raise(5, &stop).is_err(), "the older pass may still lead to any group");
         drop(before);
         let raised = fence.raise(5, &|| Ok(())).unwrap();
         let during = fence.pass();
         assert!(!during.leads_to(GroupId(4)) && during.leads_to(GroupId(5)));
         drop(raised);
-        assert!(!during.leads_to(GroupId(4)), "what it was told at its beginning");
+        assert!(!during.leads_to(GroupId(4)), "a pass keeps its limit");
         assert!(fence.pass().leads_to(GroupId(1)));
-        assert!(fence.raise(9, &stop).is_err(), "one from an earlier round is waited for, too");
+        assert!(fence.raise(9, &stop).is_err(), "a pass from an earlier round is waited for, too");
         drop(during);
         assert!(fence.raise(9, &stop).is_ok());
     }

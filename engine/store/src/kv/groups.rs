@@ -1,6 +1,8 @@
-//! Groups of a store: finding one through the index, decoding as much of it as is wanted, keeping what was decoded.
+//! Reads groups of a store: finds a group through the index, decodes as much of it as is needed, and caches
+//! the result.
 //!
-//! Invariant: what is cached is the decoded front of a group of that namespace, whole or up to where it was wanted.
+//! Invariant: a cached entry is the decoded front of a group of that namespace, whole or up to where it was
+//! needed.
 
 use std::sync::Arc;
 
@@ -14,9 +16,9 @@ use crate::log::parts::{Raw, read};
 use crate::log::segments::lock;
 use crate::sync::Mutex;
 
-/// Decoders kept for the next group.
+/// Maximum number of idle decoders.
 const DECODERS_MAX: usize = 4;
-/// Groups share this many locks.
+/// Number of locks that groups share.
 const DECODING_LOCKS: usize = 16;
 
 /// Decoded groups, bounded by their bytes, and decoders to decode more.
@@ -24,23 +26,23 @@ const DECODING_LOCKS: usize = 16;
 pub struct GroupCache {
     decoded: Cache<(NamespaceId, GroupId), Decoded>,
     decoders: Mutex<Vec<GroupDecoder>>,
-    /// Held while a group is decoded, so that no other thread decodes the same one beside it.
+    /// Held while a group is decoded, so that no other thread decodes the same group.
     decoding: [Mutex<()>; DECODING_LOCKS],
 }
 
 #[derive(Debug, Clone)]
 struct Decoded {
     raw: Arc<Vec<u8>>,
-    /// There was no more of it when it was decoded.
+    /// It was the whole group when it was decoded.
     whole: bool,
 }
 
-/// How much of a group to decode, where it has to be.
+/// How much of a group to decode if it is not cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// All of it: what comes next is going to ask for the rest.
+    /// All of it: the next reads will need the rest.
     Whole,
-    /// No more than the body at hand has of it.
+    /// Only as much as the current body needs.
     Reach,
 }
 
@@ -58,12 +60,12 @@ impl GroupCache {
         self.decoded.put((namespace, id), found, bytes);
     }
 
-    /// Takes in a group that its writer has filled: all of its raw bytes.
+    /// Caches a group that its writer has filled: all of its raw bytes.
     pub fn put_filled(&self, namespace: NamespaceId, id: GroupId, raw: Arc<Vec<u8>>) {
         self.put(namespace, id, Decoded { raw, whole: true });
     }
 
-    /// Forgets everything, so that the next read is cold.
+    /// Empties the cache, so that the next read is cold.
     pub fn clear(&self) {
         self.decoded.clear();
     }
@@ -77,15 +79,16 @@ impl GroupCache {
 /// The raw bytes of a whole group of a namespace, at least `len_min` of them.
 ///
 /// # Errors
-/// `Damaged` where the group is missing, shorter, another namespace's, or does not decode.
+/// `Damaged` if the group is missing, too short, of another namespace, or does not decode.
 pub fn group(core: &Core, namespace: NamespaceId, id: GroupId, len_min: usize) -> Result<Arc<Vec<u8>>> {
     find(core, namespace, id, len_min, true, |_| GROUP_BYTES_MAX)
 }
 
-/// The raw bytes of the group of `extent`, which is one of `extents`, at least up to its end.
+/// The raw bytes of the group of `extent`, at least up to the extent's end. `extents` are all extents of the
+/// body.
 ///
 /// # Errors
-/// As [`group`].
+/// As [`whole_group`].
 pub fn group_of(
     core: &Core,
     namespace: NamespaceId,
@@ -96,13 +99,13 @@ pub fn group_of(
     let end = extent.end() as usize;
     find(core, namespace, extent.group, end, false, |shorter| match wanted {
         Wanted::Reach if !shorter => reach(extents, extent.group).max(end),
-        // More of it is wanted than before: what is wanted next may be more again.
+        // More is needed than is cached: the next read may need still more.
         _ => GROUP_BYTES_MAX,
     })
 }
 
-/// At least `len_min` bytes of a group out of the cache, or decoded as far as `upto` says, which is told whether the
-/// cache has fewer.
+/// At least `len_min` bytes of a group, from the cache or decoded as far as `upto` returns. `upto` is told
+/// whether the cache has a shorter front.
 fn find(
     core: &Core,
     namespace: NamespaceId,
@@ -117,18 +120,18 @@ fn find(
     }
     let _decoding = core.groups.decoding.get(id.0 as usize % DECODING_LOCKS).map(lock);
     match core.groups.get(namespace, id) {
-        // Another thread was faster.
+        // Another thread has decoded it meanwhile.
         Some(known) if enough(&known) => Ok(known.raw),
         known => load(core, namespace, id, upto(known.is_some()), len_min),
     }
 }
 
-/// How much of a group these extents need.
+/// How many bytes of a group these extents need.
 fn reach(extents: &[Extent], group: GroupId) -> usize {
     extents.iter().filter(|e| e.group == group).map(|e| e.end() as usize).max().unwrap_or(0)
 }
 
-/// Decodes the group as far as its first `reach` bytes, and refuses one with less than `len_min`.
+/// Decodes the first `reach` bytes of a group. Refuses a group with fewer than `len_min`.
 fn load(
     core: &Core,
     namespace: NamespaceId,
@@ -137,7 +140,7 @@ fn load(
     len_min: usize,
 ) -> Result<Arc<Vec<u8>>> {
     let missing = || {
-        Error::new(ErrorKind::Damaged, format!("group {} is named by a recipe and is not in the log", id.0))
+        Error::new(ErrorKind::Damaged, format!("a recipe names the group {}, which is not in the log", id.0))
     };
     let _pin = core.pin();
     let value = core.index.newest(&keys::group(id.0))?.ok_or_else(missing)?;

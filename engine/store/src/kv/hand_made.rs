@@ -1,4 +1,4 @@
-//! A segment of group parts made by hand, so that tests can say what no writer writes.
+//! A segment of group parts that a test builds by hand, so that it can hold what no writer writes.
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub const STORE: StoreId = StoreId([7; 16]);
 pub const SEGMENT: SegmentId = SegmentId(3);
 pub const SPACE: NamespaceId = NamespaceId(16);
 
-/// The first part of group 1, stored as it is.
+/// The first part of group 1, stored raw.
 pub fn first(encoded: &[u8]) -> GroupPart<'_> {
     GroupPart {
         group: 1,
@@ -29,13 +29,13 @@ pub fn first(encoded: &[u8]) -> GroupPart<'_> {
     }
 }
 
-/// A part behind `part`, which stands at `place`.
+/// The part after `part`, which is at `place`.
 pub fn behind<'a>(part: &GroupPart<'_>, place: Place, encoded: &'a [u8]) -> GroupPart<'a> {
     let (before_offset, before_len) = (place.offset, place.len);
     GroupPart { raw_start: part.raw_start + part.raw_len, before_offset, before_len, ..first(encoded) }
 }
 
-/// Bytes of a segment, record after record.
+/// The bytes of a segment, record after record.
 pub struct Made {
     bytes: Vec<u8>,
 }

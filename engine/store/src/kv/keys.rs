@@ -1,5 +1,6 @@
-//! Keys of the index: a keyspace number, then what orders the entries in it, all big-endian so that byte order is
-//! the order wanted. The first numbers are the engine's own keyspaces; users' start at
+//! Keys of the index: a keyspace number, then what orders the entries in it. All numbers are big-endian, so
+//! that the order of bytes is the wanted order. The first keyspace numbers are the engine's own; users' start
+//! at
 //! [`crate::log::record::FIRST_FREE_SPACE`].
 
 use crate::blob::{Anchor, AnchorKey};
@@ -13,15 +14,15 @@ use crate::schema::{SCHEMA_SPACES, Schema};
 const SPACES: u32 = 1;
 const GROUPS: u32 = 7;
 const ANCHORS: u32 = 8;
-/// Records that have vectors, by their numbers: what came after one of them is a range.
+/// Records that have vectors, by seqno: those after a given record are a range.
 const VECTORS: u32 = 9;
 
-/// Greatest length of a user's key, in bytes.
+/// Maximum length of a user's key, in bytes.
 pub const KEY_BYTES_MAX: usize = 64 << 10;
 
-/// The value is a record at a place.
+/// The value is the place of a record.
 pub const AT: u8 = 1;
-/// The key ended with the record at a place.
+/// The key ended with the record at this place.
 pub const ENDED: u8 = 2;
 /// The value is an anchor's place in a group: `a` the group, `b` the offset.
 pub const ANCHOR: u8 = 3;
@@ -33,7 +34,7 @@ pub fn key(space: u32, room: usize) -> Vec<u8> {
     key
 }
 
-/// A namespace or keyspace definition.
+/// The key of a namespace's or keyspace's definition.
 pub fn space(id: u32) -> Vec<u8> {
     let mut key = key(SPACES, 4);
     key.extend_from_slice(&id.to_be_bytes());
@@ -45,14 +46,14 @@ pub fn spaces() -> Vec<u8> {
     key(SPACES, 0)
 }
 
-/// The last part of a group.
+/// The key of the last part of a group.
 pub fn group(group: u64) -> Vec<u8> {
     let mut key = key(GROUPS, 8);
     key.extend_from_slice(&group.to_be_bytes());
     key
 }
 
-/// A piece of content. Only 48 bits of the key are kept: a hit is verified by its bytes.
+/// The key of an anchor. It keeps only 48 bits: a hit is verified by its bytes.
 pub fn anchor(namespace: NamespaceId, anchor: AnchorKey) -> [u8; 14] {
     let mut key = [0; 14];
     key[..4].copy_from_slice(&ANCHORS.to_be_bytes());
@@ -61,7 +62,7 @@ pub fn anchor(namespace: NamespaceId, anchor: AnchorKey) -> [u8; 14] {
     key
 }
 
-/// A user's key.
+/// The index key of a user's key.
 pub fn user(space: u32, user: &[u8]) -> Vec<u8> {
     let mut key = key(space, user.len());
     key.extend_from_slice(user);
@@ -78,7 +79,7 @@ pub fn space_of(key: &[u8]) -> u32 {
     key.first_chunk::<4>().map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
-/// Whether an anchor of a large body is kept at all.
+/// Whether this anchor of a large body is kept.
 pub fn kept_of_large_bodies(anchor: AnchorKey) -> bool {
     anchor.0 & 15 == 0
 }
@@ -93,18 +94,18 @@ pub fn anchor_value(found: &Anchor) -> Value {
     Value { kind: ANCHOR, a: found.group.0, b: found.offset, c: 0 }
 }
 
-/// Whether an entry is worth its bytes in a table. Of the anchors one in four is: a long repeat still meets one, and
-/// all of them would cost more than frames do.
+/// Whether an entry is worth its bytes in a table. One anchor in four is: a long repeat still meets one of
+/// them, and all anchors would cost more than frames do.
 pub fn kept_in_tables(key: &[u8]) -> bool {
     space_of(key) != ANCHORS || key.last().is_some_and(|byte| byte & 3 == 0)
 }
 
-/// Whether only the newest version of such a key means anything.
+/// Whether only the newest version of a key counts in this keyspace.
 pub fn newest_only(space: u32) -> bool {
     matches!(space, GROUPS | ANCHORS | SPACES | VECTORS) || SCHEMA_SPACES.contains(&space)
 }
 
-/// What an entry is of, for who looks at all of them.
+/// What an index entry belongs to, for callers that read all entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
     Space,
@@ -118,7 +119,7 @@ pub enum Of {
     User(u32),
 }
 
-/// What a key is of; `None` for one that no record leads to.
+/// What a key belongs to; `None` for a key that no record leads to.
 pub fn of(key: &[u8]) -> Option<Of> {
     Some(match space_of(key) {
         SPACES => Of::Space,
@@ -131,23 +132,23 @@ pub fn of(key: &[u8]) -> Option<Of> {
     })
 }
 
-/// The value of a record at a place.
+/// The index value for a record at a place.
 pub fn at(kind: u8, place: Place) -> Value {
     Value { kind, a: u64::from(place.segment.0), b: place.offset, c: place.len }
 }
 
-/// Whether a value is not a key's end.
+/// Whether a value does not end its key.
 pub fn is_living(value: Value) -> bool {
     value.kind != ENDED
 }
 
-/// The place in a value of kind [`AT`] or [`ENDED`].
+/// The place in a value of kind [`AT_PLACE`] or [`ENDED`].
 pub fn place(value: Value) -> Place {
     Place { segment: SegmentId(u32::try_from(value.a).unwrap_or(u32::MAX)), offset: value.b, len: value.c }
 }
 
-/// The index entries that follow from a record. Writing and recovery both go through [`lead`], so that tables can be
-/// made again from the log alone.
+/// Derives the index entries of a record. Writing and recovery both use [`index_keys`], so that tables can be
+/// rebuilt from the log alone.
 pub fn derive(
     schema: &dyn Schema,
     record: &RawRecord<'_>,
@@ -163,14 +164,14 @@ pub fn derive(
     })
 }
 
-/// A record that has vectors.
+/// The key of a record that has vectors.
 pub fn vectors(seqno: Seqno) -> Vec<u8> {
     let mut key = key(VECTORS, 8);
     key.extend_from_slice(&seqno.0.to_be_bytes());
     key
 }
 
-/// The record's number at the end of a key from [`vectors`].
+/// The seqno at the end of a key from [`vectors`].
 pub fn vectors_seqno(key: &[u8]) -> Option<Seqno> {
     Some(Seqno(u64::from_be_bytes(key.get(4..12)?.try_into().ok()?)))
 }
@@ -180,12 +181,13 @@ pub fn unnumbered_vectors() -> [u8; 4] {
     VECTORS.to_be_bytes()
 }
 
-/// Whether a key ends with its record's number, which only the writer knows: until then it has none.
+/// Whether a key must still get its record's seqno, which only the writer knows.
 pub fn is_numbered(key: &[u8]) -> bool {
     key == VECTORS.to_be_bytes()
 }
 
-/// Calls `add` with the keys that lead to a record: `of` is its head, or the body of one that is not logical.
+/// Calls `add` with the keys that lead to a record. `of` is its head, or its body if it is not a logical
+/// record.
 pub fn lead(
     schema: &dyn Schema,
     kind: Kind,
@@ -194,7 +196,7 @@ pub fn lead(
 ) -> Result<(), CodecError> {
     match kind {
         Kind::GroupPart | Kind::GroupRest => add(&group(group_of(of)?.0), AT),
-        // Nothing leads to what is gone.
+        // No key leads to what was erased.
         Kind::Erased | Kind::ErasedBatches => {}
         Kind::Put | Kind::Delete => {
             let (space, key, _) = KvHead::peek(kind, of)?;

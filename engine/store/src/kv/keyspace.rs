@@ -21,15 +21,15 @@ use crate::log::queue::Durability;
 use crate::log::record::{BodyRef, EmbeddingHead, HistoryCode, Kind, KvHead, RecipeRef};
 use crate::log::ticket::Ticket;
 
-/// How much of a key's past a keyspace keeps. What is past it reads as `Gone`, and compaction may drop it.
+/// How much of a key's history a keyspace keeps. Older versions read as `Gone`, and compaction may drop them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum History {
-    /// The newest version.
+    /// Only the newest version.
     #[default]
     Latest,
-    /// The newest versions, that many (at least one).
+    /// The newest versions, this many (at least one).
     Newest(u32),
-    /// Versions not older than this, and the newest.
+    /// Versions up to this age, and the newest.
     Age(Duration),
     /// Every version.
     All,
@@ -60,9 +60,9 @@ impl History {
 pub struct Version {
     /// The record that wrote it.
     pub seqno: Seqno,
-    /// When, in nanoseconds since 1970-01-01 UTC by the writer's clock.
+    /// When it was written, in nanoseconds since 1970-01-01 UTC by the writer's clock.
     pub time_ns: u64,
-    /// The value; `None` where the key was deleted.
+    /// The value; `None` if the key was deleted.
     pub value: Option<Vec<u8>>,
 }
 
@@ -82,8 +82,8 @@ impl Keyspace {
         self.history
     }
 
-    /// Sets a key; durable as the store's options say. Keys have at most 64 KiB; values of 4 KiB and more become
-    /// blobs.
+    /// Sets a key, as durable as the store's options say. A key has at most 64 KiB. A value of 4 KiB or more
+    /// becomes a blob.
     ///
     /// # Errors
     /// `Invalid`, `Unavailable`, `Poisoned`.
@@ -93,7 +93,7 @@ impl Keyspace {
         batch.commit()
     }
 
-    /// Ends a key, whether it exists or not.
+    /// Deletes a key, whether it exists or not.
     ///
     /// # Errors
     /// `Invalid`, `Unavailable`, `Poisoned`.
@@ -103,7 +103,7 @@ impl Keyspace {
         batch.commit()
     }
 
-    /// A key's value now.
+    /// A key's current value.
     ///
     /// # Errors
     /// `Invalid`, `Damaged`, `Unavailable`.
@@ -111,21 +111,22 @@ impl Keyspace {
         if self.core.is_writer() {
             let at = self.core.index.visible();
             let version = self.version_in(at, key)?;
-            // Where something newer came meanwhile, a table may have left out the version wanted, and an older one
-            // or none was found.
+            // If something newer came meanwhile, a table may have left out the wanted version. Then an older
+            // one or none was found.
             if self.core.index.visible() == at {
                 return Ok(version.and_then(|version| version.value));
             }
         }
-        // A view keeps what it may read. In a store open for reading a refresh puts in new tables before it says so.
+        // A view keeps the versions that it may read. In a store open for reading, a refresh installs new
+        // tables before it shows them.
         let view = View::new(&self.core);
         Ok(self.version_in(view.seqno(), key)?.and_then(|version| version.value))
     }
 
-    /// A key's value now, as a stream.
+    /// A key's current value, as a stream.
     ///
     /// # Errors
-    /// As [`Keyspace::get`]; bytes that are not what was written end the stream with an error.
+    /// As [`Keyspace::get`]; the stream ends with an error if bytes are not what was written.
     pub fn reader(&self, key: &[u8]) -> Result<Option<BlobReader>> {
         let view = View::new(&self.core);
         check_key(key)?;
@@ -147,7 +148,7 @@ impl Keyspace {
     /// A key's value as it was after record `seqno`.
     ///
     /// # Errors
-    /// `Gone` where the history policy no longer keeps it; else as [`Keyspace::get`].
+    /// `Gone` if the history policy no longer keeps it; otherwise as [`Keyspace::get`].
     pub fn get_at(&self, key: &[u8], seqno: Seqno) -> Result<Option<Vec<u8>>> {
         check_key(key)?;
         let view = View::new(&self.core);
@@ -155,7 +156,7 @@ impl Keyspace {
         let kept = self.kept(key, &found)?;
         match found.iter().position(|(at, _)| *at <= seqno).map(|index| (index, found[index])) {
             Some((index, (at, value))) if index < kept => Ok(self.read(key, at, value)?.value),
-            // One version past its age stays in a log that is compacted: what was before it may be gone.
+            // A compacted log keeps one version past its age. Older versions may be gone.
             None if self.history == History::All || kept == found.len() && kept < self.limit() => Ok(None),
             _ => Err(Error::new(
                 ErrorKind::Gone,
@@ -167,7 +168,7 @@ impl Keyspace {
         }
     }
 
-    /// A key's versions that the policy keeps, the newest first.
+    /// A key's versions that the policy keeps, newest first.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -175,7 +176,8 @@ impl Keyspace {
         self.versions(key)?.collect()
     }
 
-    /// The same, each read when it is asked for. Sees what was committed when it was called.
+    /// Like [`Keyspace::history`], but each version is read when the iterator reaches it. Sees what was
+    /// committed when it was called.
     ///
     /// # Errors
     /// As [`Keyspace::get`]; each item may fail, too.
@@ -186,7 +188,7 @@ impl Keyspace {
         let (keyspace, key, horizon) = (self.clone(), key.to_vec(), self.horizon());
         let mut is_newest = true;
         Ok(found.into_iter().take(self.limit()).map_while(move |(seqno, value)| {
-            // What is still to be read is kept for as long as this is.
+            // The view keeps the versions that are still to be read.
             let _view = &view;
             match keyspace.read(&key, seqno, value) {
                 Ok(version) if !std::mem::take(&mut is_newest) && version.time_ns < horizon => None,
@@ -201,7 +203,7 @@ impl Keyspace {
         Scan::new(self.clone(), range, View::new(&self.core))
     }
 
-    /// How many of a key's versions the policy keeps.
+    /// Number of a key's versions that the policy keeps.
     fn kept(&self, key: &[u8], versions: &[(Seqno, Value)]) -> Result<usize> {
         let History::Age(_) = self.history else { return Ok(self.limit().min(versions.len())) };
         let horizon = self.horizon();
@@ -215,7 +217,7 @@ impl Keyspace {
         Ok(young.max(1).min(versions.len()))
     }
 
-    /// Versions from before this are no longer kept, but for the newest.
+    /// Versions before this time are not kept, except the newest.
     fn horizon(&self) -> u64 {
         match self.history {
             History::Age(age) => {
@@ -242,7 +244,7 @@ impl Keyspace {
         }
     }
 
-    /// The version of a key that the record at a place wrote.
+    /// Reads the version of a key that the record at a place wrote.
     pub fn read(&self, key: &[u8], seqno: Seqno, value: Value) -> Result<Version> {
         let (time_ns, kept) = self.record(key, value)?;
         let value = match kept {
@@ -255,7 +257,7 @@ impl Keyspace {
         Ok(Version { seqno, time_ns, value })
     }
 
-    /// What the record at a place says of a key, and when it was written.
+    /// The value that the record at a place gives a key, and when it was written.
     fn record(&self, key: &[u8], value: Value) -> Result<(u64, Kept)> {
         let kind = if value.kind == keys::ENDED { Kind::Delete } else { Kind::Put };
         let (head, recipe) = self.core.logical(keys::place(value), kind, |logical| {
@@ -284,7 +286,7 @@ impl Keyspace {
     }
 }
 
-/// What a record says of a key.
+/// The value that a record gives a key.
 enum Kept {
     Nothing,
     Inline(Vec<u8>),
@@ -301,7 +303,7 @@ fn check_key(key: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Of which operation, embedder ids and vectors.
+/// The index of an operation, with embedder ids and vectors.
 type Embedded = (usize, Vec<(String, Vec<f32>)>);
 
 /// Several changes that happen together or not at all.
@@ -312,10 +314,10 @@ pub struct KvBatch {
     namespace: NamespaceId,
     /// All keys, end to end.
     keys: Vec<u8>,
-    /// Keyspace, where its key ends, and the new value.
+    /// Keyspace, where its key ends in `keys`, and the new value.
     operations: Vec<(u32, usize, Option<Content>)>,
     embeddings: Vec<Embedded>,
-    /// When it happened, where that was not now.
+    /// The time of the changes, if it is not now.
     time_ns: Option<u64>,
     wrong: Option<Error>,
 }
@@ -333,7 +335,7 @@ impl KvBatch {
         }
     }
 
-    /// Changes that happened at another time than now.
+    /// Sets the time of the changes, if it is not now.
     pub fn at(mut self, time_ns: u64) -> Self {
         self.time_ns = Some(time_ns);
         self
@@ -344,12 +346,13 @@ impl KvBatch {
         self.add(keyspace, key, Some(value.into()))
     }
 
-    /// Sets a key, and lets its value be found by vectors: each an embedder's id and what it made of the value. They are
-    /// found by [`Namespace::nearest`](crate::Namespace::nearest) once this is committed, until the key is set again or
-    /// deleted. At most 16, of one embedder one, with as many dimensions as that embedder's first vector in the namespace.
+    /// Sets a key, and makes its value searchable by vectors: pairs of an embedder's id and the vector that
+    /// it made of the value. [`Namespace::nearest`](crate::Namespace::nearest) finds them once this is
+    /// committed, until the key is set again or deleted. At most 16 vectors, one of each embedder, with as
+    /// many dimensions as that embedder's first vector in the namespace.
     ///
-    /// A vector that could never be found again (NaN, infinity, zero, another number of dimensions) is refused when the
-    /// batch is committed.
+    /// A vector that no search could find (NaN, infinity, zero, another number of dimensions) is refused when
+    /// the batch is committed.
     pub fn put_embedded(
         &mut self,
         keyspace: &Keyspace,
@@ -366,7 +369,7 @@ impl KvBatch {
         self.put(keyspace, key, value)
     }
 
-    /// Ends a key.
+    /// Deletes a key.
     pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) -> &mut Self {
         self.add(keyspace, key, None)
     }
@@ -383,7 +386,8 @@ impl KvBatch {
         self
     }
 
-    /// Writes it and waits until it is as durable as the store's options say; gives the last record's seqno.
+    /// Writes the batch and waits until it is as durable as the store's options say. Returns the last
+    /// record's seqno.
     ///
     /// # Errors
     /// `Invalid` for an empty batch, a key that is too long or another namespace's keyspace; `Unavailable`,
@@ -392,7 +396,7 @@ impl KvBatch {
         self.submit()?.wait()
     }
 
-    /// Hands it to the writer without waiting.
+    /// Hands the batch to the writer without waiting.
     ///
     /// # Errors
     /// As [`KvBatch::commit`].
@@ -401,7 +405,7 @@ impl KvBatch {
         self.submit_with(durability)
     }
 
-    /// The same with a durability of its own.
+    /// Like [`KvBatch::submit`], with its own durability.
     ///
     /// # Errors
     /// As [`KvBatch::commit`].
@@ -470,7 +474,7 @@ impl ScanRange {
         Self { from: Bound::Unbounded, to: Bound::Unbounded, reverse: false }
     }
 
-    /// Keys that begin so.
+    /// Keys with this prefix.
     #[must_use]
     pub fn prefix(prefix: &[u8]) -> Self {
         let to = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
@@ -483,7 +487,7 @@ impl ScanRange {
         Self { from: from.map(<[u8]>::to_vec), to: to.map(<[u8]>::to_vec), reverse: false }
     }
 
-    /// The same, last key first.
+    /// The same keys in reverse order.
     #[must_use]
     pub fn reverse(mut self) -> Self {
         self.reverse = !self.reverse;
@@ -491,7 +495,7 @@ impl ScanRange {
     }
 }
 
-/// Keys fetched at once.
+/// Number of keys that are fetched at once.
 const PAGE: usize = 256;
 
 /// Keys and values in order.
@@ -501,7 +505,7 @@ pub struct Scan {
     from: Bound<Vec<u8>>,
     to: Bound<Vec<u8>>,
     reverse: bool,
-    /// Keeps what is still to be read.
+    /// Keeps the versions that are still to be read.
     view: View,
     page: std::vec::IntoIter<Hit>,
     done: bool,
@@ -525,13 +529,13 @@ impl Scan {
 }
 
 impl Scan {
-    /// Only the keys: no value is read, so none is checked.
+    /// Iterates over the keys only: values are neither read nor checked.
     #[must_use]
     pub fn keys(self) -> Keys {
         Keys(self)
     }
 
-    /// The next key and where its value stands.
+    /// The next key and where its value is.
     fn hit(&mut self) -> Option<Result<Hit>> {
         loop {
             if let Some(hit) = self.page.next() {
@@ -570,7 +574,7 @@ impl Iterator for Scan {
                 Err(error) => return Some(Err(error)),
             };
             let key = keys::user_part(&hit.key).to_vec();
-            // The place alone says which version: the seqno is the reader's own bound.
+            // The place alone identifies the version: the seqno is the reader's own bound.
             match self.keyspace.read(&key, self.view.seqno(), hit.value) {
                 Ok(Version { value: Some(value), .. }) => return Some(Ok((key, value))),
                 Ok(_) => {}
@@ -599,7 +603,8 @@ mod tests {
     use crate::io::sim::SimIo;
     use crate::testing::KvStore as Store;
 
-    /// An index may be wrong, by a bug or by design: what it leads to has to be the key that was asked for, of this keyspace.
+    /// An index may be wrong, by a bug or by design. The record that it leads to must hold the requested key
+    /// of this keyspace.
     #[test]
     fn an_index_that_leads_to_another_key_or_keyspace_is_damage() {
         let options = Options { io: Arc::new(SimIo::new(1)), ..Options::default() };

@@ -1,4 +1,4 @@
-//! Work on several threads, as many as the caller says.
+//! Runs jobs on as many threads as the caller says.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use crate::io::Io;
 use crate::log::segments::lock;
 use crate::sync::Mutex;
 
-/// A piece of work that needs nothing of its caller's stack.
+/// A job that borrows nothing from its caller.
 pub type Job<T> = Box<dyn FnOnce() -> T + Send>;
 
-/// Does all jobs on `threads` threads, the caller's being one of them, each taking the next that nobody has taken;
-/// gives what came of them in the order of the jobs. Where the system refuses a thread, fewer do it.
+/// Runs all jobs on `threads` threads, the caller's included, and returns the results in the order of the
+/// jobs. If the system refuses a thread, fewer threads do the work.
 ///
 /// # Errors
-/// `Bug` where a job panicked.
+/// `Bug` if a job panicked.
 pub fn all<T: Send + 'static>(io: &dyn Io, threads: usize, jobs: Vec<Job<T>>) -> Result<Vec<T>> {
     let count = jobs.len();
     if threads <= 1 || count <= 1 {
@@ -26,7 +26,7 @@ pub fn all<T: Send + 'static>(io: &dyn Io, threads: usize, jobs: Vec<Job<T>>) ->
         let (waiting, done) = (waiting.clone(), done.clone());
         move || {
             loop {
-                // The lock is given back before the job begins.
+                // Release the lock before the job begins.
                 let next = lock(&waiting).next();
                 let Some((index, job)) = next else { return };
                 let came = job();
@@ -41,7 +41,7 @@ pub fn all<T: Send + 'static>(io: &dyn Io, threads: usize, jobs: Vec<Job<T>>) ->
         .collect();
     work();
     for helper in helpers {
-        // One that panicked leaves its job undone, which is met below.
+        // A thread that panicked leaves its job without a result, which is checked below.
         let _ = helper.join();
     }
     let done = std::mem::take(&mut *lock(&done));

@@ -1,12 +1,12 @@
-//! What callers hand in as a body, and bodies that are stored before anything names them.
+//! Bodies that callers hand in, and blobs that are stored before a record names them.
 
 use std::sync::Arc;
 
 use crate::blob::Extent;
 use crate::ids::{BlobId, NamespaceId};
 
-/// A body whose bytes are in the log already, by [`crate::Namespace::store_blob`]. It lasts once something that is
-/// committed (a frame, a value) holds it.
+/// A body whose bytes are already in the log, from [`crate::Namespace::store_blob`]. It lasts once a
+/// committed frame or value holds it.
 #[derive(Debug, Clone)]
 pub struct StoredBlob {
     pub namespace: NamespaceId,

@@ -1,4 +1,4 @@
-//! Read views: the key-value side of a store as it was after one record, however much is written since.
+//! Read views: the key-value side of a store as it was after one record, regardless of later writes.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use crate::kv::core::Core;
 use crate::kv::keyspace::{Keyspace, Scan, ScanRange};
 use crate::log::segments::{Pin, lock};
 
-/// A consistent read: everything up to [`View::seqno`] and nothing after it. What it may still read is kept for as
-/// long as it lives.
+/// A consistent read: everything up to [`View::seqno`] and nothing after it. Everything that it may read is
+/// kept while it lives.
 #[derive(Debug)]
 pub struct View {
     core: Arc<Core>,
@@ -27,7 +27,7 @@ impl View {
         Self { core: core.clone(), seqno, _pin: pin }
     }
 
-    /// The same view once more, to be dropped by itself.
+    /// Another handle on the same view, dropped separately.
     fn again(&self) -> Self {
         *lock(&self.core.index.views).entry(self.seqno.0).or_default() += 1;
         Self { core: self.core.clone(), seqno: self.seqno, _pin: self._pin.clone() }

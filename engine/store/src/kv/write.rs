@@ -1,4 +1,5 @@
-//! Building one batch: bodies packed into leased groups, records that name them, and the hand-over to the writer.
+//! Builds one batch: packs bodies into leased groups, adds the records that name them, and hands the batch to
+//! the writer.
 
 use std::sync::Arc;
 
@@ -18,22 +19,22 @@ use crate::log::record::{BodyRef, GroupPart, KV_INLINE_BYTES_MAX, Kind, RecipeRe
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
 
-/// Bytes of a streamed body that go to the log together.
+/// Bytes of a streamed body that are committed together.
 const STREAM_BYTES: usize = 1 << 20;
 
-/// Of a body from this size on fewer anchors are kept and looked up: it is found again by its length, not by its density.
+/// Of a body from this size on, fewer anchors are kept and looked up: a long repeat still meets one of them.
 const LARGE_BODY_BYTES: usize = 256 << 10;
 
-/// See the module. Dropped before [`BatchWriter::submit`], nothing of it is ever seen.
+/// See the module. If it is dropped before [`BatchWriter::submit`], nothing of it becomes visible.
 #[derive(Debug)]
 pub struct BatchWriter {
     core: Arc<Core>,
     pub namespace: NamespaceId,
     batch: BatchBuf,
     lease: Option<Lease>,
-    /// Taken with the first body that may name what is in the log already.
+    /// Taken with the first body that may name existing content.
     pass: Option<Pass>,
-    /// It may still be queued when the store closes.
+    /// The batch may be queued even while the store closes.
     at_close: bool,
 }
 
@@ -42,19 +43,20 @@ pub struct BatchWriter {
 pub struct Packed {
     pub reference: BodyRef,
     pub id: BlobId,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
     /// `None`: inline.
     pub extents: Option<Arc<Vec<Extent>>>,
 }
 
 impl Packed {
-    /// Appends the recipe of a blob to a record's tail. `base` is how far back the body it is coded against is.
+    /// Appends the recipe of a blob to a record's tail. `base` is the body to code against, and how far back
+    /// it is.
     pub fn put_recipe(&self, base: Option<(u32, &[Extent])>, tail: &mut Vec<u8>) {
         let Some(extents) = &self.extents else { return };
         let coded = base.map(|(back, base)| (back, encode_recipe(extents, Some(base))));
         let (base_back, recipe) = match coded {
-            // Alone, each extent takes a byte at least.
+            // A recipe without a base takes at least a byte for each extent.
             Some(coded) if coded.1.len() < extents.len() => coded,
             coded => {
                 let alone = encode_recipe(extents, None);
@@ -79,12 +81,12 @@ impl BatchWriter {
         })
     }
 
-    /// The same for what closing itself writes, when callers are no longer served.
+    /// Like [`BatchWriter::new`], for what closing writes after callers are no longer served.
     pub fn at_close(core: &Arc<Core>, namespace: NamespaceId) -> Result<Self> {
         Ok(Self { at_close: true, ..Self::new(core, namespace)? })
     }
 
-    /// Takes a body in: inline where it is at most `inline_max` bytes, else as a blob.
+    /// Packs a body: inline if it has at most `inline_max` bytes, otherwise as a blob.
     pub fn content(&mut self, content: &Content, inline_max: usize) -> Result<Packed> {
         self.check_len(content)?;
         match content {
@@ -96,10 +98,10 @@ impl BatchWriter {
             }),
             Content::Bytes(bytes) => self.blob(&Compared::new(bytes, None)),
             Content::Stored(blob) if blob.namespace != self.namespace => {
-                Err(Error::invalid("a stored blob belongs to another namespace than what is to hold it"))
+                Err(Error::invalid("the stored blob belongs to another namespace: store it in this one"))
             }
             Content::Stored(blob) => {
-                // From here on the batch alone may hold it.
+                // From now on the batch may be the blob's only holder.
                 self.pass.get_or_insert_with(|| self.core.fence.pass());
                 Ok(Packed {
                     reference: BodyRef::Blob { len: blob.len, id: blob.id },
@@ -111,11 +113,11 @@ impl BatchWriter {
         }
     }
 
-    /// Takes a key's value in, and appends how the record's head and tail name it.
+    /// Packs a key's value, and appends its reference to the record's head and tail.
     pub fn value(&mut self, content: &Content, head: &mut Vec<u8>, tail: &mut Vec<u8>) -> Result<()> {
         let inline_max = KV_INLINE_BYTES_MAX.min(self.core.options.body_bytes_max as usize);
         match content {
-            // Such a value has no address, so nothing hashes it.
+            // An inline value has no address, so nothing hashes it.
             Content::Bytes(bytes) if bytes.len() <= inline_max => BodyRef::put_inline(bytes, head),
             _ => {
                 let packed = self.content(content, KV_INLINE_BYTES_MAX)?;
@@ -126,6 +128,8 @@ impl BatchWriter {
         Ok(())
     }
 
+    /// Refuses a body over the store's limit.
+    ///
     /// # Errors
     /// `Invalid` for a body over the store's limit.
     pub fn check_len(&self, content: &Content) -> Result<()> {
@@ -139,7 +143,7 @@ impl BatchWriter {
         Ok(())
     }
 
-    /// Takes a body in as a blob.
+    /// Packs a body as a blob.
     pub fn blob(&mut self, body: &Compared<'_>) -> Result<Packed> {
         let (id, len) = (body.id(), body.bytes().len() as u64);
         let extents = Arc::new(self.pack(body.bytes(), body.before())?);
@@ -173,7 +177,7 @@ impl BatchWriter {
             .map_err(|e| Error::bug(format!("a record of our own does not parse: {e}")))
     }
 
-    /// Encodes what was packed into records of the batch.
+    /// Encodes what was packed as records of the batch.
     fn flush_groups(&mut self) -> Result<Vec<(u64, u32, u32)>> {
         let mut places = Vec::new();
         let Some(lease) = &mut self.lease else { return Ok(places) };
@@ -182,7 +186,7 @@ impl BatchWriter {
             .packer
             .flush()
             .map_err(|e| Error::with_source(ErrorKind::Bug, format!("a group cannot be coded: {e}"), e))?;
-        // Bodies to come repeat what these hold: they need not be decoded for that.
+        // Later bodies repeat what these groups hold: cached, they need no decoding.
         for (id, raw) in groups.packer.take_filled() {
             self.core.groups.put_filled(self.namespace, id, raw);
         }
@@ -204,7 +208,7 @@ impl BatchWriter {
         Ok(places)
     }
 
-    /// Hands the batch to the writer. Gives the seqno of its first record, and `None` where it holds nothing.
+    /// Hands the batch to the writer. Returns the seqno of its first record, or `None` if the batch is empty.
     pub fn submit(mut self, durability: Durability) -> Result<Option<(Seqno, Ticket)>> {
         let places = self.flush_groups()?;
         if self.batch.is_empty() {
@@ -214,13 +218,13 @@ impl BatchWriter {
         self.core.note_time(now);
         let lease = self.lease.take();
         let queue = &self.core.log()?.queue;
-        // The pass goes once the batch has its place in the log's order.
+        // Keep the pass until the batch has its place in the log's order.
         let _pass = self.pass.take();
         queue.submit(self.batch, &places, lease, durability, now, self.at_close).map(Some)
     }
 }
 
-/// Streams a body into the log, a part at a time; nothing names it yet.
+/// Streams a body into the log, a part at a time. No record names it yet.
 pub fn store_stream(
     core: &Arc<Core>,
     namespace: NamespaceId,
@@ -266,14 +270,14 @@ pub fn store_stream(
     Ok(StoredBlob { namespace, id: BlobId(*hasher.finalize().as_bytes()), len, extents })
 }
 
-/// What the planner may look at: open groups, the index, the log.
+/// The existing content that the planner may use: open groups, the index, the log.
 struct Look<'a> {
     core: &'a Core,
     pass: &'a Pass,
     namespace: NamespaceId,
     seed: AnchorSeed,
     packer: &'a Packer,
-    /// Only some anchors are looked up, as only some are kept.
+    /// Only some anchors are looked up, because only some are kept.
     sparse: bool,
 }
 
@@ -286,7 +290,7 @@ impl Earlier for Look<'_> {
         if self.sparse && !keys::kept_of_large_bodies(key) {
             return None;
         }
-        // The index is a cache here: one that cannot be read costs room, not correctness.
+        // The index is a cache here: if it cannot be read, that costs space, not correctness.
         let value = self.core.index.newest(&keys::anchor(self.namespace, key)).ok()??;
         let group = GroupId(value.a);
         (value.kind == keys::ANCHOR && self.pass.leads_to(group)).then_some((group, value.b))
@@ -327,13 +331,13 @@ mod tests {
         let alone = encode_recipe(&many, None).len();
         assert_eq!(put(&many, None), (0, alone));
         assert_eq!(put(&many, Some((7, &far))), (0, alone), "a base that has nothing of it");
-        // Shorter, though not as short as the extents are few.
+        // Shorter than without a base, but not shorter than the number of extents.
         let new = [e(9, 3000, 5)];
         let (near, against) = ([e(9, 2990, 10)], encode_recipe(&new, Some(&[e(9, 2990, 10)])).len());
         assert_eq!((put(&new, Some((7, &near))), against), ((7, 1), 1));
         let two = [e(9, 3000, 5), e(9, 4000, 5)];
         assert_eq!(put(&two, Some((7, &near))).0, 7);
-        // As long: alone, since nothing else is needed to read it.
+        // Equally long: no base, because then nothing else is needed to read it.
         assert_eq!(put(&[e(0, 0, 10)], Some((7, &[]))), (0, 1));
         assert_eq!(put(&[e(9, 3000, 5)], Some((7, &[]))).0, 0);
     }

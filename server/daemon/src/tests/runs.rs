@@ -325,7 +325,7 @@ fn states_are_kept_after_frames() {
         snap.put r s embedding e -> -ERR syntax error
         snap.put r s vector e xxxx -> -ERR syntax error
         snap.put r s embedding e xxx -> -ERR a vector is of f32, four bytes each
-        snap.put r s embedding e "" -> -ERR the vector of "e" has no dimensions: it could never be found again
+        snap.put r s embedding e "" -> -ERR the vector of "e" has no dimensions: no search could ever find it
         snap.put no s -> -NOTFOUND there is no run "no"
         snap.put r two -> :2
         snap.get r 2 -> *6|$3|seq|:2|$10|embeddings|*0|$5|state|$3|two

@@ -1,4 +1,4 @@
-//! A body's length against its recipe's, and anchors made again from parts in the log.
+//! A body's length against its recipe's, and anchors rebuilt from parts in the log.
 
 use super::*;
 use crate::blob::{AnchorSeed, GroupWriter};
@@ -14,7 +14,7 @@ fn a_recipe_makes_as_many_bytes_as_are_named() {
     };
     assert_eq!(check(&[3, 4], 7, some), Ok(()));
     assert_eq!(check(&[], 0, none), Ok(()));
-    assert_eq!(check(&[1], 1, none), Ok(()), "whose bytes these are is for the hash to say");
+    assert_eq!(check(&[1], 1, none), Ok(()), "only the length is checked here, not the hash");
     assert_eq!(check(&[u32::MAX], BODY_BYTES_MAX, some), Ok(()));
     for (lens, len, id) in [
         (&[3, 4][..], 6, some),
@@ -34,14 +34,14 @@ fn noise(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Groups of parts of these lengths (group, length), in a segment; and the parts as a rebuild is told of them.
+/// Group parts in a segment, the arguments to note each of them, and the anchors that their writers found.
 struct Log {
     made: Made,
     noted: Vec<(u64, u32, u32, Place)>,
     anchors: Vec<Anchor>,
 }
 
-/// Parts of noise, each group a writer's.
+/// Writes parts of noise, given as group and length. Each group has its own writer.
 fn log(parts: &[(u64, usize)]) -> Log {
     let seed = anchor_seed(STORE, SPACE);
     let mut writers: BTreeMap<u64, (GroupWriter, usize)> = BTreeMap::new();
@@ -85,7 +85,7 @@ fn finish(rebuild: AnchorRebuild) -> Vec<Entry> {
     all
 }
 
-/// What a rebuild should give: anchors that tables keep, as group and offset, sorted.
+/// The anchors that a rebuild must give, of those for which `of` is true: key, group and offset, sorted.
 fn wanted(log: &Log, of: impl Fn(&Anchor) -> bool) -> Vec<(Vec<u8>, u64, u32)> {
     let entry = |anchor: &Anchor| keys::anchor_entry(SPACE, anchor, Seqno(0));
     let kept = log
@@ -116,7 +116,7 @@ fn anchors_are_made_again_as_they_were_found_while_writing() {
     let entries = finish(rebuild);
     assert!(entries.len() > 100);
     assert_eq!(given(&entries), wanted(&log, |_| true));
-    // Each has the number of its part's record; the group that was added to longest ago comes first.
+    // Each anchor has the seqno of its part's record. The group whose last part is oldest comes first.
     for entry in &entries {
         let of = |(group, start, len, _): &(u64, u32, u32, Place)| {
             *group == entry.value.a && (*start..start + len).contains(&entry.value.b)
@@ -145,9 +145,9 @@ fn a_group_whose_parts_do_not_follow_each_other_is_left_out() {
     assert_eq!(made(&[one, two, one]), (5000, second.clone()), "again from the start");
     let over = u32::try_from(GROUP_BYTES_MAX).unwrap() - 4999;
     assert_eq!(made(&[one, two, (1, 5000, over, more.3)]), (5000, second.clone()), "longer than a group");
-    // What does not decode gives nothing.
+    // A group that does not decode gives no anchors.
     assert_eq!(made(&[one, two, (1, 5000, 4999, more.3)]), (14_999, second));
-    // Another namespace's part.
+    // A part of another namespace.
     let mut rebuild = rebuild(&log, false);
     note(&mut rebuild, one, 1);
     let part = GroupPart { raw_start: 5000, raw_len: 5000, namespace: NamespaceId(17), ..first(b"") };
@@ -184,7 +184,7 @@ fn of_a_logs_end_64_mebibytes_of_groups_are_held() {
         assert_eq!(rebuild.raw_bytes, rebuild.open.len() * GROUP_BYTES_MAX);
     }
     assert!(rebuild.open.values().map(|group| group.id).eq(3..=258));
-    assert!(entries.is_empty(), "the older ones are let go");
+    assert!(entries.is_empty(), "older groups are dropped without anchors");
 }
 
 #[test]

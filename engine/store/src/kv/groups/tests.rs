@@ -1,4 +1,4 @@
-//! How much of a group is decoded and kept.
+//! How much of a group is decoded and cached.
 
 use super::*;
 use crate::io::sim::SimIo;
@@ -6,7 +6,7 @@ use crate::kv::hand_made::SPACE;
 use crate::testing::KvStore as Store;
 use crate::{History, Keyspace, Options};
 
-/// Words that compress a little.
+/// Random letters, which compress a little.
 fn text(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
@@ -48,7 +48,7 @@ fn the_cache_keeps_its_bound_and_a_front_is_decoded_no_further_than_wanted() {
         drop(get(&keyspace, seq - 1));
         held.push(groups.bytes());
     }
-    // A front; the same; once more is wanted, all of it; the same.
+    // A front; no more; then all of it, because more is needed; no more.
     assert!((30_000..40_000).contains(&held[0]), "{held:?}");
     assert!(held[1] == held[0] && held[2] > 200_000 && held[3] == held[2], "{held:?}");
 }
@@ -73,7 +73,7 @@ fn four_decoders_are_kept_for_the_groups_to_come() {
         *lock(&groups.decoders) = (0..before).map(|_| GroupDecoder::default()).collect();
         drop(get(&keyspace, 1));
         assert_eq!(lock(&groups.decoders).len(), after, "of {before}");
-        // It is held now: nothing is decoded.
+        // The group is cached now: nothing is decoded.
         *lock(&groups.decoders) = Vec::new();
         drop(get(&keyspace, 1));
         assert_eq!(lock(&groups.decoders).len(), 0);

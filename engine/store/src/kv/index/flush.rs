@@ -1,7 +1,7 @@
-//! Writing memory down into a table, merged with the newest tables.
+//! Writes memory into a table, merged with the newest tables.
 //!
-//! A table is written to a file of its own, synced, and its name synced, before anybody lists it. Versions that no
-//! reader can ask for any more are left out on the way.
+//! A table is written to its own file and synced, and its name is synced, before anything lists it. Versions
+//! that no reader can request any more are left out.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -21,12 +21,13 @@ use crate::log::record::HistoryCode;
 use crate::log::segments::{lock, read};
 use crate::sync::atomic::Ordering;
 
-/// A table is merged into the one before it unless that one is at least this many times larger. Written often: with 2
-/// a store of 38 flushes writes each entry 3.2 times and has at most 5 tables, with 4 it is 4.8 times and 3 tables.
+/// A table is merged into the one before it unless that one is at least this many times larger. Over 38
+/// flushes, ratio 2 writes each entry 3.2 times and leaves at most 5 tables. Ratio 4 writes each entry 4.8
+/// times and leaves 3 tables.
 const TABLE_RATIO: u64 = 2;
 
-/// How many of the oldest tables stay as they are when this many entries come: as many of the newest are merged as
-/// keeps each table a good deal larger than the next.
+/// How many of the oldest tables stay as they are when this many entries come. The newest are merged until
+/// each remaining table is [`TABLE_RATIO`] times larger than what follows.
 fn kept_of(tables: &[Listed], entries: u64) -> usize {
     let mut size = entries;
     let mut keep = tables.len();
@@ -37,21 +38,21 @@ fn kept_of(tables: &[Listed], entries: u64) -> usize {
     keep
 }
 
-/// Where a table stands.
+/// Where a table is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// In a file of its own.
+    /// In its own file.
     File,
-    /// In memory, in the same form: what a reader makes again.
+    /// In memory, in the same form: a table that a reader rebuilt.
     Memory,
 }
 
-/// Why no table was written.
+/// Why a table could not be written.
 #[derive(Debug)]
 pub(super) enum WriteError {
-    /// A table that is merged is damaged, or the new one cannot be coded.
+    /// A table to be merged is damaged, or the new one cannot be encoded.
     Table(TableError),
-    /// Anything else.
+    /// Any other error.
     Other(Error),
 }
 
@@ -77,9 +78,9 @@ impl From<WriteError> for Error {
 }
 
 impl Index {
-    /// Writes memory down, the newest first, into a table merged with the newest of those there are; gives the tables
-    /// there then are. All of them are on disk with their names; nothing lists them yet. The caller holds the lock on
-    /// tables until they are in the levels.
+    /// Writes memory, newest first, into a table merged with the newest existing tables. Returns the
+    /// resulting tables. All of them are on disk with their names, but the new one is not listed yet. The
+    /// caller holds the lock on tables until they are in the levels.
     pub(super) fn written_down(
         &self,
         at: (SegmentId, u64),
@@ -90,7 +91,7 @@ impl Index {
         self.mending_while_writing(|| self.written(covers, memory, &self.levels().tables, Kept::File))
     }
 
-    /// One try of that, over these tables.
+    /// One attempt of [`Index::flush_memory`], over these tables.
     pub(super) fn written(
         &self,
         covers: Covers,
@@ -99,7 +100,7 @@ impl Index {
         kept: Kept,
     ) -> std::result::Result<Vec<Listed>, WriteError> {
         let entries: usize = memory.iter().map(|memory| memory.len()).sum();
-        // What is in memory only can be listed by nobody: it goes into the file.
+        // The manifest cannot list a table that is only in memory, so it is merged into the file.
         let files =
             tables.iter().take_while(|listed| listed.kept == Kept::File || kept == Kept::Memory).count();
         if entries == 0 && files == tables.len() {
@@ -116,7 +117,8 @@ impl Index {
             }
             Kept::File => {
                 let table = self.write_file(meta, memory, &tables[keep..]).inspect_err(|_| {
-                    // What is left of it takes room. Where it cannot go now, whoever cleans up next takes it.
+                    // The incomplete file takes space. If it cannot be removed now, the next cleanup removes
+                    // it.
                     let _ = self.io.remove(&self.paths.table(id));
                 })?;
                 self.io.sync_dir(&self.paths.tables())?;
@@ -138,7 +140,7 @@ impl Index {
         self.write_file_with(meta, |sink| self.merge_into(sink, meta, memory, tables))
     }
 
-    /// Writes and syncs the file of a table that `fill` puts into a sink. Its name is not synced.
+    /// Writes and syncs the file of a table that `fill` puts into a sink. The name is not synced.
     pub(super) fn write_file_with(
         &self,
         meta: TableMeta,
@@ -155,7 +157,7 @@ impl Index {
         Ok(Table::open(self.limits.read_mode.whole(&*file)?)?)
     }
 
-    /// Memory and tables merged into one table; gives the sink back.
+    /// Merges memory and tables into one table. Returns the sink.
     fn merge_into<S: std::io::Write>(
         &self,
         sink: S,
@@ -164,7 +166,7 @@ impl Index {
         tables: &[Listed],
     ) -> std::result::Result<S, TableError> {
         let mut writer = TableWriter::new(sink, meta)?;
-        // Who opens a view from here on sees the newest of all that is written here.
+        // A view that is opened from now on sees the newest of everything written here.
         let keep_all = !lock(&self.views).is_empty();
         let mut sources: Vec<Box<dyn Source>> = Vec::new();
         for memory in memory {
@@ -173,7 +175,7 @@ impl Index {
         for listed in tables.iter().rev() {
             sources.push(Box::new(All::new(listed.table.clone())));
         }
-        // How many newer versions of the key came before.
+        // Number of newer versions of the same key.
         let (mut last, mut newer): (Vec<u8>, usize) = (Vec::new(), 0);
         let mut first = true;
         merge(sources, |key, seqno, value| {
@@ -194,7 +196,7 @@ impl Index {
         writer.finish()
     }
 
-    /// Whether a version may be left out of a table: it is past what its keyspace's policy keeps.
+    /// Whether a version may be left out of a table because its keyspace's policy no longer keeps it.
     pub fn is_superseded(&self, space: u32, newer: usize) -> bool {
         if keys::newest_only(space) || newer == 0 {
             return newer >= 1;
@@ -206,7 +208,8 @@ impl Index {
         }
     }
 
-    /// Removes table files that are not of these levels. One that cannot go now goes another time.
+    /// Removes table files that are not in these levels. A later call removes those that cannot be removed
+    /// now.
     pub(super) fn remove_other_tables(&self, levels: &Levels) {
         let Ok(names) = self.io.list(&self.paths.tables()) else { return };
         for name in names {

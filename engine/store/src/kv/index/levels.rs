@@ -1,9 +1,9 @@
-//! What the index is made of at one moment, and the handle on it.
+//! The parts of the index at one moment, and the handle on it.
 //!
-//! Invariants: a version is in one level only, except for the moment in which a reader still holds levels that have
-//! been replaced; newer levels hold newer versions of a key. A reader fetches what is visible *before* it takes
-//! the levels: so all up to that is in them. Levels are replaced as a whole, under a short lock; a table or memory
-//! that a reader holds stays readable for as long as it does.
+//! Invariants: a version is in one level only, except while a reader still holds levels that were replaced.
+//! Newer levels hold newer versions of a key. A reader fetches the visible seqno *before* it takes the
+//! levels, so that everything up to that seqno is in them. Levels are replaced as a whole, under a short
+//! lock. A table or memory stays readable while a reader holds it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,46 +24,47 @@ use crate::schema::Schema;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, OnceLock, RwLock};
 
-/// How much may be in memory, and how the rest is read.
+/// How much may be in memory, and how tables are read.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Memory is frozen and written down once it has about this many bytes.
+    /// Memory is frozen and flushed once it has about this many bytes.
     pub memory_bytes: usize,
     /// How tables are read.
     pub read_mode: ReadMode,
 }
 
-/// Memory is written down once this much log came since it last was: it is what a crash leaves to be read again.
+/// Memory is flushed once this many bytes of log were written since the last flush. After a crash, they are
+/// read again.
 pub(super) const LOG_BYTES_MAX: u64 = 64 << 20;
 
-/// A table of the current levels and what the manifest says of it.
+/// A table of the current levels, with its manifest entry.
 #[derive(Debug, Clone)]
 pub(super) struct Listed {
     pub(super) table: Arc<Table>,
     pub(super) entry: TableEntry,
-    /// Where it stands: one that is in memory only is never listed in the manifest, and merged into the next that is
-    /// written.
+    /// Where the table is stored. A table that is only in memory is never listed in the manifest. The next
+    /// flush merges it.
     pub(super) kept: Kept,
 }
 
 /// See the module.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Levels {
-    /// What came last; the writer adds to it.
+    /// The newest entries; the writer adds to it.
     pub(super) active: Arc<Memtable>,
-    /// What is being written down.
+    /// Memory that is being flushed.
     pub(super) frozen: Option<Arc<Memtable>>,
     /// Oldest first.
     pub(super) tables: Vec<Listed>,
 }
 
 impl Levels {
-    /// Memory, the newest first.
+    /// Memory, newest first.
     pub(super) fn memory(&self) -> impl Iterator<Item = &Arc<Memtable>> {
         std::iter::once(&self.active).chain(&self.frozen)
     }
 
-    /// Tables, the newest first.
+    /// Tables, newest first.
     pub(super) fn tables(&self) -> impl Iterator<Item = &Table> {
         self.tables.iter().rev().map(|listed| &*listed.table)
     }
@@ -73,7 +74,7 @@ impl Levels {
     }
 }
 
-/// Up to where the tables hold the index of the log.
+/// How much of the log the tables cover.
 #[derive(Debug, Clone)]
 pub struct Covered {
     pub at: (SegmentId, u64),
@@ -89,31 +90,31 @@ pub struct Index {
     pub(super) limits: Limits,
     pub(super) schema: Arc<dyn Schema>,
     levels: RwLock<Arc<Levels>>,
-    /// Held by whoever makes tables, from looking at the levels until they are changed. A reader takes it only where it
-    /// has met a damaged one.
+    /// Held while tables are made, from reading the levels until they are changed. A reader takes it only
+    /// after it has met a damaged table.
     pub(super) tables: Mutex<()>,
-    /// Files may be written: from opening for writing until the upkeep has ended.
+    /// Files may be written: from opening for writing until the upkeep has ended. False otherwise.
     pub(super) writable: AtomicBool,
-    /// What was made again from the log.
+    /// What was rebuilt from the log.
     pub(super) rebuilt: Mutex<Vec<Damage>>,
     pub(super) next_table: AtomicU64,
-    /// So many of the oldest tables are merged with nothing: they are being made again.
+    /// Number of the oldest tables that no flush may merge, because a compaction replaces them.
     pub(super) pinned: AtomicUsize,
-    /// The table that is being made of those; 0: none. Its file is listed nowhere yet.
+    /// Number of the table that will replace them; 0: none. Nothing lists its file yet.
     pub(super) making: AtomicU64,
-    /// Bytes of log that were before what is now in memory and not frozen.
+    /// Bytes of log that were written before the memory that is now active.
     pub(super) frozen_at: AtomicU64,
-    /// Last seqno that readers may see.
+    /// The last seqno that readers may see.
     visible: AtomicU64,
     pub(super) upkeep: OnceLock<Upkeep>,
-    /// History policies of users' keyspaces, for what a new table may leave out.
+    /// History policies of users' keyspaces: they decide what a new table may leave out.
     pub policies: RwLock<HashMap<u32, HistoryCode>>,
-    /// Seqnos of living views, counted.
+    /// Number of living views by seqno.
     pub views: Mutex<BTreeMap<u64, usize>>,
 }
 
 impl Index {
-    /// An index that is filled by hand, for reading.
+    /// An empty index for reading, which the caller fills.
     pub fn empty(
         io: &Arc<dyn Io>,
         paths: &Paths,
@@ -142,8 +143,8 @@ impl Index {
         }
     }
 
-    /// An index over these tables; `false` where one of them is missing or not what was written, and the log must
-    /// be read from its start.
+    /// Opens an index over the listed tables. The flag is false if a table is missing or damaged. Then the
+    /// log must be read from its start.
     pub fn open(
         io: &Arc<dyn Io>,
         paths: &Paths,
@@ -161,14 +162,16 @@ impl Index {
         *index.next_table.get_mut() = state.next_table;
         *index.frozen_at.get_mut() = if whole { state.covers_state.totals.bytes() } else { 0 };
         if let Some(Damage { file, offset, what }) = damage {
-            index.note_rebuilt(file, offset, format!("{what}; the index was made again from the log"));
+            index.note_rebuilt(file, offset, format!("{what}; the index was rebuilt from the log"));
         }
         (index, whole)
     }
 
-    /// Takes the tables that the manifest lists now in place of all that is here, where no view may need what they
-    /// leave out. For a store open for reading beside a writer. The log is to be read on from their `covers`; nothing
-    /// changes where the result is false.
+    /// Replaces everything in the index by the tables that the manifest lists now. `rest` are the entries of
+    /// the log from their `covers` on. For a store open for reading beside a writer.
+    ///
+    /// Returns false, and changes nothing, if a table cannot be opened or a living view may need what the
+    /// tables leave out.
     pub fn reload(&self, state: &State, rest: impl IntoIterator<Item = Entry>, last: Seqno) -> bool {
         let Ok(tables) = open_tables(&*self.io, &self.paths, state, self.limits.read_mode) else {
             return false;
@@ -186,12 +189,12 @@ impl Index {
         true
     }
 
-    /// From here on files may be written.
+    /// Allows writing files from now on.
     pub fn begin_writing(&self) {
         self.writable.store(true, Ordering::Release);
     }
 
-    /// Adds entries; they count from the next [`Index::show`] on.
+    /// Adds entries; they count from the next [`Index::set_visible`] on.
     pub fn insert(&self, entries: impl IntoIterator<Item = Entry>) {
         self.levels().active.insert(entries);
     }
@@ -205,12 +208,13 @@ impl Index {
         Seqno(self.visible.load(Ordering::Acquire))
     }
 
-    /// What the index is made of now. Who reads as of a seqno has fetched that before.
+    /// The current levels. A caller that reads as of a seqno must have fetched the seqno before.
     pub(super) fn levels(&self) -> Arc<Levels> {
         read(&self.levels).clone()
     }
 
-    /// Only the writer's thread and the upkeep's change levels, each only its own part of them.
+    /// Changes the levels. Only the writer's thread and the upkeep's call this, each for its own part of the
+    /// levels.
     pub(super) fn change_levels(&self, change: impl FnOnce(&mut Levels)) {
         let mut held = write(&self.levels);
         let mut levels = Levels::clone(&held);
@@ -222,13 +226,13 @@ impl Index {
         *write(&self.levels) = Arc::new(levels);
     }
 
-    /// Bytes counted of what is in memory.
+    /// Counted bytes in memory.
     pub fn memory_bytes(&self) -> usize {
         self.levels().memory().map(|memory| memory.bytes()).sum()
     }
 }
 
-/// The tables that the manifest lists, or what is wrong with one of them.
+/// Opens the tables that the manifest lists. The error says what is wrong with one of them.
 fn open_tables(
     io: &dyn Io,
     paths: &Paths,
@@ -238,7 +242,7 @@ fn open_tables(
     state.tables.iter().map(|entry| open_table(io, paths, &state.store, entry, read_mode)).collect()
 }
 
-/// One table that the manifest lists, or what is wrong with it.
+/// Opens one table that the manifest lists. The error says what is wrong with it.
 fn open_table(
     io: &dyn Io,
     paths: &Paths,

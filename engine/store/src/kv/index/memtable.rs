@@ -1,9 +1,9 @@
-//! The part of the index that is in memory: an ordered map from (key, seqno) to a value.
+//! The in-memory part of the index: an ordered map from (key, seqno) to a value.
 //!
-//! Keys of up to [`INLINE_BYTES`] bytes stand in the map's own nodes, so that most entries cost no allocation and no
-//! pointer to follow. Each version is an entry of its own. Bytes are counted as the map's nodes take them.
+//! Keys of up to [`INLINE_BYTES`] bytes are stored in the map's own nodes, so that most entries need no
+//! allocation and no pointer. Each version is an entry. Bytes are counted as the map's nodes use them.
 //!
-//! Left out: taking older versions out again. What a table need not hold is dropped when one is written.
+//! Left out: removing older versions. Writing a table drops the versions that it need not hold.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -15,32 +15,33 @@ use crate::log::segments::{read, write};
 use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicUsize, Ordering as Memory};
 
-/// Bytes of a key that stand in the entry itself.
+/// Bytes of a key that are stored in the entry itself.
 const INLINE_BYTES: usize = 24;
-/// What an entry takes: 64 bytes in a node of eleven, of which sequential keys fill six, and a tenth for inner nodes.
+/// Counted bytes of an entry: 64 bytes in a node of eleven, of which sequential keys fill six, and a tenth
+/// for inner nodes.
 pub(super) const ENTRY_BYTES: usize = 128;
-/// So many entries are worth sorting before they are added.
+/// From this number of entries on, they are sorted before they are added.
 const SORTED_ENTRIES: usize = 64;
-/// What the allocator adds to the rest of a long key.
+/// Bytes that the allocator adds to the rest of a long key.
 const REST_BYTES: usize = 32;
 
 /// A key and a seqno, in a table's order: key ascending, then seqno descending.
 #[derive(Debug, Clone)]
 struct MemKey {
-    /// The key's first bytes as big-endian numbers, filled with zeros: they compare like the bytes.
+    /// The key's first bytes as big-endian numbers, padded with zeros: they compare like the bytes.
     words: [u64; 3],
     /// The complement of the seqno.
     newness: u64,
-    /// The key's bytes after the first 24, if there are any. A thin pointer: it is hardly ever there.
+    /// The key's bytes after the first 24, if any. A thin pointer, because few keys have more.
     #[expect(clippy::box_collection, reason = "8 bytes in every entry instead of 16")]
     rest: Option<Box<Vec<u8>>>,
     /// Bytes of the key.
     len: u32,
-    /// The value's kind, kept where there is room for it. Entries of one key and seqno have one kind.
+    /// The value's kind, stored here because there is room. Entries of one key and seqno have one kind.
     kind: u8,
 }
 
-/// The rest of a [`Value`].
+/// The rest of a [`IndexValue`].
 #[derive(Debug, Clone, Copy)]
 struct MemValue {
     a: u64,
@@ -88,7 +89,8 @@ impl MemKey {
 
 impl Ord for MemKey {
     fn cmp(&self, other: &Self) -> Ordering {
-        // Of two keys that agree in their first bytes and are not both long, the shorter one begins the longer one.
+        // If two keys agree in their first bytes and are not both long, the shorter one is a prefix of the
+        // longer one.
         let [a, b, c] = self.words;
         let [x, y, z] = other.words;
         (a.cmp(&x))
@@ -133,15 +135,15 @@ impl Memtable {
         });
     }
 
-    /// Adds the entries that `entries` calls its argument with, all under one lock. Many are sorted before: neighbours
-    /// are then found near each other, and the lock is held for less.
+    /// Adds the entries that `entries` passes to its argument, all under one lock. Many entries are sorted
+    /// first: then neighbours are found near each other, and the lock is held for less time.
     pub(super) fn insert_with(&self, entries: impl FnOnce(&mut dyn FnMut(&[u8], u64, Value))) {
         let mut ready: Vec<(MemKey, MemValue)> = Vec::new();
         entries(&mut |key, seqno, Value { kind, a, b, c }| {
             ready.push((MemKey { kind, ..MemKey::new(key, seqno) }, MemValue { a, b, c }));
         });
         if ready.len() >= SORTED_ENTRIES {
-            // Of two with the same key and seqno the later one counts.
+            // The sort is stable: of two entries with the same key and seqno, the later one counts.
             ready.sort_by(|(one, _), (other, _)| one.cmp(other));
         }
         let mut map = write(&self.map);
@@ -155,12 +157,12 @@ impl Memtable {
         self.bytes.fetch_add(bytes, Memory::Relaxed);
     }
 
-    /// Bytes that the entries take, about.
+    /// Approximate bytes of the entries.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Memory::Relaxed)
     }
 
-    /// Entries.
+    /// Number of entries.
     pub(super) fn len(&self) -> usize {
         read(&self.map).len()
     }
@@ -173,7 +175,7 @@ impl Memtable {
         found.same_key(&wanted).then(|| (!found.newness, value_of(found, *value)))
     }
 
-    /// All versions of a key, the newest first.
+    /// Calls `each` with all versions of a key, newest first.
     pub(super) fn versions(&self, key: &[u8], mut each: impl FnMut(u64, Value)) {
         let wanted = MemKey::new(key, u64::MAX);
         for (found, value) in
@@ -183,7 +185,7 @@ impl Memtable {
         }
     }
 
-    /// Up to `limit` entries after one, in order.
+    /// Up to `limit` entries after `last`, in order.
     fn after(&self, last: Option<&MemKey>, limit: usize) -> Vec<(MemKey, MemValue)> {
         let from = last.map_or(Bound::Unbounded, Bound::Excluded);
         let map = read(&self.map);
@@ -191,7 +193,8 @@ impl Memtable {
         range.take(limit).map(|(key, value)| (key.clone(), *value)).collect()
     }
 
-    /// Calls `each` with the entries between two bounds on keys, in order or in its reverse, until it says false.
+    /// Calls `each` with the entries between two bounds on keys, in order or in reverse, until it returns
+    /// false.
     pub(super) fn range(
         &self,
         from: Bound<&[u8]>,
@@ -199,7 +202,7 @@ impl Memtable {
         reverse: bool,
         mut each: impl FnMut(&[u8], u64, Value) -> bool,
     ) {
-        // Before the newest version of a key, or after its oldest.
+        // Each bound becomes a position before the newest version of its key, or after the oldest.
         let from = match from {
             Bound::Included(key) => Bound::Included(MemKey::new(key, u64::MAX)),
             Bound::Excluded(key) => Bound::Excluded(MemKey::new(key, 0)),
@@ -225,15 +228,15 @@ impl Memtable {
     }
 }
 
-/// Entries fetched under one lock.
+/// Number of entries that are fetched under one lock.
 const CHUNK_ENTRIES: usize = 1024;
 
-/// All entries in order, of memory that nobody adds to any more. Holds no lock between two steps.
+/// All entries in order, of memory that no longer changes. Holds no lock between two steps.
 #[derive(Debug)]
 pub(super) struct MemoryScan {
     memory: Arc<Memtable>,
     chunk: Vec<(MemKey, MemValue)>,
-    /// The entry in hand.
+    /// The position of the current entry in `chunk`.
     at: usize,
     key: Vec<u8>,
 }

@@ -1,13 +1,15 @@
-//! Making a damaged table again from the log, while the store is open.
+//! Rebuilds a damaged table from the log while the store is open.
 //!
-//! Opening looks at a table's header, footer and index; a block is checked when it is first read. Where it is not what
-//! was written, the log is read over the part that this table covers, the new table takes its place in the levels, and
-//! whoever asked looks again. A writer writes the new table to a file (memory stays bounded as when a store is
-//! opened), which the next edit of the manifest lists; a reader, and a writer whose disk has no room, keeps it in
-//! memory, where it takes as many bytes as the file did. Nothing is guessed: where the log cannot be read either, the
-//! call fails with the log's own error.
+//! Opening checks a table's header, footer and index. A block is checked when it is first read. If it is
+//! damaged, the part of the log that this table covers is read again. The new table takes the old one's place
+//! in the levels, and the caller retries.
 //!
-//! Left out: looking at blocks that nobody reads. `Store::verify` reads them all.
+//! A writer writes the new table to a file, and the next edit of the manifest lists it. Memory stays bounded
+//! as at an opening. A reader keeps the new table in memory, where it takes as many bytes as the file. So
+//! does a writer whose disk has no room. If the log cannot be read either, the call fails with the log's own
+//! error.
+//!
+//! Left out: checking blocks that no caller reads. `Store::verify` reads them all.
 
 use crate::sync::atomic::Ordering;
 use std::path::PathBuf;
@@ -25,21 +27,23 @@ use crate::log::cursor::for_each_record;
 use crate::log::open::{Damage, find, scan_between};
 use crate::log::segments::lock;
 
-/// So many tables one call makes again. On a disk that damages what was just written there is no end to it.
+/// Maximum number of tables rebuilt by one call. On a disk that damages what was just written, rebuilding
+/// would not end.
 const MENDS_MAX: usize = 64;
-/// So many notes are kept of what was made again.
+/// Maximum number of notes about rebuilt tables.
 const NOTES_MAX: usize = 1000;
 
-/// Where a table's covered part of the log ends.
+/// Where the part of the log that a table covers ends.
 fn end_of(listed: &Listed) -> Result<(SegmentId, u64)> {
     let covers = listed.table.meta().covers;
     let segment = u32::try_from(covers.segment)
-        .map_err(|_| Error::new(ErrorKind::Damaged, "a table covers a segment that cannot be"))?;
+        .map_err(|_| Error::new(ErrorKind::Damaged, "a table covers a segment number that is too large"))?;
     Ok((SegmentId(segment), covers.offset))
 }
 
 impl Index {
-    /// Does what reads tables. Where one of them is found damaged, makes it again from the log and does it again.
+    /// Calls `attempt`, which reads tables. If a table is damaged, rebuilds it from the log and calls
+    /// `attempt` again.
     pub(super) fn mending<T>(
         &self,
         mut attempt: impl FnMut() -> std::result::Result<T, TableError>,
@@ -58,7 +62,7 @@ impl Index {
         }
     }
 
-    /// The same for who holds the lock on tables and writes.
+    /// Like [`Index::with_repair`], for a writing caller that holds the lock on tables.
     pub(super) fn mending_while_writing<T>(
         &self,
         mut attempt: impl FnMut() -> std::result::Result<T, WriteError>,
@@ -76,13 +80,13 @@ impl Index {
         }
     }
 
-    /// Makes a table again, unless somebody has since. The caller holds the lock on tables.
+    /// Rebuilds a table, unless another thread has done so. The caller holds the lock on tables.
     fn mend(&self, id: u64, why: &TableError) -> Result<()> {
         let levels = self.levels();
         let Some(at) = levels.tables.iter().position(|listed| listed.entry.id == id) else { return Ok(()) };
         let kept = if self.writable.load(Ordering::Acquire) { Kept::File } else { Kept::Memory };
         let made = match self.made_again(&levels.tables, at, kept) {
-            // No room, or a disk that takes no more: memory has to do.
+            // The disk is full or takes no more writes: keep the table in memory.
             Err(error) if kept == Kept::File && error.kind() == ErrorKind::Unavailable => {
                 self.made_again(&levels.tables, at, Kept::Memory)?
             }
@@ -90,15 +94,15 @@ impl Index {
         };
         self.change_levels(|levels| drop(levels.tables.splice(at..=at, made)));
         let offset = if let TableError::Damaged { offset, .. } = why { *offset } else { 0 };
-        self.note_rebuilt(self.paths.table(id), offset, format!("{why}; it was made again from the log"));
+        self.note_rebuilt(self.paths.table(id), offset, format!("{why}; it was rebuilt from the log"));
         Ok(())
     }
 
-    /// The entries of the part of the log that table `at` covers, as tables of their own.
+    /// The entries of the part of the log that table `at` covers, as new tables.
     fn made_again(&self, tables: &[Listed], at: usize, kept: Kept) -> Result<Vec<Listed>> {
         let (Some(damaged), before) = (tables.get(at), at.checked_sub(1).and_then(|at| tables.get(at)))
         else {
-            return Err(Error::bug("a table that is to be made again is not there"));
+            return Err(Error::bug("the table to rebuild does not exist"));
         };
         let (from, to) = (before.map(end_of).transpose()?, end_of(damaged)?);
         let found = find(&*self.io, &self.paths, false, false, self.limits.read_mode)?;
@@ -122,7 +126,7 @@ impl Index {
         Ok(self.written(damaged.table.meta().covers, &[memory], &made, kept)?)
     }
 
-    /// Remembers that something of the index was made again.
+    /// Notes that a part of the index was rebuilt.
     pub fn note_rebuilt(&self, file: PathBuf, offset: u64, what: String) {
         let mut notes = lock(&self.rebuilt);
         if notes.len() < NOTES_MAX {
@@ -130,15 +134,15 @@ impl Index {
         }
     }
 
-    /// What of the index was not what was written and was made again from the log since the store was opened.
+    /// The damaged parts of the index that were rebuilt from the log since the store was opened.
     pub fn rebuilt(&self) -> Vec<Damage> {
         lock(&self.rebuilt).clone()
     }
 
-    /// Reads every block of every table, and makes those again that are damaged.
+    /// Reads every block of every table, and rebuilds the damaged tables.
     ///
     /// # Errors
-    /// Where the log that they are to be made from cannot be read.
+    /// If the log from which a table must be rebuilt cannot be read.
     pub fn verify_tables(&self) -> Result<()> {
         self.mending(|| self.levels().tables().try_for_each(crate::kv::table::Table::verify))
     }
@@ -167,7 +171,7 @@ mod tests {
         )
     }
 
-    /// Of a table that is not there any more, so nothing has to be made again.
+    /// Names a table that does not exist any more, so that nothing must be rebuilt.
     fn damaged() -> TableError {
         TableError::Damaged { table: 999, offset: 5, what: "it is planted" }
     }
@@ -194,7 +198,7 @@ mod tests {
             tries += 1;
             Err::<(), _>(TableError::WriterFailed)
         });
-        assert!(other.is_err() && tries == 1, "what is no damage is not tried again");
+        assert!(other.is_err() && tries == 1, "only damage is retried");
     }
 
     #[test]

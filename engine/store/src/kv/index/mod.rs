@@ -1,9 +1,10 @@
-//! The index: from a key to the places of its versions. It is a cache of the log: without it the log is read again.
+//! The index: from a key to the places of its versions. It is a cache of the log: without it the log is read
+//! again.
 //!
-//! New entries stand in memory (`memtable`). Past a bound, memory is frozen and a thread of its own (`upkeep`) writes
-//! it down (`flush`) into tables, which it merges by size; `levels` is what a reader sees of all that at one moment,
-//! `reads` how a key is found in it, `mend`
-//! how a table that is found damaged is made again, `remake` how all are after a compaction, `sink` what the log's writer calls.
+//! New entries go into memory (`memtable`). Past a bound, memory is frozen, and a separate thread (`upkeep`)
+//! writes it into tables (`flush`), which it merges by size. `levels` is what a reader sees of all that at
+//! one moment, and `reads` finds keys in it. `repair` rebuilds a damaged table, and `rebuild` all tables
+//! after a compaction. The log's writer calls `sink`.
 
 mod flush;
 mod levels;

@@ -11,14 +11,14 @@ use crate::kv::table::{Entry, Table, TableError, Value};
 
 type TableResult<T> = std::result::Result<T, TableError>;
 
-/// One key of a scan.
+/// One key of a scan, with its value.
 #[derive(Debug, Clone)]
 pub struct Hit {
     pub key: Vec<u8>,
     pub value: Value,
 }
 
-/// What callers are told of a table that cannot be read or written.
+/// The error that callers get for a table that cannot be read or written.
 pub(super) fn table_error(error: TableError) -> Error {
     let (kind, message) = match &error {
         TableError::Sink { source } => (
@@ -27,13 +27,13 @@ pub(super) fn table_error(error: TableError) -> Error {
         ),
         _ => (
             ErrorKind::Damaged,
-            format!("{error}, and again after it was made anew from the log: check the disk"),
+            format!("{error}, and so is the table that was rebuilt from the log: check the disk"),
         ),
     };
     Error::with_source(kind, message, error)
 }
 
-/// Counts the keys that one source of a page has given.
+/// Counts the keys that one source contributes to a page.
 struct Keys {
     last: Vec<u8>,
     seen: usize,
@@ -45,7 +45,8 @@ impl Keys {
         Self { last: Vec::new(), seen: 0, limit }
     }
 
-    /// Takes the next entry's key; or gives the last key where the page has all it wanted before this one.
+    /// Counts the next entry's key. Returns the last key as the error if the page already has all it needs
+    /// before this one.
     fn count(&mut self, key: &[u8]) -> std::result::Result<(), &[u8]> {
         if self.seen > 0 && self.last == key {
             return Ok(());
@@ -84,12 +85,12 @@ impl Index {
         Ok(None)
     }
 
-    /// The newest version of a key of the engine's own keyspaces.
+    /// The living newest value of a key of the engine's own keyspaces.
     pub fn newest(&self, key: &[u8]) -> Result<Option<Value>> {
         Ok(self.get(key, Seqno(u64::MAX))?.map(|(_, value)| value).filter(|value| value.kind != keys::ENDED))
     }
 
-    /// All versions of a key up to `at`, the newest first.
+    /// All versions of a key up to `at`, newest first.
     pub fn versions(&self, key: &[u8], at: Seqno) -> Result<Vec<(Seqno, Value)>> {
         self.mending(|| self.try_versions(key, at))
     }
@@ -110,8 +111,8 @@ impl Index {
         Ok(found)
     }
 
-    /// Up to about `limit` living keys between two bounds as of `at`, in the order asked for; and where to go on,
-    /// if there may be more.
+    /// Up to about `limit` living keys between two bounds as of `at`, in the requested order; and the key
+    /// after which to continue, if there may be more.
     pub fn page(
         &self,
         from: Bound<&[u8]>,
@@ -135,7 +136,8 @@ impl Index {
         limit: usize,
         wanted: fn(Value) -> bool,
     ) -> TableResult<(Vec<Hit>, Option<Vec<u8>>)> {
-        // Each source gives a prefix of its part; beyond the shortest prefix that was cut, nothing is known yet.
+        // Each source gives the first keys of its part. Nothing is known beyond the nearest key at which a
+        // source was cut.
         let mut newest: BTreeMap<Vec<u8>, (u64, Value)> = BTreeMap::new();
         let mut frontier: Option<Vec<u8>> = None;
         let mut note = |key: &[u8], seqno: u64, value: Value| {
@@ -227,8 +229,8 @@ impl Index {
         }
     }
 
-    /// Up to about `limit` ended keys with a prefix, after `after` where that is given, in order; and where to go on, if
-    /// there may be more.
+    /// Up to about `limit` ended keys with a prefix, in order, and only those after `after` if it is given;
+    /// and the key after which to continue, if there may be more.
     pub fn ended(
         &self,
         prefix: &[u8],
@@ -245,7 +247,7 @@ impl Index {
         self.mending(|| self.try_page(from, to, Seqno(u64::MAX), false, limit, ended))
     }
 
-    /// The last living key with a prefix and at most `to`.
+    /// The last living key that has a prefix and is at most `to`.
     pub fn last(&self, prefix: &[u8], to: &[u8]) -> Result<Option<Hit>> {
         let mut upper = Bound::Included(to.to_vec());
         loop {
@@ -285,7 +287,7 @@ pub fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     }
 }
 
-/// The least key greater than all with this prefix; `None` if there is none.
+/// The least key greater than all keys with this prefix; `None` if there is none.
 pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
     let mut end = prefix[..=last].to_vec();
@@ -349,7 +351,8 @@ mod tests {
         assert_eq!(Keys::new(0).count(b""), Err(&b""[..]));
     }
 
-    /// Versions in memory, in frozen memory and in two tables; pages of every size, either way, as of every seqno.
+    /// Versions are in memory, in frozen memory and in two tables. Reads pages of every size, in both
+    /// directions, as of every seqno.
     #[test]
     fn pages_give_the_newest_living_version_of_each_key_wherever_it_stands() {
         use crate::kv::index::Limits;
@@ -363,7 +366,7 @@ mod tests {
         let paths = crate::log::paths::Paths::new(std::path::Path::new("s"));
         let index =
             Index::empty(&io, &paths, crate::ids::StoreId::default(), limits, &crate::testing::no_schema());
-        // Seqno n: one of twelve keys, which ends with every fifth.
+        // Each seqno writes one of twelve keys. Every fifth ends its key.
         let entry = |seqno: u64| {
             let kind = if seqno.is_multiple_of(5) { keys::ENDED } else { keys::AT };
             let value = Value { kind, a: seqno, b: 0, c: 0 };

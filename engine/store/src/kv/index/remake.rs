@@ -1,10 +1,11 @@
-//! Making the tables again after a compaction: what they lead to has moved, or is gone.
+//! Rebuilds the tables after a compaction: the records that they lead to have moved or are gone.
 //!
-//! The tables that there were when the compaction looked at the log are its *base*. They are read as often as it needs,
-//! and merged with nothing meanwhile, while newer tables come and are merged as ever. In the end one table takes the base's
-//! place: the manifest says so together with the log's new segments, and readers see it from then on.
+//! The *base* is the tables that existed when the compaction looked at the log. They are read as often as it
+//! needs, and no flush merges them meanwhile. Newer tables are written and merged as usual. In the end one
+//! table takes the base's place. One manifest edit lists it together with the log's new segments, and readers
+//! see it from then on.
 //!
-//! Invariant: whoever sees the new table finds the segments that it leads to.
+//! Invariant: a reader that sees the new table finds the segments that it leads to.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,17 +22,17 @@ use crate::log::segments::lock;
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 
-/// What an entry takes in a table, about.
+/// Approximate size of an entry in a table, in bytes.
 const TABLE_ENTRY_BYTES: u64 = 40;
 
-/// See the module. Dropped, its tables are merged again like others.
+/// See the module. After it is dropped, its tables may be merged again.
 #[derive(Debug)]
 pub struct Base {
     index: Arc<Index>,
     tables: Vec<Listed>,
-    /// Memory over them, the newest first: only where nothing is to be made of it.
+    /// Memory over the tables, newest first. Only for a base that is read and never replaced.
     memory: Vec<Arc<Memtable>>,
-    /// The log that they were made of.
+    /// The segments of the log that the tables were made of.
     segments: Vec<SegmentId>,
     covers: Covers,
     /// A view is open that may need any version of a key.
@@ -45,31 +46,31 @@ impl Drop for Base {
     }
 }
 
-/// Holds off whoever else changes tables.
+/// Keeps other threads from changing tables while it lives.
 pub type TablesGuard<'a> = MutexGuard<'a, ()>;
 
 impl Base {
-    /// Up to where the log is in these tables.
+    /// The position up to which these tables cover the log.
     pub fn covers(&self) -> (SegmentId, u64) {
         (SegmentId(u32::try_from(self.covers.segment).unwrap_or(u32::MAX)), self.covers.offset)
     }
 
-    /// The segments of the log at that time, in its order.
+    /// The segments of the log at that time, in the log's order.
     pub fn segments(&self) -> &[SegmentId] {
         &self.segments
     }
 
-    /// Bytes of its tables; about so many where some of it is in memory.
+    /// Bytes of its tables, and an estimate for the entries in memory.
     pub fn bytes(&self) -> u64 {
         let entries: usize = self.memory.iter().map(|memory| memory.len()).sum();
         let tables: u64 = self.tables.iter().map(|listed| listed.table.file_len()).sum();
         tables + entries as u64 * TABLE_ENTRY_BYTES
     }
 
-    /// Calls `each` with all entries in order: key ascending, of each key the newest first.
+    /// Calls `each` with all entries in order: key ascending, and of each key the newest version first.
     ///
     /// # Errors
-    /// What `each` gives; `Damaged` where a table is.
+    /// The error of `each`; `Damaged` if a table is.
     pub fn for_each(&self, mut each: impl FnMut(&[u8], Seqno, Value) -> Result<()>) -> Result<()> {
         let mut failed = None;
         let done = merge(self.sources(), |key, seqno, value| {
@@ -94,15 +95,14 @@ impl Base {
 }
 
 impl Index {
-    /// Takes the tables that there are now as a base. All of what memory held when this was called last is to be in
-    /// files.
+    /// Takes the current tables as a base. The caller has flushed memory to files before.
     ///
     /// # Errors
-    /// `Damaged` where a table is, and cannot be made again; `Unavailable` where one could not be written.
+    /// `Damaged` if a table is and cannot be rebuilt; `Unavailable` if one could not be written.
     pub fn base(self: &Arc<Self>) -> Result<Base> {
         self.verify_tables()?;
         let upkeep =
-            self.upkeep.get().ok_or_else(|| Error::bug("an index that nobody writes down has no base"))?;
+            self.upkeep.get().ok_or_else(|| Error::bug("an index without an upkeep thread has no base"))?;
         let _tables = lock(&self.tables);
         let tables = self.levels().tables.clone();
         let state = upkeep.manifest.state();
@@ -113,7 +113,7 @@ impl Index {
             ));
         }
         self.pinned.store(tables.len(), Ordering::Relaxed);
-        // Who opens a view from here on sees the newest of what stands in these tables.
+        // A view that is opened from now on sees the newest of what these tables hold.
         let keep_all = !lock(&self.views).is_empty();
         let covers = Covers {
             segment: u64::from(state.covers.0.0),
@@ -124,11 +124,11 @@ impl Index {
         Ok(Base { index: self.clone(), tables, memory: Vec::new(), segments, covers, keep_all })
     }
 
-    /// All that there is, memory too, for a look that nothing is made of. `end`: up to where `segments` were read. Nobody may add to this
-    /// index meanwhile.
+    /// A base of everything, memory included, that is only read. `end` is the position up to which `segments`
+    /// were read. The caller keeps others from adding to this index meanwhile.
     ///
     /// # Errors
-    /// `Damaged` where a table is, and cannot be made again.
+    /// `Damaged` if a table is and cannot be rebuilt.
     pub fn whole(
         self: &Arc<Self>,
         end: (SegmentId, u64),
@@ -142,10 +142,10 @@ impl Index {
         Ok(Base { index: self.clone(), tables, memory, segments, covers, keep_all })
     }
 
-    /// Writes and syncs one table of what `map` leaves of the base's entries; nothing lists it yet.
+    /// Writes and syncs one table of the base's entries that `map` keeps. Nothing lists it yet.
     ///
     /// # Errors
-    /// `Damaged`, `Unavailable`, what `map` gives.
+    /// `Damaged`, `Unavailable`, or the error of `map`.
     pub fn remade(
         &self,
         base: &Base,
@@ -176,10 +176,10 @@ impl Index {
         Ok(Remade(Some(Listed { table: Arc::new(table), entry, kept: Kept::File })))
     }
 
-    /// Keeps everybody else from changing tables.
+    /// Keeps other threads from changing tables.
     ///
     /// # Errors
-    /// `Unavailable` once the store is closed; `Conflict` where a table of the base was damaged and made again
+    /// `Unavailable` if the store is closed; `Conflict` if a table of the base was damaged and rebuilt
     /// meanwhile.
     pub fn hold_tables(&self, base: &Base) -> Result<TablesGuard<'_>> {
         let guard = lock(&self.tables);
@@ -190,26 +190,27 @@ impl Index {
         let is_there = base.tables.len() <= now.len()
             && base.tables.iter().zip(now).all(|(one, other)| one.entry.id == other.entry.id);
         if !is_there {
-            let what = "a table of the index was found damaged meanwhile and was made again: try again";
+            let what = "a damaged table of the index was rebuilt meanwhile: try again";
             return Err(Error::conflict(what));
         }
         Ok(guard)
     }
 
-    /// What the manifest is to list once `made` has the base's place: the tables, and the next one's number.
+    /// What the manifest must list once `made` has the base's place: the tables, and the number of the next
+    /// one.
     pub fn listed_after(&self, base: &Base, made: &Remade) -> (Vec<TableEntry>, u64) {
         let levels = self.levels();
         let tables = made.0.iter().chain(levels.tables.iter().skip(base.tables.len()));
         (tables.map(|listed| listed.entry.clone()).collect(), self.next_table.load(Ordering::Relaxed))
     }
 
-    /// The same for who reads: `made` takes the base's place. The segments that it leads to are there. The caller holds the
-    /// tables, and the manifest lists them.
+    /// Makes readers see `made` in the base's place. The segments that it leads to must be there. The caller
+    /// holds the lock on tables, and the manifest lists them.
     pub fn put_in_place(&self, base: &Base, made: Remade) {
         self.change_levels(|levels| drop(levels.tables.splice(..base.tables.len(), made.0)));
     }
 
-    /// Removes the files of tables that are listed nowhere. One that cannot go now goes another time.
+    /// Removes the files of unlisted tables. A later call removes those that cannot be removed now.
     pub fn remove_unlisted_tables(&self) {
         let _tables = lock(&self.tables);
         if self.writable.load(Ordering::Acquire) {
@@ -218,34 +219,35 @@ impl Index {
     }
 }
 
-/// A table that is to take a base's place.
+/// A table that takes a base's place; `None` if the base had no tables.
 #[derive(Debug)]
 pub struct Remade(Option<Listed>);
 
-/// What a place has become.
+/// Maps the places of records before a compaction to those after it.
 #[derive(Debug, Default)]
 pub struct Remap {
-    /// By segment, ascending by offset once it is settled: the old offset, and the new place.
+    /// For each removed segment: old offsets and new places, ascending by offset after
+    /// [`PlaceMap::sort_moves`].
     segments: HashMap<SegmentId, Vec<(u32, Place)>>,
 }
 
 impl Remap {
-    /// A segment that is taken out of the log.
+    /// Notes a segment that is removed from the log.
     pub fn retire(&mut self, segment: SegmentId) {
         self.segments.entry(segment).or_default();
     }
 
-    /// What stood there stands here now.
+    /// Notes that the record at `from` is now at `to`.
     pub fn moved(&mut self, from: Place, to: Place) {
         self.segments.entry(from.segment).or_default().push((from.offset, to));
     }
 
-    /// All is known: from here on places are looked for.
+    /// Prepares for lookups, after all moves were added.
     pub fn settle(&mut self) {
         self.segments.values_mut().for_each(|moved| moved.sort_unstable_by_key(|(from, _)| *from));
     }
 
-    /// Where a record stands now: where it stood, unless its segment was taken out; `None` where it is gone.
+    /// Where a record is now: its old place if its segment stays; `None` if the record is gone.
     pub fn place(&self, place: Place) -> Option<Place> {
         let Some(moved) = self.segments.get(&place.segment) else { return Some(place) };
         let at = moved.binary_search_by_key(&place.offset, |(from, _)| *from).ok()?;

@@ -1,4 +1,4 @@
-//! What the log's writer calls.
+//! The calls of the log's writer into the index.
 
 use crate::error::Result;
 use crate::ids::{SegmentId, Seqno};
@@ -12,8 +12,8 @@ use crate::log::writer::{LogEnd, Persisted, Sink};
 use crate::sync::atomic::Ordering;
 
 impl Index {
-    /// Writes down what was read of the log so far, where it is much; for an opening for writing, before the upkeep has
-    /// started. What it covers is then for the manifest to say.
+    /// Flushes what was read of the log so far, if it is much. For an opening for writing, before the upkeep
+    /// has started. The caller puts `covered` into the manifest.
     pub fn flush_while_opening(
         &self,
         at: (SegmentId, u64),
@@ -37,7 +37,7 @@ impl Index {
         Ok(())
     }
 
-    /// Puts into the manifest's state what the tables are and cover.
+    /// Puts the tables and what they cover into the manifest's state.
     pub fn list(&self, covered: Covered, state: &mut State) {
         state.tables = self.levels().entries();
         state.next_table = self.next_table.load(Ordering::Relaxed);

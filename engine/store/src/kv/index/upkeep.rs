@@ -1,15 +1,15 @@
-//! The upkeep thread: it writes frozen memory down into tables beside the writer.
+//! The upkeep thread: it writes frozen memory into tables beside the writer.
 //!
-//! The writer freezes and goes on; it waits only where memory is full again before the last frozen one is written. In
-//! this order the thread makes the log durable up to where memory was frozen, writes and syncs the table, lists
-//! it in the manifest, puts it in the levels, and removes what is no longer listed. So a listed table points only
-//! at records that no power cut can take.
+//! The writer freezes memory and goes on. It waits only if memory is full again before the last frozen memory
+//! is written. The thread works in this order. It syncs the log up to where memory was frozen. It writes and
+//! syncs the table, lists it in the manifest, and puts it in the levels. Then it removes files that are no
+//! longer listed. So a listed table points only at records that no power cut can remove.
 //!
-//! A log that does not sync poisons the store, as on the writer. Anything else that fails (a table for which the disk has
-//! no room) loses nothing: memory stays, and the same is tried again each time it has grown by a quarter of its
-//! bound. At four times the bound a last try is waited for, and then writing fails with the cause.
+//! A failed sync of the log poisons the store, as in the writer. Any other failure loses nothing, such as a
+//! full disk: memory stays, and the flush is retried each time memory has grown by a quarter of its bound. At
+//! four times the bound the writer waits for a last try. If it fails, writing fails with its cause.
 //!
-//! Left out: a clock. Nothing here happens by time.
+//! Left out: a clock. Nothing here depends on time.
 
 use std::sync::{Arc, PoisonError};
 
@@ -24,9 +24,9 @@ use crate::log::ticket::Failure;
 use crate::log::writer::LogEnd;
 use crate::sync::{Condvar, JoinHandle, Mutex};
 
-/// Writing fails where memory that cannot be written down has grown to this many times its bound.
+/// Writing fails once memory that cannot be flushed has grown to this many times its bound.
 const GROWTH_MAX: usize = 4;
-/// A failed try is repeated once memory has grown by this part of its bound.
+/// A failed flush is retried once memory has grown by this part of its bound.
 const RETRY_PART: usize = 4;
 
 /// Memory on its way into a table.
@@ -34,19 +34,20 @@ const RETRY_PART: usize = 4;
 struct Frozen {
     memory: Arc<Memtable>,
     covered: Covered,
-    /// The segment that it ends in, where that is not durable up to there. A handle of its own, opened while all was well:
-    /// an error of the disk is told once to each handle, so the writer's own sync does not miss it.
+    /// The segment in which it ends, if that is not durable up to there. The handle is its own and was opened
+    /// before a failure: the system reports a disk error once to each handle, so the writer's sync still sees
+    /// it.
     unsynced: Option<Arc<dyn File>>,
 }
 
-/// What the thread is at.
+/// What the thread is doing.
 #[derive(Debug)]
 enum Phase {
     /// Nothing is frozen.
     Idle,
-    /// To be written, or being written.
+    /// Memory is to be written, or is being written.
     Working(Frozen),
-    /// Not written. The next try comes once memory has this many bytes.
+    /// Memory was not written. The next try comes once memory has `again_at` bytes.
     Failed { frozen: Frozen, why: Failure, again_at: usize },
     /// The thread has ended.
     Ended,
@@ -58,7 +59,7 @@ struct State {
     stop: bool,
 }
 
-/// What the writer's thread and the upkeep's share.
+/// State that the writer's thread and the upkeep's share.
 #[derive(Debug)]
 pub(super) struct Upkeep {
     state: Mutex<State>,
@@ -69,7 +70,8 @@ pub(super) struct Upkeep {
 }
 
 impl Index {
-    /// Starts the thread. Before that memory grows without a bound; a store open for reading has none.
+    /// Starts the thread. Without it memory grows without a bound. A store open for reading has no such
+    /// thread.
     pub fn start_upkeep(self: &Arc<Self>, queue: &Arc<Queue>, manifest: &Arc<SharedManifest>) -> Result<()> {
         let upkeep = Upkeep {
             state: Mutex::new(State { phase: Phase::Idle, stop: false }),
@@ -89,19 +91,19 @@ impl Index {
         Ok(())
     }
 
-    /// Ends the thread once it is done with what it is at.
+    /// Ends the thread after its current work.
     pub(super) fn stop_upkeep(&self) {
         let Some(upkeep) = self.upkeep.get() else { return };
         lock(&upkeep.state).stop = true;
         upkeep.changed.notify_all();
         if let Some(thread) = lock(&upkeep.thread).take() {
-            // One that panicked has said so to whoever waits for it.
+            // A thread that panicked has already told its waiters so.
             let _ = thread.join();
         }
     }
 
-    /// Freezes memory that is full, or whose log has grown long, and hands it over. Waits where the last one is not
-    /// written yet and memory is full.
+    /// Freezes memory that is full or covers much log, and hands it to the thread. Waits if memory is full
+    /// and the last one is not written yet.
     pub(super) fn freeze_where_full(&self, end: &LogEnd<'_>) -> Result<()> {
         let Some(upkeep) = self.upkeep.get() else { return Ok(()) };
         let used = self.levels().active.bytes();
@@ -115,7 +117,7 @@ impl Index {
         self.freeze(upkeep, end)
     }
 
-    /// The same however little there is. A last try at what could not be written before is waited for.
+    /// Freezes memory of any size. If an earlier flush failed, waits for a last try.
     pub(super) fn freeze_whatever_there_is(&self, end: &LogEnd<'_>) -> Result<()> {
         let Some(upkeep) = self.upkeep.get() else { return Ok(()) };
         if upkeep.is_free(usize::MAX, self.limits.memory_bytes)? {
@@ -124,10 +126,10 @@ impl Index {
         Ok(())
     }
 
-    /// Waits until what is frozen is written, if anything is.
+    /// Waits until frozen memory is written, if there is any.
     ///
     /// # Errors
-    /// Why it is not.
+    /// The cause if it was not written.
     pub fn wait_written(&self) -> Result<()> {
         let Some(upkeep) = self.upkeep.get() else { return Ok(()) };
         let mut state = lock(&upkeep.state);
@@ -191,7 +193,7 @@ impl Index {
         let Covered { at, state } = &frozen.covered;
         let _tables = lock(&self.tables);
         let tables = self.written_down(*at, state, std::slice::from_ref(&frozen.memory))?;
-        // The writer's own sync may have failed meanwhile: then nobody knows what of the log is there.
+        // The writer's own sync may have failed meanwhile: then it is unknown what of the log is on disk.
         upkeep.queue.check()?;
         let listed = tables.iter().map(|listed| listed.entry.clone()).collect();
         let next_table = self.next_table.load(crate::sync::atomic::Ordering::Relaxed);
@@ -220,7 +222,7 @@ impl Index {
 }
 
 impl Upkeep {
-    /// Waits for something to write; `None` once there is nothing and the thread is to end.
+    /// Waits for memory to write; `None` once there is none and the thread must end.
     fn next(&self) -> Option<Frozen> {
         let mut state = lock(&self.state);
         loop {
@@ -232,7 +234,8 @@ impl Upkeep {
         }
     }
 
-    /// Whether memory of `used` bytes may be frozen now. Waits for that where it must; false where memory may grow on.
+    /// Whether memory of `used` bytes may be frozen now. Waits for that if it must; false if memory may grow
+    /// on.
     fn is_free(&self, used: usize, bound: usize) -> Result<bool> {
         let mut tried = false;
         let mut state = lock(&self.state);
@@ -265,7 +268,7 @@ impl Upkeep {
     }
 }
 
-/// Says that the thread has ended, however it did.
+/// Marks the thread as ended when it is dropped, also after a panic.
 struct Ended<'a>(&'a Upkeep);
 
 impl Drop for Ended<'_> {
@@ -304,7 +307,7 @@ mod tests {
             }
         };
         assert!(upkeep.is_free(0, 100).unwrap());
-        // While one is written memory may grow up to its bound.
+        // While frozen memory is written, memory may grow up to its bound.
         failed();
         {
             let mut state = lock(&upkeep.state);

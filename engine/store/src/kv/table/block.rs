@@ -1,4 +1,5 @@
-//! A block while it is written: some hundred neighbouring entries, put down column by column. `shape.rs` reads it.
+//! A block being written: some hundred neighbouring entries, encoded column by column. `block_view.rs` reads
+//! it.
 
 use super::column::put_numbers;
 use super::cursor::put_varint;
@@ -58,7 +59,7 @@ impl Block {
 
     /// The block's bytes as they stand at `offset` of the table's file.
     pub(super) fn encode(&self, meta: &TableMeta, offset: u64, with_filter: bool) -> Vec<u8> {
-        // Each key once, and for each entry which one is its.
+        // Each key once, and for each entry the number of its key.
         let mut keys: Vec<&[u8]> = Vec::with_capacity(self.len());
         let mut which = Vec::with_capacity(self.len());
         for key in (0..self.len()).filter_map(|at| self.key(at)) {
@@ -69,7 +70,7 @@ impl Block {
         }
         let mut out = Vec::new();
         let filter = if with_filter { filter::build(meta, keys.iter().copied()) } else { Vec::new() };
-        // Entries are bounded, so the words of a filter are a small number.
+        // Entries are bounded, so the number of words is small.
         let words = (filter.len() / filter::WORD_LEN) as u32;
         put_varint(&mut out, u64::from(words));
         if words > 0 {

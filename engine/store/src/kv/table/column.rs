@@ -1,15 +1,16 @@
-//! A column of a block: many numbers, each to be had by itself, in few bytes.
+//! A column of a block: many numbers in few bytes, each readable by itself.
 //!
-//! Number i is `base + slope * i + bits i`, modulo 2^64: a line through the numbers, and what each is above it in equal
-//! bits (frame of reference, Goldstein, Ramakrishnan, Shaft 1998, along a line). Constants and even steps cost
-//! nothing, numbers that rise in uneven steps the bits of their unevenness, random numbers their own bits.
+//! Number i is `base + slope * i + bits i`, modulo 2^64: a line, and the distance of each number above it in
+//! equal bits (frame of reference along a line; Goldstein, Ramakrishnan, Shaft 1998). Constants and even
+//! steps cost no bits. Uneven steps cost the bits of their unevenness, and random numbers their own bits.
 //!
-//! Left out: codings that must be read from their start, and zstd. They save a tenth and cost a lookup all of a block.
+//! Left out: codings that must be read from their start, and zstd. They save a tenth, but a lookup must
+//! decode a whole block.
 
 use super::cursor::{Cursor, put_varint, unzigzag, zigzag};
 use super::error::What;
 
-/// Where a column's numbers stand in a block's body.
+/// Where a column's numbers are in a block's body.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Column {
     base: u64,
@@ -22,7 +23,7 @@ pub(super) struct Column {
 const LENGTH: What = "a column is cut short";
 
 impl Column {
-    /// Reads a column's head and steps over its bits. `body` is what the cursor walks.
+    /// Reads a column's head and skips its bits. `cursor` walks over `body`.
     pub(super) fn read(body: &[u8], cursor: &mut Cursor<'_>, count: usize) -> Result<Self, What> {
         let base = unzigzag(cursor.varint().ok_or(LENGTH)?);
         let slope = unzigzag(cursor.varint().ok_or(LENGTH)?);
@@ -63,7 +64,7 @@ impl Column {
     }
 }
 
-/// Appends a column of numbers; nothing to speak of for none.
+/// Appends a column of numbers. Without numbers it is only a head.
 pub(super) fn put_numbers(numbers: &[u64], out: &mut Vec<u8>) {
     let level = Line::new(numbers, 0);
     let slope = match numbers {
@@ -102,7 +103,7 @@ impl Line {
     }
 
     fn put(&self, numbers: &[u64], out: &mut Vec<u8>) {
-        // Modulo 2^64: the numbers are less than that, whatever base and slope are.
+        // Modulo 2^64: the numbers are less than that for any base and slope.
         let (base, slope) = (self.base as u64, self.slope as u64);
         put_varint(out, zigzag(base));
         put_varint(out, zigzag(slope));

@@ -1,6 +1,6 @@
-//! Reading and writing of the small things every part is made of: bounded slices, LEB128 varints, zigzag.
+//! Reads and writes the small parts of tables: bounded slices, LEB128 varints, zigzag.
 
-/// Walks a slice; every read is checked.
+/// Walks over a slice; every read is checked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cursor<'a> {
     rest: &'a [u8],
@@ -43,7 +43,7 @@ impl<'a> Cursor<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A LEB128 number of at most 64 bits; `None` where it is cut or too big.
+    /// A LEB128 number of at most 64 bits; `None` if it is cut short or too big.
     pub(super) fn varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
@@ -70,7 +70,7 @@ pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value.to_le_bytes()[0]);
 }
 
-/// Maps a wrapped difference to a number that is small where the difference is small either way.
+/// Maps a wrapped difference to a number that is small if the difference is small in either direction.
 pub(super) fn zigzag(delta: u64) -> u64 {
     (delta << 1) ^ (delta >> 63).wrapping_neg()
 }

@@ -1,13 +1,13 @@
-//! What a table holds, and in which order.
+//! The entries of a table, and their order.
 
 use std::cmp::Ordering;
 
-/// One index entry: a version of a key and where it lives.
+/// One index entry: a version of a key and where it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// At most [`KEY_LEN_MAX`](super::KEY_LEN_MAX) bytes; may be empty.
     pub key: Vec<u8>,
-    /// When the version was written.
+    /// The seqno with which the version was written.
     pub seqno: u64,
     /// What the version points at.
     pub value: Value,
@@ -16,7 +16,7 @@ pub struct Entry {
 /// What a key's version points at. Opaque to the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Value {
-    /// What sort of thing it is: the owner's own numbering.
+    /// The kind of thing it points at, in the owner's own numbering.
     pub kind: u8,
     /// Often a segment.
     pub a: u64,
@@ -37,7 +37,7 @@ pub struct Covers {
     pub seqno: u64,
 }
 
-/// Which table this is.
+/// Identifies a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableMeta {
     /// The store's uuid.
@@ -48,7 +48,7 @@ pub struct TableMeta {
     pub covers: Covers,
 }
 
-/// A place in the order of entries: key ascending, then seqno descending.
+/// A position in the order of entries: key ascending, then seqno descending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Spot<'a> {
     pub(super) key: &'a [u8],
@@ -56,12 +56,12 @@ pub(super) struct Spot<'a> {
 }
 
 impl Spot<'_> {
-    /// Before every version of `key`.
+    /// The position before every version of `key`.
     pub(super) fn first(key: &[u8]) -> Spot<'_> {
         Spot { key, seqno: u64::MAX }
     }
 
-    /// At the oldest possible version of `key`.
+    /// The position of the oldest possible version of `key`.
     pub(super) fn last(key: &[u8]) -> Spot<'_> {
         Spot { key, seqno: 0 }
     }

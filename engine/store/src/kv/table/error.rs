@@ -1,4 +1,4 @@
-//! What can go wrong with a table.
+//! The errors of tables.
 
 /// Result of a table operation.
 pub type Result<T> = std::result::Result<T, TableError>;
@@ -7,7 +7,7 @@ pub type Result<T> = std::result::Result<T, TableError>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// The bytes are too few or do not begin as a table does.
+    /// The bytes are too few, or do not begin like a table.
     #[error("not a table file ({len} bytes, {what})")]
     NotATable {
         /// The file's length in bytes.
@@ -23,14 +23,15 @@ pub enum TableError {
         /// The version this build reads.
         known: u32,
     },
-    /// The bytes are not what was written, or were never a valid table. The table can be rebuilt from the log.
+    /// The bytes are not what was written, or were never a valid table. The table can be rebuilt from the
+    /// log.
     #[error("table {table} is damaged at byte {offset}: {what}")]
     Damaged {
-        /// The table's id as its footer says; 0 where the footer itself is damaged.
+        /// The table's id in its footer; 0 if the footer itself is damaged.
         table: u64,
         /// Where the damaged part begins, in bytes from the start of the file.
         offset: u64,
-        /// What does not hold.
+        /// What is wrong.
         what: &'static str,
     },
     /// An entry was added that does not come after the one before it.
@@ -55,7 +56,7 @@ pub enum TableError {
         /// Which limit was met.
         what: &'static str,
     },
-    /// A write to the sink failed before; the table being written is worthless.
+    /// An earlier write to the sink failed: the table being written is unusable.
     #[error("the table's writer failed before and cannot go on")]
     WriterFailed,
     /// The sink refused bytes.
@@ -67,5 +68,5 @@ pub enum TableError {
     },
 }
 
-/// What does not hold in some bytes; the caller knows where they lie.
+/// What is wrong with some bytes; the caller knows where they are.
 pub(super) type What = &'static str;

@@ -1,17 +1,17 @@
 //! A split-block Bloom filter of a block's keys (Putze, Sanders, Singler: Cache-, Hash- and Space-Efficient
 //! Bloom Filters, 2007; split into lanes as in Apache Impala and Parquet).
 //!
-//! The 128 bits it needs are mixed from the key and the store's random id (SplitMix64's finisher), so that keys cannot be
-//! chosen by a stranger to fill it. Each block has its own filter: a table then streams out in bounded memory, and
-//! the filter is read only after the index named the block.
+//! Its 128 bits are mixed from the key and the store's random id (SplitMix64's finisher), so that a stranger
+//! cannot choose keys that fill it. Each block has its own filter. So a table is written in bounded memory,
+//! and the filter is read only after the index has named the block.
 
 use super::entry::TableMeta;
 
-/// Whether a table's blocks get filters. A filter costs 10 bits for each distinct key and spares a lookup of
-/// a missing key the decoding of a block, except about one time in a hundred.
+/// Which of a table's blocks get filters. A filter costs 10 bits for each distinct key. It spares a lookup of
+/// a missing key the decoding of a block, except about once in a hundred lookups.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Filter {
-    /// Only blocks that begin at or after 64 KiB of the file: a small table does not pay for one.
+    /// Only blocks that begin at or after 64 KiB of the file: a small table does not gain from one.
     #[default]
     Auto,
     /// No block.
@@ -22,7 +22,7 @@ pub enum Filter {
     Always,
 }
 
-/// Where `Filter::Auto` begins, in bytes from the start of the file.
+/// Where `FilterPolicy::Auto` begins, in bytes from the start of the file.
 const AUTO_FROM: u64 = 64 * 1024;
 /// Bits for each key.
 const KEY_BITS: usize = 10;
@@ -48,7 +48,7 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Two numbers of a key in a store. `layout.rs` writes them down.
+/// Two numbers of a key in a store. `layout.rs` specifies them.
 fn hash(meta: &TableMeta, key: &[u8]) -> (u64, u64) {
     let mut seed = [0; 8];
     seed.copy_from_slice(&meta.store[..8]);
@@ -61,13 +61,13 @@ fn hash(meta: &TableMeta, key: &[u8]) -> (u64, u64) {
     (h, mix(h ^ SECOND))
 }
 
-/// What makes the second number another one than the first.
+/// Makes the second number differ from the first.
 const SECOND: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The word and the byte and bit in each lane that a key sets.
+/// The word that a key sets, and the byte and bit in each lane.
 fn marks(meta: &TableMeta, key: &[u8], words: usize) -> (usize, [(usize, u8); 8]) {
     let (place, picks) = hash(meta, key);
-    // The upper half scaled down to 0..words keeps the widest use of its bits (Lemire 2019).
+    // Scaling the upper half down to 0..words uses its bits best (Lemire 2019).
     let word = usize::try_from(((place >> 32) * words as u64) >> 32).unwrap_or(0);
     let lanes = std::array::from_fn(|lane| {
         let bit = ((picks >> (5 * lane)) & 31).to_le_bytes()[0];
@@ -76,7 +76,7 @@ fn marks(meta: &TableMeta, key: &[u8], words: usize) -> (usize, [(usize, u8); 8]
     (word, lanes)
 }
 
-/// Makes the filter of distinct keys.
+/// Builds the filter of distinct keys.
 pub(super) fn build<'a>(meta: &TableMeta, keys: impl ExactSizeIterator<Item = &'a [u8]>) -> Vec<u8> {
     let words = (keys.len() * KEY_BITS).div_ceil(WORD_LEN * 8).max(1);
     let mut bytes = vec![0; words * WORD_LEN];
@@ -91,7 +91,7 @@ pub(super) fn build<'a>(meta: &TableMeta, keys: impl ExactSizeIterator<Item = &'
     bytes
 }
 
-/// Whether `key` may be among the keys; a filter of no words holds no opinion.
+/// Whether `key` may be among the keys. Always true for a filter without words.
 pub(super) fn may_hold(meta: &TableMeta, filter: &[u8], key: &[u8]) -> bool {
     let words = filter.len() / WORD_LEN;
     if words == 0 {

@@ -1,4 +1,4 @@
-//! A door for fuzzers: a table file with right checksums around any blocks and index.
+//! Entry point for fuzzers: a table file with correct checksums around any blocks and index.
 
 use std::ops::Bound;
 
@@ -12,7 +12,8 @@ use crate::testing::{byte, short, take};
 const META: TableMeta =
     TableMeta { store: *b"0123456789abcdef", id: 7, covers: Covers { segment: 3, offset: 4096, seqno: 99 } };
 
-/// Begins with a count of entries and whether the index is the input's, too; then blocks: the first key, filter, body.
+/// The input begins with a count of entries, and whether it holds the index, too. Then follow blocks: first
+/// key, filter, body.
 pub fn table(data: &[u8]) {
     let mut rest = data;
     let entry_count = short(&mut rest) as u64;
@@ -68,7 +69,7 @@ fn read(table: &Table, keys: &[Vec<u8>]) {
     if table.verify().is_err() {
         return;
     }
-    // What verifies is a table: it can be read, it is sorted, counted, and each entry is found by its key.
+    // A table that verifies can be read. It is sorted and counted, and each entry is found by its key.
     assert!(forward.is_ok() && back.is_ok(), "a table that verifies cannot be read");
     let (forward, back) = (forward.unwrap_or_default(), back.unwrap_or_default());
     assert!(forward.iter().rev().eq(back.iter()), "back is not forward reversed");

@@ -1,7 +1,7 @@
 //! The index of blocks: where each begins, and a separator that orders it among the others.
 //!
-//! It is searched in place, in the file's own bytes, so an open table holds none of it in memory. Separators
-//! are not compressed against each other for the same reason. The layout is in `layout.rs`.
+//! It is searched in place, in the file's own bytes, so an open table holds none of it in memory. For the
+//! same reason separators are not compressed against each other. `layout.rs` specifies the layout.
 
 use super::block::shared_len;
 use super::cursor::{Cursor, put_varint};
@@ -81,7 +81,7 @@ impl<'a> Index<'a> {
         Some(Self { fixed, separators, count, offset: footer.index_offset })
     }
 
-    /// Checks the crc and everything the index alone can tell.
+    /// Checks the crc, and everything that the index alone can show.
     pub(super) fn validate(&self, footer: &Footer) -> Result<(), What> {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(self.fixed);
@@ -151,10 +151,10 @@ impl<'a> Index<'a> {
         (key.len() <= KEY_LEN_MAX).then_some(Spot { key, seqno })
     }
 
-    /// The last block whose separator is not after `spot`: all entries before the next block's separator and
-    /// not before `spot` are in it. `None` where the table is empty.
+    /// The last block whose separator is not after `spot`. All entries from `spot` up to the next block's
+    /// separator are in it. `None` if the table is empty.
     ///
-    /// The caller knows that separators before `among` are not after `spot`, and those behind it are.
+    /// The caller knows that separators before `among` are not after `spot`, and that those behind it are.
     pub(super) fn locate(&self, spot: Spot<'_>, among: Range<usize>) -> Result<Option<usize>, What> {
         let (mut low, mut high) = (among.start, among.end);
         while low < high {

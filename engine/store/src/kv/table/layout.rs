@@ -20,21 +20,22 @@
 //! ```
 //! Blocks touch: the first begins at 12, each ends where the next begins, the last where the index begins. A
 //! separator ends at its `separator end`, counted from the first separator, and begins where the one before
-//! it ends. As a place in the order of entries it is greater than the last entry of the block before and not
-//! greater than the first entry of its own; the first is the empty key with seqno 2^64-1. `!seqno` is
-//! 2^64-1-seqno: a separator between two keys is cut to one byte more than they share and has seqno 2^64-1.
+//! it ends. In the order of entries it is greater than the last entry of the block before, and not greater
+//! than the first entry of its own block. The first is the empty key with seqno 2^64-1. `!seqno` is
+//! 2^64-1-seqno. A separator between two keys is cut to one byte more than they share, and has seqno 2^64-1.
 //!
 //! ```text
 //! block   = words varint | (filter crc u32 | filter [words * 32])? | body crc u32 | body
 //! ```
-//! The filter and its crc stand there only where `words` is not 0. Both crcs are over the salt, then the filter
-//! or the body. The salt is: store uuid [16] | table id u64 | block offset u64 | words u32. So a block counts
-//! only in its own place of its own table.
+//! The filter and its crc exist only if `words` is not 0. Both crcs are over the salt, then the filter or the
+//! body. The salt is: store uuid [16] | table id u64 | block offset u64 | words u32. So a block is valid only
+//! in its own place of its own table.
 //!
-//! A filter is `words` words of 8 lanes of 4 bytes. With m = SplitMix64's finisher (`filter.rs`), a key's numbers are
-//! h = m(store[0..8] ^ length), then h = m(h ^ word) for each of its 8-byte words, the last filled with zeros, and
-//! g = m(h ^ 0x9e3779b97f4a7c15). The key has the word `(h >> 32) * words >> 32` and in lane j the bit
-//! `g >> 5j & 31` (bit k is bit k%8 of the lane's byte k/8). A key of the block has all eight bits set.
+//! A filter is `words` words of 8 lanes of 4 bytes. With m = SplitMix64's finisher (`filter.rs`), a key's
+//! numbers are h = m(store[0..8] ^ length), then h = m(h ^ word) for each of its 8-byte words, the last
+//! padded with zeros, and g = m(h ^ 0x9e3779b97f4a7c15). The key has the word `(h >> 32) * words >> 32` and
+//! in lane j the bit `g >> 5j & 31` (bit k is bit k%8 of the lane's byte k/8). A key of the block has all
+//! eight bits set.
 //!
 //! ```text
 //! body    = entries varint | keys varint | key coding u8 | head length varint | head | rests
@@ -42,25 +43,26 @@
 //! rests   = coding 0: ends column | bytes up to the last end
 //!         | coding 1: tail u8 | tails column
 //! ```
-//! `which`, `seqno`, `kind`, `a`, `b` and `c` are columns of a number for each entry; `which` is the number of its
-//! key, from 0. The block's keys stand there once each and all begin with `head`. Coding 0: the rest of a key is the
-//! bytes from the end before it (0 for the first) to its own. Coding 1: it is the number, `tail` bytes (0 to 8),
-//! big-endian.
+//! `which`, `seqno`, `kind`, `a`, `b` and `c` are columns of a number for each entry; `which` is the number
+//! of its key, from 0. Each of the block's keys is stored once, and all begin with `head`. Coding 0: the rest
+//! of a key is the bytes from the end before it (0 for the first) to its own. Coding 1: it is the number,
+//! `tail` bytes (0 to 8), big-endian.
 //!
 //! ```text
 //! column  = zigzag base varint | zigzag slope varint | width u8 | bits [ceil(n * width / 8)]
 //! ```
-//! Number i, from 0, is `base + slope * i + bits i`, modulo 2^64; `width` is 0 to 64. Bits fill each byte from its
-//! lowest; the last byte is filled with zeros. zigzag is that of a 64-bit two's complement number.
+//! Number i, from 0, is `base + slope * i + bits i`, modulo 2^64; `width` is 0 to 64. Bits fill each byte
+//! from its lowest; the last byte is padded with zeros. zigzag is that of a 64-bit two's complement number.
 //!
-//! Limits that a reader refuses to exceed: [`KEY_LEN_MAX`], [`BLOCK_ENTRIES_MAX`], [`BLOCK_KEYS_MAX`].
-//! Not in the file: the key range and any count of keys (the first and last block tell, where needed).
+//! Limits that a reader enforces: [`KEY_LEN_MAX`], [`BLOCK_ENTRIES_MAX`], [`BLOCK_KEYS_MAX`].
+//! Not in the file: the key range and any count of keys. The first and last block give them if they are
+//! needed.
 
 use super::cursor::Cursor;
 use super::entry::{Covers, TableMeta};
 use super::error::{Result, TableError};
 
-/// How a table file begins.
+/// The first bytes of a table file.
 pub(super) const MAGIC: [u8; 8] = *b"ANNALTBL";
 /// The format this build writes and reads.
 pub(super) const VERSION: u32 = 2;
@@ -68,23 +70,23 @@ pub(super) const VERSION: u32 = 2;
 pub(super) const HEADER_LEN: usize = 12;
 /// Bytes after the index.
 pub(super) const FOOTER_LEN: usize = 76;
-/// The longest key, in bytes.
+/// Maximum length of a key, in bytes.
 pub const KEY_LEN_MAX: usize = 70_000;
-/// The most entries of a block.
+/// Maximum number of entries in a block.
 pub(super) const BLOCK_ENTRIES_MAX: usize = 4096;
-/// The most bytes the keys of all entries of a block have together.
+/// Maximum length of the keys of all entries of a block together, in bytes.
 pub(super) const BLOCK_KEYS_MAX: usize = 256 * 1024;
 
-/// Keys have rests of any length.
+/// Coding 0: keys have rests of any length.
 pub(super) const KEYS_BY_END: u8 = 0;
-/// Keys have rests of one length, at most [`TAIL_MAX`] bytes.
+/// Coding 1: keys have rests of one length, at most [`TAIL_MAX`] bytes.
 pub(super) const KEYS_BY_TAIL: u8 = 1;
-/// The most bytes of a rest that is a number.
+/// Maximum bytes of a rest that is a number.
 pub(super) const TAIL_MAX: usize = 8;
 
 const _: () = assert!(KEY_LEN_MAX < BLOCK_KEYS_MAX);
 
-/// What a footer says.
+/// The fields of a footer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Footer {
     pub(super) index_offset: u64,
@@ -160,7 +162,7 @@ impl Footer {
         Ok((this, middle))
     }
 
-    /// `None` where the crc does not match.
+    /// `None` if the crc does not match.
     fn fields(footer: &[u8; FOOTER_LEN]) -> Option<Self> {
         let (fields, crc) = footer.split_last_chunk::<4>()?;
         if footer_crc(fields) != u32::from_le_bytes(*crc) {

@@ -1,15 +1,15 @@
 //! Merges sorted sources of entries into one (Knuth, The Art of Computer Programming 3, section 5.4.1).
 //!
-//! There are few sources, so the least is found by looking at each. Entries are lent, not copied.
+//! There are few sources, so the least is found by comparing all. Entries are lent, not copied.
 
 use super::entry::{Spot, Value};
 use super::error::Result;
 
-/// Entries in order, one at hand at a time.
+/// Entries in order, of which one at a time is current.
 pub trait Source {
-    /// Takes the next entry in hand; false at the end, and from then on.
+    /// Advances to the next entry; false at the end, and from then on.
     fn step(&mut self) -> Result<bool>;
-    /// The key of the entry in hand.
+    /// The key of the current entry.
     fn key(&self) -> &[u8];
     /// Its seqno.
     fn seqno(&self) -> u64;
@@ -17,11 +17,11 @@ pub trait Source {
     fn value(&self) -> Value;
 }
 
-/// Calls `each` with the entries of all sources in order (key ascending, then seqno descending). Of entries with the same
-/// key and seqno only the one from the first source that has it comes out. Ends at the first error, its own or
+/// Calls `each` with the entries of all sources in order (key ascending, then seqno descending). Of entries
+/// with the same key and seqno, only the one of the first source counts. Ends at the first error, its own or
 /// a source's.
 ///
-/// A source out of order gives an output out of order, which [`TableWriter`](super::TableWriter) refuses.
+/// If a source is out of order, so is the output, which [`TableWriter`](super::TableWriter) refuses.
 pub fn merge<E: From<super::TableError>>(
     mut sources: Vec<Box<dyn Source + '_>>,
     mut each: impl FnMut(&[u8], u64, Value) -> std::result::Result<(), E>,
@@ -38,7 +38,7 @@ pub fn merge<E: From<super::TableError>>(
         let (before, rest) = sources.split_at_mut(first + 1);
         let Some(source) = before.last_mut() else { break };
         each(source.key(), source.seqno(), source.value())?;
-        // What the others have of it goes with it.
+        // Skip the same entry in the other sources.
         let mut ended = Vec::new();
         for (number, other) in rest.iter_mut().enumerate() {
             if other.seqno() == source.seqno() && other.key() == source.key() && !other.step()? {
@@ -55,7 +55,7 @@ pub fn merge<E: From<super::TableError>>(
     Ok(())
 }
 
-/// The source whose entry comes first; of equal ones the first source.
+/// The source whose entry comes first; of equal entries, the first source.
 fn least(sources: &[Box<dyn Source + '_>]) -> Option<usize> {
     let spot = |number: usize| {
         let source = sources.get(number)?;

@@ -1,4 +1,4 @@
-//! Sorted immutable tables: the index from key to log position. Always rebuildable from the log.
+//! Sorted immutable tables: the index from key to log position. They can always be rebuilt from the log.
 //!
 //! Start at [`Table`] to read and at [`TableWriter`] to write; the bytes are specified in `layout.rs`.
 

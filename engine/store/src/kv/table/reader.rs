@@ -1,8 +1,9 @@
 //! Reads a table.
 //!
-//! Opening checks header, footer and index; a block is checked whole when it is first read, and read in place from then
-//! on: no entry is decoded but the one wanted, and nothing is kept in memory but a bit for each block. Invariant:
-//! what is returned was under a checksum that matched when the block was first read, and stands in order.
+//! Opening checks header, footer and index. A block is checked as a whole when it is first read, and read in
+//! place from then on. Only the wanted entry is decoded. For each block, memory holds two bits and the first
+//! bytes of its separator. Invariant: a returned entry was under a checksum that matched when the block was
+//! first read, and is in order.
 
 use super::entry::{Spot, TableMeta, Value};
 use super::error::{Result, TableError, What};
@@ -14,25 +15,25 @@ use crate::io::Bytes;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::ops::{Bound, Range};
 
-/// An open table. Cheap to hold: its bytes, and which blocks were checked.
+/// An open table. Cheap to hold: its bytes, and for each block two bits and a prefix.
 #[derive(Debug)]
 pub struct Table {
     bytes: Bytes,
     footer: Footer,
-    /// Two bits for each block: its filter was checked, its body was.
+    /// Two bits for each block: whether its filter was checked, and whether its body was.
     checked: Box<[AtomicU64]>,
-    /// The first bytes of each block's separator, to find a block without touching many of them.
+    /// The first bytes of each block's separator, to find a block without reading many separators.
     prefixes: Box<[u128]>,
 }
 
-/// A block that was checked: its shape, and where its body stands in the file.
+/// A checked block: its shape, and where its body is in the file.
 #[derive(Debug, Clone)]
 pub(super) struct Block {
     pub(super) shape: Shape,
     pub(super) body: Range<usize>,
 }
 
-/// The first 16 bytes of a key as a number, filled with zeros: where two differ, they order the keys.
+/// The first 16 bytes of a key as a number, padded with zeros. If two differ, they order the keys.
 fn prefix(key: &[u8]) -> u128 {
     let mut bytes = [0; 16];
     let len = key.len().min(16);
@@ -43,7 +44,7 @@ fn prefix(key: &[u8]) -> u128 {
 const FILTER: u64 = 1;
 const BODY: u64 = 2;
 
-/// Where an entry stands: a block, and a place in it.
+/// Where an entry is: a block, and a place in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) block: usize,
@@ -87,7 +88,7 @@ impl Table {
     /// The newest version of `key` with a seqno of at most `at`.
     ///
     /// # Errors
-    /// [`TableError::Damaged`] where a block that has to be read is damaged.
+    /// [`TableError::Damaged`] if a block that must be read is damaged.
     pub fn get(&self, key: &[u8], at: u64) -> Result<Option<(u64, Value)>> {
         let target = Spot { key, seqno: at };
         let index = self.index()?;
@@ -98,8 +99,8 @@ impl Table {
         if place < view.len() {
             return if view.is_of(place, key) { self.version(&block, place).map(Some) } else { Ok(None) };
         }
-        // Nothing of the block is at or after the target: older versions of the key may begin the next block,
-        // whose separator then is the first of them.
+        // No entry of the block is at or after the target. Older versions of the key may begin the next
+        // block. Its separator is then the first of them.
         if index.separator(number + 1).is_none_or(|separator| separator.key != key) {
             return Ok(None);
         }
@@ -111,7 +112,7 @@ impl Table {
     /// All versions of `key`, newest first.
     ///
     /// # Errors
-    /// [`TableError::Damaged`] where a block that has to be read is damaged.
+    /// [`TableError::Damaged`] if a block that must be read is damaged.
     pub fn versions(&self, key: &[u8]) -> Result<Vec<(u64, Value)>> {
         let mut found = Vec::new();
         let index = self.index()?;
@@ -170,12 +171,12 @@ impl Table {
             Ok(())
         } else {
             Err(self
-                .damaged(self.footer.index_offset, "the blocks hold another number of entries than promised"))
+                .damaged(self.footer.index_offset, "the entry count of the footer does not match the blocks"))
         }
     }
 
-    /// The place of the first entry not before `spot`, or with `past` of the first after it. It may be the
-    /// place after a block's last entry.
+    /// The place of the first entry that is not before `spot`; with `past`, of the first entry after it. It
+    /// may be the place after a block's last entry.
     pub(super) fn seek(&self, spot: Spot<'_>, past: bool) -> Result<Place> {
         let index = self.index()?;
         let Some(number) = self.locate(&index, spot)? else { return Ok(Place { block: 0, at: 0 }) };
@@ -184,11 +185,11 @@ impl Table {
     }
 
     pub(super) fn block_count(&self) -> usize {
-        // Opening has checked that there are so many.
+        // Opening has checked this count.
         self.footer.block_count as usize
     }
 
-    /// A block that is checked, now or earlier.
+    /// A block, which is checked now unless it was before.
     pub(super) fn block_at(&self, number: usize) -> Result<Block> {
         self.block(&self.index()?, number)
     }
@@ -203,7 +204,7 @@ impl Table {
         Ok((view.seqno(at), value))
     }
 
-    /// What was checked when it was first read does not hold any more.
+    /// The error for a block that was valid when it was first read and is not any more.
     pub(super) fn changed(&self) -> TableError {
         self.damaged(HEADER_LEN as u64, "a block has changed since it was first read")
     }
@@ -295,7 +296,7 @@ impl Table {
 
     fn locate(&self, index: &Index<'_>, spot: Spot<'_>) -> Result<Option<usize>> {
         let wanted = prefix(spot.key);
-        // Only separators that begin as the key does are looked at whole.
+        // Only separators that begin as the key does are read whole.
         let low = self.prefixes.partition_point(|prefix| *prefix < wanted);
         let same = self.prefixes.get(low..).unwrap_or(&[]).partition_point(|prefix| *prefix == wanted);
         index.locate(spot, low..low + same).map_err(|what| self.damaged(self.footer.index_offset, what))
@@ -353,12 +354,12 @@ mod tests {
     fn reading_a_key_checks_its_block_alone() {
         let table = table(200, Filter::Always);
         let checked = |what| (0..100).filter(|block| table.is_checked(*block, what)).collect::<Vec<_>>();
-        // Two entries a block.
+        // There are two entries in a block.
         for n in [0, 137, 70] {
             assert_eq!(table.get(&key(2 * n), 9).unwrap().unwrap().1.a, u64::from(n));
         }
         assert_eq!((checked(FILTER), checked(BODY)), (vec![0, 35, 68], vec![0, 35, 68]));
-        // A key that the filter denies leaves the block unread.
+        // If the filter denies a key, the block stays unread.
         let denied =
             (0..100).map(|n| 2 * n + 1).filter(|n| table.get(&key(*n), 9).unwrap().is_none()).count();
         assert_eq!(denied, 100);

@@ -1,7 +1,7 @@
-//! Walks a table's entries between two keys, either way.
+//! Walks over a table's entries between two keys, in either direction.
 //!
-//! A walk holds the shape of one block. It reads a block only when it comes to it, so a damaged block stops the walk
-//! there and not before; after an error it ends.
+//! A walk holds the shape of one block. It reads a block only when it reaches it, so that a damaged block
+//! stops the walk there and not before. A walk ends after an error.
 
 use super::entry::{Entry, Spot, Value};
 use super::error::Result;
@@ -14,7 +14,7 @@ use std::ops::{Bound, Deref};
 pub struct Scan<T> {
     walk: Walk<T>,
     to: Bound<Vec<u8>>,
-    /// Where the walk begins, until it has begun.
+    /// Where the walk begins; `None` once it has begun.
     from: Option<Bound<Vec<u8>>>,
 }
 
@@ -23,7 +23,7 @@ pub struct Scan<T> {
 pub struct All<T> {
     table: T,
     block: Option<Block>,
-    /// The next block, and the place of the entry in hand in the one before it.
+    /// The next block, and the place of the current entry in the block before it.
     next: usize,
     at: usize,
     key: Vec<u8>,
@@ -84,7 +84,7 @@ pub struct ScanBack<T> {
 #[derive(Debug)]
 struct Walk<T> {
     table: T,
-    /// The block at hand.
+    /// The current block, with its number.
     block: Option<(usize, Block)>,
     /// The place of the next entry (forward) or of the one after the next (backward).
     place: Place,
@@ -170,7 +170,7 @@ impl<T: Deref<Target = Table>> Walk<T> {
         }
     }
 
-    /// Makes this block the one at hand; gives the number of its entries.
+    /// Makes this the current block. Returns the number of its entries.
     fn load(&mut self, number: usize) -> Result<usize> {
         if self.block.as_ref().is_none_or(|(held, _)| *held != number) {
             self.block = Some((number, self.table.block_at(number)?));
@@ -178,7 +178,7 @@ impl<T: Deref<Target = Table>> Walk<T> {
         Ok(self.block.as_ref().map_or(0, |(_, block)| block.shape.of(&[]).len()))
     }
 
-    /// The entry at a place of the block at hand.
+    /// The entry at a place of the current block.
     fn entry(&self, place: Place) -> Result<Entry> {
         let found =
             self.block.as_ref().and_then(|(_, block)| block.shape.of(self.table.body(block)).entry(place.at));

@@ -1,8 +1,9 @@
-//! A block read in place: any entry can be had without the others.
+//! Reads a block in place: any entry can be read without the others.
 //!
-//! A [`Shape`] says where a block's columns stand; with the block's bytes it answers. [`RawBlock::check`] is what makes it
-//! safe to believe: checksum, order and limits of every entry. The reader does that once for each block and opening.
-//! Answers about bytes that were not checked are wrong at worst: nothing is read outside of the block.
+//! A [`BlockShape`] says where a block's columns are, and reads them from the block's bytes.
+//! [`RawBlock::check`] makes its answers valid: it checks the checksum, and order and limits of every entry.
+//! The reader calls it once for each block and opening. Answers from unchecked bytes may be wrong, but
+//! nothing outside of the block is read.
 
 use std::cmp::Ordering;
 
@@ -30,10 +31,10 @@ pub(super) struct Shape {
     c: Column,
 }
 
-/// What each key has after the head that all share.
+/// The part of each key after the shared head.
 #[derive(Debug, Clone, Copy)]
 enum Rests {
-    /// So many bytes: the number, big-endian.
+    /// A number of this many bytes, big-endian.
     Tail { bytes: usize, tails: Column },
     /// Bytes up to an end, counted from `at`.
     End { at: usize, ends: Column },
@@ -78,13 +79,13 @@ impl Shape {
         Ok(Self { count, keys, head: (start, start + len), rests, which, seqno, kind, a, b, c })
     }
 
-    /// The block with the bytes it was read from.
+    /// A view of the block with the bytes from which this shape was read.
     pub(super) fn of<'a>(&'a self, body: &'a [u8]) -> View<'a> {
         View { shape: self, body }
     }
 }
 
-/// A shape and its bytes.
+/// A shape, and the bytes that it describes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View<'a> {
     shape: &'a Shape,
@@ -100,7 +101,7 @@ impl<'a> View<'a> {
         self.body.get(self.shape.head.0..self.shape.head.1).unwrap_or(&[])
     }
 
-    /// What key number `number` has after the head; `room` is where a tail is put.
+    /// The part of key `number` after the head. A tail is put into `room`.
     fn rest<'r>(&self, number: usize, room: &'r mut [u8; TAIL_MAX]) -> Option<&'r [u8]>
     where
         'a: 'r,
@@ -167,11 +168,11 @@ impl<'a> View<'a> {
         rest.is_some_and(|rest| key.strip_prefix(self.head()) == Some(rest))
     }
 
-    /// How many entries stand before `spot`, or with `through` before or at it.
+    /// How many entries are before `spot`; with `through`, before or at it.
     pub(super) fn count(&self, spot: Spot<'_>, through: bool) -> usize {
         let wanted = match spot.key.strip_prefix(self.head()) {
             Some(rest) => rest,
-            // All keys begin with the head, so all are on one side.
+            // All keys begin with the head, so all of them are on one side.
             None if spot.key > self.head() => return self.shape.count,
             None => return 0,
         };
@@ -190,7 +191,7 @@ impl<'a> View<'a> {
         low
     }
 
-    /// Goes through every entry: `each` is called with its key, and the entries must be in order and within limits.
+    /// Calls `each` with every entry's key, and checks that entries are in order and within limits.
     pub(super) fn check(&self, mut each: impl FnMut(Spot<'_>) -> Result<(), What>) -> Result<(), What> {
         let (mut before, mut key): (Vec<u8>, Vec<u8>) = (Vec::new(), Vec::new());
         let (mut last, mut total) = (0, 0usize);
@@ -222,7 +223,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// A block's bytes, taken apart but not read.
+/// A block's bytes, split but not decoded.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RawBlock<'a> {
     words: u32,

@@ -1,7 +1,8 @@
 //! Writes a table, entry by entry, to a sink.
 //!
-//! Memory while writing: one block, and the index so far (13 bytes and a separator key for each block, which is
-//! about a tenth of a byte an entry). The sink sees the bytes once, in order, in pieces of a block.
+//! Memory while writing: one block, and the index so far. That is 13 bytes and a separator key for each
+//! block, or about a tenth of a byte for each entry. The sink gets the bytes once, in order, one block at a
+//! time.
 
 use super::block::Block;
 #[cfg(test)]
@@ -13,15 +14,15 @@ use super::index::IndexBuilder;
 use super::layout::{BLOCK_ENTRIES_MAX, BLOCK_KEYS_MAX, Footer, HEADER_LEN, KEY_LEN_MAX, header};
 use std::io::Write;
 
-/// A block is closed before its entries, raw, exceed this many bytes.
+/// A block is closed before its raw entries exceed this many bytes.
 const BLOCK_RAW_LEN: usize = 8 * 1024;
-/// What an entry counts towards [`BLOCK_RAW_LEN`] beside its key.
+/// What an entry counts towards [`BLOCK_RAW_LEN`] besides its key.
 const ENTRY_RAW_LEN: usize = 25;
 
 const _: () = assert!(BLOCK_RAW_LEN / ENTRY_RAW_LEN < BLOCK_ENTRIES_MAX);
 const _: () = assert!(BLOCK_RAW_LEN + KEY_LEN_MAX < BLOCK_KEYS_MAX);
 
-/// Writes one table. A table that was not finished is not a table.
+/// Writes one table. An unfinished table cannot be opened.
 #[derive(Debug)]
 pub struct TableWriter<W> {
     sink: W,
@@ -37,10 +38,10 @@ pub struct TableWriter<W> {
 }
 
 impl<W: Write> TableWriter<W> {
-    /// Starts a table in `sink`, which sees nothing else.
+    /// Starts a table in `sink`, to which nothing else is written.
     ///
     /// # Errors
-    /// [`TableError::Sink`] where the sink refuses the header.
+    /// [`TableError::Sink`] if the sink refuses the header.
     pub fn new(mut sink: W, meta: TableMeta) -> Result<Self> {
         sink.write_all(&header()).map_err(|source| TableError::Sink { source })?;
         Ok(Self {
@@ -56,7 +57,7 @@ impl<W: Write> TableWriter<W> {
         })
     }
 
-    /// Says which blocks get a filter of their keys.
+    /// Sets which blocks get a filter of their keys.
     #[cfg(test)]
     #[must_use]
     pub fn with_filter(mut self, filter: Filter) -> Self {
@@ -76,9 +77,9 @@ impl<W: Write> TableWriter<W> {
     /// Adds the next entry from its parts.
     ///
     /// # Errors
-    /// [`TableError::OutOfOrder`] where it does not come after the last one (key ascending, then seqno
-    /// descending; equal ones are refused) and [`TableError::KeyTooLong`]: the writer goes on as if nothing was
-    /// added. [`TableError::Sink`] and [`TableError::TooLarge`]: the writer refuses everything from then on.
+    /// [`TableError::OutOfOrder`] if the entry does not come after the last one (key ascending, then seqno
+    /// descending; equal ones are refused), and [`TableError::KeyTooLong`]: the writer continues without the
+    /// entry. [`TableError::Sink`] and [`TableError::TooLarge`]: the writer refuses everything from then on.
     pub fn push(&mut self, key: &[u8], seqno: u64, value: Value) -> Result<()> {
         if self.failed {
             return Err(TableError::WriterFailed);
@@ -99,7 +100,7 @@ impl<W: Write> TableWriter<W> {
         Ok(())
     }
 
-    /// Writes the rest and hands the sink back. Nothing is synced: that is the sink's owner's to do.
+    /// Writes the rest and returns the sink, which the caller must sync.
     ///
     /// # Errors
     /// [`TableError::Sink`], [`TableError::TooLarge`], or [`TableError::WriterFailed`] after an earlier one.

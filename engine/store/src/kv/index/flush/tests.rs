@@ -1,4 +1,4 @@
-//! What a table that is written holds, and which tables it takes the place of.
+//! What a written table holds, and which tables it replaces.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -39,7 +39,7 @@ fn memory(entries: Vec<Entry>) -> Arc<Memtable> {
     Arc::new(memory)
 }
 
-/// Tables of so many entries, the oldest first.
+/// Tables with these numbers of entries, oldest first.
 fn tables(index: &Index, counts: &[u64], kept: Kept) -> Vec<Listed> {
     let table =
         |count: &u64| index.written(COVERS, &[memory(numbered(0..*count))], &[], kept).unwrap().remove(0);
@@ -95,7 +95,7 @@ fn what_is_in_memory_only_goes_into_the_next_file_and_what_need_not_be_written_i
     let (sim, index) = index(1 << 20);
     let mut now = tables(&index, &[100], Kept::File);
     assert_eq!((files(&sim), sizes(&now)), (vec!["00000001.tbl".to_owned()], vec![(100, Kept::File)]));
-    // Nothing new, nothing in memory only: the same tables, and no number is used.
+    // Nothing is new or only in memory: the tables stay the same, and no table number is used.
     let same = index.written(COVERS, &[memory(vec![])], &now, Kept::File).unwrap();
     assert_eq!((same[0].entry.clone(), same.len()), (now[0].entry.clone(), 1));
     now.extend(tables(&index, &[40], Kept::Memory));
@@ -109,7 +109,7 @@ fn what_is_in_memory_only_goes_into_the_next_file_and_what_need_not_be_written_i
     let one = memory(vec![entry(keys::user(51, b"x"), 7)]);
     let written = index.written(COVERS, std::slice::from_ref(&one), &now, Kept::File).unwrap();
     assert_eq!(sizes(&written), [(100, Kept::File), (41, Kept::File)]);
-    // A table that could not be written leaves no file; one of a number used before is written over.
+    // A table that could not be written leaves no file. A file with a reused number is overwritten.
     sim.fail(FailRule::enospc(OpKind::Write));
     assert!(index.written(COVERS, std::slice::from_ref(&one), &[], Kept::File).is_err());
     assert_eq!(files(&sim).len(), 3);
@@ -197,7 +197,7 @@ fn a_table_goes_to_its_file_a_mebibyte_at_a_time() {
         .map(|op| (op.offset(), op.written().len()))
         .collect();
     assert_eq!(writes, [(Some(0), 1 << 20), (Some(1 << 20), (1 << 19) + 5)]);
-    // What the file says is told once, and by whoever finishes.
+    // The file's error is reported once, by the call that finishes.
     sim.fail(FailRule::enospc(OpKind::Write).forever());
     let mut refused = sink();
     refused.write_all(&half).unwrap();

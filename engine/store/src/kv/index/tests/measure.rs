@@ -1,4 +1,4 @@
-//! Figures for people: what an insert, a flush, a merge and a lookup cost.
+//! Prints the costs of an insert, a flush, a merge and a lookup.
 //!
 //! `ANNALS_KEYS=5000000 cargo test --release -p annals --lib kv::index::tests::measure -- --ignored --nocapture`
 
@@ -20,7 +20,7 @@ fn mix(n: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Sixteen digits, in no order.
+/// A key of sixteen digits, in no order.
 fn key(n: u64) -> Vec<u8> {
     keys::user(17, format!("{:016x}", mix(n)).as_bytes())
 }
@@ -59,7 +59,7 @@ fn index(dir: &std::path::Path, memory_bytes: usize) -> Index {
     .0
 }
 
-/// Nanoseconds that this thread was on a processor: others may use the machine, too.
+/// Processor time of this thread in nanoseconds: other load on the machine does not count.
 fn now() -> f64 {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     told.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0.0)

@@ -1,4 +1,4 @@
-//! Every flipped bit and every cut of a table is an error or does no harm.
+//! Every flipped bit and every cut of a table is an error, or does no harm.
 
 use super::*;
 use std::ops::Bound;
@@ -15,7 +15,7 @@ fn sample() -> Vec<Entry> {
     all
 }
 
-/// Every answer is right or an error. Returns how many were errors.
+/// Checks that every answer is right or an error. Returns the number of errors.
 fn harmless(bytes: &[u8], all: &[Entry]) -> usize {
     let Ok(table) = open(bytes) else { return 1 };
     let mut errors = 0;
@@ -94,7 +94,7 @@ fn a_block_counts_only_in_its_own_place_and_table() {
     let other = other.finish().unwrap();
     let mut bytes = write(&all, Filter::Auto);
     assert_eq!(bytes.len(), other.len());
-    // Everything before the footer is from the other table.
+    // Everything before the footer comes from the other table.
     let end = bytes.len() - 76;
     bytes[..end].copy_from_slice(&other[..end]);
     let table = open(&bytes).unwrap();

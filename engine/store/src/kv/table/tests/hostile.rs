@@ -1,4 +1,4 @@
-//! Bytes with right checksums and wrong contents: what only an attacker or our own mistake writes.
+//! Bytes with correct checksums and wrong contents, as only an attacker or a bug of ours writes them.
 
 use super::*;
 use crate::kv::table::TableError;
@@ -9,12 +9,12 @@ use crate::kv::table::layout::{Footer, HEADER_LEN, block_crc, header};
 use crate::kv::table::shape::{RawBlock, Shape};
 use std::ops::Bound;
 
-/// A block with right checksums around any body.
+/// A block with a correct checksum around any body.
 fn block(offset: u64, body: &[u8]) -> Vec<u8> {
     [&[0][..], &block_crc(&META, offset, 0, body).to_le_bytes(), body].concat()
 }
 
-/// A file with right checksums around any blocks and index.
+/// A file with correct checksums around any blocks and index.
 fn file(blocks: &[u8], index: &[u8], block_count: u32, entry_count: u64) -> Vec<u8> {
     let footer = Footer {
         index_offset: (HEADER_LEN + blocks.len()) as u64,
@@ -37,7 +37,7 @@ fn same(number: u64) -> Vec<u8> {
     [&varint(zigzag(number))[..], &[0, 0]].concat()
 }
 
-/// A column of numbers one more each.
+/// A column of numbers that rise by one.
 fn rising(first: u64) -> Vec<u8> {
     [&varint(zigzag(first))[..], &[2, 0]].concat()
 }
@@ -52,7 +52,7 @@ fn decode(body: &[u8]) -> Result<Shape, &'static str> {
     RawBlock::new(&bytes)?.check(&META, 12, |_| Ok(()))
 }
 
-/// The columns after the keys, each entry with a key of its own.
+/// The columns after the keys, if each entry has its own key.
 fn values() -> Vec<u8> {
     [rising(0), same(5), same(1), same(1), same(1), same(1)].concat()
 }
@@ -124,10 +124,10 @@ fn bad_blocks_are_refused() {
     ];
     for (name, body) in cases {
         match decode(&body) {
-            Ok(_) => panic!("{name}: taken for good"),
+            Ok(_) => panic!("{name}: was accepted"),
             Err(what) => println!("{name}: {what}"),
         }
-        // The same through the front door.
+        // The same by the public functions.
         let (index, count) = {
             let mut index = IndexBuilder::default();
             index.add(12, None, Spot::first(b"k")).unwrap();
@@ -176,7 +176,7 @@ fn bad_indexes_are_refused() {
         let found = open(&file(&blocks, &index, count, entries));
         assert!(matches!(found, Err(TableError::Damaged { table: 7, .. })), "{name}: {found:?}");
     }
-    // The separator is in order, but the blocks do not keep to it: the first holds keys after it.
+    // The separators are in order, but the first block holds keys after the second separator.
     let table = open(&file(&blocks, &index(&ends, b"\0\0k"), 2, 4)).unwrap();
     assert!(table.verify().is_err());
     assert!(table.get(b"a", 9).is_err());
@@ -234,7 +234,7 @@ fn random_bodies_never_panic() {
             body[at] = mix.next().to_le_bytes()[0];
         }
         body.truncate(usize::try_from(1 + mix.below(2 * good.len() as u64)).unwrap());
-        // Also what was not checked may be asked: whatever comes, nothing panics.
+        // Unchecked blocks may be queried, too: nothing panics.
         if let Ok(shape) = Shape::read(&body) {
             let view = shape.of(&body);
             let spot = Spot { key: b"k\x09", seqno: 5 };

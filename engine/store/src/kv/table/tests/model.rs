@@ -1,4 +1,4 @@
-//! Tables answer as a sorted map does.
+//! Tables answer like a sorted map.
 
 use super::*;
 use crate::kv::table::{All, KEY_LEN_MAX, Scan, ScanBack, Source, TableError, merge};
@@ -126,7 +126,7 @@ proptest! {
         models in proptest::collection::vec(models(), 0..4),
         memory in models(),
     ) {
-        // Of equal entries the first source's wins: memory, then the tables in their order.
+        // Of equal entries, that of the first source counts: memory first, then the tables in their order.
         let mut whole = Model::new();
         for model in models.iter().rev().chain([&memory]) {
             whole.extend(model.iter().map(|(at, value)| (at.clone(), *value)));
@@ -218,7 +218,7 @@ fn a_failing_sink_fails_the_writer_for_good() {
     assert!(matches!(writer.finish(), Err(TableError::WriterFailed)));
 }
 
-/// Entries of a list, and an error after them where it says so.
+/// Entries of a list; with `broken`, an error after them.
 struct Listed {
     entries: Vec<Entry>,
     next: usize,

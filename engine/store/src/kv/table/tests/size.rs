@@ -1,8 +1,8 @@
-//! What an entry costs on disk, for the key shapes that matter.
+//! The size of an entry on disk, for the key shapes that matter.
 
 use super::*;
 
-/// Space, run, frame number; records of 200 to 1,800 bytes written one after another.
+/// Keys of space, run and frame number, for records of 200 to 1,800 bytes one after another.
 fn frames(count: u32, runs: u32) -> Vec<Entry> {
     let mut mix = Mix(1);
     let (mut offset, mut entries) = (64u64, Vec::new());
@@ -20,7 +20,7 @@ fn frames(count: u32, runs: u32) -> Vec<Entry> {
     entries
 }
 
-/// Six random bytes; piece numbers in the order of writing.
+/// Keys of six random bytes, for piece numbers in the order of writing.
 fn hashes(count: u64) -> Vec<Entry> {
     let mut mix = Mix(2);
     let mut entries: Vec<Entry> = (0..count)
