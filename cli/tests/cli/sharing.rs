@@ -264,7 +264,13 @@ fn a_writer_that_does_not_share_is_waited_for() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let recorder = bench.recorder(&upstream, &["--run", "r"], &["swapped", "c"]);
-    std::thread::sleep(Duration::from_millis(200));
+    // Asked for the store a few times, and waiting in between.
+    let status = format!("/proc/{}/status", recorder.child.id());
+    while std::fs::read_to_string(&status).unwrap().lines().any(|line| {
+        line.strip_prefix("voluntary_ctxt_switches:").is_some_and(|times| times.trim().parse::<u32>().unwrap() < 5)
+    }) {
+        std::thread::yield_now();
+    }
     drop(lines);
     let done = recorder.done();
     assert_eq!(done.code, 0, "{done:?}");

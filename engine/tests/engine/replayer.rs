@@ -287,7 +287,10 @@ fn answers_go_out_in_the_order_in_which_the_recorded_calls_ended() {
                 }
             });
         }
-        std::thread::sleep(Duration::from_millis(30));
+        // However often the three threads run before that, none of them may get its answer.
+        for _ in 0..10_000 {
+            std::thread::yield_now();
+        }
         assert_eq!(out.load(Ordering::SeqCst), 0, "3 and 6 had ended before");
         ask(3);
         ask(6);

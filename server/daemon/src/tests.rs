@@ -224,7 +224,9 @@ fn keys_end_and_are_listed_as_in_redis() {
     );
     // Expired keys are gone for every command; later writes remain.
     client.script("set short 1 px 20 -> +OK\nset long 1 -> +OK");
-    std::thread::sleep(std::time::Duration::from_millis(40));
+    while client.ask(&[b"exists", b"short"]) == ":1|" {
+        std::thread::yield_now();
+    }
     client
         .script("dbsize -> :1\nexists short -> :0\nsetnx short 2 -> :1\nttl short -> :-1\nget short -> $1|2");
 }
@@ -437,7 +439,11 @@ fn deadlines_outlast_the_daemon_and_the_sweep_ends_what_nobody_asks_for() {
     let kept = deadlines.get(b"\0b").unwrap().unwrap();
     let left = u64::from_le_bytes(kept.try_into().unwrap()) - later.now_ns() / 1_000_000;
     assert!((1..=60_000).contains(&left), "{left}");
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    let due = deadlines.get(b"\0a").unwrap().unwrap();
+    let due = u64::from_le_bytes(due.try_into().unwrap());
+    while later.now_ns() / 1_000_000 <= due {
+        std::thread::yield_now();
+    }
     assert!(keys.get(b"a").unwrap().is_some());
     let (next, settled) = later.sweep(&[], 100).unwrap();
     bench.runtime.block_on(settled.unwrap()).unwrap().unwrap();
@@ -563,7 +569,12 @@ fn runs_are_streams() {
     let mut input = &b"xread block 40 streams s $\r\nping\r\n"[..];
     let held = turn(&bench.daemon, &mut client.session, &mut client.requests, &mut input);
     assert!(held.out.is_empty() && held.more && held.waits.is_some());
-    std::thread::sleep(std::time::Duration::from_millis(60));
-    let after = turn(&bench.daemon, &mut client.session, &mut client.requests, &mut input);
+    let after = loop {
+        let after = turn(&bench.daemon, &mut client.session, &mut client.requests, &mut input);
+        if !after.out.is_empty() {
+            break after;
+        }
+        std::thread::yield_now();
+    };
     assert_eq!(String::from_utf8_lossy(&after.out), "*-1\r\n+PONG\r\n");
 }

@@ -315,8 +315,9 @@ fn who_waits_for_a_place_keeps_nobody_waiting() {
         // A command that waits for a permit ends with the daemon.
         let _places = bench.daemon.places(Apart::Whole).acquire_many(2).await.unwrap();
         let (mut ends, ended) = serve();
-        ends.write_all(b"store.stats\r\n").await.unwrap();
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        // Its first reply says that the daemon has read the second command, too.
+        ends.write_all(b"set b 1\r\nstore.stats\r\n").await.unwrap();
+        ends.read_exact(&mut first).await.unwrap();
         stop.send(true).unwrap();
         assert!(!ended.await.unwrap().unwrap() && !served.await.unwrap().unwrap());
     });
