@@ -29,17 +29,17 @@ mod format_tests;
 pub mod fuzzing;
 pub mod import;
 mod ledger;
-pub mod memory;
 mod replay;
 mod store;
 mod tape;
-mod timestamp;
 mod trace;
 mod upkeep;
-mod vector;
+#[cfg(test)]
+mod vector_tests;
 
 pub use annals_store::io;
-use annals_store::{blob, codec, error, ids, kv, log, sync};
+use annals_store::{blob, codec, error, ids, kv, log, sync, timestamp};
+use annals_vector as vector;
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{BlobId, Link, NodeHash, RunUid, Seqno, StoreId};
 pub use io::ReadMode;

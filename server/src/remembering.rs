@@ -1,7 +1,7 @@
 //! What is kept in a memory from outside: an entry, or a run's snapshot by itself.
 
-use annals::memory::{Embedder, Entry, Identity, Keep, Memory};
 use annals::{Error, ErrorKind, Result};
+use annals_memory::{Embedder, Entry, Identity, Keep, Memory};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 

@@ -1,7 +1,7 @@
 //! What has to be known of an embedder over HTTP.
 
-use annals::memory::{THRESHOLD, Words};
 use annals::{Error, ErrorKind, Result};
+use annals_memory::{THRESHOLD, Words};
 use reqwest::Url;
 
 /// Texts of a request, unless told.

@@ -1,7 +1,7 @@
 //! What the calls of a run said, one after the other.
 
-use annals::memory::Memory;
 use annals::{Component, RecordedFrame};
+use annals_memory::Memory;
 use memchr::memmem;
 use serde::Deserialize;
 use serde_json::Value;

@@ -1,5 +1,5 @@
 //! What a run came to, remembered when it has ended: what was asked and answered, which tools were called and what was decided on the way, under an
-//! identity of the agents' memory (`annals::memory`), so that another agent finds it by its question.
+//! identity of the agents' memory (`annals_memory`), so that another agent finds it by its question.
 //!
 //! Invariants: a recording never waits for this and never fails by it; what is remembered of a run goes with the run (`Memory::remember_with`). A fork
 //! of a tenant's run is never remembered as somebody else's.

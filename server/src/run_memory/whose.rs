@@ -1,7 +1,7 @@
 //! Whose memory a run goes into: what its tags say, else those of the run that it is a fork of.
 
-use annals::memory::Identity;
 use annals::{ErrorKind, Namespace, RunInfo};
+use annals_memory::Identity;
 
 /// The tags that name an identity.
 pub const TENANT: &str = "tenant";

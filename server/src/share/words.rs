@@ -11,8 +11,8 @@
 use std::borrow::Cow;
 use std::str::FromStr;
 
-use annals::memory::Identity;
 use annals::{Component, Content, Ending, ErrorKind, Frame, RunSpec, Severity};
+use annals_memory::Identity;
 
 /// The words of a command that is to be sent.
 pub(super) struct Words<'a>(Vec<Cow<'a, [u8]>>);

@@ -1,11 +1,11 @@
 //! What agents remember: entries that hold a decision's evidence, found again by what they are about.
 //!
-//! The engine's memory ([`annals::memory`]) with its words: whose it is stands in the options TENANT, PRINCIPAL and CONVERSATION of every command, of which what is
+//! The engine's memory ([`annals_memory`]) with its words: whose it is stands in the options TENANT, PRINCIPAL and CONVERSATION of every command, of which what is
 //! not given is one of its own. All of it is of the connection's namespace. A redacted reader is refused: an entry is what was said, and a search would tell of it.
 
 use std::sync::Arc;
 
-use annals::memory::{Embedder, Hit, Identity, Keep, Projection, Wanted, told};
+use annals_memory::{Embedder, Hit, Identity, Keep, Projection, Wanted, told};
 
 use super::parse::{field, integer_of, is, number, shown, syntax};
 use super::snapshots::numbers;

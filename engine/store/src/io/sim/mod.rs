@@ -7,6 +7,7 @@
 //! crash before any operation may have left it:
 //!
 //! ```
+//! # use annals_store as annals;
 //! use annals::io::sim::SimIo;
 //! use annals::io::{Io, Open};
 //! use std::io::IoSlice;
