@@ -16,8 +16,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
-use annals::memory::{Embedder, Identity, Keep, Memory, Wanted, Words};
 use annals::{Durability, Options, Store};
+use annals_memory::{Embedder, Identity, Keep, Memory, Wanted, Words};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -114,7 +114,7 @@ fn main() -> Outcome<()> {
     let dir = tempfile::tempdir()?;
     let options = Options { durability: Durability::Process, ..Options::default() };
     let store = Store::open_with(dir.path().join("store"), options)?;
-    let memory = store.namespace("default")?.memory()?;
+    let memory = annals_memory::Memory::open(&store.namespace("default")?)?;
     let mut customers = BTreeMap::new();
     for time in 0..times {
         remember(&memory, &runs, time, &mut customers)?;
@@ -181,7 +181,7 @@ fn costs(runs: &[Run], entries: usize) -> Outcome<()> {
     let dir = tempfile::tempdir()?;
     let options = Options { durability: Durability::Process, ..Options::default() };
     let store = Store::open_with(dir.path().join("store"), options)?;
-    let memory = store.namespace("default")?.memory()?;
+    let memory = annals_memory::Memory::open(&store.namespace("default")?)?;
     let kept: Vec<(&Run, String)> = runs
         .iter()
         .filter(|run| run.trial != ASKED_TRIAL)

@@ -28,17 +28,17 @@ mod format_tests;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod ledger;
-pub mod memory;
 mod replay;
 mod store;
 mod tape;
-mod timestamp;
 mod trace;
 mod upkeep;
-mod vector;
+#[cfg(test)]
+mod vector_tests;
 
 pub use annals_store::io;
-use annals_store::{blob, codec, error, ids, kv, log, sync};
+use annals_store::{blob, codec, error, ids, kv, log, sync, timestamp};
+use annals_vector as vector;
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{BlobId, Link, NodeHash, RunUid, Seqno, StoreId};
 pub use io::ReadMode;

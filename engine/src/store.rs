@@ -10,19 +10,20 @@ use crate::kv::index::Hit;
 use crate::kv::keyspace::{History, Keyspace, KvBatch};
 use crate::kv::stored::StoredBlob;
 use crate::kv::view::View;
-use crate::kv::write::{BatchWriter, store_stream};
+use crate::kv::write::store_stream;
 use crate::log::activity::Activity;
 use crate::log::open::Damage;
-use crate::log::record::{Kind, SpaceHead};
-use crate::log::segments::lock;
+use crate::log::record::SpaceHead;
 use crate::log::ticket::Failure;
-use crate::trace::model::{RunInfo, RunSpec, check_text};
+use crate::trace::model::{RunInfo, RunSpec};
 use crate::trace::reader::RunReader;
 use crate::trace::recorder::{Recording, Run, abandon};
 use crate::trace::run_keys;
 use crate::trace::schema::RunSchema;
 use crate::upkeep::SAMPLING;
-use crate::vector::{Floor, Found, Search, nearest};
+use crate::vector::floor::Floor;
+use crate::vector::nearest::nearest;
+use crate::vector::{Found, Search};
 
 /// An open store. Cheap to clone; dropping the last clone closes it.
 ///

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use annals::memory::{Projection, render};
+use annals_memory::{Projection, render};
 use serde_json::Value;
 
 use crate::serve::http;

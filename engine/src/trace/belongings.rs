@@ -26,7 +26,8 @@ impl Namespace {
     ///
     /// # Errors
     /// `Gone` for a run that was dropped or replaced, `NotFound` where there is none; those of `write`; `Invalid`, `Unavailable`, `Poisoned`.
-    pub(crate) fn with_run<T>(
+    #[doc(hidden)]
+    pub fn with_run<T>(
         &self,
         uid: RunUid,
         keys: &[(&str, &[u8])],
@@ -107,7 +108,7 @@ impl<'a> Belongings<'a> {
         let now_ns = self.core.io.now_ns();
         let mut end = |keyspace: &Keyspace, key: &[u8]| {
             let mut head = Vec::new();
-            KvHead::put_key(keyspace.id, now_ns, key, &mut head);
+            KvHead::put_key(keyspace.id(), now_ns, key, &mut head);
             writer.record(Kind::Delete, &head, &[])
         };
         for found in links.scan(ScanRange::prefix(&uid.0.to_be_bytes())).keys() {

@@ -3,14 +3,15 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::codec::CodecError;
+use crate::codec::{CodecError, Reader};
+use crate::ids::{NamespaceId, RunUid};
 use crate::kv::core::Core;
 use crate::kv::keys::{AT, ENDED, unnumbered_vectors};
-use crate::log::record::{BodyRef, Kind};
+use crate::log::record::{BodyRef, Kind, Logical, RecipeRef};
 use crate::trace::frame_cache::FrameCache;
 use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead, TombstoneHead};
 use crate::trace::{kinds, run_keys};
-use annals_store::schema::{Schema, SchemaBytes, SchemaCounts};
+use annals_store::schema::{Schema, SchemaBytes, SchemaCounts, SchemaVectors};
 
 /// Bytes of a link in a frame's head.
 const LINK_BYTES: u64 = 32;
@@ -111,6 +112,27 @@ impl Schema for RunSchema {
             }
             _ => return Err(unknown(kind)),
         })
+    }
+
+    fn vectors(&self, kind: u8, logical: Logical<'_>) -> Result<Option<SchemaVectors>, CodecError> {
+        if Kind::Schema(kind) != kinds::SNAPSHOT {
+            return Ok(None);
+        }
+        let head = SnapshotHead::parse(logical.head)?;
+        let mut tail = Reader::new(logical.tail, "snapshot tail");
+        if let BodyRef::Blob { .. } = head.state {
+            RecipeRef::take(&mut tail)?;
+        }
+        let owner = (head.run.0, head.seq);
+        Ok(Some(SchemaVectors { owner, embeddings: head.embeddings, tail: tail.rest().to_vec() }))
+    }
+
+    fn owner_key(&self, uid: u64, seq: u32) -> Vec<u8> {
+        run_keys::snapshot(RunUid(uid), seq)
+    }
+
+    fn life_key(&self, namespace: NamespaceId, uid: u64) -> Vec<u8> {
+        run_keys::run(namespace, RunUid(uid))
     }
 
     fn records_moved(&self) {

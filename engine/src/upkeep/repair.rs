@@ -37,7 +37,7 @@ use crate::trace::schema::RunSchema;
 use crate::upkeep::lost::{Lost, RepairReport};
 use crate::upkeep::salvage::{Kept, Salvage, salvage};
 use crate::upkeep::site::{Holder, Site, holder, look};
-use crate::vector::vectors_at;
+use crate::vector::source::vectors_at;
 
 /// The tag of a run of which something is lost.
 const TAG: &str = "annals.repair";
@@ -224,7 +224,7 @@ impl Repair {
                         Some(batch) => batch,
                         none => {
                             let core = self.store.core();
-                            let fresh = KvBatch::new(core, keyspace.namespace).at(time_ns);
+                            let fresh = KvBatch::new(core, keyspace.namespace()).at(time_ns);
                             none.insert((namespace, time_ns, fresh))
                         }
                     };
@@ -277,12 +277,7 @@ impl Repair {
         let Some((namespace, name, new)) = self.spaces.keyspaces.get(&head.space).cloned() else {
             return Err(Error::bug("a keyspace that was just made is not there"));
         };
-        let old = Keyspace {
-            core: self.old.clone(),
-            namespace: NamespaceId(namespace),
-            id: head.space,
-            history: new.history_policy(),
-        };
+        let old = Keyspace::numbered(&self.old, NamespaceId(namespace), head.space, new.history_policy());
         let kind = if kept.kind == Kind::Delete { keys::ENDED } else { keys::AT };
         match old.read(&head.key, kept.seqno, keys::at(kind, kept.place)) {
             Ok(version) => Ok(Some((namespace, version.time_ns, new, head.key, version.value))),

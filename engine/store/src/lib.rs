@@ -15,6 +15,7 @@ pub mod schema;
 pub mod sync;
 #[cfg(any(test, fuzzing, feature = "testing"))]
 pub mod testing;
+pub mod timestamp;
 
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{BlobId, Link, NodeHash, RunUid, Seqno, StoreId};

@@ -7,7 +7,8 @@ use crate::codec::CodecError;
 use crate::ids::NamespaceId;
 use crate::kv::core::Core;
 use crate::kv::write::store_stream;
-use crate::schema::{Schema, SchemaCounts};
+use crate::log::record::Logical;
+use crate::schema::{Schema, SchemaCounts, SchemaVectors};
 use crate::{History, Keyspace, KvBatch, Options, StoredBlob};
 
 /// Takes `len` bytes from the front, or all that are left.
@@ -42,6 +43,18 @@ impl Schema for NoSchema {
 
     fn count(&self, kind: u8, _: &[u8]) -> Result<SchemaCounts, CodecError> {
         Err(CodecError::Unknown { what: "record kind", found: u64::from(kind) })
+    }
+
+    fn vectors(&self, _: u8, _: Logical<'_>) -> Result<Option<SchemaVectors>, CodecError> {
+        Ok(None)
+    }
+
+    fn owner_key(&self, _: u64, _: u32) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn life_key(&self, _: NamespaceId, _: u64) -> Vec<u8> {
+        Vec::new()
     }
 
     fn records_moved(&self) {}

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use annals::memory::Memory;
 use annals::{Namespace, RunReader, RunUid, Status};
+use annals_memory::Memory;
 use tokio::sync::Notify;
 
 use super::databases::Databases;
@@ -86,7 +86,7 @@ impl Tenant {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         match &*memory {
             Some(memory) => Ok(memory.clone()),
-            None => Ok(memory.insert(self.space.memory()?.on_disk()).clone()),
+            None => Ok(memory.insert(annals_memory::Memory::open(&self.space)?.on_disk()).clone()),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Memory entries that come from outside as JSON: a full entry, or a bare snapshot of a run.
 
-use annals::memory::{Embedder, Entry, Identity, Keep, Memory};
 use annals::{Error, ErrorKind, Result};
+use annals_memory::{Embedder, Entry, Identity, Keep, Memory};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 

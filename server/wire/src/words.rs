@@ -12,8 +12,8 @@
 use std::borrow::Cow;
 use std::str::FromStr;
 
-use annals::memory::Identity;
 use annals::{Component, Content, Ending, ErrorKind, Frame, RunSpec, Severity};
+use annals_memory::Identity;
 
 /// Builds the words of a command.
 pub struct Words<'a>(Vec<Cow<'a, [u8]>>);

@@ -69,13 +69,37 @@ pub struct Version {
 /// A set of keys in a namespace. Cheap to clone; may be used from several threads.
 #[derive(Debug, Clone)]
 pub struct Keyspace {
-    pub core: Arc<Core>,
-    pub namespace: NamespaceId,
-    pub id: u32,
-    pub history: History,
+    pub(crate) core: Arc<Core>,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) id: u32,
+    pub(crate) history: History,
 }
 
 impl Keyspace {
+    /// The keyspace of a number. For the layers above.
+    #[doc(hidden)]
+    pub fn numbered(core: &Arc<Core>, namespace: NamespaceId, id: u32, history: History) -> Self {
+        Self { core: core.clone(), namespace, id, history }
+    }
+
+    /// For the layers above.
+    #[doc(hidden)]
+    pub fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Its number. For the layers above.
+    #[doc(hidden)]
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The namespace that it belongs to. For the layers above.
+    #[doc(hidden)]
+    pub fn namespace(&self) -> NamespaceId {
+        self.namespace
+    }
+
     /// The history policy.
     #[must_use]
     pub fn history_policy(&self) -> History {

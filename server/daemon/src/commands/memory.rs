@@ -1,13 +1,13 @@
 //! Agent memory: entries with the evidence of decisions, recalled by what they are about.
 //!
-//! The commands of the engine's memory ([`annals::memory`]). Every command has the options TENANT, PRINCIPAL
+//! The commands of the engine's memory ([`annals_memory`]). Every command has the options TENANT, PRINCIPAL
 //! and CONVERSATION for the identity; a missing part is distinct from every given one. All entries are in the
 //! connection's namespace. A redacted reader is refused, because an entry holds unredacted text and a search
 //! would reveal it.
 
 use std::sync::Arc;
 
-use annals::memory::{Embedder, Hit, Identity, Keep, Projection, Wanted, told};
+use annals_memory::{Embedder, Hit, Identity, Keep, Projection, Wanted, told};
 
 use super::parse::{field, integer_of, is, number, shown, syntax};
 use super::snapshots::numbers;

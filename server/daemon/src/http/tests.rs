@@ -610,7 +610,7 @@ fn what_was_decided_on_monday_answers_on_friday_over_http_as_it_was_recorded() {
     let hit = &found["hits"][0];
     assert_eq!((&hit["id"], &hit["identity"]), (&json!("snap-1"), &json!("lending/_/app-42")));
     let score = hit["score"].as_f64().unwrap() as f32;
-    let text = annals::memory::render(MONDAY, annals::memory::Projection::Decisions, score).unwrap();
+    let text = annals_memory::render(MONDAY, annals_memory::Projection::Decisions, score).unwrap();
     let when = hit["decided_at"].as_str().unwrap();
     assert_eq!(found["text"], format!("{text}\ndecided at {when}"));
     let entry = &hit["entry"];

@@ -1,6 +1,6 @@
 //! Agent memory over RESP: agentfootprint's own example, each command, and its rights.
 
-use annals::memory::{Projection, Words, render};
+use annals_memory::{Projection, Words, render};
 
 use super::{Bench, Client, Rights, token};
 
@@ -280,12 +280,12 @@ fn what_is_replied_to_is_on_disk() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build().unwrap();
     let daemon = Bench::daemon(on(&sim), &runtime);
     let memory = daemon.tenant("default").unwrap().memory().unwrap();
-    let whose = annals::memory::Identity::default();
+    let whose = annals_memory::Identity::default();
     memory.put(&whose, r#"{"id":"a","value":1}"#).unwrap();
     memory.record_signature(&whose, "s").unwrap();
     memory.rate(&whose, "a", 1.0).unwrap();
     let left = sim.crash(Crash::Nothing);
-    let memory = on(&left).namespace("default").unwrap().memory().unwrap();
+    let memory = annals_memory::Memory::open(&on(&left).namespace("default").unwrap()).unwrap();
     assert!(memory.get(&whose, "a").unwrap().is_some());
     assert!(memory.seen(&whose, "s").unwrap());
     assert_eq!(memory.feedback(&whose, "a").unwrap().unwrap().count, 1);

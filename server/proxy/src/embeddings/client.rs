@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
-use annals::memory::Embedder;
 use annals::{Error, ErrorKind, Namespace, Result};
+use annals_memory::Embedder;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use reqwest::{Response, Url};
 

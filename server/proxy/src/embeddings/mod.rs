@@ -1,6 +1,6 @@
 //! Embedders over HTTP: any server that answers `POST /embeddings` as OpenAI's API does.
 //!
-//! [`HttpEmbedder`] implements the engine's [`annals::memory::Embedder`]. Texts are sent in batches, and
+//! [`HttpEmbedder`] implements the engine's [`annals_memory::Embedder`]. Texts are sent in batches, and
 //! transient failures are retried. Vectors are cached in a keyspace by the text's hash, so that a text is
 //! paid for once ([`cache`]). Encoding requests and answers ([`wire`]) and choosing the wait ([`retry`]) are
 //! pure functions.
@@ -8,7 +8,7 @@
 //! Invariants: a key is sent only to this machine or over TLS, and never appears in a message. Redirects are
 //! not followed. An answer has bounded size and must hold one vector for each text, all of the same length.
 
-use annals::memory::{Embedder, Words};
+use annals_memory::{Embedder, Words};
 use annals::{Namespace, Result};
 
 mod cache;

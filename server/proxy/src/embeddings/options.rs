@@ -1,7 +1,7 @@
 //! Settings of an embedder over HTTP.
 
-use annals::memory::{THRESHOLD, Words};
 use annals::{Error, ErrorKind, Result};
+use annals_memory::{THRESHOLD, Words};
 use reqwest::Url;
 
 /// Default number of texts in a request.

@@ -1,7 +1,7 @@
 //! Reads the recorded calls of a run in order and collects its snapshot.
 
-use annals::memory::Memory;
 use annals::{Component, RecordedFrame};
+use annals_memory::Memory;
 use memchr::memmem;
 use serde::Deserialize;
 use serde_json::Value;

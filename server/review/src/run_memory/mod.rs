@@ -1,5 +1,5 @@
 //! Memory entries of recorded runs. When a run ends, its question, answer, tool calls and decisions are
-//! stored under an identity of the agents' memory (`annals::memory`). Other agents can then recall them.
+//! stored under an identity of the agents' memory (`annals_memory`). Other agents can then recall them.
 //!
 //! Invariants: a recording never waits for this and never fails because of it. The entry is deleted with its
 //! run (`Memory::remember_for_run`). A fork of a tenant's run is never stored under another identity.

@@ -1,8 +1,8 @@
 //! The identity that a run's memory entry belongs to: from its tags, else from the runs that it was forked
 //! from.
 
-use annals::memory::Identity;
 use annals::{ErrorKind, Namespace, RunInfo};
+use annals_memory::Identity;
 
 /// The tags that name an identity.
 pub const TENANT: &str = "tenant";

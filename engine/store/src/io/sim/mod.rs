@@ -8,6 +8,7 @@
 //! after a crash before any operation:
 //!
 //! ```
+//! # use annals_store as annals;
 //! use annals::io::sim::SimIo;
 //! use annals::io::{Io, OpenMode};
 //! use std::io::IoSlice;
