@@ -8,8 +8,8 @@ use crate::blob::{Extent, GROUP_BYTES_MAX, GroupDecoder, GroupId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::NamespaceId;
 use crate::kv::cache::Cache;
-use crate::kv::core::Core;
 use crate::kv::keys;
+use crate::kv::store_reader::StoreReader;
 use crate::log::parts::{Raw, read};
 use crate::log::segments::lock;
 use crate::sync::Mutex;
@@ -78,7 +78,12 @@ impl GroupCache {
 ///
 /// # Errors
 /// `Damaged` where the group is missing, shorter, another namespace's, or does not decode.
-pub fn group(core: &Core, namespace: NamespaceId, id: GroupId, len_min: usize) -> Result<Arc<Vec<u8>>> {
+pub fn group(
+    core: &StoreReader,
+    namespace: NamespaceId,
+    id: GroupId,
+    len_min: usize,
+) -> Result<Arc<Vec<u8>>> {
     find(core, namespace, id, len_min, true, |_| GROUP_BYTES_MAX)
 }
 
@@ -87,7 +92,7 @@ pub fn group(core: &Core, namespace: NamespaceId, id: GroupId, len_min: usize) -
 /// # Errors
 /// As [`group`].
 pub fn group_of(
-    core: &Core,
+    core: &StoreReader,
     namespace: NamespaceId,
     extent: &Extent,
     extents: &[Extent],
@@ -104,7 +109,7 @@ pub fn group_of(
 /// At least `len_min` bytes of a group out of the cache, or decoded as far as `upto` says, which is told whether the
 /// cache has fewer.
 fn find(
-    core: &Core,
+    core: &StoreReader,
     namespace: NamespaceId,
     id: GroupId,
     len_min: usize,
@@ -130,7 +135,7 @@ fn reach(extents: &[Extent], group: GroupId) -> usize {
 
 /// Decodes the group as far as its first `reach` bytes, and refuses one with less than `len_min`.
 fn load(
-    core: &Core,
+    core: &StoreReader,
     namespace: NamespaceId,
     id: GroupId,
     reach: usize,

@@ -8,7 +8,7 @@ use crate::ids::{NamespaceId, Place, SegmentId, Seqno};
 use crate::kv::table::{Entry, Value};
 use crate::log::layout::RawRecord;
 use crate::log::record::{EmbeddingHead, Kind, KvHead, Logical, SpaceHead, group_of};
-use crate::schema::{SCHEMA_SPACES, Schema};
+use crate::schema::{RecordSchema, SCHEMA_SPACES};
 
 const SPACES: u32 = 1;
 const GROUPS: u32 = 7;
@@ -149,7 +149,7 @@ pub fn place(value: Value) -> Place {
 /// The index entries that follow from a record. Writing and recovery both go through [`lead`], so that tables can be
 /// made again from the log alone.
 pub fn derive(
-    schema: &dyn Schema,
+    schema: &dyn RecordSchema,
     record: &RawRecord<'_>,
     seqno: Seqno,
     place: Place,
@@ -187,7 +187,7 @@ pub fn is_numbered(key: &[u8]) -> bool {
 
 /// Calls `add` with the keys that lead to a record: `of` is its head, or the body of one that is not logical.
 pub fn lead(
-    schema: &dyn Schema,
+    schema: &dyn RecordSchema,
     kind: Kind,
     of: &[u8],
     add: &mut dyn FnMut(&[u8], u8),

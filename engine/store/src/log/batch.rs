@@ -10,7 +10,7 @@ use crate::log::layout::{
 };
 use crate::log::record::{GroupPart, Kind, LAYOUT};
 use crate::log::sums::Sums;
-use crate::schema::Schema;
+use crate::schema::RecordSchema;
 
 /// Room for an ordinary batch.
 const BATCH_BYTES: usize = 2048;
@@ -124,7 +124,7 @@ impl BatchBuf {
     /// Fills in what depends on where the batch stands and sums its records up.
     pub fn settle(
         &mut self,
-        schema: &dyn Schema,
+        schema: &dyn RecordSchema,
         salt: Salt,
         offset: u64,
         first_seqno: Seqno,

@@ -19,7 +19,7 @@ use crate::log::segments::lock;
 use crate::log::sequence::Ordered;
 use crate::log::sums::Sums;
 use crate::log::ticket::{Completer, Failure, Ticket, ticket};
-use crate::schema::Schema;
+use crate::schema::RecordSchema;
 use crate::sync::channel::Sender;
 use crate::sync::{Condvar, Mutex, OnceLock};
 
@@ -197,7 +197,7 @@ pub struct Queue {
     failure: OnceLock<Failure>,
     store: StoreId,
     segment_bytes_max: u64,
-    schema: Arc<dyn Schema>,
+    schema: Arc<dyn RecordSchema>,
 }
 
 /// Where a batch will stand. Whoever drops it without using it ends all writing, since nothing can follow.
@@ -230,7 +230,7 @@ impl Queue {
         next_seqno: Seqno,
         queue_bytes_max: usize,
         segment_bytes_max: u64,
-        schema: Arc<dyn Schema>,
+        schema: Arc<dyn RecordSchema>,
     ) -> Self {
         Self {
             order: Mutex::new(Order {

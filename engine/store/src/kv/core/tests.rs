@@ -1,6 +1,5 @@
-//! Salts, views that are counted, an opening beside a missing table, bodies that are streamed.
+//! Views that are counted, an opening beside a missing table, bodies that are streamed.
 
-use std::collections::HashSet;
 use std::io::Read as _;
 use std::path::Path;
 
@@ -11,24 +10,6 @@ use crate::{History, ScanRange};
 
 fn options(sim: &SimIo) -> Options {
     Options { io: Arc::new(sim.clone()), zero_ahead_bytes: 0, ..Options::default() }
-}
-
-#[test]
-fn a_key_gives_1024_salts_and_then_another_is_asked_for() {
-    let (sim, twin) = (SimIo::new(1), SimIo::new(1));
-    let mut salts = Salts::default();
-    let mut seen = HashSet::new();
-    for _ in 0..3 {
-        let mut key = [0; 32];
-        twin.random(&mut key).unwrap();
-        let mut stream = blake3::Hasher::new_keyed(&key).finalize_xof();
-        for _ in 0..1024 {
-            let mut wanted = [0; 16];
-            stream.fill(&mut wanted);
-            assert_eq!(salts.next(&sim).unwrap(), wanted);
-            assert!(seen.insert(wanted), "no two are alike");
-        }
-    }
 }
 
 #[test]

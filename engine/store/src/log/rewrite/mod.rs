@@ -27,7 +27,7 @@ use crate::log::record::{Kind, Logical, group_of};
 use crate::log::segments::Segment;
 use crate::log::sums::Sums;
 use crate::log::totals::Totals;
-use crate::schema::Schema;
+use crate::schema::RecordSchema;
 
 use collapse::Collapse;
 use draft::Draft;
@@ -82,7 +82,7 @@ pub fn rewrite(
     io: &dyn Io,
     paths: &Paths,
     store: StoreId,
-    schema: &dyn Schema,
+    schema: &dyn RecordSchema,
     sources: &[Arc<Segment>],
     id: SegmentId,
     keep: &dyn Keep,
@@ -110,7 +110,7 @@ fn write(
     io: &dyn Io,
     paths: &Paths,
     store: StoreId,
-    schema: &dyn Schema,
+    schema: &dyn RecordSchema,
     sources: &[Arc<Segment>],
     id: SegmentId,
     keep: &dyn Keep,
@@ -161,7 +161,7 @@ fn write(
 
 /// What is done so far.
 struct Work<'a> {
-    schema: &'a dyn Schema,
+    schema: &'a dyn RecordSchema,
     keep: &'a dyn Keep,
     groups: Groups<'a>,
     output: Output<'a>,

@@ -8,7 +8,7 @@ use crate::log::ledger::Tiles;
 use crate::log::rewrite::source::Source;
 use crate::log::sums::Sums;
 use crate::log::totals::Totals;
-use crate::schema::Schema;
+use crate::schema::RecordSchema;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl Tally {
     }
 
     /// That of a segment whose first leaf is this one.
-    pub(super) fn of(schema: &dyn Schema, source: &Source, begins: u64) -> Result<Self> {
+    pub(super) fn of(schema: &dyn RecordSchema, source: &Source, begins: u64) -> Result<Self> {
         let mut tally = Self::new(begins);
         source.each_batch(&mut |batch, _| {
             let mut sums = Sums::default();
