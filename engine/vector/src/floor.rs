@@ -41,8 +41,8 @@ struct WorkerState {
 
 /// Records that are read together.
 const PAGE: usize = 1024;
-/// What vectors in memory take, about, when they are written down before more are read from the log; tests come by it sooner.
-pub const MEMORY_BYTES: usize = if cfg!(test) { 256 << 10 } else { 128 << 20 };
+/// What vectors in memory take, about, when they are written down before more are read from the log.
+const MEMORY_BYTES: usize = 128 << 20;
 /// Bytes of a vector in memory beside its numbers and codes, about.
 const ROW_BYTES: usize = 96;
 
@@ -67,6 +67,8 @@ pub struct Floor {
     tail_rows: AtomicUsize,
     /// and what they take there, about.
     tail_bytes: AtomicUsize,
+    /// [`MEMORY_BYTES`]; tests lower it.
+    pub memory_bytes: AtomicUsize,
     /// Held by whoever makes a graph.
     pub making: Mutex<()>,
     /// The file of which a graph is in the making; 0 for none.
@@ -82,7 +84,11 @@ pub struct Floor {
 impl Floor {
     /// A floor that has seen nothing of the log.
     pub fn empty() -> Arc<Self> {
-        Arc::new_cyclic(|me| Self { me: me.clone(), ..Self::default() })
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            memory_bytes: AtomicUsize::new(MEMORY_BYTES),
+            ..Self::default()
+        })
     }
 
     /// The last record whose vectors are in their partitions.
@@ -93,7 +99,7 @@ impl Floor {
     /// Takes in what was committed since it last did. What is more than memory should hold goes into files on the way, if this
     /// process writes.
     pub fn catch_up(&self, core: &Arc<Core>) -> Result<()> {
-        let mut most = if core.is_writer() { MEMORY_BYTES } else { usize::MAX };
+        let mut most = if core.is_writer() { self.memory_bytes() } else { usize::MAX };
         while !self.catch_up_some(core, most)? {
             // A disk that is full is no reason to find nothing.
             if self.flush(core, What::Due).is_err() {
@@ -153,6 +159,10 @@ impl Floor {
         self.tail_rows.fetch_add(vectors.len(), Ordering::Relaxed);
         self.tail_bytes.fetch_add(vectors.len() * row_bytes(partition.dimensions), Ordering::Relaxed);
         partition.push(vectors);
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.memory_bytes.load(Ordering::Relaxed)
     }
 
     /// Counts the vectors in memory again.

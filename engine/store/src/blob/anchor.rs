@@ -16,7 +16,7 @@ use super::{AnchorKey, AnchorSeed};
 pub const ANCHOR_WINDOW_BYTES: usize = 32;
 
 /// Average distance of anchors in varied text, in bytes.
-pub const ANCHOR_SPACING_BYTES: usize = 1 << SELECT_BITS;
+pub(crate) const ANCHOR_SPACING_BYTES: usize = 1 << SELECT_BITS;
 
 const SELECT_BITS: u32 = 8;
 /// A hash below this has its top bits zero: of all 32 they depend on the most of the window.

@@ -16,7 +16,7 @@ use crate::ids::BlobId;
 ///
 /// Zstandard's own context holds shorter ones for less than the recipes of the bodies to come would pay:
 /// an extent is coded again each time a later body's base does not hold it.
-pub const MATCH_BYTES_MIN: usize = 192;
+pub(crate) const MATCH_BYTES_MIN: usize = 192;
 
 /// Past this many steps a plan takes the rest as new, so that what is packed stays a recipe that decodes.
 const STEPS_MAX: usize = EXTENTS_MAX / 4;

@@ -1,6 +1,6 @@
 //! What agents remember, over RESP: the source's own example, each command, who may give it.
 
-use annals_memory::{Projection, Words, render};
+use annals_memory::{Memory, Projection, Words, render};
 
 use super::{Bench, Client, Rights, token};
 
@@ -284,7 +284,7 @@ fn what_is_replied_to_is_on_disk() {
     memory.record_signature(&whose, "s").unwrap();
     memory.rate(&whose, "a", 1.0).unwrap();
     let left = sim.crash(Crash::Nothing);
-    let memory = annals_memory::Memory::open(&on(&left).namespace("default").unwrap()).unwrap();
+    let memory = Memory::open(&on(&left).namespace("default").unwrap()).unwrap();
     assert!(memory.get(&whose, "a").unwrap().is_some());
     assert!(memory.seen(&whose, "s").unwrap());
     assert_eq!(memory.feedback(&whose, "a").unwrap().unwrap().count, 1);

@@ -46,7 +46,7 @@ impl Drop for Base {
 }
 
 /// Holds off whoever else changes tables.
-pub type TablesGuard<'a> = MutexGuard<'a, ()>;
+pub(crate) type TablesGuard<'a> = MutexGuard<'a, ()>;
 
 impl Base {
     /// Up to where the log is in these tables.

@@ -69,7 +69,7 @@ pub(super) const HEADER_LEN: usize = 12;
 /// Bytes after the index.
 pub(super) const FOOTER_LEN: usize = 76;
 /// The longest key, in bytes.
-pub const KEY_LEN_MAX: usize = 70_000;
+pub(crate) const KEY_LEN_MAX: usize = 70_000;
 /// The most entries of a block.
 pub(super) const BLOCK_ENTRIES_MAX: usize = 4096;
 /// The most bytes the keys of all entries of a block have together.
