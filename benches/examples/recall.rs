@@ -114,7 +114,7 @@ fn main() -> Outcome<()> {
     let dir = tempfile::tempdir()?;
     let options = Options { durability: Durability::Process, ..Options::default() };
     let store = Store::open_with(dir.path().join("store"), options)?;
-    let memory = annals_memory::Memory::open(&store.namespace("default")?)?;
+    let memory = Memory::open(&store.namespace("default")?)?;
     let mut customers = BTreeMap::new();
     for time in 0..times {
         remember(&memory, &runs, time, &mut customers)?;
@@ -181,7 +181,7 @@ fn costs(runs: &[Run], entries: usize) -> Outcome<()> {
     let dir = tempfile::tempdir()?;
     let options = Options { durability: Durability::Process, ..Options::default() };
     let store = Store::open_with(dir.path().join("store"), options)?;
-    let memory = annals_memory::Memory::open(&store.namespace("default")?)?;
+    let memory = Memory::open(&store.namespace("default")?)?;
     let kept: Vec<(&Run, String)> = runs
         .iter()
         .filter(|run| run.trial != ASKED_TRIAL)

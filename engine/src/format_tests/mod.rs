@@ -9,6 +9,6 @@ pub(crate) mod rewrite;
 pub(crate) mod samples;
 
 /// The schema that stores are opened with.
-pub(crate) fn schema() -> std::sync::Arc<dyn annals_store::schema::Schema> {
+pub(crate) fn schema() -> std::sync::Arc<dyn annals_store::schema::RecordSchema> {
     crate::trace::schema::RunSchema::new()
 }

@@ -9,7 +9,7 @@ use crate::log::layout::{BatchHeader, LogState, SEGMENT_HEADER_BYTES};
 use crate::log::ledger::{Frontier, Node};
 use crate::log::open::{End, Found, find, scan, scan_states};
 use crate::log::segments::Segment;
-use annals_store::schema::Schema;
+use annals_store::schema::RecordSchema;
 
 /// A leaf, or the subtree of some, as it goes by.
 pub(super) struct Leaf<'a> {
@@ -54,7 +54,7 @@ pub(super) fn look(core: &Core) -> Result<(Found, LogState)> {
 /// # Errors
 /// `Damaged` where the log is; `Unavailable`; what `each` gives.
 pub(super) fn walk(
-    schema: &dyn Schema,
+    schema: &dyn RecordSchema,
     found: &Found,
     upto: u64,
     each: &mut dyn FnMut(&Leaf<'_>) -> Result<()>,

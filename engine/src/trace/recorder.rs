@@ -118,7 +118,7 @@ impl Run {
     ) -> Result<Self> {
         spec.check()?;
         core.log()?.queue.check()?;
-        let uid = RunUid(core.new_uid());
+        let uid = RunUid(core.writer()?.new_uid());
         // All that can fail comes before the name is taken.
         let held = fork.map(|(reader, _, shared)| core.fence.hold_parent(reader.info().uid, shared));
         let now = spec.started_ns.unwrap_or_else(|| core.io.now_ns());

@@ -1,4 +1,4 @@
-//! What the store asks about records of runs ([`Schema`]).
+//! What the store asks about records of runs ([`RecordSchema`]).
 
 use std::any::Any;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::log::record::{BodyRef, Kind, Logical, RecipeRef};
 use crate::trace::frame_cache::FrameCache;
 use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead, TombstoneHead};
 use crate::trace::{kinds, run_keys};
-use annals_store::schema::{Schema, SchemaBytes, SchemaCounts, SchemaVectors};
+use annals_store::schema::{RecordSchema, SchemaBytes, SchemaCounts, SchemaVectors};
 
 /// Bytes of a link in a frame's head.
 const LINK_BYTES: u64 = 32;
@@ -23,7 +23,7 @@ pub(crate) struct RunSchema {
 }
 
 impl RunSchema {
-    pub(crate) fn new() -> Arc<dyn Schema> {
+    pub(crate) fn new() -> Arc<dyn RecordSchema> {
         Arc::new(Self { frames: Arc::new(FrameCache::new()) })
     }
 
@@ -34,7 +34,7 @@ impl RunSchema {
     }
 }
 
-impl Schema for RunSchema {
+impl RecordSchema for RunSchema {
     fn kind_name(&self, kind: u8) -> &'static str {
         match Kind::Schema(kind) {
             kinds::RUN => "Run",

@@ -27,7 +27,7 @@ use crate::trace::kinds;
 use crate::trace::schema::RunSchema;
 use crate::upkeep::lost::Lost;
 use crate::upkeep::site::{Site, Standing};
-use annals_store::schema::Schema;
+use annals_store::schema::RecordSchema;
 
 /// Batches are looked for only with numbers up to so many after the last one that is known.
 const AHEAD_MAX: u64 = 1 << 40;
@@ -310,7 +310,7 @@ impl Pending {
     /// Takes in a record, or nothing of it.
     fn note(
         &mut self,
-        schema: &dyn Schema,
+        schema: &dyn RecordSchema,
         record: &RawRecord<'_>,
         seqno: Seqno,
         place: Place,

@@ -11,6 +11,7 @@ use super::{Numbers, cosine, expected, options, put};
 use crate::io::Io;
 use crate::io::sim::SimIo;
 use crate::log::manifest::VectorEntry;
+use crate::sync::atomic::Ordering;
 use crate::vector::files::{CLOSE_ROWS, What};
 use crate::vector::floor::WAKE_BATCHES;
 use crate::vector::item::{Item, OwnerId};
@@ -102,6 +103,7 @@ fn all_that_came_while_nobody_looked_is_found() {
     // The files that the close wrote are removed: only the log has the vectors.
     files(&io).iter().for_each(|path| io.remove(path).unwrap());
     let store = Store::open_with("s", options(&io)).unwrap();
+    store.vectors().memory_bytes.store(256 << 10, Ordering::Relaxed);
     assert_eq!(found(&store, &[1.0, 1.0]).len(), 6000);
     // What exceeds the memory limit was flushed meanwhile.
     let space = store.namespace("a").unwrap();
@@ -111,6 +113,7 @@ fn all_that_came_while_nobody_looked_is_found() {
     store.close().unwrap();
     files(&io).iter().for_each(|path| io.remove(path).unwrap());
     let store = Store::open_with("s", options(&io)).unwrap();
+    store.vectors().memory_bytes.store(256 << 10, Ordering::Relaxed);
     io.set_capacity(Some(0));
     assert_eq!(found(&store, &[1.0, 1.0]).len(), 6000);
 }

@@ -1,7 +1,7 @@
 //! The storage of annals: a log of batches, an index over it, bodies without duplicates, keyspaces with history.
 //!
 //! An internal crate: programs use `annals`. It knows no run. The layer above has records of its own, which it describes
-//! through one trait ([`schema::Schema`]). Floors, lowest first: [`io`], [`blob`], [`log`], [`kv`]; a module uses only those
+//! through one trait ([`schema::RecordSchema`]). Floors, lowest first: [`io`], [`blob`], [`log`], [`kv`]; a module uses only those
 //! below it.
 
 pub mod blob;

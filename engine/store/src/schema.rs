@@ -18,7 +18,7 @@ pub const SCHEMA_KINDS: RangeInclusive<u8> = 4..=8;
 pub const SCHEMA_SPACES: RangeInclusive<u32> = 2..=6;
 
 /// What the layer above says about its records. One instance belongs to one open store.
-pub trait Schema: Any + Debug + Send + Sync {
+pub trait RecordSchema: Any + Debug + Send + Sync {
     /// The name of a kind in messages.
     fn kind_name(&self, kind: u8) -> &'static str;
 
@@ -62,14 +62,14 @@ pub struct SchemaCounts {
     pub chain_bytes: u64,
     /// Finished frames that it stands for.
     pub frames: u64,
-    /// The number that it uses, of those that [`crate::kv::core::Core::new_uid`] gives out.
+    /// The number that it uses, of those that [`crate::kv::store_writer::StoreWriter::new_uid`] gives out.
     pub uid: Option<u64>,
 }
 
 /// The vectors of a record of the layer above.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaVectors {
-    /// Whose they are: a number of those that [`crate::kv::core::Core::new_uid`] gives out, and one below it.
+    /// Whose they are: a number of those that [`crate::kv::store_writer::StoreWriter::new_uid`] gives out, and one below it.
     pub owner: (u64, u32),
     /// By embedder.
     pub embeddings: Vec<(String, BodyRef)>,

@@ -8,7 +8,7 @@ use crate::ids::NamespaceId;
 use crate::kv::core::Core;
 use crate::kv::write::store_stream;
 use crate::log::record::Logical;
-use crate::schema::{Schema, SchemaCounts, SchemaVectors};
+use crate::schema::{RecordSchema, SchemaCounts, SchemaVectors};
 use crate::{History, Keyspace, KvBatch, Options, StoredBlob};
 
 /// Takes `len` bytes from the front, or all that are left.
@@ -32,7 +32,7 @@ pub fn short(data: &mut &[u8]) -> usize {
 #[derive(Debug)]
 pub struct NoSchema;
 
-impl Schema for NoSchema {
+impl RecordSchema for NoSchema {
     fn kind_name(&self, _: u8) -> &'static str {
         "unknown"
     }
@@ -61,7 +61,7 @@ impl Schema for NoSchema {
 }
 
 /// [`NoSchema`], as it is shared.
-pub fn no_schema() -> Arc<dyn Schema> {
+pub fn no_schema() -> Arc<dyn RecordSchema> {
     Arc::new(NoSchema)
 }
 

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::floor::{Floor, MEMORY_BYTES, Partitions};
+use crate::floor::{Floor, Partitions};
 use crate::ids::{NamespaceId, RunUid, Seqno};
 use crate::io::Open;
 use crate::item::OwnerId;
@@ -102,7 +102,7 @@ impl Floor {
         let log = core.log()?;
         // Keeps versions that end meanwhile, as in a search.
         let _view = View::new(core);
-        self.catch_up_some(core, MEMORY_BYTES)?;
+        self.catch_up_some(core, self.memory_bytes())?;
         let (upto, partitions) = {
             let _turn = lock(&self.catching);
             (self.upto(), read(&self.partitions).clone())

@@ -1,8 +1,7 @@
-//! The vector index: all partitions of a store, and catching up with its log.
+//! All partitions of a store, and catching up with its log.
 //!
-//! Invariants: one thread at a time catches up. `upto` is raised after every vector up to it is in its
-//! partition. So a reader that fetches `upto` before a partition's levels finds in them all vectors up to it,
-//! and perhaps later ones.
+//! Invariants: one thread at a time catches up; `upto` is raised once every vector up to there is in its partition; so
+//! whoever reads `upto` before a partition's levels finds in them all vectors up to it, and perhaps later ones.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, Weak};
@@ -21,16 +20,16 @@ use crate::source::{self, Runs};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, JoinHandle, Mutex, RwLock, SCHEDULED};
 
-/// The thread wakes after this many batches with vectors.
+/// The thread looks after this many batches with vectors.
 pub const WAKE_BATCHES: u64 = if SCHEDULED { 2 } else { 64 };
 
-/// The thread that catches up in the background, so that searches need not, and writes files.
+/// The thread that keeps catching up short, and writes files.
 #[derive(Debug, Default)]
 struct Worker {
     state: Mutex<WorkerState>,
     changed: Condvar,
     stop: AtomicBool,
-    /// Number of batches with vectors that were queued.
+    /// Batches with vectors.
     queued: AtomicU64,
 }
 
@@ -42,13 +41,12 @@ struct WorkerState {
 
 /// Records that are read together.
 const PAGE: usize = 1024;
-/// Approximate bytes of vectors in memory from which they are flushed before more are read from the log.
-/// Smaller in tests.
-pub const MEMORY_BYTES: usize = if cfg!(test) { 256 << 10 } else { 128 << 20 };
-/// Approximate bytes of a vector in memory besides its numbers and codes.
+/// What vectors in memory take, about, when they are written down before more are read from the log.
+const MEMORY_BYTES: usize = 128 << 20;
+/// Bytes of a vector in memory beside its numbers and codes, about.
 const ROW_BYTES: usize = 96;
 
-/// Keyspaces by number, with namespace and name.
+/// Keyspaces, by number.
 type Names = HashMap<u32, (NamespaceId, String)>;
 
 pub type Partitions = BTreeMap<PartitionId, Arc<Partition>>;
@@ -58,33 +56,39 @@ pub type Partitions = BTreeMap<PartitionId, Arc<Partition>>;
 pub struct Floor {
     pub me: Weak<Floor>,
     pub partitions: RwLock<Arc<Partitions>>,
-    /// The last record that was read.
+    /// The last record that was looked at.
     pub upto: AtomicU64,
     pub catching: Mutex<Runs>,
-    /// What the manifest lists. Held while files are written or discarded.
+    /// What the manifest lists. Held by whoever writes files or gives them up.
     pub files: Mutex<VectorList>,
-    /// Raised before and after all files are discarded.
+    /// Raised before and after all files were given up.
     pub losses: AtomicU64,
-    /// Number of vectors in memory.
+    /// Vectors in memory,
     tail_rows: AtomicUsize,
-    /// Approximate bytes of the vectors in memory.
+    /// and what they take there, about.
     tail_bytes: AtomicUsize,
-    /// Held while a graph is built.
+    /// [`MEMORY_BYTES`]; tests lower it.
+    pub memory_bytes: AtomicUsize,
+    /// Held by whoever makes a graph.
     pub making: Mutex<()>,
-    /// The file whose graph is being built; 0: none.
+    /// The file of which a graph is in the making; 0 for none.
     pub pinned: AtomicU64,
-    /// Whether a large file has no graph.
+    /// A large file has no graph.
     pub lacks_graph: AtomicBool,
     worker: Worker,
-    /// Dimensions of vectors on their way into the log, for embedders that have no vectors there yet.
+    /// Dimensions of vectors on their way into the log, of embedders that have none there yet.
     expected: Mutex<HashMap<PartitionId, usize>>,
     names: RwLock<Names>,
 }
 
 impl Floor {
-    /// An index that has read nothing of the log.
+    /// A floor that has seen nothing of the log.
     pub fn empty() -> Arc<Self> {
-        Arc::new_cyclic(|me| Self { me: me.clone(), ..Self::default() })
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            memory_bytes: AtomicUsize::new(MEMORY_BYTES),
+            ..Self::default()
+        })
     }
 
     /// The last record whose vectors are in their partitions.
@@ -92,12 +96,12 @@ impl Floor {
         Seqno(self.upto.load(Ordering::Acquire))
     }
 
-    /// Reads the vectors that were committed since the last call. In the writing process, full memory is
-    /// flushed meanwhile.
+    /// Takes in what was committed since it last did. What is more than memory should hold goes into files on the way, if this
+    /// process writes.
     pub fn catch_up(&self, core: &Arc<Core>) -> Result<()> {
-        let mut most = if core.is_writer() { MEMORY_BYTES } else { usize::MAX };
+        let mut most = if core.is_writer() { self.memory_bytes() } else { usize::MAX };
         while !self.catch_up_some(core, most)? {
-            // A full disk must not keep a search from finding vectors.
+            // A disk that is full is no reason to find nothing.
             if self.flush(core, What::Due).is_err() {
                 most = usize::MAX;
             }
@@ -105,14 +109,14 @@ impl Floor {
         Ok(())
     }
 
-    /// Catches up until about `most` bytes are in memory. Returns whether it has caught up with everything.
+    /// The same until so much is in memory; whether that was all.
     pub fn catch_up_some(&self, core: &Core, most: usize) -> Result<bool> {
         if self.upto() >= core.index.visible() {
             return Ok(true);
         }
         let mut runs = lock(&self.catching);
         let _pin = core.pin();
-        // Another thread may have caught up while this one waited for its turn.
+        // Once it is this thread's turn, another one may have done it.
         let visible = core.index.visible();
         let mut after = self.upto();
         while after < visible {
@@ -138,8 +142,7 @@ impl Floor {
         Ok(true)
     }
 
-    /// Adds vectors to their partition, which the first vector creates. Vectors of other dimensions are
-    /// skipped.
+    /// Puts vectors into their partition, which the first one makes; those of other dimensions are passed over.
     fn take_in(&self, id: PartitionId, mut vectors: Vec<(Item, Vec<f32>)>) {
         let known = read(&self.partitions).get(&id).cloned();
         let partition = match known {
@@ -158,6 +161,10 @@ impl Floor {
         partition.push(vectors);
     }
 
+    pub fn memory_bytes(&self) -> usize {
+        self.memory_bytes.load(Ordering::Relaxed)
+    }
+
     /// Counts the vectors in memory again.
     pub fn count_tail(&self) {
         let partitions = read(&self.partitions).clone();
@@ -171,7 +178,7 @@ impl Floor {
         self.tail_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// How often files were discarded; odd while that is going on.
+    /// How often files were given up; odd while they are.
     pub fn losses(&self) -> u64 {
         self.losses.load(Ordering::Acquire)
     }
@@ -180,7 +187,7 @@ impl Floor {
         self.worker.stop.load(Ordering::Acquire)
     }
 
-    /// Wakes the thread to look for work. The first call starts it.
+    /// Lets the thread look whether there is something to do, which the first call starts.
     pub fn wake(&self, core: &Arc<Core>) {
         if !core.is_writer() || self.is_stopped() {
             return;
@@ -191,14 +198,14 @@ impl Floor {
             && let Some(me) = self.me.upgrade()
         {
             let core = core.clone();
-            // If the system has no thread, searches catch up, and files are written at the close.
+            // Where the system has no thread to give, searches catch up and files wait for the close.
             state.thread = self.io_spawn(&core.clone(), Box::new(move || me.work(&core)));
         }
         drop(state);
         self.worker.changed.notify_all();
     }
 
-    /// Whether there is a graph to build, and this program can build it.
+    /// Whether there is a graph to build, and this program can.
     pub fn wants_graph(&self) -> bool {
         cfg!(feature = "graphs") && self.lacks_graph.load(Ordering::Relaxed)
     }
@@ -219,7 +226,7 @@ impl Floor {
             }
             self.tend(core);
             if self.wants_graph() {
-                // A failed build is tried again after more vectors have come.
+                // What fails is tried again when more has come.
                 let _ = self.make_graphs(core, &|| {
                     self.tend(core);
                     self.is_stopped()
@@ -228,12 +235,12 @@ impl Floor {
         }
     }
 
-    /// Catches up if that was requested, and flushes if many vectors are in memory.
+    /// Takes in what has come since it was last wanted, and writes it down where that is much.
     fn tend(&self, core: &Arc<Core>) {
         if !std::mem::take(&mut lock(&self.worker.state).wanted) {
             return;
         }
-        // A failure loses nothing, and is tried again after more vectors have come.
+        // What fails loses nothing, and is tried again when more has come.
         if self.catch_up(core).is_ok() && self.tail_rows.load(Ordering::Relaxed) >= FLUSH_ROWS {
             let _ = self.flush(core, What::Due);
         }
@@ -252,13 +259,13 @@ impl Floor {
         ids.map(|id| id.embedder.clone()).collect()
     }
 
-    /// The embedders that have committed vectors in a namespace.
+    /// The same of all that is committed.
     pub fn embedders_of(&self, core: &Arc<Core>, namespace: NamespaceId) -> Result<Vec<String>> {
         self.catch_up(core)?;
         Ok(self.embedders(namespace).iter().map(|embedder| embedder.to_string()).collect())
     }
 
-    /// An owner with the names that callers know.
+    /// An owner by the names that callers know.
     pub fn owner(&self, core: &Core, id: &OwnerId) -> Result<Owner> {
         let (space, key) = match id {
             OwnerId::Snapshot { run, seq } => return Ok(Owner::Snapshot { run: *run, seq: *seq }),
@@ -271,12 +278,12 @@ impl Floor {
             name = known(&read(&self.names));
         }
         let keyspace = name.ok_or_else(|| {
-            Error::new(ErrorKind::Damaged, format!("a vector names keyspace {space}, which does not exist"))
+            Error::new(ErrorKind::Damaged, format!("a vector is of keyspace {space}, and there is none"))
         })?;
         Ok(Owner::Key { keyspace, key: key.to_vec() })
     }
 
-    /// The number of the keyspace of this name, if it exists.
+    /// The number of a keyspace, if there is one of this name.
     pub fn keyspace(&self, core: &Core, namespace: NamespaceId, wanted: &str) -> Result<Option<u32>> {
         let known = |names: &Names| {
             let found = names.iter().find(|(_, (of, name))| *of == namespace && name == wanted);
@@ -312,14 +319,14 @@ impl Finder for Floor {
         let refuse = |known: usize| match known == dimensions {
             true => Ok(()),
             false => Err(Error::invalid(format!(
-                "a vector of {embedder:?} has {known} dimensions in this namespace, not {dimensions}: give each model its own embedder id"
+                "a vector of {embedder:?} has {known} dimensions in this namespace, not {dimensions}: give another model an id of its own"
             ))),
         };
         if let Some(known) = self.partition(namespace, embedder) {
             return refuse(known.dimensions);
         }
         self.catch_up(core)?;
-        // Of two concurrent first vectors, the second sees the dimensions of the first under this lock.
+        // Under this lock, so that of two first ones the second meets the other.
         let mut expected = lock(&self.expected);
         if let Some(known) = self.partition(namespace, embedder) {
             return refuse(known.dimensions);
@@ -338,16 +345,15 @@ impl Finder for Floor {
         if self.worker.stop.swap(true, Ordering::AcqRel) {
             return;
         }
-        // Notify only after the lock was taken: a thread that is about to sleep holds it until it can be
-        // woken.
+        // Behind the lock, and only then: a thread that has looked and goes to sleep holds it until it can be woken.
         let thread = lock(&self.worker.state).thread.take();
         self.worker.changed.notify_all();
         if let Some(thread) = thread {
-            // A thread that panicked has already reported that.
+            // One that panicked has said so.
             let _ = thread.join();
         }
         if core.is_writer() && self.tail_rows.load(Ordering::Relaxed) >= CLOSE_ROWS {
-            // A failure loses nothing: without a file the vectors are read from the log.
+            // They are in the log; without a file they are read from there.
             let _ = self.flush(core, What::Tail);
         }
     }
@@ -361,7 +367,7 @@ impl Finder for Floor {
     }
 }
 
-/// Approximate bytes of a vector in memory.
+/// What a vector takes in memory, about.
 fn row_bytes(dimensions: usize) -> usize {
     5 * dimensions + ROW_BYTES
 }

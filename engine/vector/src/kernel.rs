@@ -129,27 +129,27 @@ mod x86 {
 
     use super::{LANES, dot_bytes_portable, finish};
 
-    pub fn dot_512(a: &[f32], b: &[f32]) -> f32 {
+    pub(crate) fn dot_512(a: &[f32], b: &[f32]) -> f32 {
         // SAFETY: chosen only where the processor has AVX-512F and AVX-512BW.
         unsafe { dot_512_wide(a, b) }
     }
 
-    pub fn dot_256(a: &[f32], b: &[f32]) -> f32 {
+    pub(crate) fn dot_256(a: &[f32], b: &[f32]) -> f32 {
         // SAFETY: chosen only where the processor has AVX2 and FMA.
         unsafe { dot_256_wide(a, b) }
     }
 
-    pub fn dot_bytes_512(a: &[i8], b: &[i8]) -> i32 {
+    pub(crate) fn dot_bytes_512(a: &[i8], b: &[i8]) -> i32 {
         // SAFETY: chosen only where the processor has AVX-512F and AVX-512BW.
         unsafe { dot_bytes_512_wide(a, b) }
     }
 
-    pub fn dot_bytes_vnni(a: &[i8], b: &[i8]) -> i32 {
+    pub(crate) fn dot_bytes_vnni(a: &[i8], b: &[i8]) -> i32 {
         // SAFETY: chosen only where the processor has AVX-512F, AVX-512BW and AVX-512VNNI.
         unsafe { dot_bytes_vnni_wide(a, b) }
     }
 
-    pub fn dot_bytes_256(a: &[i8], b: &[i8]) -> i32 {
+    pub(crate) fn dot_bytes_256(a: &[i8], b: &[i8]) -> i32 {
         // SAFETY: chosen only where the processor has AVX2.
         unsafe { dot_bytes_256_wide(a, b) }
     }

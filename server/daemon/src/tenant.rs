@@ -86,7 +86,7 @@ impl Tenant {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         match &*memory {
             Some(memory) => Ok(memory.clone()),
-            None => Ok(memory.insert(annals_memory::Memory::open(&self.space)?.on_disk()).clone()),
+            None => Ok(memory.insert(Memory::open(&self.space)?.on_disk()).clone()),
         }
     }
 

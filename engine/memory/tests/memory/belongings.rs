@@ -39,7 +39,7 @@ fn ids(memory: &Memory) -> Vec<String> {
 #[test]
 fn a_dropped_forgotten_swept_or_replaced_run_takes_along_what_was_remembered_of_it() {
     let (_dir, store, space) = fresh();
-    let memory = annals_memory::Memory::open(&space).unwrap();
+    let memory = Memory::open(&space).unwrap();
     for name in ["dropped", "forgotten", "replaced", "stays"] {
         let uid = ended(&space, name);
         let kept = remember(&memory, uid, name).unwrap();
@@ -128,7 +128,7 @@ fn files(root: &std::path::Path) -> Vec<u8> {
 #[test]
 fn of_what_was_remembered_of_a_forgotten_run_no_byte_is_left_after_compaction() {
     let (dir, store, space) = fresh();
-    let memory = annals_memory::Memory::open(&space).unwrap();
+    let memory = Memory::open(&space).unwrap();
     ended(&space, "kept");
     let uid = ended(&space, "gone");
     remember(&memory, uid, "canary-id").unwrap();
@@ -155,7 +155,7 @@ fn a_crash_leaves_nothing_of_a_run_that_is_gone() {
     let options = |sim: &SimIo| Options { io: std::sync::Arc::new(sim.clone()), ..Options::default() };
     let store = Store::open_with("s", options(&sim)).unwrap();
     let space = store.namespace("n").unwrap();
-    let memory = annals_memory::Memory::open(&space).unwrap();
+    let memory = Memory::open(&space).unwrap();
     let uid = ended(&space, "r");
     let from = sim.op_count();
     remember(&memory, uid, "r").unwrap();
@@ -164,7 +164,7 @@ fn a_crash_leaves_nothing_of_a_run_that_is_gone() {
     for (point, disk) in sim.history().crashes(2).filter(|(point, _)| point.at >= from) {
         let store = Store::open_with("s", options(&disk)).unwrap();
         let space = store.namespace("n").unwrap();
-        let there = ids(&annals_memory::Memory::open(&space).unwrap()).len();
+        let there = ids(&Memory::open(&space).unwrap()).len();
         match space.run("r") {
             Ok(_) => seen[there] += 1,
             Err(_) => {
@@ -180,7 +180,7 @@ fn a_crash_leaves_nothing_of_a_run_that_is_gone() {
 #[test]
 fn a_repaired_store_has_the_links_under_the_new_numbers() {
     let (dir, store, space) = fresh();
-    let memory = annals_memory::Memory::open(&space).unwrap();
+    let memory = Memory::open(&space).unwrap();
     for name in ["gone", "a", "b"] {
         let uid = ended(&space, name);
         remember(&memory, uid, name).unwrap();
@@ -192,7 +192,7 @@ fn a_repaired_store_has_the_links_under_the_new_numbers() {
     assert_eq!((report.runs, report.lost), (2, Vec::new()));
     let store = Store::open(dir.path().join("new")).unwrap();
     let space = store.namespace("default").unwrap();
-    let memory = annals_memory::Memory::open(&space).unwrap();
+    let memory = Memory::open(&space).unwrap();
     assert_eq!(ids(&memory), ["a", "b"]);
     space.drop_run("b", "r", "").unwrap();
     assert_eq!(ids(&memory), ["a"]);

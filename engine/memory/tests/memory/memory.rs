@@ -47,7 +47,7 @@ fn projections_are_those_that_agentfootprint_rendered() {
 fn what_was_decided_on_monday_answers_on_friday_in_another_conversation_and_never_another_tenant() {
     let sim = SimIo::new(1);
     let store = opened(&sim);
-    let memory = annals_memory::Memory::open(&store.namespace("n").unwrap()).unwrap();
+    let memory = Memory::open(&store.namespace("n").unwrap()).unwrap();
     memory
         .put(
             &identity("lending", "app-42"),
@@ -337,7 +337,7 @@ fn of_many_who_change_one_version_one_does() {
     let store = opened(&SimIo::new(7));
     let who = identity("t", "c");
     // Each thread has a handle of its own: the lock once belonged to the handle.
-    let door = || annals_memory::Memory::open(&store.namespace("n").unwrap()).unwrap();
+    let door = || Memory::open(&store.namespace("n").unwrap()).unwrap();
     door().put(&who, &entry("a", "")).unwrap();
     let applied: usize = std::thread::scope(|scope| {
         let tries: Vec<_> = (0..8)

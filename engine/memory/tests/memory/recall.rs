@@ -28,7 +28,7 @@ fn ask(memory: &Memory, who: &Identity, question: &str) -> Vec<String> {
 fn why_was_application_42_rejected() {
     let sim = SimIo::new(1);
     let store = opened(&sim);
-    let memory = annals_memory::Memory::open(&store.namespace("n").unwrap()).unwrap();
+    let memory = Memory::open(&store.namespace("n").unwrap()).unwrap();
     let (monday, friday) = (identity("lending", "app-42"), identity("lending", "app-42-followup"));
     let kept = memory.write_snapshot(&monday, MONDAY, &Words, &Keep::default()).unwrap();
     assert_eq!((kept.id.as_str(), kept.embedder.as_deref()), ("snap-1", Some(Words.id())));
@@ -343,7 +343,7 @@ fn a_snapshot_is_written_as_agentfootprint_writes_it() {
 fn snapshots_that_are_written_at_once_have_turns_of_their_own() {
     let store = opened(&SimIo::new(6));
     let who = identity("t", "c");
-    let door = || annals_memory::Memory::open(&store.namespace("n").unwrap()).unwrap();
+    let door = || Memory::open(&store.namespace("n").unwrap()).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| door().write_snapshot(&who, MONDAY, &Words, &Keep::default()).unwrap());

@@ -208,20 +208,13 @@ pub(crate) fn compact(
         let sources: Vec<_> = entries.iter().map(|entry| found.segments.get(entry.id).unwrap()).collect();
         let id = SegmentId(state.next_rewritten);
         state.next_rewritten += 1;
-        let one = rewrite(
-            io,
-            &paths,
-            state.store,
-            &*crate::format_tests::schema(),
-            &sources,
-            id,
-            keep,
-            recompress,
-            &mut |bytes| match bytes {
-                0 => Err(crate::Error::bug("nothing is written")),
-                _ => Ok(()),
-            },
-        )?;
+        let one =
+            rewrite(io, &paths, state.store, &*schema(), &sources, id, keep, recompress, &mut |bytes| {
+                match bytes {
+                    0 => Err(crate::Error::bug("nothing is written")),
+                    _ => Ok(()),
+                }
+            })?;
         assert_eq!(sim.read(&paths.segment(id)).unwrap().len() as u64, one.entry.sealed_bytes.unwrap());
         listed.push(one.entry.clone());
         state.erased.add(&one.erased);

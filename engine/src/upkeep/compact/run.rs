@@ -82,7 +82,7 @@ pub(super) fn rehearse(core: &Arc<Core>, options: &CompactOptions) -> Result<Com
 pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Compacted> {
     let queue = &core.log()?.queue;
     queue.check()?;
-    let _compacting = match core.compacting.try_lock() {
+    let _compacting = match core.writer()?.compacting.try_lock() {
         Ok(guard) => guard,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         Err(TryLockError::WouldBlock) => {
@@ -192,7 +192,7 @@ impl Work<'_> {
         let stop = || self.check();
         // What passes are given out for from here on leads only to groups that stand behind the sealed segments.
         let first_left = log.queue.seal(&stop)?;
-        let fence = core.fence.raise(core.next_group(), &stop)?;
+        let fence = core.fence.raise(core.writer()?.next_group(), &stop)?;
         log.queue.barrier(core.index.visible())?;
         // What came meanwhile may still name what is in the sealed segments: it is marked, too.
         log.queue.write_down()?;

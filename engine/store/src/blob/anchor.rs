@@ -15,7 +15,7 @@ use super::{AnchorKey, AnchorSeed};
 pub const ANCHOR_WINDOW_BYTES: usize = 32;
 
 /// Average distance of anchors in varied text, in bytes.
-pub const ANCHOR_SPACING_BYTES: usize = 1 << SELECT_BITS;
+pub(crate) const ANCHOR_SPACING_BYTES: usize = 1 << SELECT_BITS;
 
 const SELECT_BITS: u32 = 8;
 /// A hash below this value has its top bits zero. These bits depend on most of the window.

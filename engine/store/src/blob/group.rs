@@ -37,7 +37,7 @@ pub struct Part {
 }
 
 /// One open group. Dropping it is safe at any time; unflushed bytes are lost.
-pub struct GroupWriter {
+pub(crate) struct GroupWriter {
     id: GroupId,
     raw: Arc<Vec<u8>>,
     flushed: usize,
@@ -52,7 +52,7 @@ impl GroupWriter {
     ///
     /// # Errors
     /// [`BlobError::Zstd`] if no compression context is available.
-    pub fn new(id: GroupId, codec: Codec, seed: AnchorSeed) -> Result<Self, BlobError> {
+    pub(crate) fn new(id: GroupId, codec: Codec, seed: AnchorSeed) -> Result<Self, BlobError> {
         let encoder = match codec {
             Codec::Raw => None,
             Codec::Zstd => Some(new_encoder()?),
@@ -62,25 +62,25 @@ impl GroupWriter {
 
     /// The group's id.
     #[must_use]
-    pub fn id(&self) -> GroupId {
+    pub(crate) fn id(&self) -> GroupId {
         self.id
     }
 
     /// How the group is stored.
     #[must_use]
-    pub fn codec(&self) -> Codec {
+    pub(crate) fn codec(&self) -> Codec {
         if self.encoder.is_some() { Codec::Zstd } else { Codec::Raw }
     }
 
     /// Raw bytes that still fit.
     #[must_use]
-    pub fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         GROUP_BYTES_MAX.saturating_sub(self.raw.len())
     }
 
     /// The raw bytes so far, shared. While a caller holds them, the next append copies the group once.
     #[must_use]
-    pub fn raw(&self) -> Arc<Vec<u8>> {
+    pub(crate) fn raw(&self) -> Arc<Vec<u8>> {
         Arc::clone(&self.raw)
     }
 
@@ -88,7 +88,7 @@ impl GroupWriter {
     ///
     /// # Errors
     /// [`BlobError::NoRoom`] if the bytes exceed [`Self::room`]; then nothing is appended.
-    pub fn append(&mut self, bytes: &[u8], anchors: &mut Vec<Anchor>) -> Result<Extent, BlobError> {
+    pub(crate) fn append(&mut self, bytes: &[u8], anchors: &mut Vec<Anchor>) -> Result<Extent, BlobError> {
         let no_room = BlobError::NoRoom { asked: bytes.len(), room: self.room() };
         if bytes.len() > self.room() {
             return Err(no_room);
@@ -114,7 +114,7 @@ impl GroupWriter {
     ///
     /// # Errors
     /// [`BlobError::Zstd`]; the caller must then drop the group, because its frame is incomplete.
-    pub fn flush(&mut self) -> Result<Option<Part>, BlobError> {
+    pub(crate) fn flush(&mut self) -> Result<Option<Part>, BlobError> {
         let pending = self.raw.get(self.flushed..).unwrap_or_default();
         let (Ok(raw_start), Ok(raw_len)) = (u32::try_from(self.flushed), u32::try_from(pending.len())) else {
             return Err(BlobError::NoRoom { asked: pending.len(), room: 0 });

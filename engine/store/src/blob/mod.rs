@@ -27,7 +27,7 @@ mod packer;
 mod plan;
 mod recipe;
 #[cfg(test)]
-pub use {group::GroupWriter, group::Part, plan::MATCH_BYTES_MIN};
+pub(crate) use {group::GroupWriter, group::Part, plan::MATCH_BYTES_MIN};
 #[cfg(test)]
 mod tests;
 mod tree;

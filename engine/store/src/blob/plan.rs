@@ -16,7 +16,7 @@ use crate::ids::BlobId;
 ///
 /// Zstandard's own context stores a shorter repeat at less cost than the recipes of later bodies would. An
 /// extent is coded again each time a later body's base does not contain it.
-pub const MATCH_BYTES_MIN: usize = 192;
+pub(crate) const MATCH_BYTES_MIN: usize = 192;
 
 /// Past this many steps the rest of the plan is new, so that the recipe of the packed body can be decoded.
 const STEPS_MAX: usize = EXTENTS_MAX / 4;

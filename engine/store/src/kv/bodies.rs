@@ -10,10 +10,10 @@ use crate::blob::{
 use crate::codec::CodecError;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, NamespaceId, Place, Seqno, StoreId};
-use crate::kv::core::Core;
 pub use crate::kv::groups::group;
 use crate::kv::groups::{Wanted, group_of};
 use crate::kv::keys;
+use crate::kv::store_reader::StoreReader;
 use crate::kv::table::Entry;
 use crate::log::layout::RawRecord;
 use crate::log::record::{GroupPart, Kind, RecipeRef};
@@ -33,7 +33,7 @@ pub enum Hashing {
 /// # Errors
 /// `Damaged` if the bytes are not the ones that were stored.
 pub fn body(
-    core: &Core,
+    core: &StoreReader,
     namespace: NamespaceId,
     extents: &[Extent],
     len: u64,
@@ -48,7 +48,7 @@ pub fn body(
 /// # Errors
 /// As [`read_body`].
 pub fn body_with(
-    core: &Core,
+    core: &StoreReader,
     namespace: NamespaceId,
     extents: &[Extent],
     named: (u64, BlobId),

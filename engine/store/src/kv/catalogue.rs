@@ -8,6 +8,7 @@ use crate::ids::{NamespaceId, Seqno};
 use crate::kv::core::Core;
 use crate::kv::keys;
 use crate::kv::keyspace::{History, Keyspace};
+use crate::kv::store_reader::StoreReader;
 use crate::kv::write::BatchWriter;
 use crate::log::record::{Kind, SpaceHead};
 use crate::log::segments::{lock, write};
@@ -116,7 +117,9 @@ impl Core {
         }
         Ok(None)
     }
+}
 
+impl StoreReader {
     /// The definitions of all namespaces and keyspaces.
     pub fn spaces_known(&self) -> Result<Vec<SpaceHead>> {
         let _pin = self.pin();

@@ -10,8 +10,8 @@ use crate::blob::{Extent, GROUP_BYTES_MAX, GroupDecoder, GroupId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::NamespaceId;
 use crate::kv::cache::Cache;
-use crate::kv::core::Core;
 use crate::kv::keys;
+use crate::kv::store_reader::StoreReader;
 use crate::log::parts::{Raw, read};
 use crate::log::segments::lock;
 use crate::sync::Mutex;
@@ -80,7 +80,12 @@ impl GroupCache {
 ///
 /// # Errors
 /// `Damaged` if the group is missing, too short, of another namespace, or does not decode.
-pub fn group(core: &Core, namespace: NamespaceId, id: GroupId, len_min: usize) -> Result<Arc<Vec<u8>>> {
+pub fn group(
+    core: &StoreReader,
+    namespace: NamespaceId,
+    id: GroupId,
+    len_min: usize,
+) -> Result<Arc<Vec<u8>>> {
     find(core, namespace, id, len_min, true, |_| GROUP_BYTES_MAX)
 }
 
@@ -90,7 +95,7 @@ pub fn group(core: &Core, namespace: NamespaceId, id: GroupId, len_min: usize) -
 /// # Errors
 /// As [`whole_group`].
 pub fn group_of(
-    core: &Core,
+    core: &StoreReader,
     namespace: NamespaceId,
     extent: &Extent,
     extents: &[Extent],
@@ -107,7 +112,7 @@ pub fn group_of(
 /// At least `len_min` bytes of a group, from the cache or decoded as far as `upto` returns. `upto` is told
 /// whether the cache has a shorter front.
 fn find(
-    core: &Core,
+    core: &StoreReader,
     namespace: NamespaceId,
     id: GroupId,
     len_min: usize,
@@ -133,7 +138,7 @@ fn reach(extents: &[Extent], group: GroupId) -> usize {
 
 /// Decodes the first `reach` bytes of a group. Refuses a group with fewer than `len_min`.
 fn load(
-    core: &Core,
+    core: &StoreReader,
     namespace: NamespaceId,
     id: GroupId,
     reach: usize,

@@ -9,7 +9,7 @@ use crate::ids::{NamespaceId, Place, SegmentId, Seqno};
 use crate::kv::table::{Entry, Value};
 use crate::log::layout::RawRecord;
 use crate::log::record::{EmbeddingHead, Kind, KvHead, Logical, SpaceHead, group_of};
-use crate::schema::{SCHEMA_SPACES, Schema};
+use crate::schema::{RecordSchema, SCHEMA_SPACES};
 
 const SPACES: u32 = 1;
 const GROUPS: u32 = 7;
@@ -150,7 +150,7 @@ pub fn place(value: Value) -> Place {
 /// Derives the index entries of a record. Writing and recovery both use [`index_keys`], so that tables can be
 /// rebuilt from the log alone.
 pub fn derive(
-    schema: &dyn Schema,
+    schema: &dyn RecordSchema,
     record: &RawRecord<'_>,
     seqno: Seqno,
     place: Place,
@@ -189,7 +189,7 @@ pub fn is_numbered(key: &[u8]) -> bool {
 /// Calls `add` with the keys that lead to a record. `of` is its head, or its body if it is not a logical
 /// record.
 pub fn lead(
-    schema: &dyn Schema,
+    schema: &dyn RecordSchema,
     kind: Kind,
     of: &[u8],
     add: &mut dyn FnMut(&[u8], u8),

@@ -14,6 +14,8 @@ pub mod index;
 pub mod keys;
 pub mod keyspace;
 pub mod parallel;
+pub mod store_reader;
+pub mod store_writer;
 pub mod stored;
 pub mod table;
 pub mod view;

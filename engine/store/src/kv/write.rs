@@ -152,7 +152,8 @@ impl BatchWriter {
 
     fn pack(&mut self, bytes: &[u8], before: Option<Before<'_>>) -> Result<Vec<Extent>> {
         let (core, namespace) = (self.core.clone(), self.namespace);
-        let queue = &core.log()?.queue;
+        let writer = core.writer()?;
+        let queue = &writer.log.queue;
         let fresh = || Packer::new(anchor_seed(core.store, namespace));
         let lease = self.lease.get_or_insert_with(|| queue.lease(namespace, fresh));
         let packer = &mut lease.groups()?.packer;
@@ -161,7 +162,7 @@ impl BatchWriter {
         let pass = self.pass.get_or_insert_with(|| core.fence.pass());
         let steps = plan(bytes, before, &Look { core: &core, pass, namespace, seed, packer, sparse });
         let packed = packer
-            .put(bytes, &steps, &mut || core.new_group())
+            .put(bytes, &steps, &mut || writer.new_group())
             .map_err(|e| Error::with_source(ErrorKind::Bug, format!("a body cannot be packed: {e}"), e))?;
         let kept =
             packed.anchors.into_iter().filter(|anchor| !sparse || keys::kept_of_large_bodies(anchor.key));
@@ -171,7 +172,7 @@ impl BatchWriter {
 
     /// Appends a logical record.
     pub fn record(&mut self, kind: Kind, head: &[u8], tail: &[u8]) -> Result<()> {
-        self.batch.logical(kind, self.core.salt()?, head, tail)?;
+        self.batch.logical(kind, self.core.writer()?.salt(&*self.core.io)?, head, tail)?;
         let batch = &mut self.batch;
         keys::lead(&*self.core.schema, kind, head, &mut |key, kind| batch.post(key, kind))
             .map_err(|e| Error::bug(format!("a record of our own does not parse: {e}")))

@@ -11,7 +11,7 @@ use crate::log::layout::{
 };
 use crate::log::record::{GroupPart, Kind, LAYOUT};
 use crate::log::sums::Sums;
-use crate::schema::Schema;
+use crate::schema::RecordSchema;
 
 /// Initial capacity of a batch.
 const BATCH_BYTES: usize = 2048;
@@ -125,7 +125,7 @@ impl BatchBuf {
     /// Fills in the record checksums, which depend on the batch's place, and sums up the records.
     pub fn settle(
         &mut self,
-        schema: &dyn Schema,
+        schema: &dyn RecordSchema,
         salt: Salt,
         offset: u64,
         first_seqno: Seqno,

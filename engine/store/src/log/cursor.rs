@@ -16,7 +16,7 @@ use crate::log::ledger::Node;
 use crate::log::record::Kind;
 use crate::log::segments::Segment;
 use crate::log::sums::Sums;
-use crate::schema::Schema;
+use crate::schema::RecordSchema;
 
 /// Bytes read at once.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -342,7 +342,7 @@ pub fn next_seqno(whole: &[u8], offset: u64, salt: Salt) -> std::result::Result<
 
 /// Advances `state` over a checked batch; returns the batch's contribution to the ledger, if any.
 pub fn account(
-    schema: &dyn Schema,
+    schema: &dyn RecordSchema,
     state: &mut LogState,
     whole: &[u8],
     offset: u64,

@@ -19,7 +19,7 @@ use crate::log::queue::Queue;
 use crate::log::segments::{Segment, Segments, lock};
 use crate::log::totals::Totals;
 use crate::log::writer::{Sink, Writer, create_segment, seal};
-use crate::schema::Schema;
+use crate::schema::RecordSchema;
 use crate::sync::Mutex;
 use crate::sync::channel::{Receiver, unbounded};
 
@@ -276,7 +276,7 @@ fn create_store(io: &dyn Io, paths: &Paths) -> Result<()> {
 
 /// Reads the log from `from`, where its state is `state`, to its end. Calls `visit` for each batch.
 pub fn scan(
-    schema: &dyn Schema,
+    schema: &dyn RecordSchema,
     found: &Found,
     from: (SegmentId, u64),
     state: LogState,
@@ -288,7 +288,7 @@ pub fn scan(
 /// As [`scan`]; `visit` also gets the log's state at the batch's end. `from` may be the end of a sealed
 /// segment.
 pub fn scan_states(
-    schema: &dyn Schema,
+    schema: &dyn RecordSchema,
     found: &Found,
     from: (SegmentId, u64),
     mut state: LogState,
@@ -339,7 +339,7 @@ pub fn scan_states(
 }
 
 fn scan_segment(
-    schema: &dyn Schema,
+    schema: &dyn RecordSchema,
     cursor: &mut Cursor,
     segment: &Segment,
     rewritten: Option<&Footer>,
@@ -456,7 +456,7 @@ pub fn start(
     end: End,
     sizes: Sizes,
     sink: Arc<dyn Sink>,
-    schema: Arc<dyn Schema>,
+    schema: Arc<dyn RecordSchema>,
 ) -> Result<OpenLog> {
     if let Some(damage) = &end.damage {
         return Err(damage.error());

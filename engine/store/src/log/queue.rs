@@ -20,7 +20,7 @@ use crate::log::segments::lock;
 use crate::log::sequence::Ordered;
 use crate::log::sums::Sums;
 use crate::log::ticket::{Completer, Failure, Ticket, ticket};
-use crate::schema::Schema;
+use crate::schema::RecordSchema;
 use crate::sync::channel::Sender;
 use crate::sync::{Condvar, Mutex, OnceLock};
 
@@ -199,7 +199,7 @@ pub struct Queue {
     failure: OnceLock<Failure>,
     store: StoreId,
     segment_bytes_max: u64,
-    schema: Arc<dyn Schema>,
+    schema: Arc<dyn RecordSchema>,
 }
 
 /// The fixed place of a batch. Dropping it unused ends all writing, because nothing can follow.
@@ -232,7 +232,7 @@ impl Queue {
         next_seqno: Seqno,
         queue_bytes_max: usize,
         segment_bytes_max: u64,
-        schema: Arc<dyn Schema>,
+        schema: Arc<dyn RecordSchema>,
     ) -> Self {
         Self {
             order: Mutex::new(Order {

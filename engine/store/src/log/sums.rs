@@ -8,7 +8,7 @@ use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, COUNT_MAX, ChainDigest
 use crate::log::ledger::{Frontier, Node, leaf_hash, record_hash};
 use crate::log::record::{BodyRef, EmbeddingHead, Kind, KvHead, Logical, SpaceHead, group_of};
 use crate::log::totals::Totals;
-use crate::schema::{Schema, SchemaBytes};
+use crate::schema::{RecordSchema, SchemaBytes};
 
 /// What a batch adds to the state of the log.
 #[derive(Debug, Clone, Default)]
@@ -33,7 +33,7 @@ impl Sums {
     /// Adds a record.
     pub fn record(
         &mut self,
-        schema: &dyn Schema,
+        schema: &dyn RecordSchema,
         seqno: Seqno,
         record: &RawRecord<'_>,
     ) -> Result<(), CodecError> {
@@ -108,7 +108,7 @@ impl Sums {
     /// Adds a logical record's bytes to their kinds, and notes the ids it uses.
     fn measure(
         &mut self,
-        schema: &dyn Schema,
+        schema: &dyn RecordSchema,
         kind: Kind,
         bytes: u64,
         logical: &Logical<'_>,

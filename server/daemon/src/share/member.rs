@@ -25,7 +25,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use annals::{Durability, ErrorKind, Namespace, OpenFrame, Run, Status, Store, StoredBlob};
-use annals_memory::{Embedder, Keep};
+use annals_memory::{Embedder, Keep, Memory};
 
 use super::host::{Writer, Writing};
 use annals_proxy::embeddings::{EmbedderHere, environment_embedder};
@@ -164,7 +164,7 @@ impl Member {
     fn define(&self, arguments: &mut Arguments) -> annals::Result<Reply> {
         let _writer = self.let_in()?;
         let (definition, namespace) = arguments.definition()?;
-        annals_memory::Memory::open(&self.store.namespace(&namespace)?)?.on_disk().define(&definition)?;
+        Memory::open(&self.store.namespace(&namespace)?)?.on_disk().define(&definition)?;
         Ok(ok())
     }
 
@@ -174,7 +174,7 @@ impl Member {
         let space = self.store.namespace(&brought.namespace)?;
         let with = EmbedderHere::of_environment(Some(&space))?;
         of_embedder(brought.embedder.as_deref(), with.id(), "a memory")?;
-        let memory = annals_memory::Memory::open(&space)?.on_disk();
+        let memory = Memory::open(&space)?.on_disk();
         let kept = remember(&memory, &brought.identity, &brought.entry, &with, &Keep::default())?;
         Ok(Reply::Bulk(kept.id.into_bytes()))
     }

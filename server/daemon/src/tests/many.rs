@@ -588,7 +588,7 @@ fn bodies_that_have_no_room_and_replays_that_hold_too_much_are_to_be_asked_again
 /// tags. Runs that nobody ended are stored at the daemon's end.
 #[test]
 fn a_proxied_run_is_remembered_once_it_has_ended() {
-    use annals_memory::{Identity, Wanted, Words};
+    use annals_memory::{Identity, Memory, Wanted, Words};
     let town = Town::new();
     let asks = |run: &str, headers: &[(&str, &str)]| {
         let body = json!({ "messages": [{ "role": "user", "content": "Should we approve loan #42?" }], "answer": "REJECTED" });
@@ -618,7 +618,7 @@ fn a_proxied_run_is_remembered_once_it_has_ended() {
     );
     town.bench.daemon.end();
     let space = town.bench.daemon.tenant("default").unwrap().space.clone();
-    let memory = annals_memory::Memory::open(&space).unwrap();
+    let memory = Memory::open(&space).unwrap();
     let ids = |tenant: &str, conversation: &str| {
         let part = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let identity = Identity { tenant: part(tenant), principal: None, conversation: part(conversation) };

@@ -1,6 +1,6 @@
 //! Agent memory over RESP: agentfootprint's own example, each command, and its rights.
 
-use annals_memory::{Projection, Words, render};
+use annals_memory::{Memory, Projection, Words, render};
 
 use super::{Bench, Client, Rights, token};
 
@@ -285,7 +285,7 @@ fn what_is_replied_to_is_on_disk() {
     memory.record_signature(&whose, "s").unwrap();
     memory.rate(&whose, "a", 1.0).unwrap();
     let left = sim.crash(Crash::Nothing);
-    let memory = annals_memory::Memory::open(&on(&left).namespace("default").unwrap()).unwrap();
+    let memory = Memory::open(&on(&left).namespace("default").unwrap()).unwrap();
     assert!(memory.get(&whose, "a").unwrap().is_some());
     assert!(memory.seen(&whose, "s").unwrap());
     assert_eq!(memory.feedback(&whose, "a").unwrap().unwrap().count, 1);

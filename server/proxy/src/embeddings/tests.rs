@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use annals::io::sim::SimIo;
 use annals::{ErrorKind, Namespace, Options, Store};
-use annals_memory::{Embedder, Identity, Keep, Wanted};
+use annals_memory::{Embedder, Identity, Keep, Memory, Wanted};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
@@ -296,7 +296,7 @@ fn a_text_is_paid_for_once() {
 #[test]
 fn what_is_remembered_by_it_is_recalled_by_it_also_within_a_runtime() {
     let sim = SimIo::new(2);
-    let memory = annals_memory::Memory::open(&namespace(&sim)).unwrap();
+    let memory = Memory::open(&namespace(&sim)).unwrap();
     let server = Server::new(|_, _| None);
     let embedder = server.embedder(None);
     let who = Identity { tenant: Some("t".into()), ..Identity::default() };

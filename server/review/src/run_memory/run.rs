@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use annals_memory::{Embedder, Identity};
 use annals::{ErrorKind, Namespace, RunReader, RunUid, Status};
-use annals_memory::Identity;
+use annals_memory::{Identity, Memory};
 use serde_json::{Map, Value, json};
 
 use super::conversation::Conversation;
@@ -73,7 +73,7 @@ fn entered(
     let Some((snapshot, tellings)) = snapshot_of(reader)? else {
         return Ok(Remembered::Nothing("it has no question, or no answer"));
     };
-    let (memory, id) = (annals_memory::Memory::open(&space)?, format!("run-{}", info.name));
+    let (memory, id) = (Memory::open(&space)?, format!("run-{}", info.name));
     let mut metadata = json!({ "run": info.name, "status": status.name() });
     if snapshot.tool_calls.is_empty() {
         // The sources are the entries quoted in the run's requests, whoever recalled them. A run that has

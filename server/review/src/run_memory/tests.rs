@@ -2,7 +2,7 @@
 
 use annals_memory::{Embedder, Identity, Wanted, Words};
 use annals::{Component, Frame, Namespace, RunSpec, RunUid, Status, Store};
-use annals_memory::{Identity, Wanted, Words};
+use annals_memory::{Identity, Memory, Wanted, Words};
 use serde_json::json;
 
 use super::Remembered;
@@ -61,8 +61,7 @@ impl Bench {
     }
 
     fn ids(&self, identity: &Identity) -> Vec<String> {
-        let (entries, _) =
-            annals_memory::Memory::open(&self.space).unwrap().list(identity, None, None, &[]).unwrap();
+        let (entries, _) = Memory::open(&self.space).unwrap().list(identity, None, None, &[]).unwrap();
         entries.into_iter().map(|entry| entry.id).collect()
     }
 }
@@ -338,7 +337,7 @@ fn a_run_that_only_answers_from_what_it_was_told_says_so() {
     bench.recorded(RunSpec::new("monday"), chat());
     let uid = |name: &str| bench.space.run(name).unwrap().info().uid;
     remember_ended(&bench.space, uid("monday"), Status::Ok).unwrap();
-    let memory = annals_memory::Memory::open(&bench.space).unwrap();
+    let memory = Memory::open(&bench.space).unwrap();
     let why = "Why was application #42 rejected?";
     let recall =
         || memory.recall(&Identity::default(), why, &Words, &Wanted { k: 2, ..Wanted::default() }).unwrap();
@@ -364,7 +363,7 @@ fn a_run_whose_requests_tell_of_an_earlier_one_answers_from_it() {
     };
     bench.recorded(spec("monday", lending("app-42")), chat());
     remember_run(&bench.space, "monday").unwrap();
-    let memory = annals_memory::Memory::open(&bench.space).unwrap();
+    let memory = Memory::open(&bench.space).unwrap();
     let why = "Why was application #42 rejected?";
     let asking = Identity { tenant: Some("lending".into()), ..Identity::default() };
     let hits = memory.recall(&asking, why, &Words, &Wanted { across: true, ..Wanted::default() }).unwrap();
@@ -390,7 +389,7 @@ fn an_entry_says_which_run_it_is_of_and_when_that_ended_and_is_found_by_its_ques
     bench.recorded(RunSpec::new("monday").tag("tenant", "lending"), chat());
     remember_run(&bench.space, "monday").unwrap();
     let identity = Identity { tenant: Some("lending".into()), ..Identity::default() };
-    let memory = annals_memory::Memory::open(&bench.space).unwrap();
+    let memory = Memory::open(&bench.space).unwrap();
     let hits =
         memory.recall(&identity, "Why was application #42 rejected?", &Words, &Wanted::default()).unwrap();
     assert_eq!(hits.len(), 1);

@@ -20,7 +20,7 @@ use crate::log::open::Damage;
 use crate::log::paths::Paths;
 use crate::log::record::HistoryCode;
 use crate::log::segments::{lock, read, write};
-use crate::schema::Schema;
+use crate::schema::RecordSchema;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, OnceLock, RwLock};
 
@@ -88,7 +88,7 @@ pub struct Index {
     pub(super) paths: Paths,
     pub(super) store: StoreId,
     pub(super) limits: Limits,
-    pub(super) schema: Arc<dyn Schema>,
+    pub(super) schema: Arc<dyn RecordSchema>,
     levels: RwLock<Arc<Levels>>,
     /// Held while tables are made, from reading the levels until they are changed. A reader takes it only
     /// after it has met a damaged table.
@@ -120,7 +120,7 @@ impl Index {
         paths: &Paths,
         store: StoreId,
         limits: Limits,
-        schema: &Arc<dyn Schema>,
+        schema: &Arc<dyn RecordSchema>,
     ) -> Self {
         Self {
             io: io.clone(),
@@ -150,7 +150,7 @@ impl Index {
         paths: &Paths,
         state: &State,
         limits: Limits,
-        schema: &Arc<dyn Schema>,
+        schema: &Arc<dyn RecordSchema>,
     ) -> (Self, bool) {
         let (tables, damage) = match open_tables(&**io, paths, state, limits.read_mode) {
             Ok(tables) => (tables, None),

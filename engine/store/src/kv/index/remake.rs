@@ -47,7 +47,7 @@ impl Drop for Base {
 }
 
 /// Keeps other threads from changing tables while it lives.
-pub type TablesGuard<'a> = MutexGuard<'a, ()>;
+pub(crate) type TablesGuard<'a> = MutexGuard<'a, ()>;
 
 impl Base {
     /// The position up to which these tables cover the log.

@@ -10,7 +10,7 @@ use super::entry::TableMeta;
 /// Which of a table's blocks get filters. A filter costs 10 bits for each distinct key. It spares a lookup of
 /// a missing key the decoding of a block, except about once in a hundred lookups.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Filter {
+pub(crate) enum Filter {
     /// Only blocks that begin at or after 64 KiB of the file: a small table does not gain from one.
     #[default]
     Auto,

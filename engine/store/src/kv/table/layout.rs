@@ -71,7 +71,7 @@ pub(super) const HEADER_LEN: usize = 12;
 /// Bytes after the index.
 pub(super) const FOOTER_LEN: usize = 76;
 /// Maximum length of a key, in bytes.
-pub const KEY_LEN_MAX: usize = 70_000;
+pub(crate) const KEY_LEN_MAX: usize = 70_000;
 /// Maximum number of entries in a block.
 pub(super) const BLOCK_ENTRIES_MAX: usize = 4096;
 /// Maximum length of the keys of all entries of a block together, in bytes.

@@ -17,7 +17,7 @@ mod reader;
 mod scan;
 mod shape;
 #[cfg(test)]
-pub use {filter::Filter, layout::KEY_LEN_MAX, scan::Scan, scan::ScanBack};
+pub(crate) use {filter::Filter, layout::KEY_LEN_MAX, scan::Scan, scan::ScanBack};
 #[cfg(test)]
 mod tests;
 mod writer;

@@ -60,7 +60,7 @@ impl<W: Write> TableWriter<W> {
     /// Sets which blocks get a filter of their keys.
     #[cfg(test)]
     #[must_use]
-    pub fn with_filter(mut self, filter: Filter) -> Self {
+    pub(crate) fn with_filter(mut self, filter: Filter) -> Self {
         self.filter = filter;
         self
     }

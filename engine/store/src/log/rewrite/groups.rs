@@ -204,7 +204,7 @@ impl<'a> Groups<'a> {
     }
 
     /// Copies a record of a group that stays whole.
-    pub fn copy(
+    pub(super) fn copy(
         &mut self,
         id: GroupId,
         record: &RawRecord<'_>,
@@ -227,7 +227,7 @@ impl<'a> Groups<'a> {
     }
 
     /// Encodes the live ranges of a group anew; `from` is its last record.
-    pub fn encode(
+    pub(super) fn encode(
         &mut self,
         segment: &Segment,
         from: Place,

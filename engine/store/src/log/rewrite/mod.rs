@@ -29,7 +29,7 @@ use crate::log::record::{Kind, Logical, group_of};
 use crate::log::segments::Segment;
 use crate::log::sums::Sums;
 use crate::log::totals::Totals;
-use crate::schema::Schema;
+use crate::schema::RecordSchema;
 
 use collapse::Collapse;
 use draft::Draft;
@@ -85,7 +85,7 @@ pub fn rewrite(
     io: &dyn Io,
     paths: &Paths,
     store: StoreId,
-    schema: &dyn Schema,
+    schema: &dyn RecordSchema,
     sources: &[Arc<Segment>],
     id: SegmentId,
     keep: &dyn Keep,
@@ -113,7 +113,7 @@ fn write(
     io: &dyn Io,
     paths: &Paths,
     store: StoreId,
-    schema: &dyn Schema,
+    schema: &dyn RecordSchema,
     sources: &[Arc<Segment>],
     id: SegmentId,
     keep: &dyn Keep,
@@ -164,7 +164,7 @@ fn write(
 
 /// The progress of a rewrite.
 struct Work<'a> {
-    schema: &'a dyn Schema,
+    schema: &'a dyn RecordSchema,
     keep: &'a dyn Keep,
     groups: Groups<'a>,
     output: Output<'a>,

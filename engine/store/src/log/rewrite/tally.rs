@@ -8,7 +8,7 @@ use crate::log::ledger::Tiles;
 use crate::log::rewrite::source::Source;
 use crate::log::sums::Sums;
 use crate::log::totals::Totals;
-use crate::schema::Schema;
+use crate::schema::RecordSchema;
 
 /// Totals and leaves, for comparing a rewrite with its sources.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ impl Tally {
     }
 
     /// The tally of a segment with this first leaf.
-    pub(super) fn of(schema: &dyn Schema, source: &Source, begins: u64) -> Result<Self> {
+    pub(super) fn of(schema: &dyn RecordSchema, source: &Source, begins: u64) -> Result<Self> {
         let mut tally = Self::new(begins);
         source.each_batch(&mut |batch, _| {
             let mut sums = Sums::default();
