@@ -1,7 +1,8 @@
-//! All partitions of a store, and catching up with its log.
+//! The vector index: all partitions of a store, and catching up with its log.
 //!
-//! Invariants: one thread at a time catches up; `upto` is raised once every vector up to there is in its partition; so
-//! whoever reads `upto` before a partition's levels finds in them all vectors up to it, and perhaps later ones.
+//! Invariants: one thread at a time catches up. `upto` is raised after every vector up to it is in its
+//! partition. So a reader that fetches `upto` before a partition's levels finds in them all vectors up to it,
+//! and perhaps later ones.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, Weak};
@@ -20,16 +21,16 @@ use crate::source::{self, Runs};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, JoinHandle, Mutex, RwLock, SCHEDULED};
 
-/// The thread looks after this many batches with vectors.
+/// The thread wakes after this many batches with vectors.
 pub const WAKE_BATCHES: u64 = if SCHEDULED { 2 } else { 64 };
 
-/// The thread that keeps catching up short, and writes files.
+/// The thread that catches up in the background, so that searches need not, and writes files.
 #[derive(Debug, Default)]
 struct Worker {
     state: Mutex<WorkerState>,
     changed: Condvar,
     stop: AtomicBool,
-    /// Batches with vectors.
+    /// Number of batches with vectors that were queued.
     queued: AtomicU64,
 }
 
@@ -43,10 +44,10 @@ struct WorkerState {
 const PAGE: usize = 1024;
 /// What vectors in memory take, about, when they are written down before more are read from the log.
 const MEMORY_BYTES: usize = 128 << 20;
-/// Bytes of a vector in memory beside its numbers and codes, about.
+/// Approximate bytes of a vector in memory besides its numbers and codes.
 const ROW_BYTES: usize = 96;
 
-/// Keyspaces, by number.
+/// Keyspaces by number, with namespace and name.
 type Names = HashMap<u32, (NamespaceId, String)>;
 
 pub type Partitions = BTreeMap<PartitionId, Arc<Partition>>;
@@ -56,33 +57,33 @@ pub type Partitions = BTreeMap<PartitionId, Arc<Partition>>;
 pub struct Floor {
     pub me: Weak<Floor>,
     pub partitions: RwLock<Arc<Partitions>>,
-    /// The last record that was looked at.
+    /// The last record that was read.
     pub upto: AtomicU64,
     pub catching: Mutex<Runs>,
-    /// What the manifest lists. Held by whoever writes files or gives them up.
+    /// What the manifest lists. Held while files are written or discarded.
     pub files: Mutex<VectorList>,
-    /// Raised before and after all files were given up.
+    /// Raised before and after all files are discarded.
     pub losses: AtomicU64,
-    /// Vectors in memory,
+    /// Number of vectors in memory.
     tail_rows: AtomicUsize,
-    /// and what they take there, about.
+    /// Approximate bytes of the vectors in memory.
     tail_bytes: AtomicUsize,
     /// [`MEMORY_BYTES`]; tests lower it.
     pub memory_bytes: AtomicUsize,
-    /// Held by whoever makes a graph.
+    /// Held while a graph is built.
     pub making: Mutex<()>,
-    /// The file of which a graph is in the making; 0 for none.
+    /// The file whose graph is being built; 0: none.
     pub pinned: AtomicU64,
-    /// A large file has no graph.
+    /// Whether a large file has no graph.
     pub lacks_graph: AtomicBool,
     worker: Worker,
-    /// Dimensions of vectors on their way into the log, of embedders that have none there yet.
+    /// Dimensions of vectors on their way into the log, for embedders that have no vectors there yet.
     expected: Mutex<HashMap<PartitionId, usize>>,
     names: RwLock<Names>,
 }
 
 impl Floor {
-    /// A floor that has seen nothing of the log.
+    /// An index that has read nothing of the log.
     pub fn empty() -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -96,12 +97,12 @@ impl Floor {
         Seqno(self.upto.load(Ordering::Acquire))
     }
 
-    /// Takes in what was committed since it last did. What is more than memory should hold goes into files on the way, if this
-    /// process writes.
+    /// Reads the vectors that were committed since the last call. In the writing process, full memory is
+    /// flushed meanwhile.
     pub fn catch_up(&self, core: &Arc<Core>) -> Result<()> {
         let mut most = if core.is_writer() { self.memory_bytes() } else { usize::MAX };
         while !self.catch_up_some(core, most)? {
-            // A disk that is full is no reason to find nothing.
+            // A full disk must not keep a search from finding vectors.
             if self.flush(core, What::Due).is_err() {
                 most = usize::MAX;
             }
@@ -109,14 +110,14 @@ impl Floor {
         Ok(())
     }
 
-    /// The same until so much is in memory; whether that was all.
+    /// Catches up until about `most` bytes are in memory. Returns whether it has caught up with everything.
     pub fn catch_up_some(&self, core: &Core, most: usize) -> Result<bool> {
         if self.upto() >= core.index.visible() {
             return Ok(true);
         }
         let mut runs = lock(&self.catching);
         let _pin = core.pin();
-        // Once it is this thread's turn, another one may have done it.
+        // Another thread may have caught up while this one waited for its turn.
         let visible = core.index.visible();
         let mut after = self.upto();
         while after < visible {
@@ -142,7 +143,8 @@ impl Floor {
         Ok(true)
     }
 
-    /// Puts vectors into their partition, which the first one makes; those of other dimensions are passed over.
+    /// Adds vectors to their partition, which the first vector creates. Vectors of other dimensions are
+    /// skipped.
     fn take_in(&self, id: PartitionId, mut vectors: Vec<(Item, Vec<f32>)>) {
         let known = read(&self.partitions).get(&id).cloned();
         let partition = match known {
@@ -178,7 +180,7 @@ impl Floor {
         self.tail_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// How often files were given up; odd while they are.
+    /// How often files were discarded; odd while that is going on.
     pub fn losses(&self) -> u64 {
         self.losses.load(Ordering::Acquire)
     }
@@ -187,7 +189,7 @@ impl Floor {
         self.worker.stop.load(Ordering::Acquire)
     }
 
-    /// Lets the thread look whether there is something to do, which the first call starts.
+    /// Wakes the thread to look for work. The first call starts it.
     pub fn wake(&self, core: &Arc<Core>) {
         if !core.is_writer() || self.is_stopped() {
             return;
@@ -198,14 +200,14 @@ impl Floor {
             && let Some(me) = self.me.upgrade()
         {
             let core = core.clone();
-            // Where the system has no thread to give, searches catch up and files wait for the close.
+            // If the system has no thread, searches catch up, and files are written at the close.
             state.thread = self.io_spawn(&core.clone(), Box::new(move || me.work(&core)));
         }
         drop(state);
         self.worker.changed.notify_all();
     }
 
-    /// Whether there is a graph to build, and this program can.
+    /// Whether there is a graph to build, and this program can build it.
     pub fn wants_graph(&self) -> bool {
         cfg!(feature = "graphs") && self.lacks_graph.load(Ordering::Relaxed)
     }
@@ -226,7 +228,7 @@ impl Floor {
             }
             self.tend(core);
             if self.wants_graph() {
-                // What fails is tried again when more has come.
+                // A failed build is tried again after more vectors have come.
                 let _ = self.make_graphs(core, &|| {
                     self.tend(core);
                     self.is_stopped()
@@ -235,12 +237,12 @@ impl Floor {
         }
     }
 
-    /// Takes in what has come since it was last wanted, and writes it down where that is much.
+    /// Catches up if that was requested, and flushes if many vectors are in memory.
     fn tend(&self, core: &Arc<Core>) {
         if !std::mem::take(&mut lock(&self.worker.state).wanted) {
             return;
         }
-        // What fails loses nothing, and is tried again when more has come.
+        // A failure loses nothing, and is tried again after more vectors have come.
         if self.catch_up(core).is_ok() && self.tail_rows.load(Ordering::Relaxed) >= FLUSH_ROWS {
             let _ = self.flush(core, What::Due);
         }
@@ -259,13 +261,13 @@ impl Floor {
         ids.map(|id| id.embedder.clone()).collect()
     }
 
-    /// The same of all that is committed.
+    /// The embedders that have committed vectors in a namespace.
     pub fn embedders_of(&self, core: &Arc<Core>, namespace: NamespaceId) -> Result<Vec<String>> {
         self.catch_up(core)?;
         Ok(self.embedders(namespace).iter().map(|embedder| embedder.to_string()).collect())
     }
 
-    /// An owner by the names that callers know.
+    /// An owner with the names that callers know.
     pub fn owner(&self, core: &Core, id: &OwnerId) -> Result<Owner> {
         let (space, key) = match id {
             OwnerId::Snapshot { run, seq } => return Ok(Owner::Snapshot { run: *run, seq: *seq }),
@@ -278,12 +280,12 @@ impl Floor {
             name = known(&read(&self.names));
         }
         let keyspace = name.ok_or_else(|| {
-            Error::new(ErrorKind::Damaged, format!("a vector is of keyspace {space}, and there is none"))
+            Error::new(ErrorKind::Damaged, format!("a vector names keyspace {space}, which does not exist"))
         })?;
         Ok(Owner::Key { keyspace, key: key.to_vec() })
     }
 
-    /// The number of a keyspace, if there is one of this name.
+    /// The number of the keyspace of this name, if it exists.
     pub fn keyspace(&self, core: &Core, namespace: NamespaceId, wanted: &str) -> Result<Option<u32>> {
         let known = |names: &Names| {
             let found = names.iter().find(|(_, (of, name))| *of == namespace && name == wanted);
@@ -319,14 +321,14 @@ impl Finder for Floor {
         let refuse = |known: usize| match known == dimensions {
             true => Ok(()),
             false => Err(Error::invalid(format!(
-                "a vector of {embedder:?} has {known} dimensions in this namespace, not {dimensions}: give another model an id of its own"
+                "a vector of {embedder:?} has {known} dimensions in this namespace, not {dimensions}: give each model its own embedder id"
             ))),
         };
         if let Some(known) = self.partition(namespace, embedder) {
             return refuse(known.dimensions);
         }
         self.catch_up(core)?;
-        // Under this lock, so that of two first ones the second meets the other.
+        // Of two concurrent first vectors, the second sees the dimensions of the first under this lock.
         let mut expected = lock(&self.expected);
         if let Some(known) = self.partition(namespace, embedder) {
             return refuse(known.dimensions);
@@ -345,15 +347,16 @@ impl Finder for Floor {
         if self.worker.stop.swap(true, Ordering::AcqRel) {
             return;
         }
-        // Behind the lock, and only then: a thread that has looked and goes to sleep holds it until it can be woken.
+        // Notify only after the lock was taken: a thread that is about to sleep holds it until it can be
+        // woken.
         let thread = lock(&self.worker.state).thread.take();
         self.worker.changed.notify_all();
         if let Some(thread) = thread {
-            // One that panicked has said so.
+            // A thread that panicked has already reported that.
             let _ = thread.join();
         }
         if core.is_writer() && self.tail_rows.load(Ordering::Relaxed) >= CLOSE_ROWS {
-            // They are in the log; without a file they are read from there.
+            // A failure loses nothing: without a file the vectors are read from the log.
             let _ = self.flush(core, What::Tail);
         }
     }
@@ -367,7 +370,7 @@ impl Finder for Floor {
     }
 }
 
-/// What a vector takes in memory, about.
+/// Approximate bytes of a vector in memory.
 fn row_bytes(dimensions: usize) -> usize {
     5 * dimensions + ROW_BYTES
 }

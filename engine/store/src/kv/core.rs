@@ -31,27 +31,29 @@ use crate::sync::{Mutex, OnceLock, RwLock};
 pub struct Options {
     /// Files, clock, randomness and threads. Default: the real ones.
     pub io: Arc<dyn Io>,
-    /// What a commit waits for unless it says otherwise. Default: [`Durability::Disk`].
+    /// What a commit waits for if the caller does not say. Default: [`Durability::Disk`].
     pub durability: Durability,
     /// A segment is sealed once it has about this many bytes. Default: 256 MiB. At most 2 GiB.
     pub segment_bytes_max: u64,
-    /// Bytes that may wait for the writer before callers wait, too. Default: 64 MiB.
+    /// Bytes that may be queued for the writer before callers wait. Default: 64 MiB.
     pub queue_bytes_max: usize,
-    /// Zeros are kept written this far ahead of the log's end, so that syncs are cheap. Default: 1 MiB; 0: none.
+    /// How far ahead of the log's end zeros are written, in bytes, so that syncs are cheap. Default: 1 MiB;
+    /// 0: none.
     pub zero_ahead_bytes: u64,
-    /// The greatest body. Default: 1 GiB.
+    /// Maximum length of a body, in bytes. Default: 1 GiB.
     pub body_bytes_max: u64,
-    /// Decoded groups kept in memory. Default: 32 MiB.
+    /// Maximum bytes of decoded groups in memory. Default: 32 MiB.
     pub group_cache_bytes: usize,
-    /// Previous bodies of runs kept in memory for comparing. Default: 64 MiB.
+    /// Maximum bytes of previous bodies of runs in memory, kept for comparison. Default: 64 MiB.
     pub previous_bytes_max: usize,
-    /// The index's newest entries are kept in memory up to about this many bytes, twice while they are being written
-    /// down into tables, and up to four times where the disk has no room for that. Default: 16 MiB.
+    /// About how many bytes of the newest index entries stay in memory. Memory may hold twice as much while a
+    /// table is written, and up to four times if the disk has no room for one. Default: 16 MiB.
     pub index_memory_bytes: usize,
-    /// How sealed segments and tables are read. Default: [`ReadMode::Mapped`]; [`ReadMode::Positional`] for stores on
-    /// disks that may go away, or whose files other programs may cut (docs/guarantees.md).
+    /// How sealed segments and tables are read. Default: [`ReadMode::Mapped`]. Choose
+    /// [`ReadMode::Positional`] for disks that may disappear, or if other programs may truncate the files
+    /// (docs/guarantees.md).
     pub read_mode: ReadMode,
-    /// Whether opening for writing creates a store where there is none. Default: true.
+    /// Whether opening for writing creates a missing store. Default: true.
     pub create: bool,
 }
 
@@ -80,11 +82,11 @@ pub struct Core {
     /// `None`: open for reading only.
     writer: Option<StoreWriter>,
     pub catalogue: Catalogue,
-    /// What compaction must not take away though no record of the log names it.
+    /// Prevents compaction from removing content that no record names yet.
     pub fence: Arc<Fence>,
     /// Held by the layers above while they look at something and then write it.
     pub remembering: Mutex<()>,
-    /// Whoever finds vectors again, once the floor above has said so.
+    /// The vector index, once the module `vector` has set it.
     pub finder: OnceLock<Arc<dyn Finder>>,
     closed: AtomicBool,
 }
@@ -121,8 +123,8 @@ impl Core {
         let segments = found.segments.clone();
         let vectors = found.state.vectors.clone();
         let recovered = end.torn || found.state.clean.is_none();
-        // What stands behind the damage may be newer than what stands before it: a reader that went on would be told old
-        // values as if they were the newest.
+        // Records after the damage may be newer than those before it. A reader that went on would return old
+        // values as the newest.
         if let Some(damage) = &end.damage {
             return Err(damage.error());
         }
@@ -170,7 +172,7 @@ impl Core {
         Ok(core)
     }
 
-    /// A store open for reading over segments and an index that were put together from what is left of it.
+    /// A store open for reading, over segments and an index that were assembled from what is left of a store.
     pub fn salvaged(
         options: Options,
         paths: Paths,
@@ -211,7 +213,7 @@ impl Core {
     /// What writes.
     ///
     /// # Errors
-    /// `Invalid` where the store is open for reading only, `Unavailable` once it is closed.
+    /// `Invalid` if the store is open for reading only, `Unavailable` if it is closed.
     pub fn writer(&self) -> Result<&StoreWriter> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
@@ -237,7 +239,7 @@ impl Core {
         self.writer.is_some()
     }
 
-    /// Removes files of segments that the manifest does not list, and that are not the writer's next.
+    /// Removes segment files that the manifest does not list, except the writer's next one.
     pub fn remove_unlisted_segments(&self) -> Result<()> {
         let state = self.log()?.manifest.state();
         remove_unlisted(&*self.io, &self.paths, &state)
@@ -245,7 +247,8 @@ impl Core {
 
     pub fn close(&self) -> Result<()> {
         self.closed.store(true, Ordering::Release);
-        // Who compacts stops at the next look: the files are another process's once the lock on the store is gone.
+        // A running compaction stops at its next check. After the store's lock is released, the files belong
+        // to another process.
         self.fence.wake();
         match &self.writer {
             Some(writer) => {
@@ -264,10 +267,10 @@ impl Drop for Core {
     }
 }
 
-/// How often a reader looks again for tables that a writer replaced while it looked.
+/// How often a reader tries to open tables that a writer replaces meanwhile.
 const LOOKS_MAX: usize = 100;
 
-/// The log and the index that its manifest lists; the last says whether that is whole.
+/// Opens the log and the index that its manifest lists. The flag says whether the index is whole.
 fn find_index(
     io: &Arc<dyn Io>,
     paths: &Paths,
@@ -282,7 +285,7 @@ fn find_index(
         let found = find(&**io, paths, for_writing, options.create, options.read_mode)?;
         let (index, whole) = Index::open(io, paths, &found.state, limits, schema);
         looks += 1;
-        // Beside a reader, a writer may have listed others meanwhile and removed these.
+        // A writer beside this reader may have listed other tables and removed these.
         let again = !whole && !for_writing && looks < LOOKS_MAX && stamp(&**io, paths) != before;
         if !again {
             return Ok((found, index, whole));
@@ -290,8 +293,8 @@ fn find_index(
     }
 }
 
-/// Reads the log that the tables do not cover into the index. For writing, memory stays bounded: what the tables then
-/// cover is given where it is no longer what the manifest says.
+/// Reads the part of the log that the tables do not cover into the index. For writing, memory stays bounded:
+/// full memory is flushed, and the result says what the tables then cover if it differs from the manifest.
 fn read_log(
     schema: &dyn RecordSchema,
     index: &Index,
@@ -317,7 +320,7 @@ fn read_log(
         })?;
         anchors.settle(&mut entries);
         if for_writing {
-            // All of this batch is in memory before a table is said to cover it.
+            // All entries of this batch are in memory before a table claims to cover it.
             index.insert(entries.drain(..));
             let after = (segment.id, batch.offset + batch.whole.len() as u64);
             index.flush_while_opening(after, log, &mut covered)?;

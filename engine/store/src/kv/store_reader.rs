@@ -24,15 +24,16 @@ use crate::schema::RecordSchema;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock};
 
-/// A clock that stands more than this after the newest record is not believed: 400 days.
+/// A clock that is more than this ahead of the newest record is ignored: 400 days.
 pub const AHEAD_NS_MAX: u64 = 400 * 86_400 * 1_000_000_000;
 
-/// Whether a clock does not stand far ahead of the newest record, which is from `newest_ns` (0: there is none).
+/// Whether a clock is at most [`AHEAD_NS_MAX`] ahead of the newest record. `newest_ns` is 0 if there is no
+/// record.
 pub fn is_believed(now_ns: u64, newest_ns: u64) -> bool {
     newest_ns == 0 || now_ns <= newest_ns.saturating_add(AHEAD_NS_MAX)
 }
 
-/// What follows the log's end when reading beside a writer.
+/// How far a reader beside a writer has read the log.
 #[derive(Debug)]
 pub(super) struct Followed {
     pub(super) end: (SegmentId, u64),
@@ -62,12 +63,12 @@ pub struct StoreReader {
 }
 
 impl StoreReader {
-    /// Keeps every place readable that the index leads to from here on.
+    /// Keeps readable every place that the index leads to from now on.
     pub fn pin(&self) -> Pin {
         crate::log::segments::read(&self.segments).pin()
     }
 
-    /// Calls `then` with the parts of the logical record at a place, which must be of this kind.
+    /// Calls `then` with the parts of the logical record at `place`, which must be of the kind `expected`.
     pub fn logical<T>(
         &self,
         place: Place,
@@ -77,7 +78,7 @@ impl StoreReader {
         self.logical_of(place, &[expected], |_, logical| then(logical))
     }
 
-    /// The same, which may be of any of these kinds.
+    /// Like [`Core::read_logical`], but the record may be of any of the kinds `expected`.
     pub fn logical_of<T>(
         &self,
         place: Place,
@@ -116,8 +117,9 @@ impl StoreReader {
         crate::log::segments::read(&self.segments).get(id)
     }
 
-    /// What the log says up to its end now: counts, bytes by kind, the ledger. A pass over the part of the active
-    /// segment that no sealed footer or clean close covers. Beside it what compactions have left of the counts.
+    /// The state of the log at its current end (counts, bytes by kind, the ledger), and the counts that
+    /// remain after compactions. Reads the part of the active segment that no sealed footer or clean close
+    /// covers.
     pub fn log_state(&self) -> Result<(LogState, Totals)> {
         let found = find(&*self.io, &self.paths, false, false, self.options.read_mode)?;
         let from = found.state.covers;
@@ -127,17 +129,18 @@ impl StoreReader {
         Ok((state, held))
     }
 
-    /// Reads on from where the last look ended, or from what the tables cover by now where that is further: then
-    /// what is in memory goes. Only for stores open for reading.
+    /// Reads on from where the last read ended. If the tables now cover more than that, reads on from their
+    /// end and drops the entries in memory. Only for stores open for reading.
     pub fn refresh(&self) -> Result<()> {
         let mut guard = lock(&self.followed);
         let Some(followed) = guard.as_mut() else { return Ok(()) };
         let found = find(&*self.io, &self.paths, false, false, self.options.read_mode)?;
-        // What the index is about to name must be there to be read, and what it named until now yet.
+        // New segments must be readable before the index names them. Old ones stay readable while it names
+        // them.
         let segments = crate::log::segments::read(&self.segments).clone();
         segments.follow(&found.segments);
         let read_to = found.state.position(followed.end);
-        // Where the segment that was read last is gone, a compaction has put its records elsewhere.
+        // If the segment that was read last is gone, a compaction has moved its records.
         let is_further = read_to
             .is_none_or(|to| found.state.position(found.state.covers).is_some_and(|covers| covers > to));
         let rest = |followed: &Followed| match read_to {
@@ -167,17 +170,18 @@ impl StoreReader {
         self.load_policies()
     }
 
-    /// Up to where the log was read; none in a store open for writing.
+    /// The position up to which the log was read; `None` in a store open for writing.
     pub fn read_to(&self) -> Option<(SegmentId, u64)> {
         lock(&self.followed).as_ref().map(|followed| followed.end)
     }
 
-    /// The time of the newest batch, as far as its clock was believed since this was opened.
+    /// The time of the newest batch since opening, without batches whose clock was ignored.
     pub fn newest_ns(&self) -> u64 {
         self.newest_ns.load(Ordering::Relaxed)
     }
 
-    /// A batch is written that says this time. One from far ahead does not count: by it all would be due that has a deadline.
+    /// Notes the time of a batch. A clock far ahead is ignored: it would make everything due that has a
+    /// deadline.
     pub fn note_time(&self, now_ns: u64) {
         if is_believed(now_ns, self.newest_ns()) {
             self.newest_ns.fetch_max(now_ns, Ordering::Relaxed);
@@ -185,7 +189,7 @@ impl StoreReader {
     }
 }
 
-/// Calls `each` with the records of a batch that was read.
+/// Calls `each` with every record of a batch.
 pub(super) fn collect(
     whole: &[u8],
     offset: u64,
@@ -198,7 +202,7 @@ pub(super) fn collect(
     .map_err(|e| Error::damaged(&segment.path, offset, e))
 }
 
-/// The index entries of the log after a place.
+/// Reads the log from a position on. Returns its end and the index entries.
 fn read_on(
     schema: &dyn RecordSchema,
     found: &Found,
@@ -217,7 +221,7 @@ fn read_on(
     }
 }
 
-/// The index entries of the records after a seqno, wherever they stand now.
+/// Reads the records after a seqno, wherever they are now. Returns the log's end and the index entries.
 fn read_after(schema: &dyn RecordSchema, found: &Found, last: Seqno) -> Result<(End, Vec<Entry>)> {
     let mut newer = Vec::new();
     scan_between(found, None, found.state.covers, &mut |batch, segment, next| {

@@ -16,7 +16,7 @@ pub struct StoreWriter {
     next_group: AtomicU64,
     next_uid: AtomicU64,
     salts: Mutex<Salts>,
-    /// Held by who compacts the store, and by who closes it.
+    /// Held while a compaction runs, and by the thread that closes the store.
     pub compacting: Mutex<()>,
 }
 
@@ -51,14 +51,14 @@ impl StoreWriter {
     }
 }
 
-/// Random salts: BLAKE3's output stream under a random key that is never written down and often exchanged.
+/// Random salts: BLAKE3's output stream under a random key that is never written and often replaced.
 #[derive(Debug, Default)]
 struct Salts {
     stream: Option<blake3::OutputReader>,
     left: u32,
 }
 
-/// Salts drawn from one key.
+/// Number of salts that are drawn from one key.
 const SALTS_OF_A_KEY: u32 = 1024;
 
 impl Salts {

@@ -433,7 +433,7 @@ pub enum HistoryCode {
     Latest,
     /// The newest N.
     Newest(u32),
-    /// What is not older than this, and the newest.
+    /// Versions not older than this, and the newest.
     AgeNs(u64),
     /// Every version.
     All,

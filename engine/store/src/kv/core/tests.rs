@@ -37,7 +37,7 @@ fn views_are_counted_and_gone_with_the_last() {
     assert!(counts().is_empty());
 }
 
-/// A store of one segment and one table, closed; gives the table's path.
+/// Creates and closes a store of one segment and one table. Returns the table's path.
 fn closed(sim: &SimIo) -> std::path::PathBuf {
     let store = Store::open_with("s", options(sim)).unwrap();
     let keyspace = store.namespace("n").unwrap().keyspace("k", History::Latest).unwrap();
@@ -53,7 +53,7 @@ fn a_reader_beside_a_missing_table_looks_once_and_reads_the_log_instead() {
     let sim = SimIo::new(1);
     let table = closed(&sim);
     sim.remove(&table).unwrap();
-    // Its own stamp before and after, the log's before and after, and the look itself.
+    // CURRENT is opened five times: for two stamps of the reader, two stamps of the log, and the read itself.
     sim.fail(FailRule::eio(OpKind::Open).on("CURRENT").after(5).forever());
     let store = Store::open_read_only_with("s", options(&sim)).unwrap();
     assert!(sim.open(Path::new("s/CURRENT"), crate::io::Open::Read).is_err(), "all five were used");
@@ -80,7 +80,7 @@ fn after_an_unclean_end_the_segment_is_sealed_even_where_nothing_is_torn() {
     assert_eq!(segments(&crashed), 1);
     drop(Store::open_with("s", options(&crashed)).unwrap());
     assert_eq!(segments(&crashed), 2);
-    // Closed cleanly it goes on where it was, unless the file is another length by then.
+    // After a clean close the segment is continued, unless the file has another length by then.
     let write =
         |sim: &SimIo, name| drop(Store::open_with("s", options(sim)).unwrap().namespace(name).unwrap());
     write(&crashed, "m");
@@ -89,14 +89,14 @@ fn after_an_unclean_end_the_segment_is_sealed_even_where_nothing_is_torn() {
     crashed.edit(Path::new("s/segments/00000002.seg"), |bytes| bytes.extend_from_slice(&[0; 50])).unwrap();
     write(&crashed, "k");
     assert_eq!(segments(&crashed), 3);
-    // An empty one is gone on with.
+    // An empty segment is continued.
     let sim = SimIo::new(1);
     let store = Store::open_with("s", options(&sim)).unwrap();
     let crashed = sim.crash(Crash::Everything);
     drop(store);
     drop(Store::open_with("s", options(&crashed)).unwrap());
     assert_eq!(segments(&crashed), 1);
-    // Unless there are zeros behind its header.
+    // Unless there are zeros after its header.
     let sim = SimIo::new(1);
     let store = Store::open_with("s", options(&sim)).unwrap();
     let crashed = sim.crash(Crash::Everything);
@@ -120,7 +120,8 @@ fn a_streamed_body_is_one_extent_where_its_pieces_meet() {
     let space = store.namespace("n").unwrap();
     let small = space.store_blob(&noise(200_000)[100_000..105_000]).unwrap();
     assert_eq!((small.extents.len(), small.len()), (1, 5000));
-    // Not at the border of a group: the first piece ends within one, which the second goes on with.
+    // The body does not start at the border of a group: its first piece ends within a group, which the second
+    // continues.
     let body: Vec<u8> = noise(2_600_000)[200_000..2_500_000].to_vec();
     let blob = space.store_blob(&body[..]).unwrap();
     let lens: Vec<usize> = blob.extents.iter().map(|extent| extent.len as usize).collect();
@@ -148,7 +149,7 @@ fn a_streamed_body_is_one_extent_where_its_pieces_meet() {
     let mut two = [0; 2];
     assert_eq!((few.len(), few.read(&mut two).unwrap(), two), (3, 2, *b"fe"));
     assert_eq!((few.read(&mut two).unwrap(), two[0], few.read(&mut two).unwrap()), (1, b'w', 0));
-    // Just as long as may be, and a byte more.
+    // Exactly as long as the limit, and a byte more.
     assert_eq!(space.store_blob(&vec![7; 2_500_000][..]).unwrap().len(), 2_500_000);
     assert_eq!(space.store_blob(&vec![7; 2_500_001][..]).unwrap_err().kind(), ErrorKind::Invalid);
 }
@@ -173,6 +174,6 @@ fn a_damaged_table_is_made_again_in_a_file_or_where_there_is_no_room_in_memory()
         sim.heal();
         store.close().unwrap();
         let again = Store::open_read_only_with("s", options(&sim)).unwrap();
-        assert_eq!(again.rebuilt().len(), usize::from(!for_writing), "a writer leaves it mended");
+        assert_eq!(again.rebuilt().len(), usize::from(!for_writing), "a writer leaves a repaired table");
     }
 }
