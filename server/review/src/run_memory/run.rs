@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use annals_memory::{Embedder, Identity};
 use annals::{ErrorKind, Namespace, RunReader, RunUid, Status};
-use annals_memory::{Identity, Memory};
+use annals_memory::{Embedder, Identity, Memory};
 use serde_json::{Map, Value, json};
 
 use super::conversation::Conversation;
