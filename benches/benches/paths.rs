@@ -1,5 +1,5 @@
-//! Each path of the engine by itself: `cargo bench -p annals-benches`. Beside their physical limits they run in the
-//! example `performance`; counted in instructions, in the example `hot`.
+//! Measures each path of the engine by itself: `cargo bench -p annals-benches`. The example `performance`
+//! runs them beside their physical limits, and the example `hot` counts their instructions.
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
 use annals::{Durability, History, RunSpec, Status, Store};

@@ -1,9 +1,12 @@
-//! How long a small body takes to be read when nothing of it is in memory: neither in the engine's caches nor in the system's.
+//! Measures how long a small body takes to read when nothing of it is in memory, neither in the engine's
+//! caches nor in the system's.
 //!
-//! `cargo run --profile dist -p annals-benches --example cold -- STORE... [--samples N]`: frames of the namespace `default` of which input and output
-//! together have 2 to 8 KB, drawn by chance (300 without N). For each the store's files are dropped from the system's page cache
-//! (`posix_fadvise`, DONTNEED) and the store is opened anew, which reads no log; then they are dropped again, and finding the run and
-//! reading the one frame, verified, is timed. A store that nobody writes; one on a disk, not in memory.
+//! `cargo run --profile dist -p annals-benches --example cold -- STORE... [--samples N]`: draws N frames
+//! (default 300) of the namespace `default` whose input and output together have 2 to 8 KB.
+//! For each frame, the store's files are dropped from the system's page cache (`posix_fadvise`, DONTNEED),
+//! and the store is opened, which reads no log. Then the files are dropped again, and finding the run and
+//! reading the frame, verified, is timed.
+//! The store must be on a disk, not in memory, and no process may write it.
 #![expect(clippy::print_stdout, reason = "a program that measures and prints")]
 #![expect(clippy::unwrap_used, reason = "a measurement fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "it measures the system itself")]

@@ -1,9 +1,10 @@
-//! What a compaction does a second, and what it costs whoever works beside it: a store of which 70% is dead is compacted
-//! while one thread records and two read.
+//! Measures the rate of a compaction, and what it costs the work beside it. A store that is 70% dead is
+//! compacted while one thread records and two read.
 //!
-//! `cargo run --profile dist -p annals-benches --example compaction -- [MIB] [--dir DIR] [--recompress] [--nobody] [--restless]`; 2048 MiB without
-//! MIB; with `--nobody` nobody works beside it; with `--restless` the readers do not rest between their reads, so that five threads want all of two
-//! cores.
+//! `cargo run --profile dist -p annals-benches --example compaction -- [MIB] [--dir DIR] [--recompress]
+//! [--nobody] [--restless]`
+//! MIB is 2048 by default. With `--nobody` nothing runs beside the compaction. With `--restless` the readers
+//! do not pause between reads, so that five threads compete for two cores.
 #![expect(clippy::print_stdout, reason = "a program that measures and prints")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a measurement fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
@@ -17,12 +18,12 @@ use annals_benches::conversation::Random;
 use annals_benches::measure::quantile;
 use annals_benches::work::{begin, open, small_bodies};
 
-/// Frames of a run, and bytes of each that nothing makes smaller.
+/// Frames of a run, and incompressible bytes of each.
 const FRAMES: u64 = 64;
 const FRAME_BYTES: u64 = 16 << 10;
-/// Of ten runs so many are dropped.
+/// How many of ten runs are dropped.
 const DEAD_OF_TEN: u64 = 7;
-/// How long a reader rests after each read.
+/// How long a reader pauses after each read.
 const REST: Duration = Duration::from_millis(1);
 /// How long writer and readers are measured without a compaction.
 const ALONE: Duration = Duration::from_secs(5);
@@ -31,7 +32,7 @@ fn body(random: &mut Random) -> Vec<u8> {
     (0..FRAME_BYTES / 8).flat_map(|_| random.next().to_le_bytes()).collect()
 }
 
-/// Records runs until there are so many bytes; gives how many there are.
+/// Records runs until there are about `bytes` bytes. Returns the number of runs.
 fn fill(space: &Namespace, bytes: u64) -> u64 {
     let runs = (bytes / (FRAMES * FRAME_BYTES)).max(10);
     let mut random = Random(1);
@@ -49,7 +50,7 @@ fn fill(space: &Namespace, bytes: u64) -> u64 {
     runs
 }
 
-/// What writer and readers did while `beside` ran.
+/// What the writer and the readers did while other work ran.
 struct Beside {
     frames_a_second: f64,
     reads: Vec<Duration>,
@@ -116,7 +117,7 @@ fn told(what: &str, beside: &Beside) {
     );
 }
 
-/// What is asked for.
+/// The command line's arguments.
 struct Asked {
     bytes: u64,
     recompress: bool,
@@ -139,7 +140,7 @@ fn measure(path: &Path, asked: &Asked) {
         );
         return store.close().unwrap();
     }
-    // What filling it left to be done is not to count: the index' tables, and 2 GB on their way to the disk.
+    // The work that filling left must not count: the index's tables, and 2 GB on their way to the disk.
     std::process::Command::new("sync").status().unwrap();
     std::thread::sleep(ALONE);
     let before = store.stats().unwrap().disk_bytes;
@@ -152,10 +153,11 @@ fn measure(path: &Path, asked: &Asked) {
     told("beside a compaction", &with);
     let done = done.unwrap();
     let (after, lives) = (store.stats().unwrap().disk_bytes, live(&store));
-    // Only now, so that what the writer leaves is not part of what is compacted.
+    // Only now, so that what the writer leaves is not compacted.
     let alone = beside(&store, runs, "alone", rest, || std::thread::sleep(ALONE));
     told("alone", &alone);
-    // A virtual machine's cores that fall asleep are slow to wake: a writer may be quicker beside anything that keeps one awake.
+    // Idle cores of a virtual machine are slow to wake: a writer may be faster beside anything that keeps a
+    // core awake.
     let awake = beside(&store, runs, "awake", rest, || {
         let began = Instant::now();
         while began.elapsed() < ALONE {
@@ -175,7 +177,7 @@ fn measure(path: &Path, asked: &Asked) {
     store.close().unwrap();
 }
 
-/// Bytes of log and index that say what lives: what a second compaction would leave.
+/// Bytes of log and index that are live: what a second compaction would leave.
 fn live(store: &Store) -> u64 {
     let told = store.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
     let tables = store.stats().unwrap().bytes.tables;

@@ -1,9 +1,10 @@
-//! One hot path, over and over, for a profiler or a count of instructions: everything it needs is made before it
-//! begins, and only what goes through `measured` counts. Commits are submitted inside it and awaited outside, so that
-//! how long the writer took does not show in a count.
+//! Runs one hot path repeatedly, for a profiler or a count of instructions. Everything it needs is made
+//! before, and only what runs in `measured` counts. Commits are submitted inside it and awaited outside, so
+//! that the writer's time does not show in a count.
 //!
-//! `cargo run --profile dist -p annals-benches --example hot -- PATH [TIMES]`, PATH one of plain, marker, head, kv, frames,
-//! scan, single, get. TIMES is how much of it is done: steps, batches of 100 records, frames, scans, reads.
+//! `cargo run --profile dist -p annals-benches --example hot -- PATH [TIMES]`, PATH one of plain, marker,
+//! head, kv, frames, scan, single, get. TIMES is the amount of work: steps, batches of 100 records, frames,
+//! scans, reads.
 #![expect(clippy::print_stderr, reason = "a program for a terminal")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a measurement fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
@@ -14,7 +15,7 @@ use annals::{Durability, History, Status};
 use annals_benches::conversation::{Conversation, Form, Step};
 use annals_benches::work::{begin, key, open, small_frames, submit_step};
 
-/// The name that a profiler looks for.
+/// The function that a profiler looks for.
 #[inline(never)]
 fn measured<T>(work: impl FnOnce() -> T) -> T {
     work()

@@ -7,8 +7,8 @@
 //!   without a sync; then a clean close, a reopening (with the first read), and reads from the reopened
 //!   store: one scan with the peer's own cache cold and the system's warm, then single values.
 //! - `kv`: 500,000 records of 512 bytes under random keys of 16 bytes, 100 a transaction, without a sync.
-//! - `kv-sync`: 1,500 such records, each its own synced transaction: by one thread, and by 16 threads that
-//!   share a handle where the peer lets writers run at once and wait for a lock of ours where not.
+//! - `kv-sync`: 1,500 such records, each in its own synced transaction, by one thread and by 16 threads. The
+//!   threads share a handle if the peer lets writers run at once; otherwise they take a lock of ours.
 //!
 //! `raw` is one file in the same folder that gets the same bytes, one `pwrite` a transaction, with
 //! `fdatasync` after each where the peers sync; `raw over zeros` is the same over a file filled before, whose
@@ -69,7 +69,7 @@ fn main() {
     }
 }
 
-/// Whether this peer is another than one already there: redb-memory is redb where commits are synced.
+/// Whether this peer differs from one already measured: redb-memory equals redb if commits are synced.
 fn differs(name: &str, durability: Durability) -> bool {
     name != "redb-memory" || durability == Durability::Process
 }
@@ -143,13 +143,13 @@ fn kv_sync(open: Open, data: &Data, folder: &Path) -> Figures {
     figures
 }
 
-/// Writes everything; gives the seconds taken.
+/// Writes everything. Returns the seconds taken.
 fn write(peer: &mut dyn Peer, data: &Data) -> f64 {
     let batches = data.batches();
     seconds(|| batches.iter().for_each(|batch| peer.put(batch)))
 }
 
-/// Writes by several threads at once; gives the peer back, and the seconds taken.
+/// Writes from several threads at once. Returns the peer, and the seconds taken.
 fn write_together(peer: Box<dyn Peer>, data: &Data) -> (Box<dyn Peer>, f64) {
     let batches = data.batches();
     let shares = batches.chunks(batches.len().div_ceil(THREADS));
@@ -169,7 +169,7 @@ fn write_together(peer: Box<dyn Peer>, data: &Data) -> (Box<dyn Peer>, f64) {
     (locked.into_inner().unwrap(), taken)
 }
 
-/// What the file system does with the same bytes.
+/// The rates of the file system with the same bytes.
 fn raw(data: &Data, file: &Path, sync: bool, zeros_ahead: bool) -> Figures {
     let batches: Vec<Vec<u8>> = data.batches().iter().map(|batch| joined(batch)).collect();
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(file).unwrap();
@@ -210,11 +210,11 @@ fn joined(batch: &[Record<'_>]) -> Vec<u8> {
 
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// Records in the order of writing, so many to a transaction.
+/// Records in the order of writing, and how many make a transaction.
 struct Data {
     records: Vec<Pair>,
     batch: usize,
-    /// What is counted a second.
+    /// The unit of the rate.
     unit: &'static str,
     records_per_unit: usize,
 }
@@ -308,7 +308,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 type Run<'a> = Box<dyn Fn(&Data, &Path) -> Figures + 'a>;
 
-/// Peers that take turns at one workload, with the raw file among them.
+/// Peers that take turns at one workload, together with the raw file.
 struct Contest<'a> {
     arguments: &'a Arguments,
     workload: &'static str,
@@ -335,7 +335,7 @@ impl<'a> Contest<'a> {
     fn run(&self) {
         let rounds = in_turn(self.arguments.rounds, self.entrants.len(), |index| {
             let folder = tempfile::tempdir_in(&self.arguments.dir).unwrap();
-            // Else one run's dirty pages would be written while the next is timed.
+            // Otherwise the dirty pages of one run would be written while the next is timed.
             assert!(std::process::Command::new("sync").status().unwrap().success());
             (self.entrants[index].1)(self.data, folder.path())
         });
@@ -368,7 +368,7 @@ impl<'a> Contest<'a> {
     }
 }
 
-/// Three significant digits, or whole where there are more.
+/// Three significant digits, or all digits of a larger whole number.
 fn shown(value: f64) -> String {
     let decimals = if value < 1.0 {
         3
@@ -382,7 +382,7 @@ fn shown(value: f64) -> String {
     format!("{value:>8.decimals$}")
 }
 
-/// What the program was told.
+/// The command line's arguments.
 struct Arguments {
     rounds: usize,
     workload: Option<String>,

@@ -1,19 +1,23 @@
-//! How well the built-in embedder finds what real runs are asked about: precision and recall at its threshold, and at others, for two halves of the questions,
-//! one that its constants were chosen on and one that was held out.
+//! Measures how well the built-in embedder finds what real runs are asked about: precision and recall at its
+//! threshold and at others. The questions are in two halves. The constants were chosen on one half, and the
+//! other was held out.
 //!
-//! `cargo run --profile dist -p annals-benches --example recall -- FILE.json[.xz] [--misses] [--times N] [--costs N]`, FILE the runs of tau-bench's airline agent (`tau-airline.json.xz`, see
-//! docs/memory.md). Of each task's four runs three are remembered and the fourth is only asked about, so that no question is the text of an entry.
-//! The halves go by a hash of the task, since a task's runs are much alike. docs/memory.md says how questions are made. With `--times` the
-//! runs are remembered so many times. With `--costs` nothing of this is done: so many entries of a tenant are remembered, each with ids of its own, and what
-//! a question takes among them is printed.
+//! `cargo run --profile dist -p annals-benches --example recall -- FILE.json[.xz] [--misses] [--times N]
+//! [--costs N]`
+//! FILE holds the runs of tau-bench's airline agent (`tau-airline.json.xz`, see docs/memory.md). Of each
+//! task's four runs, three are remembered. The fourth is only asked about, so that no question is the text of
+//! an entry. A hash of the task chooses the half, because a task's runs are alike. docs/memory.md says how
+//! questions are made.
+//! With `--times` the runs are remembered N times. With `--costs` it does something else: it remembers N
+//! entries of a tenant, each with its own ids, and prints the time of a question among them.
 
 #![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that measures and prints")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
-use annals::memory::{Embedder, Identity, Keep, Memory, Wanted, Words};
 use annals::{Durability, Options, Store};
+use annals_memory::{Embedder, Identity, Keep, Memory, Wanted, Words};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -21,9 +25,9 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// The trial that is not remembered.
 const ASKED_TRIAL: u64 = 3;
-/// UTF-16 units of what a tool gave that a snapshot keeps.
+/// UTF-16 units that a snapshot keeps of a tool's result.
 const PREVIEW_UNITS: usize = 200;
-/// The least score that is tried.
+/// The minimum scores that are tried.
 const TRIED: [f32; 9] = [0.2, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8];
 
 #[derive(Deserialize)]
@@ -68,13 +72,13 @@ struct Function {
     arguments: String,
 }
 
-/// What would answer a question.
+/// What is a right answer to a question.
 enum Answer {
     /// A run of this customer.
     Customer(String),
     /// A run whose record has this text.
     Holds(String),
-    /// None.
+    /// No run.
     Nobody,
 }
 
@@ -85,11 +89,11 @@ struct Question {
     answer: Answer,
 }
 
-/// What came of a question: the score of the one hit, and whether it was right.
+/// The result of a question: the score of the one hit, and whether it was right.
 struct Told {
     score: Option<f32>,
     right: bool,
-    /// It names what it is about by an identifier: it has no threshold.
+    /// The question names an identifier, so that no threshold applies.
     passes: bool,
 }
 
@@ -110,7 +114,7 @@ fn main() -> Outcome<()> {
     let dir = tempfile::tempdir()?;
     let options = Options { durability: Durability::Process, ..Options::default() };
     let store = Store::open_with(dir.path().join("store"), options)?;
-    let memory = store.namespace("default")?.memory()?;
+    let memory = Memory::open(&store.namespace("default")?)?;
     let mut customers = BTreeMap::new();
     for time in 0..times {
         remember(&memory, &runs, time, &mut customers)?;
@@ -145,7 +149,7 @@ fn read(path: &str) -> Outcome<Vec<Run>> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// A run's conversation.
+/// The name of a run's conversation.
 fn conversation(run: &Run, time: usize) -> String {
     format!("run-{}-{}-{time}", run.task_id, run.trial)
 }
@@ -169,15 +173,15 @@ fn remember(
     Ok(())
 }
 
-/// Questions that are timed.
+/// Number of questions that are timed.
 const TIMED: usize = 200;
 
-/// Times questions among so many entries of a tenant: the runs that are remembered, over and over, each time with other ids.
+/// Times questions among `entries` entries of a tenant: copies of the remembered runs, each with other ids.
 fn costs(runs: &[Run], entries: usize) -> Outcome<()> {
     let dir = tempfile::tempdir()?;
     let options = Options { durability: Durability::Process, ..Options::default() };
     let store = Store::open_with(dir.path().join("store"), options)?;
-    let memory = store.namespace("default")?.memory()?;
+    let memory = Memory::open(&store.namespace("default")?)?;
     let kept: Vec<(&Run, String)> = runs
         .iter()
         .filter(|run| run.trial != ASKED_TRIAL)
@@ -214,7 +218,7 @@ fn costs(runs: &[Run], entries: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// A run as agentfootprint would remember it.
+/// A run's snapshot, as agentfootprint would remember it.
 fn snapshot(run: &Run) -> Value {
     let preview = |text: &str| {
         let units: Vec<u16> = text.encode_utf16().collect();
@@ -274,7 +278,7 @@ fn questions(runs: &[Run]) -> Vec<Question> {
                 };
                 add("by id", text, Answer::Holds(id.clone()));
             }
-            // The same with an id that differs in one letter, which no run has.
+            // The same with an id that differs in one letter and that no run has.
             for id in ids.iter().take(2) {
                 let other = altered(id);
                 if !known.contains(&other) {
@@ -314,7 +318,7 @@ fn is_held_out(name: &str) -> bool {
     blake3::hash(name.as_bytes()).as_bytes()[0] % 2 == 1
 }
 
-/// The customers and reservations that a run's calls are about.
+/// The ids of customers and reservations in a run's calls.
 fn ids(run: &Run) -> BTreeSet<String> {
     let arguments =
         calls(run).filter_map(|call| serde_json::from_str::<Value>(&call.function.arguments).ok());
@@ -336,7 +340,7 @@ fn altered(id: &str) -> String {
     format!("{front}{other}")
 }
 
-/// What a customer was told to want, as said of them: sentences of a text that no run has.
+/// A customer's instructions in the third person. No run has these sentences.
 fn instruction(text: &str) -> Vec<String> {
     let of_them = |sentence: &str| {
         let words = sentence.split(' ').map(|word| match word.to_lowercase().as_str() {
@@ -373,7 +377,7 @@ fn longest<'a>(sentences: impl Iterator<Item = &'a str>) -> Option<&'a str> {
         .max_by_key(|sentence| sentence.len())
 }
 
-/// Whether it has a digit, or a capital within: a place, a date, a flight, a person.
+/// Whether it has a digit, or a capital after the first word: a place, a date, a flight, a person.
 fn names_something(text: &str) -> bool {
     let capital = |word: &str| {
         let word = word.trim_matches(|letter: char| !letter.is_alphanumeric());

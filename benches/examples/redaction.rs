@@ -1,8 +1,9 @@
-//! How fast bodies are redacted, on one core, by the profile `safe`, and by one with a pattern more: megabytes a second of what is stored, medians of
-//! seven rounds.
+//! Measures how fast bodies are redacted on one core, by the profile `safe` and by one with an additional
+//! pattern. Prints megabytes a second of stored bodies, medians of seven rounds.
 //!
-//! `cargo run --profile dist -p annals-benches --example redaction [FILE ...]`: requests of a growing conversation, the same with values to be found in every
-//! turn, tools' results full of ids, digests and numbers, a streamed answer, plain text; and the files that are named.
+//! `cargo run --profile dist -p annals-benches --example redaction [FILE ...]`
+//! The bodies are requests of a growing conversation, and the same with values to find in every turn. Then
+//! follow tool results full of ids, digests and numbers, a streamed answer, plain text, and the named files.
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 #![expect(clippy::unwrap_used, reason = "a measurement fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
@@ -65,7 +66,7 @@ fn conversation() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Numbers that look drawn; the same everywhere.
+/// Repeatable numbers that look random.
 struct Numbers(u64);
 
 impl Numbers {

@@ -1,8 +1,9 @@
-//! How long a sweep takes, and what stays of a year.
+//! Measures how long a sweep takes, and what is left of a year.
 //!
-//! `cargo run --profile dist -p annals-benches --example retention -- [RUNS]` records so many runs (100,000 where nothing is said) and sweeps them by
-//! the built-in policy, its dry run first. Then it simulates a year: each day runs of every kind, and a sweep; it prints what is there at
-//! the end, as docs/retention.md has it.
+//! `cargo run --profile dist -p annals-benches --example retention -- [RUNS]`
+//! It records RUNS runs (default 100,000) and sweeps them by the built-in policy, first as a dry run. Then it
+//! simulates a year: each day it records runs of every kind and sweeps. It prints what is left in the end, as
+//! in docs/retention.md.
 
 #![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that measures and prints")]
 
@@ -32,7 +33,7 @@ impl Rng {
     }
 }
 
-/// Records a run of so many frames in one commit.
+/// Records a run of `frames` frames in one commit.
 fn run(space: &Namespace, name: String, frames: u64, severity: Severity, status: Status) -> Outcome<()> {
     let run = space.prepare_run(RunSpec::new(name).severity(severity))?;
     let mut batch = run.batch()?;
@@ -75,7 +76,7 @@ fn sweep(runs: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// What was recorded, and what of it is there.
+/// Runs, frames and bytes: what was recorded, and what is left.
 #[derive(Default)]
 struct Line {
     recorded: [u64; 3],
@@ -105,7 +106,7 @@ fn year() -> Outcome<()> {
             let name = format!("{day}-{number}");
             run(&space, name.clone(), 2 + rng.below(9), severity, status)?;
             kinds.push(kind);
-            // One in five hundred matters to somebody.
+            // One run in five hundred is pinned.
             if kinds.len().is_multiple_of(500) {
                 space.pin(&name, "an example to keep")?;
             }
@@ -150,7 +151,7 @@ fn count(
 ) -> Outcome<()> {
     for info in space.runs()? {
         let info = info?;
-        // Numbers count from 1, and every run here is begun once.
+        // Numbers count from 1, and every run here begins once.
         let Some(kind) = kinds.get(info.uid.0 as usize - 1).filter(|_| info.started_ns >= after_ns) else {
             continue;
         };

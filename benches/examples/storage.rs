@@ -1,5 +1,5 @@
-//! What a store costs on disk: the growing conversation in its three forms with one commit a frame, runs of real
-//! input, and forks. Every file is counted after a clean close.
+//! Measures what a store costs on disk: the growing conversation in its three forms with one commit for each
+//! frame, real runs, and forks. Every file is counted after a clean close.
 //!
 //! `cargo run --profile dist -p annals-benches --example storage -- [STEPS] [--csv FILE] [--chat FILE.json]`
 
@@ -73,13 +73,13 @@ fn chat(file: &str) -> Outcome<()> {
     let space = store.namespace("default")?;
     let source = std::io::BufReader::new(std::fs::File::open(file)?);
     // Without user frames, so that the figures of docs/storage.md can be compared with earlier ones.
-    let options = annals::import::ChatOptions {
+    let options = annals_formats::import::ChatOptions {
         id: Some("{task_id}-{trial}".parse()?),
-        expansion: annals::import::Expansion::Calls,
+        expansion: annals_formats::import::Expansion::Calls,
         ..Default::default()
     };
     let mut requests = 0;
-    for imported in annals::import::ChatRuns::new(source, options) {
+    for imported in annals_formats::import::ChatRuns::new(source, options) {
         let imported = imported?;
         let spec = RunSpec::new(imported.id.clone()).metadata(imported.metadata.clone());
         let run = space.prepare_run(spec)?;

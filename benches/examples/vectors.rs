@@ -1,9 +1,12 @@
-//! Vectors: recall, searches a second, opening, memory, building, searches beside inserts, filters; with the feature `usearch`
-//! that beside it, on one thread, the queries of both by turns, medians of rounds. One table, a line a figure.
+//! Measures vector search: recall, searches a second, opening, memory, building, searches beside inserts,
+//! filters. With the feature `usearch`, usearch runs beside it on one thread, with the queries by turns.
+//! Prints medians of rounds, one line for each figure.
 //!
-//! `cargo run --profile dist -p annals-benches --features usearch --example vectors -- [COUNT] [DIMENSIONS] [FOLDER] [KINDS]`, 100,000 and 384
-//! unless said otherwise; usearch keeps its numbers in these kinds (`f32,bf16,i8`). A folder that is given stays, with what was built in it:
-//! a second run measures that again; and with the vectors, the queries and their nearest ones, for `benches/vectors_hnswlib.py`.
+//! `cargo run --profile dist -p annals-benches --features usearch --example vectors -- [COUNT] [DIMENSIONS]
+//! [FOLDER] [KINDS]`
+//! COUNT is 100,000 and DIMENSIONS 384 by default. usearch keeps its numbers in these KINDS (`f32,bf16,i8`).
+//! A given FOLDER stays with what was built in it, and a second run measures that again. It also gets the
+//! vectors, the queries and their nearest vectors, for `benches/vectors_hnswlib.py`.
 //! The vectors are clustered, as embeddings are: a centre for each hundred, and noise around it, from a seed.
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 #![expect(clippy::unwrap_used, reason = "a measurement fails by panicking")]
@@ -22,7 +25,7 @@ const EMBEDDER: &str = "bench";
 const QUERIES: usize = 1000;
 const BATCH: usize = 500;
 
-/// Vectors of one seed: centres, and noise around them.
+/// The vectors of one seed: centres, and noise around them.
 struct Clusters {
     state: u64,
     centres: Vec<Vec<f32>>,
@@ -43,7 +46,7 @@ impl Clusters {
         self.state
     }
 
-    /// About normal: the sum of four even ones.
+    /// About normal: the sum of four uniform numbers.
     fn normal(&mut self) -> f32 {
         (0..4).map(|_| (self.next() >> 40) as f32 / 8_388_608.0 - 1.0).sum()
     }
@@ -73,7 +76,7 @@ fn processor() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// The number of one of a hundred tenants, and its own.
+/// A key: the number of one of a hundred tenants, then the vector's number.
 fn key(number: usize) -> [u8; 9] {
     let mut key = [(number % 100) as u8; 9];
     key[1..].copy_from_slice(&(number as u64).to_be_bytes());
@@ -122,7 +125,8 @@ fn recall(found: &[Vec<u64>], truth: &[Vec<u64>]) -> f64 {
     hits as f64 / truth.iter().map(Vec::len).sum::<usize>().max(1) as f64
 }
 
-/// Leaves little-endian numbers for other programs: the vectors and the queries by f32, ten nearest of each query by u64.
+/// Writes little-endian numbers for other programs: vectors and queries as f32, and the ten nearest of each
+/// query as u64.
 fn leave(dir: &Path, vectors: &[Vec<f32>], queries: &[Vec<f32>], truth: &[Vec<u64>]) {
     for (name, rows) in [("vectors.f32", vectors), ("queries.f32", queries)] {
         let mut file = BufWriter::new(File::create(dir.join(name)).unwrap());
@@ -143,21 +147,21 @@ fn line(what: &str, took: &[Duration], recall: f64) {
     );
 }
 
-/// How wide a graph is walked.
+/// The widths with which graphs are walked.
 const WIDTHS: [usize; 7] = [16, 24, 32, 48, 64, 128, 256];
-/// Queries that each asks before it is the next one's turn.
+/// Queries that each searcher answers before the next one's turn.
 const TURN: usize = 50;
-/// Ten vectors are inserted so often beside searches: a thousand a second.
+/// The interval at which ten vectors are inserted beside searches: a thousand a second.
 const INSERT_EVERY: Duration = Duration::from_millis(10);
-/// Nearly as many as are written down.
+/// Nearly as many vectors as a flush needs.
 const IN_MEMORY: usize = 4000;
-/// Of which the median is said.
+/// Rounds, of which the median is printed.
 const ROUNDS: usize = 5;
 
-/// One that answers, by name.
+/// A search function, with its name.
 type Answers<'a> = (String, Box<dyn FnMut(&[f32]) -> Vec<u64> + 'a>);
 
-/// Has all of them answer all queries by turns, round after round.
+/// Lets all searchers answer all queries by turns, round after round.
 fn by_turns(queries: &[Vec<f32>], all: &mut [Answers<'_>], truth: &[Vec<u64>]) {
     let mut rounds: Vec<Vec<f64>> = vec![Vec::new(); all.len()];
     let mut found: Vec<Vec<Vec<u64>>> = vec![Vec::new(); all.len()];
@@ -192,7 +196,8 @@ fn by_turns(queries: &[Vec<f32>], all: &mut [Answers<'_>], truth: &[Vec<u64>]) {
     }
 }
 
-/// usearch at its defaults (16 neighbours, 128 candidates when adding), by the kinds of numbers that it can keep.
+/// usearch at its defaults (16 neighbours, 128 candidates when adding), for the kinds of numbers that it can
+/// keep.
 #[cfg(feature = "usearch")]
 mod peer {
     use std::path::Path;
@@ -217,7 +222,7 @@ mod peer {
         }
     }
 
-    /// Builds one unless its file is there, and gives it as a view of that.
+    /// Builds an index unless its file exists. Returns a view of the file.
     pub(super) fn built(dir: &Path, (name, kind): (&str, ScalarKind), vectors: &[Vec<f32>]) -> Index {
         let path = dir.join(format!("usearch-{name}"));
         let dimensions = vectors[0].len();
@@ -326,7 +331,8 @@ fn main() {
     by_turns(&queries, &mut all, &truth);
     drop(all);
 
-    // One tenant, by a closure, and as keys that begin so; and a tenth of all, by what is looked at once.
+    // One tenant, by a closure and by its keys' prefix; and a tenth of all, by a filter that is evaluated
+    // once.
     let own = |owner: &Owner| matches!(owner, Owner::Key { key, .. } if key[0] == 7);
     let tenant = Among::keys("k", &[7]);
     let tenth = Among::new(|owner| matches!(owner, Owner::Key { key, .. } if key[0] % 10 == 3));
@@ -376,7 +382,7 @@ fn main() {
     }
     let (took, _) = searches(&space, &queries, &wanted);
     line("nearest, 4,000 in memory", &took, 1.0);
-    // For another run over the same folder.
+    // Restores the folder for another run.
     let keys = space.keyspace("k", History::Latest).unwrap();
     let mut batch = space.batch();
     (count..count + inserted).for_each(|number| {

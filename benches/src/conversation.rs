@@ -1,15 +1,15 @@
-//! The growing conversation: the work that storage figures are measured on.
+//! The growing conversation: the work on which storage figures are measured.
 //!
-//! Step i's request holds all before it: 2 KB at first, about 780 KB after 200 steps, 79.8 MB raw in
-//! all of which about 1 MB is new text. Each step also has a response of about 4 KB, whose text is
-//! the next request's last assistant message, and a tool call with input and output of about 1 KB.
-//! Text is drawn from 5,000 made-up words by Zipf's law and JSON-escaped. The same seed gives the
-//! same bytes everywhere; nothing is read from outside.
+//! The request of step i holds everything before it: 2 KB at first, about 780 KB after 200 steps. That is
+//! 79.8 MB raw, of which about 1 MB is new text. Each step also has a response of about 4 KB, whose text is
+//! the next request's last assistant message. Its tool call has input and output of about 1 KB. Text is drawn
+//! from 5,000 made-up words by Zipf's law and JSON-escaped. The same seed gives the same bytes everywhere;
+//! nothing is read from outside.
 
 /// How a request differs from the one before it, besides what is appended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// Only appended to.
+    /// Messages are only appended.
     Plain,
     /// A cache marker moves to the newest message.
     MovingMarker,
@@ -53,13 +53,13 @@ impl Step {
     }
 }
 
-/// JSON-escaped bytes of the texts: of the system prompt, an answer, a user's turn, a tool's output.
+/// JSON-escaped bytes of each text: the system prompt, an answer, a user's turn, a tool's output.
 const SYSTEM_BYTES: usize = 1_500;
 const ANSWER_BYTES: usize = 3_590;
 const TURN_BYTES: usize = 190;
 const TOOL_OUTPUT_BYTES: usize = 760;
 
-/// An endless conversation; take as many steps as wanted.
+/// An endless conversation; take as many steps as needed.
 pub struct Conversation {
     form: Form,
     words: Words,

@@ -1,4 +1,4 @@
-//! The pieces of work that several programs measure.
+//! Workloads that several programs measure.
 #![expect(clippy::unwrap_used, reason = "a measurement fails by panicking")]
 
 use std::path::Path;
@@ -33,7 +33,7 @@ pub fn record_step(run: &Run, step: Step) {
     submit_step(run, step).wait().unwrap();
 }
 
-/// Bodies of 256 bytes in and 256 out, no two the same: else the later would be a reference.
+/// Bodies of 256 bytes in and 256 out, all different: an equal body would be stored as a reference.
 #[must_use]
 pub fn small_bodies(count: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     let text: Vec<u8> = Conversation::new(Form::Plain, 3).take(300).flat_map(|step| step.response).collect();
@@ -48,7 +48,7 @@ pub fn small_bodies(count: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     (0..count).map(bodies).collect()
 }
 
-/// Small frames, no two the same.
+/// Small frames, all different.
 #[must_use]
 pub fn small_frames(count: usize) -> Vec<Frame> {
     let bodies = small_bodies(count).into_iter();

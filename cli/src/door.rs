@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use annals::import::ImportedRun;
-use annals::memory::{Definition, Hit, Identity, Keep, Training, Wanted};
 use annals::{
     BackupReport, Checkpoint, CompactOptions, Compacted, Comparison, Diagnosis, Dropped, Durability, Error,
     ErrorKind, Frame, Gap, History, Keyspace, Namespace, Options, Plan, Policy, Proof, REDACTED_TAG,
     RecordedFrame, RepairReport, Retention, Run, RunInfo, RunReader, RunSpec, RunUid, ScanRange, Seqno,
     Sharing, ShownTape, Status, StillHeld, Store, Tape,
 };
+use annals_formats::import::ImportedRun;
+use annals_memory::{Definition, Hit, Identity, Keep, Memory, Training, Wanted};
 
 use annals_server::profiles::{Redactor, make_placeholder_key, passing_key, placeholder_key};
 use annals_server::providers::{NewPart, Prices};
@@ -710,7 +710,7 @@ impl Door {
             }
         };
         let space = store.namespace(namespace).map_err(engine)?;
-        let memory = space.memory().map_err(engine)?;
+        let memory = Memory::open(&space).map_err(engine)?;
         let with = Watched::new(EmbedderHere::of_environment(Some(&space)).map_err(embedder)?);
         let kept = annals_server::remember(&memory, whose, text, &with, &Keep::default());
         let id = kept.map(|entry| entry.id).map_err(|error| match error.kind() {
@@ -741,7 +741,7 @@ impl Door {
             ask_or_open(root, &words, &Options::default()).map_err(refused)?
         {
             let space = store.namespace(namespace).map_err(engine)?;
-            space.memory().and_then(|memory| memory.define(text)).map_err(refused)?;
+            Memory::open(&space).and_then(|memory| memory.define(text)).map_err(refused)?;
             drop(space);
             store.close().map_err(engine)?;
         }
@@ -751,7 +751,7 @@ impl Door {
     /// How a memory is asked.
     pub(crate) fn defined(&self, id: &str) -> Result<Definition> {
         const HINT: &str = "`annals define-memory` defines one";
-        let memory = match self.namespace()?.memory() {
+        let memory = match Memory::open(&self.namespace()?) {
             // Nothing was ever kept here.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let message = format!("there is no memory {id:?}: none is defined");
@@ -769,7 +769,7 @@ impl Door {
     pub(crate) fn recall(&self, whose: &Identity, question: &str, wanted: &Wanted<'_>) -> Result<Vec<Hit>> {
         // A question is asked for each time: nothing is written here.
         let with = Watched::new(EmbedderHere::of_environment(None).map_err(embedder)?);
-        let memory = match self.namespace()?.memory() {
+        let memory = match Memory::open(&self.namespace()?) {
             // Nothing was ever kept here.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             found => found.map_err(engine)?,
@@ -792,7 +792,7 @@ impl Door {
         form: Training,
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        let memory = match self.namespace()?.memory() {
+        let memory = match Memory::open(&self.namespace()?) {
             // Nothing was ever kept here.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             found => found.map_err(engine)?,

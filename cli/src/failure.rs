@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use annals::import::{ImportError, TemplateError};
+use annals_formats::import::{ImportError, TemplateError};
 
 /// Exit codes: a contract, described in docs/cli.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 
-use annals::import::base64;
+use annals_formats::import::base64;
 use annals_server::providers::Cost;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 use serde_json::value::RawValue;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use annals::memory::Embedder;
+use annals_memory::Embedder;
 use annals_server::EmbedderHere;
 
 /// See the module.

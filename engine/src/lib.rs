@@ -1,5 +1,5 @@
-//! annals: an embedded key-value storage engine whose log is the database. It records AI-agent runs bit-exactly and
-//! hands them back bit-exactly.
+//! annals: an embedded key-value storage engine whose log is the database. It records AI-agent runs
+//! bit-exactly and returns them bit-exactly.
 //!
 //! ```
 //! use annals::{Component, Frame, RunSpec, Status, Store};
@@ -20,30 +20,25 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The engine prints nothing, reads no environment variable and starts no runtime. Floors, lowest first: [`io`],
-//! `blob`, `log`, `kv`, `trace`, `replay` and `ledger`; a module uses only those below it.
+//! The engine prints nothing, reads no environment variable and starts no runtime. Its modules, lowest first:
+//! [`io`], `blob`, `log`, `kv`, `trace`, `replay` and `ledger`. A module uses only those below it.
 
-mod blob;
-mod codec;
-mod error;
+#[cfg(test)]
+mod format_tests;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod ids;
-pub mod import;
-pub mod io;
-mod kv;
 mod ledger;
-mod log;
-pub mod memory;
 mod replay;
 mod store;
-mod sync;
 mod tape;
-mod timestamp;
 mod trace;
 mod upkeep;
-mod vector;
+#[cfg(test)]
+mod vector_tests;
 
+pub use annals_store::io;
+use annals_store::{blob, codec, error, ids, kv, log, sync, timestamp};
+use annals_vector as vector;
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{BlobId, Link, NodeHash, RunUid, Seqno, StoreId};
 pub use io::ReadMode;

@@ -1,4 +1,4 @@
-//! annals::fuzzing::frames on any bytes.
+//! annals_formats::fuzzing::frames on any bytes.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| annals::fuzzing::frames(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| annals_formats::fuzzing::frames(data));

@@ -1,4 +1,4 @@
-//! annals_server::fuzzing::otlp on any bytes.
+//! annals_formats::fuzzing::otlp on any bytes.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| annals_server::fuzzing::otlp(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| annals_formats::fuzzing::otlp(data));

@@ -1,4 +1,4 @@
-//! annals_server::fuzzing::resp_reply on any bytes.
+//! annals_wire::fuzzing::resp_reply on any bytes.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| annals_server::fuzzing::resp_reply(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| annals_wire::fuzzing::resp_reply(data));

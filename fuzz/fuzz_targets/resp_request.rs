@@ -1,4 +1,4 @@
-//! annals_server::fuzzing::resp_request on any bytes.
+//! annals_wire::fuzzing::resp_request on any bytes.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| annals_server::fuzzing::resp_request(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| annals_wire::fuzzing::resp_request(data));

@@ -1,69 +1,40 @@
-//! What annals says to the outside over sockets: the proxy that records and replays programs that call models over HTTP.
+//! What annals says to the outside over sockets, put together from its parts: `annals-policy` (model providers, redaction, profiles,
+//! rules), `annals-review` (recorded runs, looked at), `annals-formats` (imports and OpenTelemetry), `annals-proxy` (programs behind the
+//! proxy) and `annals-daemon` (a store served to clients and recorders). `annals-wire` (RESP, commands) is the daemon's.
 //!
-//! The proxy listens on the loopback only. It ends no TLS and forges no certificate: a program is pointed at it by
-//! the variables that clients read their base address from ([`Mounts`]). The address carries a secret of the run.
-//!
-//! Layout: `proxy` (listening, exchanges, recording, replaying), `program` (the child process: its
-//! environment, its output, its end), `nondet` (what it reads of clocks and randomness), `session` (both together, as a run), `share` (several recorders of one store), `daemon` (a store
-//! served to Redis clients), `otlp` (traces of others as runs), `resp` (what both speak), `look`
-//! (recorded exchanges as a person wants to see them), `remembering` (what is kept in a memory), `run_memory` (what a run came to, kept there), `run_usage` (tokens and cost of a run), `align` (two runs side by side), `rules` (a file of the user's own), `embeddings` (vectors of texts, from others), [`mod@inspect`] (a program before it is recorded). With the feature `middleware` a program of one's own records and replays itself ([`middleware`]). Without a socket, functions of bytes alone:
-//! [`providers`] (what is known of model providers), [`redact`] (what must not reach the disk) and [`profiles`] (what a reader is shown of what did).
+//! With the feature `middleware` a program of one's own records and replays itself ([`middleware`]).
 
-mod align;
-mod daemon;
-mod embeddings;
-#[cfg(any(test, fuzzing))]
-#[doc(hidden)]
-pub mod fuzzing;
-pub mod inspect;
-mod look;
+pub use annals_daemon::{
+    AskedOrOpened, Began, ConfiguredToken, Log, Rights, Serving, ServingError, Shared, Token, ask_daemon,
+    ask_daemon_patiently, ask_or_open, make_token, revoke_token, serve, tokens,
+};
+pub use annals_formats::otlp::is_ingested;
+pub use annals_policy::exchange::{Exchange, Headers, Http, Volatile};
+pub use annals_policy::place::Place;
+pub use annals_policy::rules::{POLICY_BYTES_MAX, RULES_BYTES_MAX, RulesError, RulesFile, parse_policy};
+pub use annals_policy::{profiles, providers, redact};
+pub use annals_proxy::destination::Destination;
+pub use annals_proxy::embeddings::{
+    EMBEDDINGS_VARIABLES, EmbedderHere, Embeddings, EmbeddingsOptions, environment_embedder,
+};
 #[cfg(feature = "middleware")]
-pub mod middleware;
-mod network;
-mod nondet;
-mod otlp;
-mod percent;
-mod place;
-pub mod profiles;
-mod program;
-pub mod providers;
-mod proxy;
-pub mod redact;
-mod remembering;
-mod resp;
-mod rules;
-mod run_memory;
-mod run_usage;
-mod session;
-mod share;
-
-pub use align::{Alignment, BodyDifference, FrameDifference, Pair, align, frame_difference};
-pub use daemon::{
-    Began, ConfiguredToken, Log, Rights, Serving, ServingError, Token, make_token, revoke_token, serve,
-    tokens,
-};
-pub use embeddings::{EMBEDDINGS_VARIABLES, EmbedderHere, Embeddings, EmbeddingsOptions};
-pub use look::{Failing, failing, new_part, new_tool_results, plain_answer};
-pub use network::{
-    Connection, DestinationKind, HostPattern, NetworkPolicy, NetworkScope, NoticeFn, TrafficReport,
-    UnrecordedTraffic,
-};
-pub use nondet::{Captured, NondetError};
-pub use otlp::is_ingested;
-pub use place::Place;
-pub use program::{
+pub use annals_proxy::middleware;
+pub use annals_proxy::program::{
     Program, ProgramError, StandardInput, Supervision, Survivor, interrupted, when_interrupted,
 };
-pub use proxy::{
-    CacheUse, Diverged, Edit, Edits, Exchange, Guard, Headers, Http, Mount, MountError, Mounts, ProxyError,
-    Recorded, ReplayOptions, Replayed, Timing, Upstreams, Variable, Volatile, forget_answers,
+pub use annals_proxy::proxy::{
+    CacheUse, Diverged, Edit, Edits, Recorded, ReplayOptions, Replayed, Timing, Upstreams, forget_answers,
 };
-pub use remembering::remember;
-pub use rules::{POLICY_BYTES_MAX, RULES_BYTES_MAX, RulesError, RulesFile, parse_policy};
-pub use run_memory::{CONVERSATION, MEMORY, OFF, PRINCIPAL, Remembered, TENANT, remember_run};
-pub use run_usage::{RunUsage, run_usage};
-pub use session::{
-    Attached, Attaching, ForkReport, Forking, Onward, OnwardReport, Origin, RecordedInput, Recording,
-    ReplayReport, Report, SessionError, attach, fork, record, replay, replay_onward,
+pub use annals_proxy::{
+    Attached, Attaching, Captured, Connection, DestinationKind, ForkReport, Forking, Guard, HostPattern,
+    Mount, MountError, Mounts, NetworkPolicy, NetworkScope, NondetError, NoticeFn, Onward, OnwardReport,
+    Origin, ProxyError, RecordedInput, Recording, ReplayReport, Report, RunUsage, SessionError,
+    TrafficReport, UnrecordedTraffic, Variable, attach, fork, inspect, record, replay, replay_onward,
+    run_usage,
 };
-pub use share::{AskedOrOpened, Destination, Shared, ask_daemon, ask_daemon_patiently, ask_or_open};
+pub use annals_review::remembering::remember;
+pub use annals_review::run_memory::{CONVERSATION, MEMORY, OFF, PRINCIPAL, Remembered, TENANT, remember_run};
+pub use annals_review::{
+    Alignment, BodyDifference, Failing, FrameDifference, Pair, align, failing, frame_difference, new_part,
+    new_tool_results, plain_answer,
+};

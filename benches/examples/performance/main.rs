@@ -1,4 +1,5 @@
-//! What the engine does a second, each path beside its physical limit in the same process, in turn, medians.
+//! Measures the engine's rates, each path beside its physical limit, in one process and in turn. Prints
+//! medians.
 //!
 //! `cargo run --profile dist -p annals-benches --example performance -- [--dir DIR] [--rounds N] [--chat FILE.json] [SECTION…]`
 //!
@@ -15,7 +16,7 @@ mod reading;
 mod recording;
 mod scale;
 
-/// What the command line said.
+/// The command line's arguments.
 pub(crate) struct Plan {
     dir: PathBuf,
     rounds: usize,
@@ -23,7 +24,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// A fresh directory that goes with the result.
+    /// A new directory that is removed when the result is dropped.
     pub(crate) fn fresh(&self) -> tempfile::TempDir {
         tempfile::tempdir_in(&self.dir).unwrap()
     }
@@ -32,7 +33,7 @@ impl Plan {
 /// A section's name, and what measures it.
 type Section = (&'static str, fn(&Plan));
 
-/// Prints rates, the first of them being what the others are compared with.
+/// Prints rates. The others are compared with the first.
 pub(crate) fn table(title: &str, unit: &str, rates: &[Rates]) {
     println!("\n{title} ({unit} a second; median, least, most)");
     let base = rates.first().map_or(1.0, Rates::median);
@@ -57,7 +58,7 @@ fn main() {
             "--dir" => plan.dir = value().into(),
             "--rounds" => plan.rounds = value().parse().unwrap(),
             "--chat" => plan.chat = Some(value().into()),
-            // What `open` starts to be killed.
+            // The section `open` starts this program with `--fill`, and kills it.
             "--fill" => return scale::fill_until_killed(Path::new(&value())),
             _ => sections.push(argument),
         }

@@ -7,7 +7,7 @@ use annals_benches::work::{open, record_step};
 
 use crate::{Plan, table};
 
-/// A store with a run of 200 steps, closed; the number of a frame whose bodies are 4 KB together, halfway.
+/// A closed store with a run of 200 steps, and the number of a frame halfway whose bodies together have 4 KB.
 fn filled(plan: &Plan, form: Form) -> (tempfile::TempDir, annals::Store, u32) {
     let dir = plan.fresh();
     let path = dir.path().join("store");
@@ -49,7 +49,7 @@ pub(crate) fn scan(plan: &Plan) {
             })
             .1
         }),
-        // What a second thread is worth here and now.
+        // How much a second thread gains on this machine.
         Contender::new("BLAKE3 of the same bodies, two threads", || {
             let (even, odd): (Vec<_>, Vec<_>) =
                 bodies.iter().enumerate().partition(|(at, _)| at / 4 % 2 == 0);
@@ -102,11 +102,12 @@ pub(crate) fn scan(plan: &Plan) {
     table("verified replay scan, caches empty at first", "bytes", &interleave(plan.rounds, contenders));
 }
 
-/// One frame: its records and groups read and decoded anew, and out of the caches.
+/// Times reading one frame: with its records and groups decoded anew, and from the caches.
 ///
-/// "Cold" is without the engine's caches; the system's page cache is warm, and dropping the caches is counted.
-/// The frame of 780 KB is the conversation's last request (needs all groups), the tool frame the one after it (in the
-/// last group), the frame of 4 KB stands in the middle of a run and of a group, and the response is streamed.
+/// "Cold" is without the engine's caches. The system's page cache is warm, and dropping the caches is
+/// counted. The frame of 780 KB is the conversation's last request and needs all groups. The tool frame
+/// follows it, in the last group. The frame of 4 KB is in the middle of a run and of a group. The response is
+/// streamed.
 pub(crate) fn single(plan: &Plan) {
     let (_dir, store, small) = filled(plan, Form::Plain);
     let verified = reader(&store);

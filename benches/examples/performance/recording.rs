@@ -4,17 +4,17 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::path::Path;
 
-use annals::import::{ChatOptions, ChatRuns, Expansion};
 use annals::{Durability, Frame, History, RunSpec, Status};
 use annals_benches::conversation::{Conversation, Form, Random, Step};
 use annals_benches::measure::{Contender, Work, interleave, timed};
 use annals_benches::work::{begin, key, open, record_step, small_bodies, small_frames};
+use annals_formats::import::{ChatOptions, ChatRuns, Expansion};
 
 use crate::{Plan, table};
 
 const STEPS: usize = 200;
 
-/// Appends to a file, and makes it durable where asked.
+/// Appends to a file, and syncs it if `sync` is set.
 pub(crate) fn append(file: &File, parts: &[&[u8]], at: &mut u64, sync: bool) {
     let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let want: usize = parts.iter().map(|part| part.len()).sum();
@@ -26,7 +26,7 @@ pub(crate) fn append(file: &File, parts: &[&[u8]], at: &mut u64, sync: bool) {
     }
 }
 
-/// As with the engine, each step is handed over and freed.
+/// Each step is handed over and freed, as with the engine.
 fn raw_steps(dir: &Path, steps: Vec<Step>, sync: bool) -> Work {
     let file = File::create_new(dir.join("raw")).unwrap();
     let mut at = 0;
@@ -83,7 +83,7 @@ pub(crate) fn conversation(plan: &Plan) {
     }
 }
 
-/// Runs of real input, one commit a frame, beside a bare write of their bodies.
+/// Real runs, one commit for each frame, beside a bare write of their bodies.
 pub(crate) fn real(plan: &Plan) {
     let Some(chat) = &plan.chat else {
         println!("\nreal: give --chat FILE.json");
@@ -97,7 +97,7 @@ pub(crate) fn real(plan: &Plan) {
     };
     let source = std::io::BufReader::new(File::open(chat).unwrap());
     let runs: Vec<_> = ChatRuns::new(source, options()).map(|run| run.unwrap()).collect();
-    let frames: usize = runs.iter().map(annals::import::ImportedRun::frame_count).sum();
+    let frames: usize = runs.iter().map(annals_formats::import::ImportedRun::frame_count).sum();
     let bodies: Vec<Vec<Frame>> = runs.iter().map(|run| run.frames().collect()).collect();
     let raw: Vec<[std::sync::Arc<Vec<u8>>; 2]> = bodies
         .iter()

@@ -45,7 +45,7 @@ fn put_runs(space: &Namespace, count: usize, steps: &[Step]) {
     }
 }
 
-/// Records until somebody kills the process.
+/// Records until the process is killed.
 pub(crate) fn fill_until_killed(path: &Path) {
     let store = open(path, Durability::Process);
     let space = store.namespace("default").unwrap();
@@ -187,7 +187,7 @@ pub(crate) fn memory(plan: &Plan) {
     let began = Instant::now();
     let mut report = 0;
     while written < 2_000_000_000 {
-        // A third text, two thirds of bytes that do not compress.
+        // One third is text, and two thirds are bytes that do not compress.
         let text = Conversation::new(Form::Plain, number as u64).next().unwrap();
         let mut body = text.request;
         body.extend((0..3000).flat_map(|_| random.next().to_le_bytes()));
@@ -251,7 +251,8 @@ pub(crate) fn memory(plan: &Plan) {
     );
 }
 
-/// Microseconds and bytes of a step, to 2,000 steps. Comma-separated: form, steps so far, microseconds a step.
+/// Microseconds and bytes of a step, up to 2,000 steps. Comma-separated: form, steps so far, microseconds for
+/// each step, KB of the request.
 pub(crate) fn curve(plan: &Plan) {
     println!("\ncost of a step by its number (form,step,us a step,KB of the request)");
     for form in Form::ALL {

@@ -1,4 +1,4 @@
-//! The agent that is measured: it goes where OPENAI_BASE_URL points, and prints what it saw as JSON.
+//! The agent that is measured: it connects to OPENAI_BASE_URL and prints its figures as JSON.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use crate::Outcome;
 use crate::http::{Wire, now_ns};
 
-/// Bytes of a request of `ask`, at least.
+/// Minimum bytes of a request of `ask`.
 const REQUEST_BYTES: usize = 20_000;
 
 pub(crate) async fn run(doing: &[String]) -> Outcome<()> {
@@ -19,7 +19,7 @@ pub(crate) async fn run(doing: &[String]) -> Outcome<()> {
         Some("steps") => steps(&base, count(1)?).await?,
         Some("ask") => ask(&base, count(1)?, count(2)?).await?,
         Some("streams") => streams(&base, count(1)?, count(2)?).await?,
-        _ => return Err("an agent does steps, ask or streams".into()),
+        _ => return Err("unknown work for the agent: give steps, ask or streams".into()),
     };
     println!("{told}");
     Ok(())
@@ -37,7 +37,7 @@ async fn steps(base: &str, count: usize) -> Outcome<serde_json::Value> {
     Ok(json!({ "bytes": bytes }))
 }
 
-/// Different requests over so many connections.
+/// Different requests over this many connections.
 async fn ask(base: &str, count: usize, connections: usize) -> Outcome<serde_json::Value> {
     let began = Instant::now();
     let mut tasks = JoinSet::new();
@@ -72,7 +72,7 @@ async fn ask(base: &str, count: usize, connections: usize) -> Outcome<serde_json
     )
 }
 
-/// Streams side by side: how long each chunk was on its way.
+/// Concurrent streams: how long each chunk was on its way.
 async fn streams(base: &str, count: usize, chunks: usize) -> Outcome<serde_json::Value> {
     let mut tasks = JoinSet::new();
     for number in 0..count {
@@ -90,7 +90,7 @@ async fn streams(base: &str, count: usize, chunks: usize) -> Outcome<serde_json:
                     return Outcome::Ok(times);
                 }
                 let text = String::from_utf8_lossy(&chunk);
-                // Events may share a chunk or be cut by one: each whole time in it counts.
+                // A chunk may hold several events or a part of one: each whole time in it counts.
                 for part in text.split("\"content\":\"").skip(1) {
                     if let Some(sent) = part.split(' ').next().and_then(|sent| sent.parse::<u64>().ok()) {
                         times.push(now.saturating_sub(sent) as f64 / 1e6);
@@ -106,7 +106,7 @@ async fn streams(base: &str, count: usize, chunks: usize) -> Outcome<serde_json:
     Ok(json!({ "median_ms": part(&mut times, 0.5), "p99_ms": part(&mut times, 0.99), "chunks": times.len() }))
 }
 
-/// The value below which this part of all lies.
+/// The value below which this part of all values lies.
 fn part(all: &mut [f64], part: f64) -> f64 {
     all.sort_by(f64::total_cmp);
     let at = (all.len() as f64 * part) as usize;

@@ -1,11 +1,11 @@
-//! As much of HTTP/1.1 as a measurement needs: nothing here may cost more than what it measures.
+//! The part of HTTP/1.1 that a measurement needs. It must not cost more than what it measures.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::Outcome;
 
-/// A connection and what was read of it ahead.
+/// A connection, and the bytes that were read ahead.
 pub(crate) struct Wire {
     pub(crate) stream: TcpStream,
     ahead: Vec<u8>,
@@ -22,12 +22,12 @@ impl Wire {
         Self::new(TcpStream::connect(address).await?)
     }
 
-    /// Reads on; `false` at the end.
+    /// Reads more bytes; `false` at the end.
     async fn more(&mut self) -> Outcome<bool> {
         Ok(self.stream.read_buf(&mut self.ahead).await? > 0)
     }
 
-    /// A message's head as text; `None` where the other side has gone.
+    /// A message's head as text; `None` if the other side has closed the connection.
     pub(crate) async fn head(&mut self) -> Outcome<Option<String>> {
         loop {
             if let Some(end) = self.ahead.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -82,7 +82,7 @@ impl Wire {
     }
 }
 
-/// Nanoseconds since 1970, which processes share.
+/// Nanoseconds since 1970, which are comparable between processes.
 pub(crate) fn now_ns() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)

@@ -1,5 +1,5 @@
-//! What recording and replaying through the proxy costs: an agent, a scripted upstream and `annals` on one machine, as processes of
-//! their own, each figure beside the same agent without annals.
+//! Measures what recording and replaying through the proxy costs. An agent, a scripted upstream and `annals`
+//! run on one machine as separate processes. Each figure is beside that of the same agent without annals.
 //!
 //! `cargo build --profile dist && cargo run --profile dist -p annals-benches --example proxy -- [steps|latency|streams|replay]...`
 
@@ -16,7 +16,7 @@ use std::time::Instant;
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// How often each of two things is measured, one after the other.
+/// How often each of two alternatives is measured, by turns.
 const ROUNDS: usize = 5;
 
 fn main() -> Outcome<()> {
@@ -42,7 +42,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// The binary of the same build.
+/// The `annals` binary of the same build.
 fn annals() -> Outcome<PathBuf> {
     let own = std::env::current_exe()?;
     let path = own.parent().and_then(Path::parent).map(|directory| directory.join("annals"));
@@ -55,7 +55,7 @@ struct Bench {
     directory: tempfile::TempDir,
 }
 
-/// What an agent printed, and how long all of it took, in seconds.
+/// What an agent printed, and how long it took, in seconds.
 struct Done {
     told: serde_json::Value,
     seconds: f64,
@@ -99,7 +99,7 @@ impl Bench {
         self.run(command)
     }
 
-    /// The wall time of a conversation of 200 steps, an answer coming after 20 ms.
+    /// The wall time of a conversation of 200 steps whose answers come after 20 ms.
     fn steps(&self) -> Outcome<()> {
         let (mut direct, mut recorded) = (Vec::new(), Vec::new());
         for round in 0..ROUNDS {
@@ -114,7 +114,7 @@ impl Bench {
         Ok(())
     }
 
-    /// One request after the other, answered at once.
+    /// One request after another, each answered at once.
     fn latency(&self) -> Outcome<()> {
         let (mut direct, mut recorded) = (Vec::new(), Vec::new());
         for round in 0..ROUNDS {
@@ -151,7 +151,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Recorded requests of 20 KB asked again: one after the other, and by eight at once, whose answers end in the recorded order.
+    /// Replays recorded requests of 20 KB, one after another and eight at once. The answers end in the
+    /// recorded order.
     fn replay(&self) -> Outcome<()> {
         for (connections, requests) in [("1", "3000"), ("8", "400")] {
             let run = format!("asked-{connections}");

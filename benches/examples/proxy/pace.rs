@@ -1,4 +1,5 @@
-//! Sends what is due when it is due: a timer of a millisecond would let streams go out in bursts that no network makes.
+//! Sends each chunk when it is due. With a timer of a millisecond, streams would go out in bursts that no
+//! network makes.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::Outcome;
 
-/// A stream to be sent: where to, what at which number, how many of them, how far apart.
+/// A stream to send: its connection, its first time, its interval and its chunks.
 pub(crate) struct Paced {
     pub(crate) to: TcpStream,
     pub(crate) first: Instant,
@@ -19,7 +20,7 @@ pub(crate) struct Paced {
     pub(crate) last: &'static [u8],
 }
 
-/// Starts the thread that sends.
+/// Starts the sending thread.
 pub(crate) fn start() -> Outcome<Sender<Paced>> {
     let (give, given) = channel();
     std::thread::Builder::new().name("pace".to_owned()).spawn(move || pace(&given))?;

@@ -11,10 +11,10 @@ use crate::Outcome;
 use crate::http::{Wire, now_ns};
 use crate::pace::{self, Paced};
 
-/// How far apart the chunks of a stream are.
+/// The interval between the chunks of a stream.
 const CHUNK_EVERY: Duration = Duration::from_millis(20);
 
-/// Listens on a thread of its own until the process ends; gives its address.
+/// Listens on its own thread until the process ends. Returns its address.
 pub(crate) fn start() -> Outcome<String> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
@@ -64,14 +64,14 @@ async fn serve(mut wire: Wire, pace: Sender<Paced>) -> Outcome<()> {
     Ok(())
 }
 
-/// The rest is sent by the thread that keeps time.
+/// Sends the head. The thread of `pace` sends the rest.
 async fn stream(wire: Wire, number: u64, chunks: u64, pace: &Sender<Paced>) -> Outcome<()> {
     let mut stream = wire.stream;
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).await?;
     let to = stream.into_std()?;
     to.set_nonblocking(false)?;
-    // Streams do not send in step with each other.
+    // Streams do not send at the same moments.
     let first = Instant::now() + Duration::from_micros(number * 7919 % 20_000);
     pace.send(Paced { to, first, every: CHUNK_EVERY, chunks, chunk, last: b"0\r\n\r\n" })?;
     Ok(())

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::sync::Arc;
 
-use annals::import::base64;
+use annals_formats::import::base64;
 use serde::Deserialize;
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};

@@ -10,8 +10,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use annals::import::{ChatOptions, ChatRuns, ImportedRun};
 use annals::{Content, Frame};
+use annals_formats::import::{ChatOptions, ChatRuns, ImportedRun};
 use serde_json::json;
 
 use crate::args::DemoArgs;

@@ -2,7 +2,9 @@
 //! With `--json` each run is acknowledged by a line of its own, which goes out after its commit has returned.
 //! Messages that are in no frame are counted and end with 1, and so does an import without a frame: `--allow-empty`.
 
-use annals::import::{ChatOptions, ChatRuns, Expansion, FrameOptions, FrameRuns, ImportError, ImportedRun};
+use annals_formats::import::{
+    ChatOptions, ChatRuns, Expansion, FrameOptions, FrameRuns, ImportError, ImportedRun,
+};
 use serde_json::json;
 
 use crate::args::{ExpandArg, Format, Global, ImportArgs};

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use annals::memory::{Hit, Identity, Projection, Training, Wanted, told};
+use annals_memory::{Hit, Identity, Projection, Training, Wanted, told};
 use annals_server::EmbeddingsOptions;
 use serde_json::json;
 

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use annals::RunReader;
-use annals::import::base64;
+use annals_formats::import::base64;
 use annals_server::profiles::Redactor;
 use annals_server::{Diverged, Onward, Origin, Program, Recorded, ReplayOptions, ReplayReport, Timing};
 use serde::Serialize;

@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 
 use annals::Store;
-use annals::memory::{Identity, Keep, Projection, Wanted, Words, told};
+use annals_memory::{Identity, Keep, Memory, Projection, Wanted, Words, told};
 use annals_server::ask_daemon;
 use serde_json::{Value, json};
 
@@ -94,7 +94,7 @@ fn friday(door: &str, ask: Ask<'_>) -> Vec<String> {
 }
 
 fn by_library(store: &Store) -> impl Fn(&str, Projection, bool) -> String {
-    let memory = store.namespace("default").unwrap().memory().unwrap();
+    let memory = Memory::open(&store.namespace("default").unwrap()).unwrap();
     move |tenant, projection, across| {
         let hits =
             memory.recall(&whose(tenant, "app-42-followup"), QUESTION, &Words, &wanted(across)).unwrap();
@@ -165,7 +165,7 @@ fn what_was_decided_on_monday_is_told_on_friday_in_the_same_words_by_every_door(
     let bench = Bench::new();
     let library = || Store::open(bench.path(".annals")).unwrap();
     let store = library();
-    let memory = store.namespace("default").unwrap().memory().unwrap();
+    let memory = Memory::open(&store.namespace("default").unwrap()).unwrap();
     memory.write_snapshot(&whose("library", "app-42"), MONDAY, &Words, &Keep::default()).unwrap();
     store.close().unwrap();
     let line = ["remember", "monday.json", "--tenant", "command line", "--conversation", "app-42"];

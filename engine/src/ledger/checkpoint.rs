@@ -109,7 +109,7 @@ impl Store {
         let core = self.core();
         let (found, state) = look(core)?;
         let mut making = Making::new(state.ledger.leaves);
-        let (tree, end) = walk(&found, state.ledger.leaves, &mut |leaf| {
+        let (tree, end) = walk(&*core.schema, &found, state.ledger.leaves, &mut |leaf| {
             making.leaf(leaf);
             Ok(())
         })?;

@@ -80,7 +80,7 @@ impl Store {
         let mut last = (0, Seqno(0));
         let core = self.core();
         let walked = find(&*core.io, &core.paths, false, false, core.options.read_mode).and_then(|found| {
-            walk(&found, checkpoint.leaves, &mut |leaf| {
+            walk(&*core.schema, &found, checkpoint.leaves, &mut |leaf| {
                 held.leaf(leaf);
                 last = (leaf.end().min(checkpoint.leaves), leaf.last);
                 Ok(())

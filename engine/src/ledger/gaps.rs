@@ -4,9 +4,11 @@ use crate::error::{Error, Result};
 use crate::ids::{NamespaceId, RunUid, Seqno};
 use crate::ledger::walk::{look, walk};
 use crate::log::cursor::for_each_record;
-use crate::log::record::{Kind, Logical, RunFields, RunHead, SpaceHead, TombstoneHead};
+use crate::log::record::{Kind, Logical, SpaceHead};
 use crate::store::Store;
 use crate::trace::Status;
+use crate::trace::heads::{RunFields, RunHead, TombstoneHead};
+use crate::trace::kinds;
 
 /// Why something is not there.
 #[non_exhaustive]
@@ -81,13 +83,13 @@ impl Store {
             })
         };
         let (found, state) = look(core)?;
-        walk(&found, state.ledger.leaves, &mut |leaf| {
+        walk(&*core.schema, &found, state.ledger.leaves, &mut |leaf| {
             let mut gaps = Vec::new();
             for_each_record(leaf.batch.whole, leaf.batch.offset, leaf.segment.salt, |_, seqno, record| {
                 let head = |body| Logical::parse(body).map(|logical| logical.head);
                 let said = match Kind::parse(record.kind, record.layout)? {
-                    Some(Kind::Run) => of_run(RunHead::parse(head(record.body)?)?.fields),
-                    Some(Kind::Tombstone) => Some(of_tombstone(TombstoneHead::parse(head(record.body)?)?)),
+                    Some(kinds::RUN) => of_run(RunHead::parse(head(record.body)?)?.fields),
+                    Some(kinds::TOMBSTONE) => Some(of_tombstone(TombstoneHead::parse(head(record.body)?)?)),
                     _ => None,
                 };
                 gaps.extend(said.map(|(id, gap)| {

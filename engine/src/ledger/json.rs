@@ -1,5 +1,6 @@
 //! Checkpoints and proofs as JSON, which docs/format.md describes. Hashes are lower-case hexadecimal.
 
+use annals_text::hex;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -41,33 +42,6 @@ struct SignatureJson {
     signature: String,
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
-    struct Hex<'a>(&'a [u8]);
-    impl std::fmt::Display for Hex<'_> {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            crate::ids::hex(self.0, f)
-        }
-    }
-    Hex(bytes).to_string()
-}
-
-fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    if pairs.len() != N || !rest.is_empty() {
-        return None;
-    }
-    let mut bytes = [0; N];
-    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-        *byte = digit(*high)? << 4 | digit(*low)?;
-    }
-    Some(bytes)
-}
-
 impl CheckpointJson {
     pub(super) fn of(checkpoint: &Checkpoint, signature: Option<&Signature>) -> Self {
         Self {
@@ -90,8 +64,8 @@ impl CheckpointJson {
             digest: checkpoint.digest().to_string(),
             signature: signature.map(|signature| SignatureJson {
                 algorithm: "ed25519".into(),
-                public_key: hex(&signature.public_key),
-                signature: hex(&signature.bytes),
+                public_key: hex::encode(&signature.public_key),
+                signature: hex::encode(&signature.bytes),
             }),
         }
     }
@@ -117,7 +91,7 @@ impl Checkpoint {
             return Err(wrong(format!("version {} is unknown", read.annals_checkpoint)));
         }
         let hash = |text: &str| {
-            unhex(text)
+            hex::decode_lower(text)
                 .map(NodeHash)
                 .ok_or_else(|| wrong("a hash is not 64 lower-case hexadecimal digits".into()))
         };
@@ -126,7 +100,8 @@ impl Checkpoint {
             let (leaves, seqno, time_ns) = (mark.leaves, Seqno(mark.seqno), mark.time_ns);
             marks.push(Mark { leaves, seqno, time_ns, node: hash(&mark.node)? });
         }
-        let store = unhex(&read.store).ok_or_else(|| wrong("its store is not named by 32 digits".into()))?;
+        let store = hex::decode_lower(&read.store)
+            .ok_or_else(|| wrong("its store is not named by 32 digits".into()))?;
         let checkpoint = Self {
             store: StoreId(store),
             leaves: read.leaves,

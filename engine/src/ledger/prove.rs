@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use annals_text::hex;
 use serde::Serialize;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -9,15 +10,18 @@ use crate::ids::{BlobId, NamespaceId, NodeHash, RunUid, Seqno};
 use crate::kv::core::Core;
 use crate::kv::keys;
 use crate::ledger::checkpoint::{Checkpoint, Making, Signature};
-use crate::ledger::json::{CheckpointJson, hex, text};
+use crate::ledger::json::{CheckpointJson, text};
 use crate::ledger::tree::{self, Roots};
 use crate::ledger::walk::{Leaf, look, walk};
 use crate::log::cursor::for_each_record;
 use crate::log::erased::Erased;
 use crate::log::ledger::{Frontier, Hash, Node, record_hash};
-use crate::log::record::{BodyRef, FrameHead, Kind, Logical, RunFields, RunHead};
+use crate::log::record::{BodyRef, Kind, Logical};
 use crate::store::Namespace;
+use crate::trace::heads::{FrameHead, RunFields, RunHead};
+use crate::trace::kinds;
 use crate::trace::reader::run_record;
+use crate::trace::run_keys;
 use crate::trace::{Component, RunReader, Severity, Status};
 
 /// Greatest number of records that one proof holds: a frame's own, those of its run and of the runs that it was
@@ -139,13 +143,13 @@ impl Proof {
     /// # Errors
     /// `Bug` only.
     pub fn to_json(&self, signature: Option<&Signature>) -> Result<String> {
-        let path = |path: &[Hash]| path.iter().map(|node| hex(node)).collect();
+        let path = |path: &[Hash]| path.iter().map(|node| hex::encode(node)).collect();
         let records = self.records.iter().map(|record| RecordJson {
             kind: record.kind,
             layout: record.layout,
             seqno: record.seqno,
-            salt: hex(&record.salt),
-            head: hex(&record.head),
+            salt: hex::encode(&record.salt),
+            head: hex::encode(&record.head),
             batch: PathJson { index: record.index, size: record.records, path: path(&record.batch_path) },
             ledger: PathJson { index: record.leaf, size: self.checkpoint.leaves, path: path(&record.path) },
         });
@@ -200,7 +204,7 @@ impl Namespace {
         let mut sorted = wanted.seqnos.clone();
         sorted.sort_unstable();
         let mut ahead = &sorted[..];
-        let (tree, end) = walk(&found, size, &mut |leaf| {
+        let (tree, end) = walk(&*core.schema, &found, size, &mut |leaf| {
             making.leaf(leaf);
             growth.leaf(leaf);
             let upto = ahead.partition_point(|seqno| *seqno <= leaf.last);
@@ -348,13 +352,13 @@ impl Wanted<'_> {
     fn run(&mut self, uid: RunUid) -> Result<RunHead> {
         let gone = || Error::new(ErrorKind::Gone, format!("the record of run number {} is gone", uid.0));
         let _pin = self.core.pin();
-        let found = self.core.index.get(&keys::run(self.namespace, uid), Seqno(u64::MAX))?;
+        let found = self.core.index.get(&run_keys::run(self.namespace, uid), Seqno(u64::MAX))?;
         let (seqno, value) = found.ok_or_else(gone)?;
         if run_record(self.core, self.namespace, uid)?.is_none() {
             return Err(gone());
         }
         self.add(seqno);
-        self.core.logical(keys::place(value), Kind::Run, |logical| RunHead::parse(logical.head))
+        self.core.logical(keys::place(value), kinds::RUN, |logical| RunHead::parse(logical.head))
     }
 
     fn frame(&mut self, reader: &RunReader, seq: u32) -> Result<FrameHead> {
@@ -365,9 +369,9 @@ impl Wanted<'_> {
         }
         let _pin = self.core.pin();
         let (seqno, value) =
-            self.core.index.get(&keys::frame(uid, seq), Seqno(u64::MAX))?.ok_or_else(missing)?;
+            self.core.index.get(&run_keys::frame(uid, seq), Seqno(u64::MAX))?.ok_or_else(missing)?;
         self.add(seqno);
-        self.core.logical(keys::place(value), Kind::Frame, |logical| FrameHead::parse(logical.head))
+        self.core.logical(keys::place(value), kinds::FRAME, |logical| FrameHead::parse(logical.head))
     }
 
     /// The records of the runs from this one down to the one that holds a frame of it; gives the holder's.
@@ -395,7 +399,7 @@ impl Wanted<'_> {
             started_ns: fields.started_ns,
             ended_ns: fields.ended_ns,
             frames: fields.frames,
-            fingerprint: hex(&fields.fingerprint.0),
+            fingerprint: hex::encode(&fields.fingerprint.0),
             metadata: body(&head.metadata)?,
             replaced: fields.gone,
         })

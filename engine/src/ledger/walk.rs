@@ -9,6 +9,7 @@ use crate::log::layout::{BatchHeader, LogState, SEGMENT_HEADER_BYTES};
 use crate::log::ledger::{Frontier, Node};
 use crate::log::open::{End, Found, find, scan, scan_states};
 use crate::log::segments::Segment;
+use annals_store::schema::RecordSchema;
 
 /// A leaf, or the subtree of some, as it goes by.
 pub(super) struct Leaf<'a> {
@@ -34,7 +35,13 @@ impl Leaf<'_> {
 /// The files of a log and what it says of itself.
 pub(super) fn look(core: &Core) -> Result<(Found, LogState)> {
     let found = find(&*core.io, &core.paths, false, false, core.options.read_mode)?;
-    let end = scan(&found, found.state.covers, found.state.covers_state.clone(), &mut |_, _| Ok(()))?;
+    let end = scan(
+        &*core.schema,
+        &found,
+        found.state.covers,
+        found.state.covers_state.clone(),
+        &mut |_, _| Ok(()),
+    )?;
     match &end.damage {
         Some(damage) => Err(damage.error()),
         None => Ok((found, end.state)),
@@ -47,6 +54,7 @@ pub(super) fn look(core: &Core) -> Result<(Found, LogState)> {
 /// # Errors
 /// `Damaged` where the log is; `Unavailable`; what `each` gives.
 pub(super) fn walk(
+    schema: &dyn RecordSchema,
     found: &Found,
     upto: u64,
     each: &mut dyn FnMut(&Leaf<'_>) -> Result<()>,
@@ -54,6 +62,7 @@ pub(super) fn walk(
     let first = found.state.segments.first().map(|segment| segment.id).unwrap_or_default();
     let mut tree = Frontier::default();
     let end = scan_states(
+        schema,
         found,
         (first, SEGMENT_HEADER_BYTES),
         LogState::empty(),

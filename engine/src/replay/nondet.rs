@@ -6,9 +6,9 @@
 //! a program draws before it starts them or in one of them. Left out on purpose: a lane for each thread.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
+use annals_text::hex;
 use serde::Deserialize;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -79,7 +79,7 @@ impl Nondet for SystemNondet {
         // Version and variant: RFC 9562, section 5.4.
         bytes[6] = bytes[6] & 0x0f | 0x40;
         bytes[8] = bytes[8] & 0x3f | 0x80;
-        let hex = hex(&bytes);
+        let hex = hex::encode(&bytes);
         Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
     }
 
@@ -93,19 +93,6 @@ impl Nondet for SystemNondet {
         check_fill(buf)?;
         Ok(self.io.random(buf)?)
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut out, byte| {
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
-    let pairs = text.as_bytes().chunks(2);
-    pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect()
 }
 
 /// A draw.
@@ -131,7 +118,7 @@ impl Draw {
         let value = match self {
             Self::Clock(number) | Self::Random(number) => number.to_string(),
             Self::Uuid(text) => text.clone(),
-            Self::Fill(bytes) => hex(bytes),
+            Self::Fill(bytes) => hex::encode(bytes),
         };
         format!("{} {value}\n", self.kind())
     }
@@ -142,7 +129,7 @@ impl Draw {
             "clock" => Self::Clock(value.parse().ok()?),
             "uuid" => Self::Uuid(value.to_owned()),
             "random" => Self::Random(value.parse().ok()?),
-            "fill" => Self::Fill(unhex(value)?),
+            "fill" => Self::Fill(hex::decode(value)?),
             _ => return None,
         })
     }

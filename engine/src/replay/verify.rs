@@ -180,6 +180,7 @@ impl Store {
         let mut roots = Vec::new();
         let mut states = BTreeMap::new();
         let scanned = scan_states(
+            &*core.schema,
             &found,
             (first, SEGMENT_HEADER_BYTES),
             LogState::empty(),

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::Tape;
 use super::layout::{FORMAT, MAGIC};
-use crate::fuzzing::byte;
 use crate::io::sim::SimIo;
 use crate::{Options, Store};
+use annals_store::testing::byte;
 
 /// A tape as it is, or one whose magic, format and digest are put right around the input. One that reads well is recorded,
 /// and exported as a tape that reads the same.

@@ -10,7 +10,8 @@ use super::window::Window;
 use crate::codec::{CodecError, Reader};
 use crate::error::{Error, Result};
 use crate::ids::{BlobId, Link};
-use crate::log::record::{COMPONENT_BYTES_MAX, COMPONENT_OTHER, EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX};
+use crate::log::record::{EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX};
+use crate::trace::heads::{COMPONENT_BYTES_MAX, COMPONENT_OTHER};
 use crate::trace::model::{TAGS_MAX, check_text};
 use crate::trace::{Component, RunSpec, Severity, Snapshot, Status, chain};
 

@@ -13,7 +13,7 @@ use super::window::Window;
 use crate::codec::{put_bytes, put_signed, put_varint};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::BlobId;
-use crate::log::record::COMPONENT_OTHER;
+use crate::trace::heads::COMPONENT_OTHER;
 use crate::trace::lanes::{LaneKey, Slot};
 use crate::trace::model::TAGS_MAX;
 use crate::trace::reader::run_record;

@@ -10,13 +10,13 @@ use crate::kv::Content;
 use crate::kv::embeddings;
 use crate::kv::write::{BatchWriter, Packed};
 use crate::log::queue::Durability;
-use crate::log::record::{
-    BodyRef, EMBEDDINGS_MAX, FrameHead, INLINE_BYTES_MAX, Kind, PartHead, RunFields, RunHead, SnapshotHead,
-};
+use crate::log::record::{BodyRef, EMBEDDINGS_MAX, INLINE_BYTES_MAX};
 use crate::log::ticket::Ticket;
 use crate::sync::MutexGuard;
 use crate::trace::belongings::Belongings;
 use crate::trace::chain;
+use crate::trace::heads::{FrameHead, PartHead, RunFields, RunHead, SnapshotHead};
+use crate::trace::kinds;
 use crate::trace::lanes::{Lane, LaneKey, Slot};
 use crate::trace::model::{Component, Frame, Severity, Status};
 use crate::trace::reader::{RunReader, run_record};
@@ -85,7 +85,7 @@ impl<'a> RunBatch<'a> {
             // It may have been dropped since: then its name is free already.
             if let Some((mut head, tail)) = run_record(&self.run.core, self.run.namespace, old)? {
                 head.fields.gone = true;
-                self.writer.record(Kind::Run, &encode_run(&head)?, &tail)?;
+                self.writer.record(kinds::RUN, &encode_run(&head)?, &tail)?;
                 Belongings::of(&self.run.core, self.run.namespace)?.end(old, &mut self.writer)?;
             }
         }
@@ -104,7 +104,7 @@ impl<'a> RunBatch<'a> {
         let head = RunHead { fields, metadata: self.staged.metadata.reference.clone() };
         let mut tail = Vec::new();
         self.staged.metadata.put_recipe(None, &mut tail);
-        self.writer.record(Kind::Run, &encode_run(&head)?, &tail)
+        self.writer.record(kinds::RUN, &encode_run(&head)?, &tail)
     }
 
     pub(super) fn check_open(&self) -> Result<()> {
@@ -225,7 +225,7 @@ impl<'a> RunBatch<'a> {
     pub(crate) fn put_begun(&mut self, begun: &Begun) -> Result<()> {
         let mut tail = Vec::new();
         begun.put_recipes(None, &mut tail);
-        self.writer.record(Kind::Frame, &begun.head.encode(), &tail)
+        self.writer.record(kinds::FRAME, &begun.head.encode(), &tail)
     }
 
     /// Binds a frame to the chain and writes its record.
@@ -258,7 +258,7 @@ impl<'a> RunBatch<'a> {
         }
         let mut tail = Vec::new();
         begun.put_recipes(Some((&output, &output_base)), &mut tail);
-        self.writer.record(Kind::Frame, &begun.head.encode(), &tail)
+        self.writer.record(kinds::FRAME, &begun.head.encode(), &tail)
     }
 
     /// Packs a body and advances its lane. Gives what its recipe is coded against.
@@ -380,7 +380,7 @@ impl<'a> RunBatch<'a> {
             stored.push(((*embedder).to_owned(), packed.reference));
         }
         let head = SnapshotHead { run: self.run.uid, seq, state: state.reference, embeddings: stored };
-        self.writer.record(Kind::Snapshot, &head.encode(), &tail)?;
+        self.writer.record(kinds::SNAPSHOT, &head.encode(), &tail)?;
         Arc::make_mut(&mut self.staged.snapshots).insert(seq);
         self.embedded |= !embeddings.is_empty();
         Ok(seq)
@@ -422,7 +422,7 @@ impl<'a> RunBatch<'a> {
             let head = PartHead { run, seq, part: 1, after_ns: 0, body: packed.reference.clone() };
             let mut tail = Vec::new();
             packed.put_recipe(None, &mut tail);
-            self.writer.record(Kind::FramePart, &head.encode(), &tail)?;
+            self.writer.record(kinds::FRAME_PART, &head.encode(), &tail)?;
         }
         Ok(begun.head.seq)
     }

@@ -15,7 +15,7 @@ use crate::kv::keyspace::{History, Keyspace, ScanRange};
 use crate::kv::write::BatchWriter;
 use crate::log::record::{Kind, KvHead};
 use crate::log::segments::lock;
-use crate::store::{Namespace, find_keyspace};
+use crate::store::Namespace;
 use crate::trace::reader::run_record;
 
 /// The keyspace of links.
@@ -26,7 +26,8 @@ impl Namespace {
     ///
     /// # Errors
     /// `Gone` for a run that was dropped or replaced, `NotFound` where there is none; those of `write`; `Invalid`, `Unavailable`, `Poisoned`.
-    pub(crate) fn with_run<T>(
+    #[doc(hidden)]
+    pub fn with_run<T>(
         &self,
         uid: RunUid,
         keys: &[(&str, &[u8])],
@@ -97,7 +98,7 @@ pub(crate) struct Belongings<'a> {
 
 impl<'a> Belongings<'a> {
     pub(crate) fn of(core: &'a Arc<Core>, namespace: NamespaceId) -> Result<Self> {
-        let links = find_keyspace(core, namespace, BELONGINGS)?;
+        let links = core.find_keyspace(namespace, BELONGINGS)?;
         Ok(Self { core, namespace, links, named: HashMap::new() })
     }
 
@@ -107,7 +108,7 @@ impl<'a> Belongings<'a> {
         let now_ns = self.core.io.now_ns();
         let mut end = |keyspace: &Keyspace, key: &[u8]| {
             let mut head = Vec::new();
-            KvHead::put_key(keyspace.id, now_ns, key, &mut head);
+            KvHead::put_key(keyspace.id(), now_ns, key, &mut head);
             writer.record(Kind::Delete, &head, &[])
         };
         for found in links.scan(ScanRange::prefix(&uid.0.to_be_bytes())).keys() {
@@ -119,7 +120,7 @@ impl<'a> Belongings<'a> {
                 let keyspace = match self.named.get(name) {
                     Some(keyspace) => keyspace.clone(),
                     None => {
-                        let keyspace = find_keyspace(self.core, self.namespace, name)?;
+                        let keyspace = self.core.find_keyspace(self.namespace, name)?;
                         self.named.insert(name.to_owned(), keyspace.clone());
                         keyspace
                     }

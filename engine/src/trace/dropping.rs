@@ -21,12 +21,14 @@ use crate::kv::keys;
 use crate::kv::keyspace::{History, ScanRange};
 use crate::kv::write::BatchWriter;
 use crate::log::queue::Durability;
-use crate::log::record::{Kind, RULE_BYTES_MAX, TombstoneHead, WHY_BYTES_MAX};
 use crate::log::segments::lock;
 use crate::store::Namespace;
 use crate::trace::belongings::Belongings;
+use crate::trace::heads::{RULE_BYTES_MAX, TombstoneHead, WHY_BYTES_MAX};
+use crate::trace::kinds;
 use crate::trace::model::{Status, check_text};
 use crate::trace::reader::{Known, RunReader, find_name, run_known, run_record};
+use crate::trace::run_keys;
 
 /// The keyspace of pins.
 pub(crate) const PINS: &str = "annals.pins";
@@ -184,7 +186,7 @@ impl Namespace {
                     rule: rule.to_owned(),
                     why: why.to_owned(),
                 };
-                writer.record(Kind::Tombstone, &head.encode(), &[])?;
+                writer.record(kinds::TOMBSTONE, &head.encode(), &[])?;
                 belongings.end(*uid, &mut writer)?;
             }
             // Waited for under the lock: the next one is to find them dropped.
@@ -261,7 +263,7 @@ impl Namespace {
     /// What `each` gives; `Damaged`, `Unavailable`.
     pub fn dropped(&self, each: &mut dyn FnMut(Dropped) -> Result<()>) -> Result<()> {
         let core = self.store.core();
-        let prefix = keys::runs(self.id);
+        let prefix = run_keys::runs(self.id);
         let mut after: Option<Vec<u8>> = None;
         loop {
             let _pin = core.pin();
@@ -269,8 +271,8 @@ impl Namespace {
             for hit in hits {
                 let place = keys::place(hit.value);
                 let head =
-                    core.logical_of(place, &[Kind::Run, Kind::Tombstone], |kind, logical| match kind {
-                        Kind::Tombstone => TombstoneHead::parse(logical.head).map(Some),
+                    core.logical_of(place, &[kinds::RUN, kinds::TOMBSTONE], |kind, logical| match kind {
+                        kinds::TOMBSTONE => TombstoneHead::parse(logical.head).map(Some),
                         _ => Ok(None),
                     })?;
                 if let Some(head) = head {

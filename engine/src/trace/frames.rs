@@ -9,13 +9,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, RunUid, Seqno};
 use crate::kv::blob_reader::BlobReader;
 use crate::kv::bodies;
-use crate::kv::frame_cache::FrameRecord;
 use crate::kv::groups::Wanted;
 use crate::kv::keys;
-use crate::log::record::{BodyRef, FrameHead, Kind, PartHead, RecipeRef};
+use crate::log::record::{BodyRef, RecipeRef};
+use crate::trace::frame_cache::FrameRecord;
+use crate::trace::heads::{FrameHead, PartHead};
+use crate::trace::kinds;
 use crate::trace::lanes::Slot;
 use crate::trace::model::Component;
 use crate::trace::reader::{Ancestor, RunReader};
+use crate::trace::run_keys;
 
 /// How many recipes one may be coded against, one after the other. A million bodies need twenty.
 pub(crate) const BASE_DEPTH_MAX: u32 = 64;
@@ -86,8 +89,8 @@ impl RunReader {
             return Ok(Some(known));
         }
         let _pin = self.core.pin();
-        let Some(value) = self.core.index.newest(&keys::frame(uid, seq))? else { return Ok(None) };
-        let record = self.core.logical(keys::place(value), Kind::Frame, FrameRecord::parse)?;
+        let Some(value) = self.core.index.newest(&run_keys::frame(uid, seq))? else { return Ok(None) };
+        let record = self.core.logical(keys::place(value), kinds::FRAME, FrameRecord::parse)?;
         if record.head.run != uid || record.head.seq != seq {
             return Err(Error::new(
                 ErrorKind::Damaged,
@@ -119,7 +122,7 @@ impl RunReader {
     /// taken it.
     fn missing(&self, seq: u32) -> Result<Error> {
         let name = &self.info.name;
-        let run = self.core.index.get(&keys::run(self.namespace, self.owner(seq)?), Seqno(u64::MAX))?;
+        let run = self.core.index.get(&run_keys::run(self.namespace, self.owner(seq)?), Seqno(u64::MAX))?;
         Ok(match run {
             Some((_, value)) if value.kind != keys::ENDED => {
                 Error::new(ErrorKind::Damaged, format!("frame {seq} of run {name:?} is missing"))
@@ -292,12 +295,12 @@ impl RunReader {
         let uid = self.owner(seq)?;
         let _pin = self.core.pin();
         let mut output = Vec::new();
-        for (part, hit) in (1..).zip(self.core.index.prefix(&keys::parts(uid, seq), Seqno(u64::MAX))?) {
-            if keys::last_number(&hit.key) != Some(part) {
+        for (part, hit) in (1..).zip(self.core.index.prefix(&run_keys::parts(uid, seq), Seqno(u64::MAX))?) {
+            if run_keys::last_number(&hit.key) != Some(part) {
                 let what = format!("part {part} of what arrived of frame {seq} is missing");
                 return Err(Error::new(ErrorKind::Damaged, what));
             }
-            let (head, tail) = self.core.logical(keys::place(hit.value), Kind::FramePart, |logical| {
+            let (head, tail) = self.core.logical(keys::place(hit.value), kinds::FRAME_PART, |logical| {
                 Ok((PartHead::parse(logical.head)?, logical.tail.to_vec()))
             })?;
             match head.body {

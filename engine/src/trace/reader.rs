@@ -7,14 +7,18 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, Link, NamespaceId, RunUid, Seqno};
 use crate::kv::bodies::{self, Hashing};
 use crate::kv::core::Core;
-use crate::kv::frame_cache::{FrameCache, FrameRecord};
 use crate::kv::keys;
-use crate::log::record::{BodyRef, Kind, RecipeRef, RunFields, RunHead, TombstoneHead};
+use crate::log::record::{BodyRef, Kind, RecipeRef};
 use crate::trace::chain::{self, FrameDigest};
+use crate::trace::frame_cache::{FrameCache, FrameRecord};
 use crate::trace::frames::ReadBody;
+use crate::trace::heads::{RunFields, RunHead, TombstoneHead};
+use crate::trace::kinds;
 use crate::trace::lanes::Slot;
 use crate::trace::model::{Component, ForkPoint, RunInfo, Severity, Status};
+use crate::trace::run_keys;
 use crate::trace::scan::{Handing, Scan};
+use crate::trace::schema::RunSchema;
 
 /// A frame as it was recorded: its bytes hash to their ids, and its link follows from the frame before. One that comes
 /// from [`RunReader::unverified`] has the ids that were recorded, and bytes that nobody hashed.
@@ -120,12 +124,13 @@ pub(crate) enum Known {
 /// A run's newest record, or its tombstone.
 pub(crate) fn run_known(core: &Core, namespace: NamespaceId, uid: RunUid) -> Result<Option<Known>> {
     let _pin = core.pin();
-    let Some((_, value)) = core.index.get(&keys::run(namespace, uid), Seqno(u64::MAX))? else {
+    let Some((_, value)) = core.index.get(&run_keys::run(namespace, uid), Seqno(u64::MAX))? else {
         return Ok(None);
     };
-    let expected: &[Kind] = if keys::is_living(value) { &[Kind::Run] } else { &[Kind::Run, Kind::Tombstone] };
+    let expected: &[Kind] =
+        if keys::is_living(value) { &[kinds::RUN] } else { &[kinds::RUN, kinds::TOMBSTONE] };
     let known = core.logical_of(keys::place(value), expected, |kind, logical| match kind {
-        Kind::Tombstone => TombstoneHead::parse(logical.head).map(Known::Dropped),
+        kinds::TOMBSTONE => TombstoneHead::parse(logical.head).map(Known::Dropped),
         _ => Ok(Known::Run(Box::new(RunHead::parse(logical.head)?), logical.tail.to_vec())),
     })?;
     let of = match &known {
@@ -155,14 +160,14 @@ pub(crate) fn find_name(core: &Core, namespace: NamespaceId, name: &str) -> Resu
     let _pin = core.pin();
     let Some(uid) = named(core, namespace, name)? else { return Ok(None) };
     // A tombstone says no name: the key of a dropped run's name still leads to what was its record.
-    Ok(core.index.newest(&keys::run(namespace, uid))?.map(|_| uid))
+    Ok(core.index.newest(&run_keys::run(namespace, uid))?.map(|_| uid))
 }
 
 /// The number of the run that had this name last, unless it was replaced.
 fn named(core: &Core, namespace: NamespaceId, name: &str) -> Result<Option<RunUid>> {
     let _pin = core.pin();
-    let Some(value) = core.index.newest(&keys::run_name(namespace, name))? else { return Ok(None) };
-    let head = core.logical(keys::place(value), Kind::Run, |logical| RunHead::parse(logical.head))?;
+    let Some(value) = core.index.newest(&run_keys::run_name(namespace, name))? else { return Ok(None) };
+    let head = core.logical(keys::place(value), kinds::RUN, |logical| RunHead::parse(logical.head))?;
     if head.fields.name != name || head.fields.namespace != namespace {
         return Err(Error::new(ErrorKind::Damaged, "the index leads to another run than the one wanted"));
     }
@@ -337,7 +342,7 @@ impl RunReader {
             namespace,
             info,
             lineage,
-            known: core.frames.clone(),
+            known: RunSchema::frames(core),
             hashing: Hashing::Compared,
             metadata: (head.metadata, recipe),
         };
@@ -348,8 +353,8 @@ impl RunReader {
     fn count(&mut self) -> Result<()> {
         let uid = self.info.uid;
         let shared = self.info.parent.as_ref().map_or(0, |parent| parent.shared);
-        let last = self.core.index.last(&keys::frames(uid), &keys::frame(uid, u32::MAX))?;
-        self.info.frames = last.and_then(|hit| keys::last_number(&hit.key)).unwrap_or(shared);
+        let last = self.core.index.last(&run_keys::frames(uid), &run_keys::frame(uid, u32::MAX))?;
+        self.info.frames = last.and_then(|hit| run_keys::last_number(&hit.key)).unwrap_or(shared);
         let mut raw_bytes = 0;
         for seq in shared + 1..=self.info.frames {
             if let Some(record) = self.record_if_any(seq)? {

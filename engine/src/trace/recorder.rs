@@ -12,13 +12,15 @@ use crate::kv::Content;
 use crate::kv::core::Core;
 use crate::kv::fence::HeldParent;
 use crate::kv::write::{BatchWriter, Packed};
-use crate::log::record::{BodyRef, Kind, RunFields, RunHead};
+use crate::log::record::BodyRef;
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
 use crate::sync::Mutex;
 use crate::trace::batch::RunBatch;
 use crate::trace::chain::{self, FrameDigest};
 use crate::trace::dropping::{Forking, is_dropped};
+use crate::trace::heads::{RunFields, RunHead};
+use crate::trace::kinds;
 use crate::trace::lanes::{Lanes, Previous};
 use crate::trace::model::{Frame, RunInfo, RunSpec, Severity, Status};
 use crate::trace::reader::{RunReader, find_name, run_record};
@@ -116,7 +118,7 @@ impl Run {
     ) -> Result<Self> {
         spec.check()?;
         core.log()?.queue.check()?;
-        let uid = core.new_run();
+        let uid = RunUid(core.writer()?.new_uid());
         // All that can fail comes before the name is taken.
         let held = fork.map(|(reader, _, shared)| core.fence.hold_parent(reader.info().uid, shared));
         let now = spec.started_ns.unwrap_or_else(|| core.io.now_ns());
@@ -375,7 +377,7 @@ pub(crate) fn end_with(
     head.fields.ended_ns = core.io.now_ns().max(head.fields.started_ns);
     change(&mut head.fields);
     let mut writer = BatchWriter::at_close(core, namespace)?;
-    writer.record(Kind::Run, &encode_run(&head)?, &tail)?;
+    writer.record(kinds::RUN, &encode_run(&head)?, &tail)?;
     if let Some((_, ticket)) = writer.submit(core.options.durability)? {
         ticket.wait()?;
     }

@@ -8,9 +8,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::RunUid;
 use crate::kv::bodies;
 use crate::kv::keys;
-use crate::log::record::{BodyRef, Kind, RecipeRef, SnapshotHead};
+use crate::log::record::{BodyRef, RecipeRef};
 use crate::trace::frames::BASE_DEPTH_MAX;
+use crate::trace::heads::SnapshotHead;
+use crate::trace::kinds;
 use crate::trace::reader::{Ancestor, RunReader};
+use crate::trace::run_keys;
 
 /// An agent's state after a frame.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,9 +44,9 @@ impl RunReader {
     /// `Damaged`, `Unavailable`.
     pub fn snapshot_at(&self, seq: u32) -> Result<Option<Snapshot>> {
         for Ancestor { uid, upto, .. } in self.lineage.iter().rev() {
-            let to = keys::snapshot(*uid, seq.min(*upto));
-            if let Some(hit) = self.core.index.last(&keys::snapshots(*uid), &to)? {
-                let at = keys::last_number(&hit.key).unwrap_or(0);
+            let to = run_keys::snapshot(*uid, seq.min(*upto));
+            if let Some(hit) = self.core.index.last(&run_keys::snapshots(*uid), &to)? {
+                let at = run_keys::last_number(&hit.key).unwrap_or(0);
                 return self.read_snapshot(*uid, at).map(Some);
             }
         }
@@ -111,7 +114,7 @@ impl RunReader {
     /// then it is the fork's, though the frame is its parent's.
     fn snapshot_owner(&self, seq: u32) -> Result<RunUid> {
         for Ancestor { uid, .. } in self.lineage.iter().rev().filter(|ancestor| seq <= ancestor.upto) {
-            if self.core.index.newest(&keys::snapshot(*uid, seq))?.is_some() {
+            if self.core.index.newest(&run_keys::snapshot(*uid, seq))?.is_some() {
                 return Ok(*uid);
             }
         }
@@ -131,13 +134,13 @@ impl RunReader {
 
     fn snapshot_record(&self, uid: RunUid, seq: u32) -> Result<(SnapshotHead, Vec<u8>)> {
         let _pin = self.core.pin();
-        let value = self.core.index.newest(&keys::snapshot(uid, seq))?.ok_or_else(|| {
+        let value = self.core.index.newest(&run_keys::snapshot(uid, seq))?.ok_or_else(|| {
             Error::new(
                 ErrorKind::Damaged,
                 format!("the snapshot after frame {seq} is named and is not there"),
             )
         })?;
-        self.core.logical(keys::place(value), Kind::Snapshot, |logical| {
+        self.core.logical(keys::place(value), kinds::SNAPSHOT, |logical| {
             Ok((SnapshotHead::parse(logical.head)?, logical.tail.to_vec()))
         })
     }

@@ -9,11 +9,12 @@ use crate::ids::BlobId;
 use crate::kv::stored::{Content, StoredBlob};
 use crate::kv::write::BatchWriter;
 use crate::log::queue::Durability;
-use crate::log::record::{Kind, PartHead};
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
 use crate::sync::Mutex;
 use crate::trace::batch::Begun;
+use crate::trace::heads::PartHead;
+use crate::trace::kinds;
 use crate::trace::lanes::Slot;
 use crate::trace::model::{Frame, Severity};
 use crate::trace::recorder::Run;
@@ -173,7 +174,7 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         };
         let mut tail = Vec::new();
         packed.put_recipe(None, &mut tail);
-        writer.record(Kind::FramePart, &head.encode(), &tail)?;
+        writer.record(kinds::FRAME_PART, &head.encode(), &tail)?;
         let submitted = writer.submit(durability)?;
         for extent in packed.extents.iter().flat_map(|extents| extents.iter()) {
             match state.extents.last_mut() {

@@ -98,7 +98,7 @@ fn copied(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> {
     // As long as this is held every file of the log can be read, whether or not it still has a name.
     let found = find(io, &core.paths, false, false, core.options.read_mode)?;
     let (from, state) = (found.state.covers, found.state.covers_state.clone());
-    let end = scan(&found, from, state, &mut |_, _| Ok(()))?;
+    let end = scan(&*core.schema, &found, from, state, &mut |_, _| Ok(()))?;
     if let Some(damage) = &end.damage {
         return Err(damage.error());
     }

@@ -130,7 +130,7 @@ fn examine(store: &Store, paths: &Paths, all: &mut Diagnosis) -> Result<VerifyRe
     let found = find(&*core.io, paths, false, false, core.options.read_mode)?;
     let (from, state) = (found.state.covers, found.state.covers_state.clone());
     let before = state.totals.bytes();
-    let end = scan(&found, from, state, &mut |_, _| Ok(()))?;
+    let end = scan(&*core.schema, &found, from, state, &mut |_, _| Ok(()))?;
     all.seqno = end.state.last_seqno();
     all.clean = !end.torn && found.state.clean.is_some();
     all.tables = found.state.tables.len() as u64;

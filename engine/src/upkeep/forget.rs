@@ -7,11 +7,13 @@ use crate::ids::{RunUid, SegmentId, Seqno};
 use crate::kv::keys;
 use crate::kv::{History, ScanRange};
 use crate::log::queue::Durability;
-use crate::log::record::{Kind, RunHead};
 use crate::store::{Namespace, Store};
 use crate::trace::Dropped;
+use crate::trace::heads::RunHead;
+use crate::trace::kinds;
 use crate::trace::model::check_text;
 use crate::trace::reader::{Known, run_known};
+use crate::trace::run_keys;
 use crate::upkeep::retention::{FORGET, OWN_NAMESPACE};
 
 const BACKUPS: &str = "annals.backups";
@@ -105,7 +107,7 @@ impl Namespace {
         };
         let _pin = core.pin();
         let mut segments = BTreeSet::new();
-        for prefix in [keys::frames(uid), keys::all_parts(uid), keys::snapshots(uid)] {
+        for prefix in [run_keys::frames(uid), run_keys::all_parts(uid), run_keys::snapshots(uid)] {
             for hit in core.index.prefix(&prefix, Seqno(u64::MAX))? {
                 segments.insert(keys::place(hit.value).segment);
             }
@@ -127,9 +129,9 @@ impl Namespace {
         let core = self.store.core();
         let mut last = 0;
         let _pin = core.pin();
-        for hit in core.index.prefix(&keys::runs(self.id), Seqno(u64::MAX))? {
+        for hit in core.index.prefix(&run_keys::runs(self.id), Seqno(u64::MAX))? {
             let fields = core
-                .logical(keys::place(hit.value), Kind::Run, |logical| RunHead::parse(logical.head))?
+                .logical(keys::place(hit.value), kinds::RUN, |logical| RunHead::parse(logical.head))?
                 .fields;
             let (mut parent, mut upto) = (fields.parent, u32::MAX);
             // A parent is always older: this ends.

@@ -5,7 +5,7 @@
 //! then nothing is due; a sweep, which drops what cannot be had back, also refuses one that stands before that record.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::kv::core::is_believed;
+use crate::kv::store_reader::is_believed;
 use crate::store::{Namespace, Store};
 use crate::timestamp::rfc3339;
 
@@ -76,7 +76,7 @@ impl Namespace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::core::AHEAD_NS_MAX;
+    use crate::kv::store_reader::AHEAD_NS_MAX;
 
     #[test]
     fn a_deadline_is_due_from_its_moment_on_by_a_clock_that_is_believed() {

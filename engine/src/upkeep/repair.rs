@@ -23,18 +23,21 @@ use crate::kv::keys;
 use crate::kv::keyspace::{History, Keyspace, KvBatch, ScanRange};
 use crate::log::paths::Paths;
 use crate::log::queue::Durability;
-use crate::log::record::{BodyRef, Kind, RunFields, RunHead, SpaceHead};
+use crate::log::record::{BodyRef, Kind, SpaceHead};
 use crate::log::segments::Segments;
 use crate::store::{Namespace, Store};
 use crate::trace::belongings::BELONGINGS;
 use crate::trace::dropping::PINS;
+use crate::trace::heads::{RunFields, RunHead};
 use crate::trace::model::{Component, Frame, RunSpec, Severity, Status};
 use crate::trace::reader::{Known, RecordedFrame, RunReader, find_name, run_known};
 use crate::trace::recorder::{Run, end_with};
+use crate::trace::run_keys;
+use crate::trace::schema::RunSchema;
 use crate::upkeep::lost::{Lost, RepairReport};
 use crate::upkeep::salvage::{Kept, Salvage, salvage};
 use crate::upkeep::site::{Holder, Site, holder, look};
-use crate::vector::vectors_at;
+use crate::vector::source::vectors_at;
 
 /// The tag of a run of which something is lost.
 const TAG: &str = "annals.repair";
@@ -63,13 +66,14 @@ pub fn repair(from: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) ->
         }
     };
     let site = look(&*io, &from)?;
+    let schema = RunSchema::new();
     let limits = Limits { memory_bytes: options.index_memory_bytes, read_mode: options.read_mode };
-    let index = Index::empty(&io, &from, site.store, limits);
+    let index = Index::empty(&io, &from, site.store, limits, &schema);
     let mut found = salvage(&site, &mut |entries| index.insert(entries))?;
     index.show(Seqno(u64::MAX));
     let segments = Arc::new(Segments::default());
     site.segments.iter().for_each(|standing| segments.insert(standing.segment.clone()));
-    let old = Core::salvaged(options.clone(), from, site.store, index, segments);
+    let old = Core::salvaged(options.clone(), from, site.store, index, segments, schema);
     let store = Store::open_with(to, Options { durability: Durability::Process, ..options })?;
     let report = RepairReport {
         damage: joined(&site, &mut found),
@@ -220,7 +224,7 @@ impl Repair {
                         Some(batch) => batch,
                         none => {
                             let core = self.store.core();
-                            let fresh = KvBatch::new(core, keyspace.namespace).at(time_ns);
+                            let fresh = KvBatch::new(core, keyspace.namespace()).at(time_ns);
                             none.insert((namespace, time_ns, fresh))
                         }
                     };
@@ -273,12 +277,7 @@ impl Repair {
         let Some((namespace, name, new)) = self.spaces.keyspaces.get(&head.space).cloned() else {
             return Err(Error::bug("a keyspace that was just made is not there"));
         };
-        let old = Keyspace {
-            core: self.old.clone(),
-            namespace: NamespaceId(namespace),
-            id: head.space,
-            history: new.history_policy(),
-        };
+        let old = Keyspace::numbered(&self.old, NamespaceId(namespace), head.space, new.history_policy());
         let kind = if kept.kind == Kind::Delete { keys::ENDED } else { keys::AT };
         match old.read(&head.key, kept.seqno, keys::at(kind, kept.place)) {
             Ok(version) => Ok(Some((namespace, version.time_ns, new, head.key, version.value))),
@@ -447,8 +446,8 @@ impl Repair {
     /// The last frame of which there is a record.
     fn last_frame(&self, reader: &RunReader, shared: u32) -> Result<u32> {
         let uid = reader.info().uid;
-        let last = self.old.index.last(&keys::frames(uid), &keys::frame(uid, u32::MAX))?;
-        let own = last.and_then(|hit| keys::last_number(&hit.key)).unwrap_or(0);
+        let last = self.old.index.last(&run_keys::frames(uid), &run_keys::frame(uid, u32::MAX))?;
+        let own = last.and_then(|hit| run_keys::last_number(&hit.key)).unwrap_or(0);
         let inherited = reader.info().parent.as_ref().map_or(0, |parent| parent.shared);
         Ok(own.max(inherited).max(shared).min(reader.info().frames))
     }
@@ -502,7 +501,7 @@ impl Repair {
             if seq == 0 || (!own && seq <= shared) {
                 continue;
             }
-            if self.old.index.newest(&keys::snapshot(uid, seq))?.is_none() {
+            if self.old.index.newest(&run_keys::snapshot(uid, seq))?.is_none() {
                 continue;
             }
             let copied = reader.read_snapshot(uid, seq).and_then(|snapshot| {

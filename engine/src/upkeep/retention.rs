@@ -11,7 +11,7 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::ids::{RunUid, StoreId};
-use crate::log::record::RULE_BYTES_MAX;
+use crate::trace::heads::RULE_BYTES_MAX;
 use crate::trace::{Component, Severity, Status};
 
 /// The most rules of a policy.

@@ -20,12 +20,14 @@ use crate::log::cursor::{Cursor, Search, for_each_record, next_seqno};
 use crate::log::erased::seqnos_of;
 use crate::log::layout::{BatchHeader, ChainDigest, RawRecord, SEGMENT_HEADER_BYTES, chain_digest};
 use crate::log::open::{Damage, sealed_footer};
-use crate::log::record::{
-    FrameHead, GroupPart, GroupRest, Kind, Logical, PartHead, RunHead, SnapshotHead, TombstoneHead,
-};
+use crate::log::record::{GroupPart, GroupRest, Kind, Logical};
 use crate::log::segments::Segment;
+use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead, TombstoneHead};
+use crate::trace::kinds;
+use crate::trace::schema::RunSchema;
 use crate::upkeep::lost::Lost;
 use crate::upkeep::site::{Site, Standing};
+use annals_store::schema::RecordSchema;
 
 /// Batches are looked for only with numbers up to so many after the last one that is known.
 const AHEAD_MAX: u64 = 1 << 40;
@@ -111,6 +113,7 @@ pub(super) fn salvage(site: &Site, index: &mut dyn FnMut(Vec<Entry>)) -> Result<
 impl Salvage {
     fn segment(&mut self, standing: &Standing, last: bool, index: &mut dyn FnMut(Vec<Entry>)) -> Result<()> {
         let Standing { segment, header, len } = standing;
+        let schema = RunSchema::new();
         if let Some(header) = header {
             self.follows(header.first_seqno.0, Some(header.chain), &segment.path, index);
         }
@@ -152,7 +155,7 @@ impl Salvage {
             let batch_number = self.batches;
             self.batches += 1;
             let read = for_each_record(batch.whole, offset, segment.salt, |at, seqno, record| {
-                pending.note(&record, seqno, place(segment, at, record.bytes), batch_number)
+                pending.note(&*schema, &record, seqno, place(segment, at, record.bytes), batch_number)
             });
             self.next = to.0;
             match read {
@@ -188,12 +191,13 @@ impl Salvage {
         self.settle(None, index);
         let mut budget = cursor.budget(from);
         let start = Seqno(self.next);
+        let schema = RunSchema::new();
         let mut pending = Pending::new(segment, from, None, start, start);
         let mut found = 0;
         while let Some((at, whole)) = cursor.search_record(&mut budget)? {
             let len = whole.len() as u32;
             let noted = RawRecord::of(whole).and_then(|record| {
-                pending.note(&record, Seqno(self.next), place(segment, at, len), self.batches)?;
+                pending.note(&*schema, &record, Seqno(self.next), place(segment, at, len), self.batches)?;
                 seqnos_of(&record)
             });
             if let Ok(seqnos) = noted {
@@ -306,6 +310,7 @@ impl Pending {
     /// Takes in a record, or nothing of it.
     fn note(
         &mut self,
+        schema: &dyn RecordSchema,
         record: &RawRecord<'_>,
         seqno: Seqno,
         place: Place,
@@ -336,7 +341,7 @@ impl Pending {
             return Ok(());
         }
         let mut entries = Vec::new();
-        keys::derive(record, seqno, place, &mut entries)?;
+        keys::derive(schema, record, seqno, place, &mut entries)?;
         let head = Logical::parse(record.body)?.head;
         match kind {
             Kind::Put | Kind::Delete | Kind::Space => {
@@ -347,20 +352,20 @@ impl Pending {
                     put.vectors = Some(place);
                 }
             }
-            Kind::Frame => self.runs.push(FrameHead::peek(head)?.0.0),
-            Kind::FramePart => self.runs.push(PartHead::parse(head)?.run.0),
-            Kind::Snapshot => self.runs.push(SnapshotHead::parse(head)?.run.0),
-            Kind::Run => {
+            kinds::FRAME => self.runs.push(FrameHead::peek(head)?.0.0),
+            kinds::FRAME_PART => self.runs.push(PartHead::parse(head)?.run.0),
+            kinds::SNAPSHOT => self.runs.push(SnapshotHead::parse(head)?.run.0),
+            kinds::RUN => {
                 let fields = RunHead::parse(head)?.fields;
                 self.runs.push(fields.uid.0);
                 self.namespaces.push(fields.namespace.0);
             }
-            Kind::Tombstone => {
+            kinds::TOMBSTONE => {
                 let head = TombstoneHead::parse(head)?;
                 self.runs.push(head.run.0);
                 self.namespaces.push(head.namespace.0);
             }
-            Kind::GroupPart | Kind::GroupRest | Kind::Erased | Kind::ErasedBatches => {}
+            Kind::Schema(_) | Kind::GroupPart | Kind::GroupRest | Kind::Erased | Kind::ErasedBatches => {}
         }
         self.entries.append(&mut entries);
         Ok(())

@@ -13,10 +13,13 @@ use crate::error::Result;
 use crate::ids::{NamespaceId, RunUid, Seqno};
 use crate::kv::core::Core;
 use crate::kv::keys;
-use crate::log::record::{Kind, RunFields, RunHead, SpaceHead};
+use crate::log::record::SpaceHead;
 use crate::store::{Namespace, Store};
 use crate::trace::dropping::Held;
+use crate::trace::heads::{RunFields, RunHead};
+use crate::trace::kinds;
 use crate::trace::reader::{RunReader, run_record};
+use crate::trace::run_keys;
 use crate::trace::{Severity, Status};
 use crate::upkeep::moment::moment;
 use crate::upkeep::retention::{Cause, Facts, Judged, Policy, SAMPLING};
@@ -228,9 +231,9 @@ impl Reading<'_> {
         let space = Namespace { store: self.store.clone(), id };
         let pins = space.pins_by_number()?;
         let _pin = core.pin();
-        for hit in core.index.prefix(&keys::runs(id), Seqno(u64::MAX))? {
+        for hit in core.index.prefix(&run_keys::runs(id), Seqno(u64::MAX))? {
             let head =
-                core.logical(keys::place(hit.value), Kind::Run, |logical| RunHead::parse(logical.head))?;
+                core.logical(keys::place(hit.value), kinds::RUN, |logical| RunHead::parse(logical.head))?;
             let fields = head.fields;
             let status = Status::from_code(fields.status)?;
             let shared = fields.parent.map_or(0, |(_, shared, _)| shared);

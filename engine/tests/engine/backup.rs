@@ -1,4 +1,5 @@
-//! Backups: whole and consistent while a writer writes, no store before they are done, and back again.
+//! Backups are whole and consistent beside a writer, are no store before they are complete, and can be
+//! restored.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,8 +19,8 @@ fn files(sim: &SimIo, of: &str) -> BTreeMap<PathBuf, Vec<u8>> {
     ours.map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
 }
 
-/// A store with two ended runs, one open, several segments and tables; and its writer. The open run's entries fit
-/// into memory: while a test compares files, no upkeep thread is at work on tables of its own.
+/// A store with two ended runs, one open run, several segments and tables; and its writer. The open run's
+/// entries fit into memory, so that no upkeep thread writes tables while a test compares files.
 fn written(sim: &SimIo) -> (Store, annals::Run) {
     let store = Store::open_with("s", little(sim)).unwrap();
     let space = store.namespace("default").unwrap();
@@ -60,13 +61,13 @@ fn a_backup_of_a_store_in_use_is_that_store_at_that_moment() {
         assert!(report.segments > 1);
         assert_eq!(report.shared_files > 0, sharing == Sharing::Shared);
         assert_eq!(report.copied_files == 1, sharing == Sharing::Shared);
-        // What comes later is not in it.
+        // Later commits are not in the backup.
         for (request, answer) in Talk::new("open").skip(5).take(9) {
             run.record(Frame::new(Component::Llm, request, answer)).unwrap();
         }
         for backup in ["b1", "b2"] {
             check(&Store::open_read_only_with(backup, little(&sim)).unwrap(), 5..=5);
-            // A power cut now takes nothing of it.
+            // A power loss now takes nothing from the backup.
             let disk = sim.crash(Crash::Nothing);
             check(&Store::open_read_only_with(backup, little(&disk)).unwrap(), 5..=5);
             let copy = Store::open_with(backup, little(&disk)).unwrap();
@@ -76,7 +77,7 @@ fn a_backup_of_a_store_in_use_is_that_store_at_that_moment() {
             recorded(&space, "more", 3).0.end(Status::Ok).unwrap();
             copy.close().unwrap();
             check(&Store::open_read_only_with(backup, little(&disk)).unwrap(), 5..=5);
-            // The store and its backup go their own ways.
+            // The store and its backup are independent.
             check(&Store::open_read_only_with("s", little(&disk)).unwrap(), 14..=14);
         }
         run.end(Status::Ok).unwrap();
@@ -111,8 +112,8 @@ fn a_crash_during_a_backup_leaves_the_store_and_no_store_or_a_whole_one() {
             }
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::NotFound, "{point}: {error}");
-                assert!(point.at < done, "{point}: a backup that was done is gone");
-                // Nor is it written to as one, nor used for another backup.
+                assert!(point.at < done, "{point}: a finished backup is gone");
+                // An unfinished backup cannot be written to as a store, nor replaced by another backup.
                 let files: Vec<_> = disk.files().into_iter().filter(|path| path.starts_with("b")).collect();
                 if files.iter().any(|path| path.ends_with("00000002.seg")) {
                     assert_eq!(Store::open_with("b", little(&disk)).unwrap_err().kind(), ErrorKind::Damaged);
@@ -130,7 +131,7 @@ fn a_backup_is_restored_only_where_it_is_whole_and_nothing_is_in_the_way() {
     let sim = SimIo::new(4);
     let (store, run) = written(&sim);
     run.end(Status::Ok).unwrap();
-    // A copy within the store would be part of what is copied next.
+    // A backup inside the store would be copied by the next backup.
     for within in ["s", "s/b", "s/segments/b", "./s/b"] {
         let refused = store.backup(within, Sharing::Shared).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid, "{within}: {refused}");
@@ -145,7 +146,7 @@ fn a_backup_is_restored_only_where_it_is_whole_and_nothing_is_in_the_way() {
     let store = Store::open_read_only_with("b", little(&sim)).unwrap();
     assert_eq!(store.backup("r", Sharing::Shared).unwrap_err().kind(), ErrorKind::Invalid);
     drop(store);
-    // Any flipped byte of the backup's log keeps it from being restored.
+    // A flipped byte in the backup's log prevents a restore.
     for (path, bytes) in
         files(&sim, "b").iter().filter(|(path, _)| path.extension().is_some_and(|e| e == "seg"))
     {
@@ -157,7 +158,7 @@ fn a_backup_is_restored_only_where_it_is_whole_and_nothing_is_in_the_way() {
             sim.edit(path, |to| to.clone_from(bytes)).unwrap();
         }
     }
-    // A table of it that is damaged does not.
+    // A damaged table does not.
     let tables = files(&sim, "b").into_keys().filter(|path| path.extension().is_some_and(|e| e == "tbl"));
     let mut restored = 0;
     for path in tables {
@@ -261,8 +262,8 @@ fn a_doctor_says_what_there_is_and_touches_nothing() {
     assert!(Path::new("s").is_relative());
 }
 
-/// A store whose table and log were both damaged does not open. It was told then that it had no tables and no records and
-/// had not been closed, as if its last process had been killed: what its manifest says was not asked.
+/// A store whose table and log are both damaged does not open. `diagnose` must then report what its manifest
+/// says. It once reported no tables, no records and an unclean stop.
 #[test]
 fn a_doctor_of_a_store_that_does_not_open_tells_what_its_manifest_says() {
     let sim = SimIo::new(4);

@@ -1,10 +1,10 @@
-//! Bodies of every size come back exactly and cost what they should.
+//! Bodies of every size come back exactly and take the expected space.
 
 use annals::{Component, ErrorKind, Frame, History, Options, RunSpec, Status, Store};
 
 use crate::support::{Rng, assert_whole, bodies, delete_tables, fresh, quick};
 
-/// Closes the store and says how many bytes its files have.
+/// Closes the store and returns the size of its files.
 fn closed_bytes(dir: &tempfile::TempDir, store: Store) -> u64 {
     store.close().unwrap();
     let store = Store::open_read_only(dir.path().join("s")).unwrap();
@@ -45,7 +45,7 @@ fn bodies_of_every_size_come_back_exactly() {
     };
     check(&store);
     let disk = closed_bytes(&dir, store);
-    // The random half cannot shrink; the values are the outputs again.
+    // The random half cannot shrink; the values equal the outputs.
     assert!(disk < raw as u64 * 8 / 10, "{disk} bytes for {raw}");
     delete_tables(&dir.path().join("s"));
     check(&Store::open_read_only(dir.path().join("s")).unwrap());
@@ -84,7 +84,7 @@ fn an_image_in_fifty_requests_is_stored_once() {
         wanted.push((request.clone().into_bytes(), answer.clone().into_bytes()));
         run.record(Frame::new(Component::Llm, request, answer)).unwrap();
     }
-    // And in another run, that has no previous body to compare with.
+    // The same in another run, which has no previous body.
     let other = space.begin_run(RunSpec::new("other")).unwrap();
     other.record(Frame::new(Component::Llm, wanted[0].0.clone(), "seen")).unwrap();
     run.end(Status::Ok).unwrap();
@@ -118,7 +118,7 @@ fn a_body_over_the_limit_is_refused_and_nothing_is_lost() {
     open.append(&fits).unwrap();
     refused(open.append(b"z").unwrap_err());
     open.finish(false).unwrap();
-    // Numbers go on without a gap, and what was refused left nothing.
+    // Frame numbers have no gap, and the refused body left nothing.
     assert_eq!(run.record(Frame::new(Component::Llm, fits.clone(), "end")).unwrap(), 3);
     let end = (fits.clone(), b"end".to_vec());
     assert!(
@@ -130,7 +130,7 @@ fn a_body_over_the_limit_is_refused_and_nothing_is_lost() {
     assert_whole(&store);
 }
 
-/// A stream of bytes that do not compress, never held whole.
+/// A stream of incompressible bytes that is never held whole.
 struct Stream {
     rng: Rng,
     left: u64,
@@ -194,12 +194,12 @@ fn a_body_of_1_gib_streams_in_and_comes_back() {
     stream_in_and_out(1 << 30);
 }
 
-/// What finds old bytes again is a cache, and is made again from the log where the tables are gone.
+/// The anchors of old bytes are a cache and are rebuilt from the log if the tables are gone.
 #[test]
 fn what_was_stored_before_a_reopening_is_found_again() {
     let (dir, store, space) = fresh();
     let mut rng = Rng(21);
-    // Small bodies share groups; a large one has its own, and fewer anchors.
+    // Small bodies share groups; a large body has its own group, with fewer anchors.
     let small: Vec<_> = (0..5).map(|_| rng.bytes(12_000)).collect();
     let large = rng.bytes(250_000);
     let run = space.begin_run(RunSpec::new("before")).unwrap();
@@ -225,12 +225,12 @@ fn what_was_stored_before_a_reopening_is_found_again() {
     assert_whole(&store);
 }
 
-/// Else a stranger could learn what others stored by how much a guess costs.
+/// Otherwise one tenant could learn from the cost of a guess what another one stored.
 #[test]
 fn nothing_is_shared_across_namespaces() {
     let (dir, store, ours) = fresh();
     let theirs = store.namespace("theirs").unwrap();
-    // Of one group: whether a short second one has an anchor is left to chance.
+    // Bodies of one group: whether a second short one gets an anchor is random.
     let secret = Rng(20).bytes(250_000);
     let grown_by = |space: &annals::Namespace, name: &str| {
         let before = store.stats().unwrap().bytes.pieces;
@@ -240,7 +240,7 @@ fn nothing_is_shared_across_namespaces() {
         store.stats().unwrap().bytes.pieces - before
     };
     assert!(grown_by(&ours, "first") >= 250_000);
-    // The control: within a namespace the same bytes are found again.
+    // Control: within a namespace the same bytes are deduplicated.
     assert!(grown_by(&ours, "again") < 10_000);
     assert!(grown_by(&theirs, "guess") >= 250_000);
     assert_eq!(bodies(&theirs.run("guess").unwrap())[0].0, secret);

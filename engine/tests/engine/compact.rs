@@ -1,4 +1,5 @@
-//! Compaction: equal answers before and after, room given back, readers and writers beside it, what it refuses.
+//! Compaction: equal answers before and after, space reclaimed, readers and writers beside it, and what it
+//! refuses.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,7 +27,7 @@ fn compact(store: &Store) -> Compacted {
     store.compact(&CompactOptions::default()).unwrap()
 }
 
-/// Small segments, so that there are some.
+/// Small segments, so that a test has several.
 fn small() -> Options {
     Options { segment_bytes_max: 32 << 10, ..quick() }
 }
@@ -35,7 +36,7 @@ fn keyspaces(space: &Namespace) -> Vec<Keyspace> {
     SPACES.iter().map(|(name, history)| space.keyspace(name, *history).unwrap()).collect()
 }
 
-/// Everything that can be asked of a store, in words.
+/// Everything that can be asked of a store, as text.
 fn answers(store: &Store) -> String {
     let mut said = String::new();
     for name in store.namespaces().unwrap() {
@@ -66,7 +67,7 @@ fn answers(store: &Store) -> String {
     said
 }
 
-/// A store with a good deal that is dead: replaced runs, overwritten keys.
+/// A store with much dead data: replaced runs, overwritten keys.
 fn used(path: &Path, options: Options) -> (Store, Namespace) {
     let store = Store::open_with(path, options).unwrap();
     let space = store.namespace("default").unwrap();
@@ -110,13 +111,13 @@ fn a_compacted_store_gives_the_same_answers_in_less_room() {
     assert_eq!(before.1.ledger_root, after.1.ledger_root);
     assert_eq!((before.1.runs, before.1.frames), (after.1.runs, after.1.frames));
     assert!(after.1.disk_bytes < before.1.disk_bytes);
-    // What went is not counted any more; what is there all is.
+    // Dropped runs are no longer counted; the others all are.
     let bytes = [before.1.bytes, after.1.bytes];
     assert!(bytes[1].pieces < bytes[0].pieces && bytes[1].kv_records < bytes[0].kv_records, "{bytes:?}");
     let known = after.1.disk_bytes - bytes[1].other;
     assert!(bytes[1].other > 0 && known > after.1.disk_bytes / 2, "{bytes:?}");
     assert_whole(&store);
-    // Nothing is left to do.
+    // A second compaction has nothing to do.
     let again = compact(&store);
     assert_eq!((again.rewritten, again.made), (0, 0), "{again:?}");
     store.close().unwrap();
@@ -124,7 +125,7 @@ fn a_compacted_store_gives_the_same_answers_in_less_room() {
     assert_eq!(answers(&store), before.0);
     assert_whole(&store);
     store.close().unwrap();
-    // The log alone gives the same.
+    // The log alone gives the same answers.
     delete_tables(&path);
     let store = crate::support::writer(&path).unwrap();
     assert_eq!(answers(&store), before.0);
@@ -132,8 +133,8 @@ fn a_compacted_store_gives_the_same_answers_in_less_room() {
     assert_whole(&store);
 }
 
-/// What stands in the log that the manifest does not list, and the other way round: nothing.
-/// A store of which nothing is dead was left alone when it was to be recompressed: only what was rewritten anyway was packed anew.
+/// A store without dead data was once left alone by a recompression, which packed only segments that were
+/// rewritten anyway.
 #[test]
 fn a_store_that_lives_whole_is_recompressed_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -150,7 +151,7 @@ fn a_store_that_lives_whole_is_recompressed_once() {
     assert!(done.rewritten > 0, "{done:?}");
     let after = store.stats().unwrap().bytes.pieces;
     assert!(after < pieces, "{after} of {pieces} bytes");
-    assert_eq!(store.compact(&recompress).unwrap().rewritten, 0, "all that was sealed is packed by now");
+    assert_eq!(store.compact(&recompress).unwrap().rewritten, 0, "all sealed segments are packed already");
     assert_eq!(answers(&store), before);
     assert_whole(&store);
 }
@@ -164,7 +165,7 @@ fn segment_files(path: &Path) -> Vec<String> {
     names
 }
 
-/// What a callback does once, when a phase has begun.
+/// An action to run once, when a phase begins.
 fn once(
     phase: CompactPhase,
     act: impl Fn() + Send + Sync + 'static,
@@ -191,12 +192,12 @@ fn what_was_begun_before_a_compaction_reads_on_after_it() {
     let reader = space.run("kept").unwrap();
     let mut walk = reader.frames();
     walk.next().unwrap().unwrap();
-    // The store as others read it: one refreshes with a view open, one without, one never.
+    // The store in other readers: one refreshes with a view open, one without, one never.
     let theirs: Vec<Store> = (0..3).map(|_| crate::support::reader(&path).unwrap()).collect();
     let their_view = theirs[0].namespace("default").unwrap().view();
     let before = answers(&store);
     let value = keys[1].get(&[2]).unwrap();
-    // All versions are kept while a view is open, so runs alone go.
+    // An open view keeps all versions, so only runs are removed.
     let done = compact(&store);
     assert!(done.rewritten > 0 && done.pending_bytes > 0, "{done:?}");
     assert_eq!(scan.count(), 15, "after {first:?}");
@@ -230,8 +231,8 @@ fn what_was_begun_before_a_compaction_reads_on_after_it() {
     }
 }
 
-/// A reader's end of the log is in a segment that a compaction takes away, and a view keeps it from taking new tables.
-/// Only readers of the last generation were told of, and none that had been there before the store was opened for writing.
+/// Reports once counted only readers of the last generation, and none from before the store was opened for
+/// writing.
 #[test]
 fn old_files_are_told_of_for_as_long_as_anybody_reads_them() {
     let dir = tempfile::tempdir().unwrap();
@@ -244,7 +245,7 @@ fn old_files_are_told_of_for_as_long_as_anybody_reads_them() {
     let space = store.namespace("default").unwrap();
     let first = compact(&store);
     assert!(first.rewritten > 0 && first.pending_bytes == first.rewritten_bytes, "{first:?}");
-    // One that comes between the two reads what the second takes away only.
+    // A reader that opens between the compactions reads only files that the second one removes.
     let between = crate::support::reader(&path).unwrap();
     let run = space.begin_run(RunSpec::new("more")).unwrap();
     record(&run, &mut Talk::new("more"), 20);
@@ -259,6 +260,8 @@ fn old_files_are_told_of_for_as_long_as_anybody_reads_them() {
     assert_eq!(compact(&store).pending_bytes, 0);
 }
 
+/// The reader's end of the log is in a segment that compaction removes, and a view keeps the reader from
+/// taking new tables.
 #[test]
 fn a_reader_finds_what_came_after_its_end_though_that_was_rewritten() {
     let dir = tempfile::tempdir().unwrap();
@@ -279,8 +282,8 @@ fn a_reader_finds_what_came_after_its_end_though_that_was_rewritten() {
     assert_eq!(answers(&theirs), answers(&store));
 }
 
-/// Content that nothing names any more is said again while a compaction looks, and while it writes: the fence keeps
-/// such batches from naming the old bytes.
+/// Dead content is recorded again while a compaction scans and while it writes. The fence keeps such batches
+/// from naming the old bytes.
 #[test]
 fn what_is_recorded_while_bytes_are_taken_away_names_none_of_them() {
     for phase in [CompactPhase::Looking, CompactPhase::Writing] {
@@ -305,7 +308,7 @@ fn what_is_recorded_while_bytes_are_taken_away_names_none_of_them() {
         assert!(done.rewritten > 0);
         assert_eq!(bodies(&space.run("again").unwrap()), dead, "{phase:?}");
         assert_whole(&store);
-        // What dedups against the compacted log is whole, too.
+        // New bodies that are deduplicated against the compacted log are whole, too.
         let run = space.begin_run(RunSpec::new("third")).unwrap();
         for (input, output) in dead.clone() {
             run.record(Frame::new(Component::Tool, input, output)).unwrap();
@@ -334,7 +337,7 @@ fn open_runs_streams_blobs_and_forks_go_on_over_compactions() {
     let blob = space.store_blob(&Rng(7).bytes(50_000)[..]).unwrap();
     let fork = space.fork("b", 10, false, RunSpec::new("fork")).unwrap();
     let prepared = space.prepare_fork("a", 5, false, RunSpec::new("prepared")).unwrap();
-    // What they were forked from is replaced: its first frames live on in them.
+    // The parents are replaced: their first frames live on in the forks.
     for name in ["a", "b"] {
         space.begin_run(RunSpec::new(name).replace(true)).unwrap().end(Status::Ok).unwrap();
     }
@@ -394,8 +397,8 @@ fn a_run_that_is_gone_says_so_to_who_still_reads_it() {
     assert_whole(&store);
 }
 
-/// The first segment lives but for one value, and is left as it is; the end of that value stands in one that is mostly
-/// dead. If the end went with it, the log alone would say that the value lives.
+/// The first segment is alive but for one value, and is not rewritten. The value's tombstone stands in a
+/// segment that is mostly dead. Without the tombstone the log alone would show the value again.
 #[test]
 fn an_end_stays_for_as_long_as_what_it_ended_may_come_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -435,7 +438,7 @@ fn an_end_stays_for_as_long_as_what_it_ended_may_come_back() {
     for keys in keyspaces(&space) {
         assert_eq!(keys.get(b"ended").unwrap(), None);
     }
-    // Once all before it goes, too, so does it.
+    // Once everything before the tombstone is removed, so is the tombstone.
     let keys = keyspaces(&space);
     for key in 0..40u32 {
         keys[0].put(&key.to_be_bytes(), "small").unwrap();
@@ -490,7 +493,7 @@ fn what_is_behind_an_age_is_gone_before_and_after() {
     assert_eq!(before[1].as_deref(), Some("Gone"));
     assert!(compact(&store).rewritten > 0);
     let after: Vec<_> = seqnos.iter().map(|seqno| said(*seqno)).collect();
-    // What was before all of them is not known any more.
+    // The history before the horizon is unknown.
     assert_eq!(before[1..], after[1..]);
     assert_eq!(after[0].as_deref(), Some("Gone"));
 }
@@ -533,7 +536,7 @@ fn a_dry_run_a_cancelled_one_and_one_beside_another_change_nothing() {
     let before = answers(&store);
     let told = store.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
     assert!(told.dry_run && told.rewritten > 0 && told.freed_bytes() > 0);
-    // It sealed the active segment: a look changed the store, and a reader could have none.
+    // A preview once sealed the active segment: it changed the store, and a reader could not make one.
     let dry = CompactOptions { dry_run: true, ..CompactOptions::default() };
     let seen = Store::open_read_only_with(&path, small()).unwrap();
     let again = seen.compact(&dry).unwrap();
@@ -570,7 +573,7 @@ fn a_dry_run_a_cancelled_one_and_one_beside_another_change_nothing() {
     }
     let done = compact(&store);
     assert!(done.rewritten >= told.rewritten);
-    // What it said comes out within a twentieth.
+    // The dry run's estimate is right within a twentieth.
     assert!(done.made_bytes.abs_diff(told.made_bytes) * 20 < done.rewritten_bytes, "{told:?} {done:?}");
     assert_eq!(answers(&store), before);
 }
@@ -591,7 +594,7 @@ fn a_disk_that_is_too_full_is_refused_and_one_that_fills_loses_nothing() {
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
     assert!(refused.to_string().contains(" bytes on the disk"), "{refused}");
     sim.set_capacity(None);
-    // A write that fails, wherever it is.
+    // A failing write, at each position.
     for (part, after) in [("seg", 0), ("seg", 1), ("seg", 3), ("tbl", 0), ("MANIFEST", 0), ("CURRENT", 0)] {
         sim.fail(FailRule::enospc(OpKind::Write).on(part).after(after));
         let refused = store.compact(&CompactOptions::default());
@@ -635,18 +638,18 @@ fn a_damaged_segment_is_named_and_nothing_is_dropped() {
                 assert!(files.iter().all(|name| now.contains(name)), "{now:?}");
                 assert!(now.iter().all(|name| name.len() == 12), "{now:?}");
             }
-            // It was not worth rewriting, and what is damaged in it is dead.
+            // The segment was not worth rewriting, and its damage is in dead data.
             Ok(done) => assert!(done.rewritten < done.segments, "{done:?}"),
         }
     }
     assert!(damaged > 6, "{damaged}");
 }
 
-/// A crash at any operation of the disk from a compaction's beginning to its end, writes beside it included.
+/// Crashes at every disk operation from the start of a compaction to its end, writes beside it included.
 #[test]
 fn a_crash_anywhere_in_a_compaction_leaves_the_store_before_or_after() {
     let sim =
-        SimIo::new(seed(5, "compact::a_crash_anywhere_in_a_compaction_leaves_the_store_before_or_after"));
+        SimIo::new(seed(5, "compact::crash_in_compaction_leaves_store_before_or_after_it"));
     let options = |sim: &SimIo| Options { segment_bytes_max: 8 << 10, ..on(sim) };
     let store = Store::open_with("s", options(&sim)).unwrap();
     let space = store.namespace("default").unwrap();
@@ -666,7 +669,8 @@ fn a_crash_anywhere_in_a_compaction_leaves_the_store_before_or_after() {
     let began = sim.op_count();
     assert!(compact(&store).rewritten > 2);
     let ended = sim.op_count();
-    // What it says is gone does not come back with a power cut; the old manifest, in which nothing of anybody's is, may.
+    // Data that the compaction removed does not come back after a power loss. The old manifest, which holds
+    // no user data, may.
     let names = |disk: &SimIo| -> Vec<_> {
         disk.files().into_iter().filter(|path| path.extension().is_some()).collect()
     };
@@ -705,7 +709,7 @@ fn a_crash_anywhere_in_a_compaction_leaves_the_store_before_or_after() {
     assert!(checked > 50);
 }
 
-/// Random use, compactions, reopenings and lost tables: the answers are those of a map.
+/// Random operations, compactions, reopenings and lost tables give the answers of a map.
 #[test]
 fn random_use_with_compactions_agrees_with_a_model() {
     let mut rng = Rng(seed(11, "compact::random_use_with_compactions_agrees_with_a_model"));
@@ -765,7 +769,7 @@ fn random_use_with_compactions_agrees_with_a_model() {
             let found = keys[*at].history(&[*key]).unwrap();
             let found: Vec<_> = found.into_iter().map(|version| version.value).collect();
             let wanted: Vec<_> = versions.iter().rev().take(limit).cloned().collect();
-            // The end of a key that keeps its newest value alone may be gone with it.
+            // In a keyspace that keeps one version, the tombstone of a key may be removed with it.
             let forgotten = *at == 1 && newest.is_none() && found.is_empty();
             assert!(
                 found == wanted || forgotten,
@@ -783,7 +787,7 @@ fn random_use_with_compactions_agrees_with_a_model() {
     assert_whole(&store);
 }
 
-/// Writers and readers at work while the store is compacted again and again.
+/// Writers and readers at work while the store is compacted repeatedly.
 #[test]
 fn a_store_is_used_while_it_is_compacted() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Bad input in a store's files: a typed error or a report, or exactly the right bytes; never wrong ones.
+//! Damaged store files give a typed error, a report, or exactly the right bytes; never wrong bytes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,10 +16,10 @@ pub(crate) fn options(sim: &SimIo) -> Options {
     Options { segment_bytes_max: 3 << 10, ..on(sim) }
 }
 
-/// All that a store's reader can be given: name of the thing, and its bytes.
+/// Everything that a reader can return, by name.
 pub(crate) type Content = BTreeMap<String, Vec<u8>>;
 
-/// Reads everything there is. What cannot be read is left out and counted.
+/// Reads everything. Unreadable things are left out, and their errors are returned.
 pub(crate) fn read_all(store: &Store) -> (Content, Vec<Error>) {
     let (mut content, mut errors) = (Content::new(), Vec::new());
     let mut note = |name: String, found: annals::Result<Vec<u8>>| match found {
@@ -122,9 +122,9 @@ pub(crate) fn disk_of(files: &BTreeMap<PathBuf, Vec<u8>>) -> SimIo {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
-    /// The store does not open, and says why.
+    /// The store does not open and gives a reason.
     Refused,
-    /// It opens; what is hurt is reported, and nothing wrong is handed out.
+    /// The store opens, damage is reported, and no wrong bytes are returned.
     Reported,
     /// Every byte is right.
     Right,
@@ -152,7 +152,7 @@ fn outcome(opened: annals::Result<Store>, wanted: &Content) -> Outcome {
     let (content, errors) = read_all(&store);
     errors.iter().for_each(typed);
     for (name, bytes) in &content {
-        assert!(wanted.get(name) == Some(bytes), "wrong bytes are handed out for {name:?}");
+        assert!(wanted.get(name) == Some(bytes), "wrong bytes are returned for {name:?}");
     }
     let reported = match store.verify() {
         Ok(report) => !report.damaged.is_empty(),
@@ -164,7 +164,7 @@ fn outcome(opened: annals::Result<Store>, wanted: &Content) -> Outcome {
     let whole = content.len() == wanted.len();
     assert!(
         reported || whole,
-        "{} of {} things are gone and nothing says so",
+        "{} of {} things are gone without a report",
         wanted.len() - content.len(),
         wanted.len()
     );
@@ -172,7 +172,7 @@ fn outcome(opened: annals::Result<Store>, wanted: &Content) -> Outcome {
     if reported { Outcome::Reported } else { Outcome::Right }
 }
 
-/// What kind of file, for the counts.
+/// The kind of a file, for the counts.
 fn kind(path: &Path) -> String {
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
     match path.extension() {
@@ -181,7 +181,7 @@ fn kind(path: &Path) -> String {
     }
 }
 
-/// Hurts each file in every way that `ways` names, opens it, and counts what comes of it.
+/// Applies each change of `ways` to each file, opens the store, and counts the outcomes.
 fn hurt(
     what: &str,
     ways: impl Fn(&[u8]) -> Vec<(String, Vec<u8>)>,
@@ -242,7 +242,7 @@ fn cuts(step: usize) -> impl Fn(&[u8]) -> Vec<(String, Vec<u8>)> {
     }
 }
 
-/// A flip in the log's own bytes after a clean close is damage, and is said to be.
+/// After a clean close, a flip in the log is damage and must be reported.
 fn no_segment_passes_as_right(counts: &BTreeMap<(String, Outcome), usize>) {
     assert_eq!(counts.get(&("seg".to_owned(), Outcome::Right)), None);
     assert!(counts.keys().any(|(kind, _)| kind == "seg") && counts.keys().any(|(kind, _)| kind == "tbl"));
@@ -263,7 +263,7 @@ fn a_flipped_bit_is_refused_or_reported_when_writing() {
 #[test]
 fn a_truncated_file_is_refused_or_reported() {
     no_segment_passes_as_right(&hurt("cut short", cuts(29), false, true));
-    // A writer must neither cut what was promised nor fill it up with zeros.
+    // A writer must neither cut acknowledged batches nor fill them with zeros.
     let counts = hurt("cut short", cuts(83), true, true);
     assert!(counts.keys().all(|(kind, outcome)| kind != "seg" || *outcome == Outcome::Refused), "{counts:?}");
 }
@@ -313,13 +313,13 @@ fn missing_and_foreign_files_are_named() {
             assert_eq!(error.kind(), wanted, "{} missing: {error}", missing.display());
         }
     }
-    // Tables are caches: without them the answer is the same.
+    // Tables are caches: the answers are the same without them.
     let no_tables: BTreeMap<_, _> =
         files.clone().into_iter().filter(|(path, _)| kind(path) != "tbl").collect();
     let sim = disk_of(&no_tables);
     sim.create_dir_all(Path::new("s/tables")).unwrap();
     assert_eq!(outcome(Store::open_read_only_with("s", options(&sim)), &wanted), Outcome::Right);
-    // Another store's files in place of ours.
+    // Replaces files by those of another store.
     let other = SimIo::new(99);
     let store = Store::open_with("s", options(&other)).unwrap();
     let (run, _) = recorded(&store.namespace("default").unwrap(), "one", 8);
@@ -341,7 +341,7 @@ fn a_newer_format_is_refused_as_such() {
     let (sim, _) = small_store();
     for (path, bytes) in files(&sim).iter().filter(|(path, _)| kind(path) == "MANIFEST") {
         let mut changed = bytes.clone();
-        // Every edit is made over as one of a later format: crc u32 | bytes u32 | format u16 ...
+        // Marks every edit with a later format: crc u32 | bytes u32 | format u16 ...
         let store: [u8; 16] = bytes[8..24].try_into().unwrap();
         let mut at = 28;
         while at + 8 < bytes.len() {
@@ -394,7 +394,7 @@ fn what_is_no_store_is_refused_and_left_alone() {
     );
     assert_eq!(std::fs::read_dir(at("empty")).unwrap().count(), 0);
     Store::open(at("empty")).unwrap().close().unwrap();
-    // A file of somebody else's beside ours is none of our business.
+    // Foreign files in the directory are ignored.
     std::fs::write(at("empty/notes.txt"), "mine").unwrap();
     Store::open(at("empty")).unwrap().close().unwrap();
     assert_eq!(std::fs::read(at("empty/notes.txt")).unwrap(), b"mine");
@@ -421,7 +421,7 @@ fn a_directory_without_permission_is_unavailable() {
     Store::open(&closed).unwrap();
 }
 
-/// A new store over segments whose `CURRENT` was lost would hide all that they hold.
+/// A new store over segments without `CURRENT` would hide their data.
 #[test]
 fn no_store_is_made_where_segments_are_left() {
     let (sim, _) = small_store();

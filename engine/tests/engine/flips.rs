@@ -1,8 +1,9 @@
-//! Every byte matters: each byte of each file of a small store flipped, each length cut, opened for reading and for
-//! writing. What comes of it is a typed error, a report, or the right bytes, and the table says which check it was.
+//! Flips each byte and cuts each length of each file of a small store, then opens it for reading and for
+//! writing. The outcome must be a typed error, a report, or the right bytes. A table shows which check caught
+//! each change.
 //!
-//! The default is a sample. `ANNALS_FLIPS=all` takes every byte (one bit of each, all eight of one in eight) and every
-//! length; run it in release mode:
+//! The default is a sample. `ANNALS_FLIPS=all` covers every byte (one bit of each, all eight bits of one in
+//! eight) and every length; run it in release mode:
 //!
 //! ```text
 //! ANNALS_FLIPS=all cargo test --release -p annals --test engine flips -- --nocapture --test-threads=1
@@ -17,17 +18,17 @@ use annals::{Error, ErrorKind, History, RunSpec, Status, Store};
 use crate::damage::{Content, disk_of, files, options, read_all, small_store, typed};
 use crate::support::{Rng, Talk, batches, recompute, record, seed};
 
-/// A flip or a cut, in words, and the file as it then is.
+/// The change in words, and the changed file.
 type Hurt = (String, Vec<u8>);
 
 fn full() -> bool {
     std::env::var("ANNALS_FLIPS").is_ok_and(|value| value == "all")
 }
 
-/// The key that the last commit of a store that nobody closed sets, and how things of it are named.
+/// The key that an unclosed store's last commit sets; the names of its content start with it.
 const LAST: &str = "last";
 
-/// A store whose process was stopped after a last commit; its active segment has room written ahead.
+/// A store whose process stopped after its last commit; the active segment is zeroed ahead.
 fn stopped_store() -> (SimIo, Content) {
     let sim = SimIo::new(7);
     let store = Store::open_with("s", options(&sim)).unwrap();
@@ -46,7 +47,7 @@ fn stopped_store() -> (SimIo, Content) {
     (sim, content)
 }
 
-/// What kind of file it is.
+/// The kind of a file.
 fn kind(path: &Path, sim: &SimIo, stopped: bool) -> &'static str {
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
     let last = sim.files().into_iter().filter(|path| path.extension().is_some_and(|end| end == "seg")).max();
@@ -61,7 +62,7 @@ fn kind(path: &Path, sim: &SimIo, stopped: bool) -> &'static str {
     }
 }
 
-/// Which check an error comes from.
+/// The check that reported an error.
 fn check(error: &str) -> &'static str {
     const CHECKS: [(&str, &str); 23] = [
         ("it does not name a manifest", "crc of CURRENT"),
@@ -98,24 +99,24 @@ fn check(error: &str) -> &'static str {
     )
 }
 
-/// What came of one damaged store.
+/// The outcome of opening one damaged store.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Caught(&'static str),
-    /// A damaged table, made again from the log.
+    /// A damaged table was rebuilt from the log.
     Healed,
     Harmless(&'static str),
-    /// The last batch after an unclean stop, which cannot be told from a tear.
+    /// The last batch after an unclean stop, which cannot be told from a torn write.
     Apart(&'static str),
 }
 
-/// What a store without this file's change would be, and what the change may take.
+/// The undamaged content of a store, and what a change may remove.
 struct Case<'a> {
     wanted: &'a Content,
     kind: &'static str,
-    /// The change is at or behind the last batch of a log that nobody closed, or cuts that log.
+    /// Set if the change hits the last batch of an unclosed log or bytes after it, or cuts that log.
     apart: Option<&'static str>,
-    /// What then is left at the least: the log up to its last whole batch.
+    /// The least content that must remain: the log up to its last whole batch.
     left: Option<&'a Content>,
 }
 
@@ -130,11 +131,11 @@ fn outcome(opened: annals::Result<Store>, case: &Case<'_>) -> Outcome {
     let (content, errors) = read_all(&store);
     errors.iter().for_each(typed);
     let is_left = case.left.is_some_and(|left| *left == content);
-    // What was made behind a cut is not there, and nothing is wrong with that.
+    // Content written after the cut is legitimately missing.
     let errors: Vec<Error> =
         errors.into_iter().filter(|error| !(is_left && error.kind() == ErrorKind::NotFound)).collect();
     for (name, bytes) in &content {
-        assert!(is_left || case.wanted.get(name) == Some(bytes), "wrong bytes are handed out for {name:?}");
+        assert!(is_left || case.wanted.get(name) == Some(bytes), "wrong bytes are returned for {name:?}");
     }
     let said = match store.verify() {
         Ok(report) => {
@@ -157,20 +158,20 @@ fn outcome(opened: annals::Result<Store>, case: &Case<'_>) -> Outcome {
             "LOCK" => "holds a pid for people; the lock is not in the bytes",
             "MANIFEST" => "the last edit: the one before leads to the same log",
             "active segment, stopped" => "room written ahead: cut like a tear",
-            kind => panic!("a change of a {kind} passes as right"),
+            kind => panic!("a change of a {kind} is not detected"),
         });
     }
     match case.apart {
         Some(why) if is_left => Outcome::Apart(why),
         _ => panic!(
-            "{} of {} things are gone and nothing says so",
+            "{} of {} things are gone without a report",
             case.wanted.len() - content.len(),
             case.wanted.len()
         ),
     }
 }
 
-/// One bit of each `step`th byte, and all eight bits of some of them.
+/// Flips one bit of each `step`th byte, and all eight bits of some bytes.
 fn flips(bytes: &[u8], rng: &mut Rng, step: usize) -> Vec<(usize, u8)> {
     let mut flips = Vec::new();
     let step = step.min(bytes.len());
@@ -195,7 +196,7 @@ fn hurts(bytes: &[u8], rng: &mut Rng, steps: (usize, usize)) -> Vec<(bool, usize
     all
 }
 
-/// By file kind, flip or cut: how many of each outcome.
+/// Number of outcomes by file kind and kind of change.
 type Counts = BTreeMap<(&'static str, &'static str, Outcome), usize>;
 
 fn run(stopped: bool, seed: u64, counts: &mut Counts) {
@@ -227,7 +228,7 @@ fn run(stopped: bool, seed: u64, counts: &mut Counts) {
     }
 }
 
-/// What is left of a log that ends with a whole batch: for reading or writing, by where it ends.
+/// The content of a log that ends with each whole batch, for reading and writing, by end position.
 fn lefts(whole: &BTreeMap<PathBuf, Vec<u8>>, path: &Path) -> BTreeMap<(bool, usize), Content> {
     let bytes = &whole[path];
     let mut lefts = BTreeMap::new();
@@ -292,7 +293,7 @@ fn print(counts: &Counts) {
 
 #[test]
 fn every_byte_and_every_length_of_a_store_matters() {
-    let seed = seed(71, "flips::every_byte_and_every_length_of_a_store_matters");
+    let seed = seed(71, "flips::every_flip_and_cut_is_detected_or_harmless");
     let mut counts = Counts::new();
     run(false, seed, &mut counts);
     run(true, seed, &mut counts);
@@ -311,12 +312,12 @@ fn every_byte_and_every_length_of_a_store_matters() {
     let unclear = counts.keys().find(|(.., outcome)| *outcome == Outcome::Caught("another check"));
     assert!(unclear.is_none(), "{unclear:?}: name the check");
     let healed = |(kind, _, outcome): &(&str, &str, Outcome)| *kind != "table" || *outcome == Outcome::Healed;
-    assert!(counts.keys().all(healed), "a table was not made again");
+    assert!(counts.keys().all(healed), "a table was not rebuilt");
 }
 
 #[test]
 fn a_change_with_its_checksums_made_right_is_caught_by_digests() {
-    let seed = seed(72, "flips::a_change_with_its_checksums_made_right_is_caught_by_digests");
+    let seed = seed(72, "flips::a_change_with_valid_checksums_is_caught_by_digests");
     let (sim, wanted) = small_store();
     let mut rng = Rng(seed);
     let step = if full() { 1 } else { 19 };
@@ -327,7 +328,7 @@ fn a_change_with_its_checksums_made_right_is_caught_by_digests() {
             for byte in (at + 4 + rng.below(step)..at + len).step_by(step) {
                 let mut hurt = bytes.clone();
                 hurt[byte] ^= 1 << rng.below(8);
-                // A length that no longer fits is not for anybody to make right.
+                // Checksums cannot be recomputed if a record length no longer fits.
                 if word(&hurt, at + 4) != word(bytes, at + 4)
                     || !recompute(&mut hurt, at, len)
                     || hurt == *bytes
@@ -338,7 +339,7 @@ fn a_change_with_its_checksums_made_right_is_caught_by_digests() {
                 let (by_reading, by_verifying) = caught(&sim, &wanted);
                 sim.edit(path, |to| to.clone_from(bytes)).unwrap();
                 let by_verifying = by_verifying
-                    .unwrap_or_else(|| panic!("byte {byte} of {}: nobody notices", path.display()));
+                    .unwrap_or_else(|| panic!("byte {byte} of {}: never detected", path.display()));
                 *counts.entry((by_reading, by_verifying)).or_default() += 1;
             }
         }
@@ -352,7 +353,7 @@ fn a_change_with_its_checksums_made_right_is_caught_by_digests() {
     assert!(tried > 100 && counts.keys().any(|(reading, _)| *reading == "blob id"));
 }
 
-/// What reading meets, and what verification says.
+/// The check that reading meets, and the check that `verify` meets.
 fn caught(sim: &SimIo, wanted: &Content) -> (&'static str, Option<&'static str>) {
     let store = match Store::open_read_only_with("s", options(sim)) {
         Ok(store) => store,
@@ -367,9 +368,9 @@ fn caught(sim: &SimIo, wanted: &Content) -> (&'static str, Option<&'static str>)
     let reading = match errors.first().map(|error| check(&error.to_string())) {
         Some("another check") => "parsing, or the run's chain",
         Some(check) => check,
-        // What stands in the record itself has no id of its own: only the chain of batches speaks for it.
-        None if altered => "handed out: it has no id of its own",
-        None => "nothing that is read",
+        // Inline bytes have no blob id: only the chain of batches covers them.
+        None if altered => "returned: it has no id of its own",
+        None => "nothing that a read returns",
     };
     let report = match store.verify() {
         Ok(report) => report,
@@ -393,17 +394,18 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 
 const CHILD: &str = "flips::child_opens_hostile_stores";
 const CHILD_STORE: &str = "ANNALS_FLIPS_CHILD";
-/// What a hostile length may cost over what an ordinary store of this size costs: windows and caches, never the length.
+/// Memory that a forged length may cost beyond that of an ordinary store: windows and caches, never the
+/// length itself.
 const BOUND_KB: u64 = 8 << 10;
 
-/// Peak of this process's address space so far, so that memory which is asked for and never touched counts.
+/// Peak address space of this process, so that memory that is allocated and never touched counts.
 fn peak_kb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmPeak")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Not a test of its own: opens stores whose lengths lie, alone in its process, and says what that took.
+/// Not a test of its own: opens stores with forged lengths, alone in its process, and prints the memory used.
 #[test]
 #[ignore = "the test below runs it"]
 fn child_opens_hostile_stores() {
@@ -439,13 +441,13 @@ fn child_opens_hostile_stores() {
             let starts: Vec<(usize, usize)> = if is_segment { batches(&bytes) } else { Vec::new() };
             for at in (0..bytes.len().saturating_sub(8)).step_by(if full() { 1 } else { 11 }) {
                 let mut hurt = bytes.clone();
-                // Where a length stands, it says something huge: as a fixed number, or as a varint.
+                // Writes a huge value over each possible length, as a fixed integer and as a varint.
                 match rng.below(3) {
                     0 => hurt[at..at + 4].copy_from_slice(&0x3fff_ffff_u32.to_le_bytes()),
                     1 => hurt[at..at + 8].copy_from_slice(&0x0000_0fff_ffff_ffff_u64.to_le_bytes()),
                     _ => hurt[at..at + 5].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0x07]),
                 }
-                // Checksums made right, so that the length is believed as far as that goes.
+                // Recompute the checksums, so that the length is trusted as far as possible.
                 if let Some((start, len)) =
                     starts.iter().find(|(start, len)| (*start..start + len).contains(&at))
                 {
@@ -465,7 +467,7 @@ fn child_opens_hostile_stores() {
 #[test]
 fn lengths_that_lie_cost_no_memory() {
     let (sim, _) = small_store();
-    // Nothing here is about the disk, and repairs wait for theirs.
+    // The test does not depend on the disk, and repairs wait for syncs.
     let memory = Path::new("/dev/shm");
     let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     for (path, bytes) in files(&sim) {
@@ -476,7 +478,7 @@ fn lengths_that_lie_cost_no_memory() {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args([CHILD, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
         .env(CHILD_STORE, dir.path().join("s"))
-        // One pool for all threads: the system sets aside 64 MiB of addresses for each otherwise.
+        // One arena for all threads: otherwise the allocator reserves 64 MiB of addresses for each.
         .env("MALLOC_ARENA_MAX", "1")
         .output()
         .unwrap();

@@ -1,16 +1,16 @@
-//! A forger of stores: reads a log and writes it again, every checksum, chain digest, footer, ledger root and manifest
-//! made anew, by docs/format.md alone. It shares no code with the engine, so that what it makes is what somebody
-//! else could make. It writes no tables: they are a cache.
+//! A forger of stores: reads a log and writes it again with new checksums, chain digests, footers, ledger
+//! root and manifest. It follows docs/format.md and shares no code with the engine, so an attacker could make
+//! the same files. It writes no tables, since tables are caches.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// Kinds that only compaction writes.
+/// Record kinds that only compaction writes.
 const ERASED: u8 = 17;
 const ERASED_BATCHES: u8 = 18;
 const GROUP_REST: u8 = 19;
-/// Numbers of the segments that it makes begin here.
+/// Segments that compaction writes have numbers from here on.
 const FIRST_REWRITTEN: u32 = 1 << 31;
 
 pub(crate) type Files = BTreeMap<PathBuf, Vec<u8>>;
@@ -31,18 +31,18 @@ pub(crate) enum Rec {
         codec: u8,
         encoded: Vec<u8>,
     },
-    /// In the place of records of its batch that went: their seqnos, and nodes of the batch's tree.
+    /// Replaces erased records of its batch: their number of seqnos, and nodes of the batch's tree.
     Erased {
         count: u64,
         nodes: Vec<Node>,
     },
-    /// In the place of batches that went; alone in its batch.
+    /// Replaces erased batches; the only record of its batch.
     ErasedBatches {
         seqnos: u64,
         batches: u64,
         node: Option<Node>,
     },
-    /// What is left of a group: ranges as gap and length.
+    /// The remaining ranges of a group, each as gap and length.
     Rest {
         group: u64,
         namespace: u64,
@@ -52,7 +52,7 @@ pub(crate) enum Rec {
     },
 }
 
-/// The root of a complete subtree, and its height.
+/// The height and root of a complete subtree.
 pub(crate) type Node = (u8, [u8; 32]);
 
 #[derive(Debug, Clone, PartialEq)]
@@ -66,9 +66,9 @@ pub(crate) struct Bat {
 pub(crate) struct Log {
     pub(crate) store: [u8; 16],
     pub(crate) segments: Vec<Vec<Bat>>,
-    /// Of each segment that compaction made: its number, and what its footer says the log said there before.
+    /// For each segment that compaction made: its number, and the log state before it as its footer has it.
     pub(crate) rewritten: Vec<Option<(u32, State)>>,
-    /// What compaction took out of the totals, and the number of the next segment that it makes; of format 2 alone.
+    /// The next rewritten segment number, and what compaction subtracted from the totals; format 2 only.
     pub(crate) erased: Option<(u32, [u64; 9])>,
 }
 
@@ -80,7 +80,7 @@ impl Bat {
         self.leaves() > 0
     }
 
-    /// How many seqnos its first records take.
+    /// The number of seqnos of its first `index` records.
     pub(crate) fn seqnos_before(&self, index: usize) -> u64 {
         let takes = |record: &Rec| match record {
             Rec::Erased { count, .. } => *count,
@@ -90,7 +90,7 @@ impl Bat {
         self.records.iter().take(index).map(takes).sum()
     }
 
-    /// How many leaves it has, or stands for.
+    /// The number of ledger leaves that the batch has or replaces.
     pub(crate) fn leaves(&self) -> u64 {
         let mut own = false;
         for record in &self.records {
@@ -141,7 +141,7 @@ impl<'a> Take<'a> {
 }
 
 impl Log {
-    /// Reads the log of a store that was closed cleanly.
+    /// Reads the log of a cleanly closed store.
     pub(crate) fn read(files: &Files) -> Self {
         let current = &files[Path::new("s/CURRENT")];
         let name = std::str::from_utf8(current).unwrap().split(' ').next().unwrap();
@@ -176,7 +176,7 @@ impl Log {
                 (id, State::read(&mut footer))
             }));
         }
-        // The last fields are of a fixed length, since these stores have no vector files.
+        // The last fields have a fixed length, since these stores have no vector files.
         let erased = (format > 1).then(|| {
             let vectors = if format > 2 { 24 } else { 0 };
             let mut last = Take(&body[body.len() - 76 - vectors..]);
@@ -194,18 +194,18 @@ impl Log {
         self.segments.iter().map(Vec::len).sum()
     }
 
-    /// The seqno of a batch's first record, the batch by its number.
+    /// The seqno of the first record of batch number `at`.
     pub(crate) fn first_seqno(&self, at: usize) -> u64 {
         let before = self.segments.iter().flatten().take(at);
         1 + before.map(|batch| batch.seqnos_before(batch.records.len())).sum::<u64>()
     }
 
-    /// Which segment a batch stands in.
+    /// The index of the segment that holds a batch.
     pub(crate) fn segment_of(&self, at: usize) -> usize {
         self.place(at).0
     }
 
-    /// Segment and index of a batch by its number.
+    /// Segment and index within it of batch number `at`.
     fn place(&self, mut at: usize) -> (usize, usize) {
         for (segment, batches) in self.segments.iter().enumerate() {
             if at < batches.len() {
@@ -241,7 +241,7 @@ impl Log {
         }
     }
 
-    /// What the first leaves of the ledger cover, batch by batch: number, kind, salt and head of each logical record.
+    /// The logical records under the first `leaves` leaves, batch by batch: seqno, kind, salt and head.
     pub(crate) fn logical(&self, leaves: usize) -> Vec<Vec<Logical>> {
         let (mut seqno, mut seen) = (0u64, 0);
         let mut all = Vec::new();
@@ -253,7 +253,7 @@ impl Log {
                     Rec::Logical { kind, salt, head, .. } if *kind < 128 => {
                         own.push((seqno, *kind, *salt, head.clone()));
                     }
-                    // What stands for them is part of the ledger as they were.
+                    // Nodes that replace erased records are part of the ledger.
                     Rec::Erased { count, nodes } => {
                         own.extend(
                             nodes.iter().map(|(height, hash)| (seqno, ERASED, [*height; 16], hash.to_vec())),
@@ -278,7 +278,7 @@ impl Log {
         all
     }
 
-    /// Batches up to and with the one that is leaf number `leaves - 1`.
+    /// The number of batches up to and including the last of the first `leaves` leaves.
     pub(crate) fn up_to_leaf(&self, leaves: usize) -> usize {
         let mut seen = 0;
         let all = self.segments.iter().flatten();
@@ -350,7 +350,7 @@ pub(crate) fn varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// What the log says of itself at some place: LogState of docs/format.md.
+/// The log's state at a position: LogState of docs/format.md.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct State {
     next_seqno: u64,
@@ -372,7 +372,7 @@ fn push(peaks: &mut Vec<[u8; 32]>, leaves: &mut u64, leaf: [u8; 32]) {
     push_node(peaks, leaves, (0, leaf)).unwrap();
 }
 
-/// Puts a complete subtree behind what is there; `None` where none can begin.
+/// Appends a complete subtree; `None` if no subtree of this height can begin here.
 fn push_node(peaks: &mut Vec<[u8; 32]>, leaves: &mut u64, (height, hash_of): Node) -> Option<()> {
     if height > 40 || !leaves.is_multiple_of(1 << height) {
         return None;
@@ -444,14 +444,14 @@ pub(crate) fn crc(start: u32, parts: &[&[u8]]) -> u32 {
 }
 
 impl Log {
-    /// The files of a store with this log, closed cleanly, without tables. `None` where a record cannot be summed up:
-    /// what was made of it is no record any more.
+    /// The files of a cleanly closed store with this log, without tables. `None` if a record can no longer be
+    /// parsed for the totals.
     pub(crate) fn write(&self) -> Option<Files> {
         let mut files = Files::new();
         let mut state = State::new();
         let mut listed = Vec::new();
         let mut own = 0;
-        // The last segment is the writer's.
+        // The last segment is the active one.
         let empty = [Vec::new()];
         let more = if self.was(self.segments.len() - 1).is_some() { &empty[..] } else { &[] };
         let last = self.segments.len() + more.len() - 1;
@@ -474,7 +474,7 @@ impl Log {
             out.resize(92, 0);
             let check = crc_at(0, &out);
             out.extend_from_slice(&check.to_le_bytes());
-            // Where the last part of each group stands in this segment.
+            // Position of the last part of each group in this segment.
             let mut parts: HashMap<u64, (usize, usize)> = HashMap::new();
             for batch in batches {
                 let at = out.len();
@@ -485,7 +485,7 @@ impl Log {
                 let tail = out.len();
                 let mut own_chain = Vec::new();
                 if let Some((_, said)) = was {
-                    // What can be computed is; the rest is said.
+                    // Computable fields are recomputed; the others are kept.
                     own_chain = state.chain.to_vec();
                     let (next_seqno, leaves, peaks) = (state.next_seqno, state.leaves, state.peaks.clone());
                     state = State { next_seqno, leaves, peaks, ..said.clone() };
@@ -508,7 +508,7 @@ impl Log {
         Some(files)
     }
 
-    /// Of a segment that compaction made, its number and what its footer says.
+    /// The number and footer state of a segment that compaction made.
     fn was(&self, segment: usize) -> Option<&(u32, State)> {
         self.rewritten.get(segment)?.as_ref()
     }
@@ -546,7 +546,7 @@ impl Log {
         if let Some((next, erased)) = &self.erased {
             body.extend_from_slice(&next.to_le_bytes());
             erased.iter().for_each(|total| body.extend_from_slice(&total.to_le_bytes()));
-            // No vector files, which hold nothing, and the number of the first.
+            // No vector files: an empty list, and the number of the first file.
             [0u64, 0, 1].iter().for_each(|number| body.extend_from_slice(&number.to_le_bytes()));
         }
         let len = (body.len() as u32).to_le_bytes();
@@ -598,7 +598,7 @@ fn batch_bytes(
                 varint(&mut out, head.len() as u64);
                 out.extend_from_slice(head);
                 out.extend_from_slice(tail);
-                // What readers may skip has no part in the ledger.
+                // Skippable records are not part of the ledger.
                 if *kind < 128 {
                     let seqno = seqno.to_le_bytes();
                     let leaf = hash(&[&[0], salt, &[*kind, 1], &seqno, head]);
@@ -740,7 +740,8 @@ fn sum(state: &mut State, kind: u8, head: &[u8], tail: u64, bytes: u64) -> Optio
 
 // ---- heads ----
 
-/// As [`Take`], for heads that an edit may have spoilt.
+/// A cursor like [`ByteCursor`] for heads that an edit may have broken: it returns `None` instead of
+/// panicking.
 struct Peek<'a>(&'a [u8]);
 
 impl<'a> Peek<'a> {
@@ -762,7 +763,7 @@ impl<'a> Peek<'a> {
         }
     }
 
-    /// A reference, and its bytes that count as recipe.
+    /// Reads a reference; also returns how many of its bytes count as recipe.
     fn reference(&mut self) -> Option<(Reference, u64)> {
         let first = self.varint()?;
         let found = match first & 3 {
@@ -866,7 +867,7 @@ impl Frame {
     }
 }
 
-/// Offsets of a run head's fixed part: where it begins, and where its fingerprint stands.
+/// Offsets in a run's head: the start of the fixed part, and the fingerprint.
 fn run_parts(head: &[u8]) -> Option<(usize, usize)> {
     let mut f = Peek(head);
     let len = f.varint()? as usize;
@@ -875,8 +876,8 @@ fn run_parts(head: &[u8]) -> Option<(usize, usize)> {
 }
 
 impl Log {
-    /// Makes every link of every run, and every fingerprint, follow from what the frames now say. Only for frames
-    /// without metadata, in runs without open ones.
+    /// Recomputes every link and fingerprint from the frames. Works only for frames without metadata, in runs
+    /// without open frames.
     pub(crate) fn relink(&mut self) {
         let mut frames: BTreeMap<(u64, u64), Frame> = BTreeMap::new();
         let mut parents: BTreeMap<u64, Option<(u64, u64)>> = BTreeMap::new();
@@ -885,7 +886,8 @@ impl Log {
             if *kind == 5
                 && let Some(frame) = Frame::parse(head)
             {
-                // Of a run that was dropped the frames that forks share may be left alone; none here was a fork.
+                // A dropped run may leave shared frames without its Run record. No dropped run here was a
+                // fork.
                 parents.entry(frame.run).or_insert(None);
                 frames.insert((frame.run, frame.seq), frame);
             }
@@ -908,7 +910,7 @@ impl Log {
         }
         let mut links: BTreeMap<(u64, u64), [u8; 32]> = BTreeMap::new();
         let genesis = *blake3::Hasher::new_derive_key("annals run chain 1").finalize().as_bytes();
-        // A parent's uid is always the smaller.
+        // A parent's uid is always smaller than its fork's.
         for (uid, parent) in &parents {
             let mut holder = BTreeMap::new();
             let (mut seq, mut link) = (1, genesis);
@@ -978,7 +980,7 @@ impl Log {
         }
     }
 
-    /// Stores every group as the bytes themselves, where it was compressed.
+    /// Stores every compressed group as raw bytes.
     pub(crate) fn decompress(&mut self) {
         let mut encoded: HashMap<u64, (Vec<u8>, u64)> = HashMap::new();
         for record in self.segments.iter().flatten().flat_map(|batch| &batch.records) {

@@ -1,5 +1,5 @@
-//! Stores whose every checksum is right, and that still contradict themselves: what our own mistake or somebody else's
-//! program would write. They are told apart from sound ones, and say what is wrong.
+//! Stores with valid checksums that contradict themselves, as a bug or another program might write them. They
+//! must be refused with a reason.
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -30,7 +30,7 @@ fn open(files: &Files) -> Store {
     Store::open_read_only_with("s", options(&sim)).unwrap()
 }
 
-/// The first part and the third are no answer: what is between them would be missed by nobody who reads on.
+/// The first and third part without the second are no answer: a reader could not notice the gap.
 #[test]
 fn a_stream_without_its_middle_part_is_not_read_as_a_shorter_answer() {
     let sim = SimIo::new(5);
@@ -62,7 +62,7 @@ fn a_stream_without_its_middle_part_is_not_read_as_a_shorter_answer() {
         (frame.map(|frame| frame.output), store.verify().unwrap().damaged)
     };
     assert_eq!(output(&log).0.unwrap(), b"You may not do that.");
-    // Where the last part is gone, it has not arrived.
+    // If the last part is missing, it may simply not have arrived.
     assert_eq!(output(&without(3)).0.unwrap(), b"You may not ");
     for (gone, says) in [(1, "part 1 "), (2, "part 2 ")] {
         let (read, damaged) = output(&without(gone));
@@ -73,7 +73,7 @@ fn a_stream_without_its_middle_part_is_not_read_as_a_shorter_answer() {
     }
 }
 
-/// Whoever opens a store at its end believes a footer instead of reading what it sums up.
+/// Opening a store at its end trusts a footer instead of reading the batches that it sums up.
 #[test]
 fn verify_compares_each_footer_with_what_its_batches_add_up_to() {
     let sim = SimIo::new(5);
@@ -94,7 +94,8 @@ fn verify_compares_each_footer_with_what_its_batches_add_up_to() {
     let end = sound[first].len();
     let summed = u32::from_le_bytes(sound[first][end - 16..end - 12].try_into().unwrap()) as usize;
     let footer = end - 16 - summed;
-    // The ledger's root stands last, and the totals (of which the first counts batches) 9 + 2 numbers and a short one before it.
+    // The ledger's root stands last. Before it stand 9 totals (the first counts batches), three more 8-byte
+    // numbers and a 4-byte one.
     let root = end - 16 - 32;
     let totals = root - (9 * 8 + 8 + 8 + 8 + 4);
     for (at, says) in

@@ -1,4 +1,4 @@
-//! Forks: what they share, what they leave alone, what they cost.
+//! Forks: what they share, that parents stay unchanged, and what forks cost.
 
 use annals::{Component, ErrorKind, Frame, RunSpec, Status, Store};
 
@@ -77,7 +77,7 @@ fn a_fork_of_a_fork_reads_frames_and_states_through_its_lineage() {
     let state = |seq| reader.snapshot_at(seq).unwrap().map(|s| (s.seq, String::from_utf8(s.state).unwrap()));
     assert_eq!(state(3), None);
     for seq in 4..=10 {
-        // What b saw after 10 and what a saw after 8 are not c's past.
+        // Frames of b after 10 and of a after 8 are not in c's lineage.
         assert_eq!(state(seq), Some((4, "state of a after 4".into())), "{seq}");
     }
     assert_eq!(reader.snapshot(8).unwrap_err().kind(), ErrorKind::NotFound);
@@ -132,7 +132,7 @@ fn a_fork_needs_a_frame_that_is_there_and_finished() {
     assert_eq!(refused("r", 1, false, RunSpec::new("r").replace(true)), ErrorKind::Invalid);
     let open = run.begin_frame(&Frame::new(Component::Llm, "streamed", "")).unwrap();
     let after = run.record(Frame::new(Component::Tool, "meanwhile", "done")).unwrap();
-    // Frame 4 is going to change: what a fork's chain builds on must not.
+    // Frame 4 is unfinished and will change: a fork's chain must not build on it.
     assert_eq!(refused("r", open.seq(), false, RunSpec::new("f")), ErrorKind::Conflict);
     assert_eq!(refused("r", after, false, RunSpec::new("f")), ErrorKind::Conflict);
     let edit = space.fork("r", open.seq(), true, RunSpec::new("f")).unwrap();

@@ -1,6 +1,7 @@
-//! A recording process is killed at random moments: what it was told was recorded is there, and the store goes on.
+//! A recording process is killed at random moments: all acknowledged frames are there, and the store can be
+//! used again.
 //!
-//! `ANNALS_KILLS` says how often (50), `ANNALS_SEED` when.
+//! `ANNALS_KILLS` is the number of kills (50), `ANNALS_SEED` the seed of their times.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -60,7 +61,7 @@ fn child_that_records_until_it_is_killed() {
     }
 }
 
-/// What the child was told is recorded: for each run its last frame, and whether it ended.
+/// The acknowledged frames of the child: for each run its last frame, and whether the run ended.
 type Acknowledged = BTreeMap<String, (usize, bool)>;
 
 fn kill_one(store: &Path, round: u64, rng: &mut Rng) -> Acknowledged {
@@ -76,7 +77,7 @@ fn kill_one(store: &Path, round: u64, rng: &mut Rng) -> Acknowledged {
     let (mut line, mut left, mut killed) = (Vec::new(), rng.below(80), false);
     loop {
         if left == 0 && !killed {
-            // Somewhere in what follows the acknowledgement.
+            // The kill hits at a random moment after this acknowledgement.
             for _ in 0..rng.below(60_000) {
                 std::hint::spin_loop();
             }
@@ -85,7 +86,7 @@ fn kill_one(store: &Path, round: u64, rng: &mut Rng) -> Acknowledged {
         }
         line.clear();
         lines.read_until(b'\n', &mut line).unwrap();
-        // A line without its end was not said.
+        // An incomplete line is no acknowledgement.
         if line.last() != Some(&b'\n') {
             break;
         }
@@ -96,7 +97,7 @@ fn kill_one(store: &Path, round: u64, rng: &mut Rng) -> Acknowledged {
         left = left.saturating_sub(1);
     }
     child.wait().unwrap();
-    assert!(killed, "the child ended by itself in round {round}");
+    assert!(killed, "the child ended before the kill in round {round}");
     acknowledged
 }
 
@@ -108,7 +109,7 @@ fn check(store: &Store, acknowledged: &Acknowledged) {
         let wanted: Vec<_> = Talk::new(name).take(found.len()).collect();
         assert!(found.len() >= *frames, "run {name} has {} frames, {frames} were acknowledged", found.len());
         assert!(found[..*frames] == wanted[..*frames], "run {name} has other bytes");
-        // A frame that was under way may be there, whole or with what had arrived.
+        // An unacknowledged frame may be there, whole or with the bytes that had arrived.
         assert!(found.len() <= frames + 1, "run {name}");
         for ((input, output), (wanted_input, wanted_output)) in found.iter().zip(&wanted) {
             assert!(input == wanted_input && wanted_output.starts_with(output), "run {name}");
@@ -123,7 +124,7 @@ fn check(store: &Store, acknowledged: &Acknowledged) {
 #[test]
 fn what_was_acknowledged_survives_a_kill_at_any_moment() {
     let kills = std::env::var("ANNALS_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(50);
-    let mut rng = Rng(seed(31, "kills::what_was_acknowledged_survives_a_kill_at_any_moment"));
+    let mut rng = Rng(seed(31, "kills::acknowledged_frames_survive_sigkill"));
     let dir = tempfile::tempdir().unwrap();
     let path: PathBuf = dir.path().join("s");
     let mut all = Acknowledged::new();

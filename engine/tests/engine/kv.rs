@@ -16,9 +16,9 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::support::{Rng, assert_whole, fresh, on, seed};
 
-/// The simulated clock moves this much with every operation.
+/// Each operation advances the simulated clock by this much.
 const STEP_NS: u64 = 100_000_000_000;
-/// Between two multiples of the step, so that the clock's own microseconds do not matter.
+/// Between two multiples of the step, so that the microseconds of the clock do not matter.
 const AGE: Duration = Duration::from_nanos(10 * STEP_NS + STEP_NS / 2);
 const SPACES: [(&str, History); 4] = [
     ("all", History::All),
@@ -78,7 +78,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..60)
 }
 
-/// A version: the commit's last record, when, and what.
+/// A key's versions: seqno of the commit's last record, time, and value.
 type Versions = Vec<(Seqno, u64, Option<Vec<u8>>)>;
 
 #[derive(Default, Clone)]
@@ -92,7 +92,7 @@ impl Model {
         newest.collect()
     }
 
-    /// How many of a key's versions its policy keeps at this time.
+    /// Number of a key's versions that its policy keeps at a time.
     fn kept(&self, space: usize, versions: &Versions, now: u64) -> usize {
         match SPACES[space].1 {
             History::All => versions.len(),
@@ -435,7 +435,7 @@ fn batches_are_seen_whole_or_not_at_all_and_scans_and_views_stand_still() {
             assert!(keys.get(b"0300").unwrap().is_some());
         }
     });
-    assert!(store.stats().unwrap().segments > 5, "segments must change for this test to mean something");
+    assert!(store.stats().unwrap().segments > 5, "the test needs a segment change");
     let seen: Vec<_> = view.scan(&keys, ScanRange::all()).map(|pair| pair.unwrap().1).collect();
     assert!(seen.len() == 600 && seen.iter().all(|value| value == b"0"));
     assert_eq!(keys.get(b"0001").unwrap().unwrap(), b"59");
@@ -492,11 +492,12 @@ fn a_range_holds_its_bounds_as_they_are_said() {
     assert_eq!(within(Excluded("a"), Excluded("b")), "");
     assert_eq!(within(Excluded("b"), Unbounded), "c");
     assert_eq!(within(Unbounded, Excluded("b")), "a");
-    assert_eq!(within(Included("c"), Included("a")), "", "the wrong way round");
-    assert_eq!(within(Excluded("c"), Excluded("a")), "", "the wrong way round");
+    assert_eq!(within(Included("c"), Included("a")), "", "reversed bounds");
+    assert_eq!(within(Excluded("c"), Excluded("a")), "", "reversed bounds");
 }
 
-/// The groups that a batch has on loan keep their segment from being sealed, until it is handed in or dropped.
+/// Groups that are leased to a batch keep their segment from being sealed until the batch is queued or
+/// dropped.
 #[test]
 fn a_batch_refused_half_way_keeps_no_segment_open() {
     let sim = SimIo::new(1);

@@ -1,4 +1,4 @@
-//! Checkpoints beside writers, across crashes and of nothing; what is said to be missing.
+//! Checkpoints beside writers, across crashes and of empty stores; and the reported gaps.
 
 use annals::io::sim::{Crash, SimIo};
 use annals::{Checkpoint, Difference, Durability, GapKind, History, Options, RunSpec, Status, Store};
@@ -32,7 +32,7 @@ fn a_checkpoint_beside_a_writer_stays_true_while_the_log_grows_through_segments(
     for round in 0..12 {
         let (run, _) = recorded(&space, &format!("run {round}"), 7);
         run.end(Status::Ok).unwrap();
-        // The reader's own view may be older: the head is that of the files.
+        // The reader's view may be older: a checkpoint covers the files.
         let from = if round % 2 == 0 { &store } else { &reader };
         kept.push(again(&from.checkpoint().unwrap()));
         for checkpoint in &kept {
@@ -45,8 +45,8 @@ fn a_checkpoint_beside_a_writer_stays_true_while_the_log_grows_through_segments(
     assert_eq!(store.stats().unwrap().ledger_root.unwrap().0, last.root.0);
 }
 
-/// Pieces of bodies are no logical records (docs/format.md): a batch that has nothing else leaves the ledger as it is, or two stores with the
-/// same records, compressed differently, would have different ledgers.
+/// Parts of groups are no logical records (docs/format.md): a batch of parts alone adds no leaf. Otherwise
+/// two stores with equal records and different compression would have different ledgers.
 #[test]
 fn a_batch_of_pieces_only_is_no_leaf() {
     let (_dir, store, space) = fresh();
@@ -61,7 +61,7 @@ fn a_batch_of_pieces_only_is_no_leaf() {
     assert_eq!(store.verify_against(&before.0).unwrap().differences, []);
 }
 
-/// A checkpoint is kept elsewhere: a power cut must not leave a store that is shorter than it.
+/// A checkpoint is kept elsewhere: after a power loss the store must not be shorter than it.
 #[test]
 fn what_a_checkpoint_covers_survives_a_power_cut() {
     let sim = SimIo::new(8);
@@ -84,7 +84,7 @@ fn a_history_that_went_on_otherwise_after_a_crash_is_told_from_the_one_that_was_
     let before = sim.crash(Crash::Everything);
     keys.put(b"b", "2").unwrap();
     let kept = store.checkpoint().unwrap();
-    // The older state is put back, and goes on with just the same calls: salts make it another history.
+    // The older state is restored and gets the same calls: the salts make it a different history.
     let other = Store::open_with("s", on(&before)).unwrap();
     let found = other.verify_against(&kept).unwrap().differences;
     assert!(matches!(found[..], [Difference::RolledBack(_)]), "{found:?}");

@@ -1,4 +1,5 @@
-//! A damaged index table is made again from the log, whoever meets it: the answers are the same, and it is said.
+//! A damaged index table is rebuilt from the log when a reader or writer meets it: the answers are equal, and
+//! the rebuild is reported.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,7 @@ use annals::{ErrorKind, History, Namespace, Options, RunSpec, ScanRange, Status,
 
 use crate::support::{Rng, Talk, assert_whole, bodies, on, record, seed};
 
-/// Memory for few entries: tables are written and merged on the way.
+/// Memory for few entries, so that tables are written and merged during the test.
 fn little(sim: &SimIo) -> Options {
     Options { index_memory_bytes: 4 << 10, segment_bytes_max: 16 << 10, ..on(sim) }
 }
@@ -43,7 +44,7 @@ fn tables(sim: &SimIo) -> Vec<PathBuf> {
     sim.files().into_iter().filter(|path| path.extension().is_some_and(|end| end == "tbl")).collect()
 }
 
-/// All that `fill` wrote, in words.
+/// Everything that `fill` wrote, as text.
 fn observe(store: &Store) -> Vec<String> {
     let space = store.namespace("default").unwrap();
     let keys = space.find_keyspace("k").unwrap().unwrap();
@@ -59,7 +60,7 @@ fn observe(store: &Store) -> Vec<String> {
     seen
 }
 
-/// Every `step`th byte of every table, one bit of it.
+/// One bit of every `step`th byte of every table.
 fn flips(sim: &SimIo, seed: u64, step: usize) -> Vec<(PathBuf, usize, u8)> {
     let mut rng = Rng(seed);
     let mut flips = Vec::new();
@@ -76,7 +77,7 @@ fn flip(sim: &SimIo, path: &Path, at: usize, bit: u8) {
 
 #[test]
 fn a_reader_makes_a_damaged_table_again_in_memory_and_says_so() {
-    let seed = seed(41, "mending::a_reader_makes_a_damaged_table_again_in_memory_and_says_so");
+    let seed = seed(41, "table_rebuild::reader_rebuilds_damaged_table_in_memory_and_reports");
     let sim = store_with_tables();
     let wanted = observe(&Store::open_read_only_with("s", little(&sim)).unwrap());
     let before = sim.op_count();
@@ -95,12 +96,12 @@ fn a_reader_makes_a_damaged_table_again_in_memory_and_says_so() {
     }
     assert!(tried > 100);
     assert_eq!(sim.op_count() - before, 2 * tried, "a reader has changed the disk");
-    println!("{tried} flips in tables mended by readers");
+    println!("{tried} flips in tables, rebuilt by readers");
 }
 
 #[test]
 fn a_writer_makes_a_damaged_table_again_for_good() {
-    let seed = seed(42, "mending::a_writer_makes_a_damaged_table_again_for_good");
+    let seed = seed(42, "table_rebuild::writer_rebuilds_damaged_table_on_disk");
     let whole = store_with_tables();
     let wanted = observe(&Store::open_read_only_with("s", little(&whole)).unwrap());
     let (mut tried, mut files) = (0, 0);
@@ -109,7 +110,7 @@ fn a_writer_makes_a_damaged_table_again_for_good() {
         flip(&sim, &path, at, bit);
         let store = Store::open_with("s", little(&sim)).unwrap();
         if tried % 2 == 0 {
-            // Whoever reads meets it, or else whoever merges, or nobody.
+            // A read meets the damage, or a merge, or nothing does.
             assert!(observe(&store) == wanted, "byte {at} of {}", path.display());
             assert_eq!(store.verify().unwrap().rebuilt.len(), 1, "byte {at} of {}", path.display());
             files += usize::from(sim.read(&path).is_some());
@@ -147,7 +148,7 @@ fn a_disk_without_room_does_not_keep_a_table_from_being_made_again() {
     assert_eq!(observe(&store).len(), wanted.len());
 }
 
-/// Opening looks at no block: it is reading that meets the damage, and then there is no room for a file.
+/// Opening reads no block, so a read meets the damage when there is no room for a file.
 #[test]
 fn a_block_that_is_damaged_on_a_full_disk_is_read_from_memory() {
     let sim = store_with_tables();

@@ -1,11 +1,11 @@
-//! The engine reaches locks, atomics, channels and threads through `engine/src/sync.rs` alone: what goes past it the
-//! scheduler of `engine/tests/schedules` does not see.
+//! The engine uses locks, atomics, channels and threads through `engine/src/sync.rs` only. The scheduler of
+//! `engine/tests/schedules` cannot see anything else.
 
 use std::path::{Path, PathBuf};
 
-/// What of the standard library may be named anywhere: nobody waits for these.
+/// Types of the standard library that are allowed everywhere: no thread waits for them.
 const FREE: [&str; 5] = ["Arc", "Weak", "PoisonError", "TryLockError", "LazyLock"];
-/// Whatever begins like this is for the door alone.
+/// Paths with these beginnings may be named only in `sync`.
 const DOORS: [&str; 5] = ["std::sync::", "std::thread", "crossbeam", "spin_loop", "shuttle::"];
 
 fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
@@ -20,7 +20,7 @@ fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// The uses of a text that are for the door alone.
+/// The restricted uses in a source text.
 fn past_the_door(text: &str) -> Vec<String> {
     let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
     let code = code.join("\n");
@@ -33,7 +33,7 @@ fn past_the_door(text: &str) -> Vec<String> {
                 None => rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default(),
             };
             let free = door == "std::sync::" && named.split(',').all(|name| FREE.contains(&name.trim()));
-            // `crate::sync::spin_loop` is the door.
+            // `crate::sync::spin_loop` is allowed.
             if !free && !code[..at].ends_with("crate::sync::") {
                 found.push(format!("{door}{named}"));
             }
@@ -51,7 +51,7 @@ fn locks_and_threads_come_through_one_door() {
         let found = past_the_door(&std::fs::read_to_string(&path).unwrap());
         assert!(found.is_empty(), "{}: {found:?}; take it from crate::sync", path.display());
     }
-    // The test itself finds what it looks for.
+    // The check itself detects violations.
     for bad in ["use std::sync::Mutex;", "use std::sync::{Arc, Condvar};", "std::thread::spawn(|| {})"] {
         assert_eq!(past_the_door(bad).len(), 1, "{bad}");
     }

@@ -1,4 +1,4 @@
-//! Reading through maps and by position: the same answers, and what each makes of a file that another program cuts.
+//! Mapped and positional reads: equal answers, and the effect of a file that another program truncates.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::support::{Rng, assert_whole, frames};
 
 const CHILD: &str = "read_modes::child_whose_files_are_cut";
 const CHILD_STORE: &str = "ANNALS_READ_MODES_STORE";
-/// "Bus error", the same on every Linux.
+/// The signal number of "Bus error" on every Linux.
 const SIGBUS: i32 = 7;
 const FRAMES: u32 = 60;
 
@@ -36,7 +36,7 @@ fn key(n: u64) -> Vec<u8> {
     Rng(n).bytes(30)
 }
 
-/// Several sealed segments and some tables of many blocks.
+/// Several sealed segments, and tables with many blocks.
 fn fill(path: &Path) {
     let store = Store::open_with(path, options(ReadMode::Mapped)).unwrap();
     let space = store.namespace("n").unwrap();
@@ -57,7 +57,7 @@ fn fill(path: &Path) {
     store.close().unwrap();
 }
 
-/// All that a store holds, read in both ways that there are: in order and one by one.
+/// The content of a store, read by scan and by single gets.
 fn observe(store: &Store, space: &Namespace) -> Vec<Vec<u8>> {
     let reader = space.run("r").unwrap();
     let mut seen: Vec<_> =
@@ -94,7 +94,7 @@ fn both_modes_give_the_same_and_a_writer_in_either_goes_on_where_the_other_stopp
     }
 }
 
-/// Cuts each file of a folder to its first page, as another program might.
+/// Truncates each file of a folder to its first page, as another program might.
 fn cut(dir: &Path) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let file = std::fs::OpenOptions::new().write(true).open(entry.unwrap().path()).unwrap();
@@ -136,7 +136,7 @@ fn child_whose_files_are_cut() {
     println!("\n@read {right} right {damaged} damaged");
 }
 
-/// Runs the child; its signal, or how many reads were right and how many said `Damaged`.
+/// Runs the child; its signal, or how many reads were right and how many returned `Damaged`.
 fn cut_under_a_reader(mode: &str, folder: &str) -> Result<(u32, u32), i32> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
@@ -157,7 +157,8 @@ fn cut_under_a_reader(mode: &str, folder: &str) -> Result<(u32, u32), i32> {
     Ok((numbers[0], numbers[1]))
 }
 
-/// What docs/guarantees.md says of maps: this is the case in which the process ends. By position it is an error.
+/// docs/guarantees.md documents this case: with maps the process ends, with positional reads there is an
+/// error.
 #[test]
 fn a_file_cut_under_a_reader_is_sigbus_through_a_map_and_an_error_by_position() {
     let all = FRAMES + 4000;
@@ -165,7 +166,7 @@ fn a_file_cut_under_a_reader_is_sigbus_through_a_map_and_an_error_by_position() 
     assert_eq!(cut_under_a_reader("mapped", "tables"), Err(SIGBUS));
     let (right, damaged) = cut_under_a_reader("positional", "segments").unwrap();
     assert!(right + damaged == all && damaged > FRAMES / 2, "{right} right, {damaged} damaged");
-    // Tables were read when they were opened: what happens to the files later is nothing to this process.
+    // Tables are read into memory when they are opened: later changes to the files have no effect.
     assert_eq!(cut_under_a_reader("positional", "tables"), Ok((all, 0)));
 }
 

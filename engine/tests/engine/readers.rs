@@ -1,4 +1,4 @@
-//! Reading beside a live writer, and who may write.
+//! Readers beside a live writer, and the exclusion of a second writer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -46,7 +46,7 @@ fn a_reader_sees_what_it_was_opened_with_until_it_refreshes() {
     for refused in [live.namespace("x").map(drop), theirs.keyspace("x", History::All).map(drop)] {
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::NotFound);
     }
-    // The writer closes; the reader reads on, and sees the close.
+    // The writer closes; the reader continues, and sees the close.
     store.close().unwrap();
     assert_eq!(theirs.run("r").unwrap().info().status, Status::Open);
     live.refresh().unwrap();
@@ -56,7 +56,8 @@ fn a_reader_sees_what_it_was_opened_with_until_it_refreshes() {
     crate::support::writer(&path).unwrap().close().unwrap();
 }
 
-/// The writer's tables keep the newest value only, and have gone past what the reader had read; what its view sees stays all the same.
+/// The writer's tables keep only the newest value and have passed the reader's position; the reader's view
+/// must not change.
 #[test]
 fn what_a_readers_view_sees_outlives_a_refresh_past_new_tables() {
     let (dir, store, space) = fresh();
@@ -73,7 +74,7 @@ fn what_a_readers_view_sees_outlives_a_refresh_past_new_tables() {
         let space = store.namespace("default").unwrap();
         let keys = space.keyspace("k", History::Latest).unwrap();
         keys.put(b"a", value).unwrap();
-        // So many that memory is written to tables, and those are merged.
+        // Enough entries that memory is flushed to tables, and tables are merged.
         for number in 0..5000u32 {
             keys.put(&number.to_be_bytes(), "x").unwrap();
         }
@@ -168,7 +169,7 @@ fn a_second_writer_is_told_who_the_first_is() {
     drop(store);
     refused();
     clone.close().unwrap();
-    // Handles that outlive the close hold nothing.
+    // Handles that outlive the close do not hold the lock.
     let again = crate::support::writer(&path).unwrap();
     assert_eq!(run.record(Frame::new(Component::Llm, "a", "b")).unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(space.run("r").unwrap().info().name, "r");
@@ -178,7 +179,7 @@ fn a_second_writer_is_told_who_the_first_is() {
     crate::support::writer(&path).unwrap();
 }
 
-/// What the threads below put: the value says when.
+/// The writers' values hold their time.
 fn puts(keyspace: &Keyspace, space: &annals::Namespace, round: u64, keys: u64) {
     for chunk in (0..keys).collect::<Vec<_>>().chunks(16) {
         let mut batch = space.batch();
@@ -218,7 +219,7 @@ fn readers_see_every_key_while_tables_are_written_and_merged() {
                 let (done, path, store) = (&done, &path, &store);
                 scope.spawn(move || {
                     let mut rng = Rng(seed ^ reader);
-                    // One reads beside the writer, through files only.
+                    // This thread reads beside the writer, through files only.
                     let other = (reader == 2).then(|| Store::open_read_only_with(path, little()).unwrap());
                     let store = other.as_ref().unwrap_or(store);
                     let space = store.namespace("default").unwrap();
@@ -256,7 +257,7 @@ fn readers_see_every_key_while_tables_are_written_and_merged() {
                                 .map(Result::unwrap)
                                 .collect();
                             assert_eq!(scanned.len(), KEYS as usize);
-                            // Keys are put in rounds: a view stands within one of them.
+                            // Keys are put in rounds: a view lies within one round.
                             assert!(
                                 scanned.iter().all(|(_, value)| (last..=first).contains(&round_of(value)))
                             );

@@ -1,5 +1,5 @@
-//! The ways to read a run: frame by frame, in a row, unverified, on several threads, out of caches of any size. They
-//! all give the same.
+//! All ways to read a run give the same answers: frame by frame, in sequence, unverified, on several threads,
+//! with caches of any size.
 
 use annals::io::sim::SimIo;
 use annals::io::{Io, Open};
@@ -8,8 +8,8 @@ use std::io::{IoSlice, Read};
 
 use crate::support::{Rng, Talk, assert_whole, frames, fresh, on, quick, record, seed};
 
-/// A run with every kind of body: growing, repeated, inline, random, large, moved by a byte, with metadata, in a fork,
-/// and cut off while it arrived. Gives the name of the fork, whose lineage is the other.
+/// A run with every kind of body: growing, repeated, inline, random, large, shifted by a byte, with metadata,
+/// in a fork, and incomplete. Returns the names of the run and of its fork.
 fn various(space: &Namespace) -> [&'static str; 2] {
     let mut rng = Rng(7);
     let run = space.begin_run(RunSpec::new("first").metadata(r#"{"a":1}"#)).unwrap();
@@ -111,7 +111,7 @@ fn frames_read_alone_after_dropping_caches_come_from_as_much_of_a_group_as_they_
         run.record(Frame::new(Component::Tool, body.clone(), body[..2500].to_vec())).unwrap();
     }
     let reader = space.run("r").unwrap();
-    // Fronts of every length, each followed by wider and narrower ones.
+    // Prefixes of every length of the group, each followed by longer and shorter ones.
     for _ in 0..60 {
         store.drop_caches();
         for _ in 0..4 {
@@ -157,7 +157,7 @@ fn store_with_runs() -> SimIo {
 
 #[test]
 fn damage_is_told_the_same_on_any_number_of_threads() {
-    let mut rng = Rng(seed(5, "reading::damage_is_told_the_same_on_any_number_of_threads"));
+    let mut rng = Rng(seed(5, "reading::damage_report_is_equal_for_any_thread_count"));
     let whole = store_with_runs();
     let files: Vec<_> =
         whole.files().into_iter().map(|path| (path.clone(), whole.read(&path).unwrap())).collect();
@@ -196,7 +196,7 @@ fn damage_is_told_the_same_on_any_number_of_threads() {
                 assert_eq!(many, one, "{threads} threads");
             }
             told += u32::from(one.is_err());
-            // The first damage lies past the first range.
+            // The first damage lies after the first thread's range.
             late += u32::from(one.is_err() && reader.frames().take_while(Result::is_ok).count() > 50);
         }
     }

@@ -1,5 +1,5 @@
-//! A disk that refuses: full, or failing to write or to sync. Writing ends with the first cause, reading goes on,
-//! and reopening finds all that was acknowledged.
+//! Disks that are full, or fail to write or sync. Writing ends with the first cause, reads continue, and
+//! reopening finds all acknowledged data.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::support::{Talk, assert_whole, bodies, on, recorded};
 /// Inputs and outputs.
 type Bodies = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Small segments; zeros ahead in small steps: else a full disk is met at a few places only.
+/// Small segments and small steps of zeros ahead: otherwise the disk fills up at few places only.
 fn options(sim: &SimIo) -> Options {
     Options { segment_bytes_max: 3 << 10, zero_ahead_bytes: 256, ..on(sim) }
 }
 
-/// Records until something fails; gives what was acknowledged and the first error.
+/// Records until something fails; returns the acknowledged frames and the first error.
 fn work(space: &Namespace) -> (Bodies, Option<Error>) {
     let run = match space.begin_run(RunSpec::new("r")) {
         Ok(run) => run,
@@ -25,7 +25,7 @@ fn work(space: &Namespace) -> (Bodies, Option<Error>) {
     let mut acknowledged = Vec::new();
     for (request, answer) in Talk::new("work").take(25) {
         if let Err(error) = run.record(Frame::new(Component::Llm, request.clone(), answer.clone())) {
-            // From here on every write fails, and says what the first failure was.
+            // From now on every write fails with the first cause.
             let first = error.to_string();
             for refused in [
                 run.record(Frame::new(Component::Llm, "a", "b")).map(drop),
@@ -48,7 +48,8 @@ fn work(space: &Namespace) -> (Bodies, Option<Error>) {
     (acknowledged, None)
 }
 
-/// Sets a disk up to fail, works, checks that reads go on, and that every way of coming back finds it all.
+/// Prepares a disk to fail, records, and checks that reads continue and that every reopening finds all
+/// acknowledged frames.
 fn fails_and_recovers(name: &str, prepare: impl Fn(&SimIo)) -> Option<usize> {
     let sim = SimIo::new(8);
     let store = Store::open_with("s", options(&sim)).unwrap();
@@ -56,7 +57,7 @@ fn fails_and_recovers(name: &str, prepare: impl Fn(&SimIo)) -> Option<usize> {
     prepare(&sim);
     let (acknowledged, failed) = work(&space);
     let error = failed?;
-    // A failed segment change answers nobody: the next caller is told.
+    // A failed segment change has no caller of its own: the next caller gets its error.
     let told = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Poisoned);
     assert!(told && error.to_string().contains("os error"), "{name}: {error}");
     let check = |space: &Namespace| match space.run("r") {

@@ -1,4 +1,4 @@
-//! Repair: all that is whole comes over, all that is not is named, and the damaged store is left as it was.
+//! Repair copies all whole data, names the rest, and does not change the damaged store.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -17,18 +17,18 @@ fn options(sim: &SimIo) -> Options {
     Options { segment_bytes_max: 3 << 10, ..on(sim) }
 }
 
-/// When, and the value.
+/// Time and value of a version.
 type Version = (u64, Option<Vec<u8>>);
 
-/// What a store holds, thing by thing.
+/// The content of a store.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Content {
-    /// By namespace, run and number: the frame in words, but for its link.
+    /// By namespace, run and number: the frame as text, without its link.
     frames: BTreeMap<(String, String, u32), String>,
     snapshots: BTreeMap<(String, String, u32), String>,
-    /// What is known of each run, but for its number; with the fingerprint.
+    /// The facts of each run as text, without its uid; with the fingerprint.
     runs: BTreeMap<(String, String), String>,
-    /// By namespace, keyspace and key: time and value of each version, the newest first.
+    /// By namespace, keyspace and key: time and value of each version, newest first.
     versions: BTreeMap<(String, String, Vec<u8>), Vec<Version>>,
 }
 
@@ -86,7 +86,7 @@ fn content(store: &Store) -> Content {
     all
 }
 
-/// A store with something of everything, in several segments.
+/// Fills a store with every kind of data, in several segments.
 fn fill(store: &Store) {
     let space = store.namespace("default").unwrap();
     let spec = RunSpec::new("one").agent("agent").model("model").tag("a", "b").metadata(Rng(1).text(600));
@@ -153,7 +153,7 @@ fn files(sim: &SimIo, of: &str) -> BTreeMap<PathBuf, Vec<u8>> {
     ours.map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
 }
 
-/// How many records are said to be lost without a name; `None`: nobody knows.
+/// Number of records reported lost without a name; `None` if the number is unknown.
 fn unnamed(report: &RepairReport) -> Option<u64> {
     report.lost.iter().try_fold(0, |sum, lost| match lost {
         Lost::Records { from, to: Some(to), .. } => Some(sum + to.0 - from.0 + 1),
@@ -162,7 +162,7 @@ fn unnamed(report: &RepairReport) -> Option<u64> {
     })
 }
 
-/// Repairs `s` and holds what came of it against what there was.
+/// Repairs `s` and compares the result with the original content.
 fn check(sim: &SimIo, wanted: &Content) -> RepairReport {
     let before = files(sim, "s");
     let report = match repair("s", "new", options(sim)) {
@@ -177,11 +177,11 @@ fn check(sim: &SimIo, wanted: &Content) -> RepairReport {
     let budget = unnamed(&report);
     let mut missing = 0;
     for (of, frame) in &found.frames {
-        // One that has another name now is compared by its bytes alone.
+        // A run under a new name is compared by its bytes alone.
         let mut same = wanted.frames.get(of) == Some(frame);
-        // Of a stream that never ended the last parts may be lost without a trace of their own.
+        // The last parts of an unfinished stream may be lost without a report.
         same |= frame.contains("incomplete: true") && !report.lost.is_empty();
-        // What said that a run was replaced may be lost: then the older one of its name is there again.
+        // The record that a run was replaced may be lost: then the older run has its name again.
         let old = format!("{:?}", b"old");
         let is_older = of.1 == "again" && of.2 == 1 && frame.matches(&old).count() == 2;
         same |= is_older && !report.lost.is_empty();
@@ -196,7 +196,7 @@ fn check(sim: &SimIo, wanted: &Content) -> RepairReport {
         assert!(named || renamed || budget != Some(0), "{of:?} is gone: {:#?}", report.lost);
     }
     for (of, snapshot) in &found.snapshots {
-        // A fork that lost its own state after a shared frame has its parent's, as before it took one.
+        // A fork that lost its own state after a shared frame shows its parent's state.
         let parents = || !report.lost.is_empty() && wanted.snapshots.values().any(|known| known == snapshot);
         assert!(wanted.snapshots.get(of) == Some(snapshot) || parents(), "snapshot {of:?}");
     }
@@ -218,7 +218,7 @@ fn check(sim: &SimIo, wanted: &Content) -> RepairReport {
         missing += gone;
         assert!(gone == 0 || renamed || budget != Some(0), "{of:?} is gone: {:#?}", report.lost);
     }
-    // Frames that forks share are in the records of one run only.
+    // Shared frames are records of one run only.
     assert!(
         renamed || budget.is_none_or(|budget| missing <= 2 * budget),
         "{missing} of {budget:?}: {:#?}",
@@ -270,7 +270,7 @@ fn a_whole_store_comes_over_whole() {
     let report = check(&sim, &wanted);
     assert_eq!((report.lost.as_slice(), report.damage.as_slice()), (&[][..], &[][..]));
     assert_eq!(report.frames, 7 + 3 + 1 + 5);
-    // A store that nobody closed, whose last run is still open.
+    // An unclosed store whose last run is still open.
     let sim = SimIo::new(8);
     let store = Store::open_with("s", options(&sim)).unwrap();
     fill(&store);
@@ -282,7 +282,7 @@ fn a_whole_store_comes_over_whole() {
 
 #[test]
 fn what_is_whole_comes_over_and_what_is_not_is_named() {
-    let mut rng = Rng(seed(51, "repair::what_is_whole_comes_over_and_what_is_not_is_named"));
+    let mut rng = Rng(seed(51, "repair::repair_copies_whole_data_and_names_the_rest"));
     let (sim, wanted) = store();
     let all = files(&sim, "s");
     let (mut tried, mut hurt, mut frames, mut whole) = (0, 0, 0, 0);
@@ -333,7 +333,7 @@ fn missing_files_cost_what_stood_in_them() {
         let kept = all.clone().into_iter().filter(|(path, _)| keep(&path.to_string_lossy()));
         disk_of(&kept.collect())
     };
-    // Nothing but segments is needed.
+    // Repair needs nothing but segments.
     let report = check(&only(&|path| path.ends_with(".seg")), &wanted);
     assert!(report.lost.is_empty() && report.frames == 16, "{:?}", report.lost);
     // Every second segment, and no manifest.

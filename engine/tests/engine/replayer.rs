@@ -17,7 +17,7 @@ use crate::support::fresh;
 const CHAT: &str = "POST /v1/chat/completions";
 const STEPS: usize = 6;
 
-/// A model that answers with what it was asked, so that whatever changes spreads.
+/// A model that answers with the request, so that any change propagates.
 fn model(request: &str) -> Result<Vec<u8>, std::io::Error> {
     Ok(format!(r#"{{"role":"assistant","content":"{}"}}"#, blake(request)).into_bytes())
 }
@@ -26,7 +26,8 @@ fn blake(text: &str) -> String {
     annals::BlobId::of(text.as_bytes()).to_string()
 }
 
-/// Talks in several steps, with drawn values in its prompts; the calls made are counted. Gives its whole transcript.
+/// An agent with several calls and drawn values in its prompts. Counts the calls and returns the whole
+/// transcript.
 fn agent(calls: &dyn Calls, made: &AtomicUsize) -> Result<String, CallError> {
     let mut nonce = [0; 5];
     calls.nondet().fill(&mut nonce)?;
@@ -207,7 +208,7 @@ fn two_calls_swapped_diverge_and_do_not_hang() {
     assert_eq!(line(&replayer.finish()), "exact 2 of 2, given up 1, served 1, unused 0");
 }
 
-/// Eight threads, each with a conversation of its own; all first calls overlap.
+/// Eight threads with separate conversations; all first calls overlap.
 fn threads(calls: &dyn Calls) -> (BTreeMap<usize, String>, Vec<usize>) {
     let (barrier, said, order) = (Barrier::new(8), Mutex::new(BTreeMap::new()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -222,7 +223,7 @@ fn threads(calls: &dyn Calls) -> (BTreeMap<usize, String>, Vec<usize>) {
                     }
                     let answer = calls.call(CHAT, request.as_bytes(), b"", || {
                         if step == 0 {
-                            // So that they end in an order that is not that of their beginning.
+                            // Calls end in another order than they begin.
                             barrier.wait();
                             std::thread::sleep(Duration::from_millis(20 * ((thread as u64 * 5 + 3) % 8)));
                         }
@@ -286,7 +287,10 @@ fn answers_go_out_in_the_order_in_which_the_recorded_calls_ended() {
                 }
             });
         }
-        std::thread::sleep(Duration::from_millis(30));
+        // However often the three threads run before that, none of them may get its answer.
+        for _ in 0..10_000 {
+            std::thread::yield_now();
+        }
         assert_eq!(out.load(Ordering::SeqCst), 0, "3 and 6 had ended before");
         ask(3);
         ask(6);
@@ -303,7 +307,7 @@ fn answers_go_out_in_the_order_in_which_the_recorded_calls_ended() {
             let chaos = &chaos;
             scope.spawn(move || {
                 let answer = chaos.call(CHAT, format!("request {n}").as_bytes(), b"", || model("")).unwrap();
-                assert_eq!(answer, [n], "in whatever order, each its own");
+                assert_eq!(answer, [n], "each gets its own answer in any order");
             });
         }
     });
@@ -335,7 +339,7 @@ fn draws_are_served_by_kind_and_no_further() {
         (replaying.now_ns().unwrap(), replaying.uuid().unwrap(), replaying.random_u64().unwrap()),
         drawn
     );
-    assert_eq!(replaying.fill(&mut [0; 3]).unwrap_err().kind(), ErrorKind::Diverged, "as many bytes as then");
+    assert_eq!(replaying.fill(&mut [0; 3]).unwrap_err().kind(), ErrorKind::Diverged, "the recorded length");
     let mut again = vec![0; 5_000];
     for _ in 0..40 {
         replaying.fill(&mut again).unwrap();

@@ -33,7 +33,7 @@ fn dropped(space: &Namespace) -> Vec<Dropped> {
     all
 }
 
-/// The same store: as it is, opened again, and with its index made anew from the log.
+/// Runs `check` on the store as it is, reopened, and with an index rebuilt from the log.
 fn in_every_way(dir: &tempfile::TempDir, store: Store, check: impl Fn(&Store)) {
     check(&store);
     store.close().unwrap();
@@ -55,7 +55,7 @@ fn a_dropped_run_reads_as_gone_and_says_when_and_by_which_rule() {
     let told = space.drop_run("gone", "normal", "").unwrap();
     assert_eq!((told.uid, told.frames, told.shared, told.rule.as_str()), (gone.uid, 5, 0, "normal"));
     assert!(told.dropped_ns >= gone.ended_ns.unwrap());
-    // Whoever had found it reads on.
+    // An existing reader of the run can continue.
     assert_eq!(frames(&before).len(), 5);
     in_every_way(&dir, store, |store| {
         let space = store.namespace("default").unwrap();
@@ -83,7 +83,7 @@ fn a_dropped_run_reads_as_gone_and_says_when_and_by_which_rule() {
         assert_eq!((gap.rule.as_str(), gap.why.as_str()), ("normal", ""));
         assert_whole(store);
     });
-    // Its name is free, its number is not used again.
+    // Its name is free, its uid is not used again.
     let store = writer(dir.path().join("s")).unwrap();
     let space = store.namespace("default").unwrap();
     assert_eq!(space.drop_run("gone", "normal", "").unwrap_err().kind(), ErrorKind::Gone);
@@ -111,7 +111,7 @@ fn what_a_fork_shares_outlives_the_run_that_it_was_forked_from() {
     record(&c, &mut Talk::new("c"), 2);
     let c = c.end(Status::Ok).unwrap();
     let of_c = frames(&space.run("c").unwrap());
-    // A fork that is being recorded, of a run that is dropped meanwhile, goes on.
+    // A fork of a dropped run can still be recorded.
     let d = space.fork("b", 10, false, RunSpec::new("d")).unwrap();
     space.drop_run("a", "rule of a", "").unwrap();
     space.drop_run("b", "rule of b", "").unwrap();
@@ -133,13 +133,13 @@ fn what_a_fork_shares_outlives_the_run_that_it_was_forked_from() {
         assert_eq!(space.run("b").unwrap_err().kind(), ErrorKind::Gone);
         assert_eq!(space.prove("c", Some(3), None).map(drop).unwrap_err().kind(), ErrorKind::Gone);
         assert!(space.prove("c", Some(9), None).is_ok() && space.prove("c", None, None).is_ok());
-        // Of a the frames 1 to 8 stay, through b; of b none of its own but for what d shares.
+        // Frames 1 to 8 of a stay, through b; of b's own frames only those that d shares.
         let (_, held) = space.still_held(told[0].uid).unwrap();
         assert_eq!((held.shared, held.segments.is_empty()), (8, false));
         assert_eq!(space.still_held(told[1].uid).unwrap().1.shared, 10);
         assert_whole(store);
     });
-    // A fork of a fork whose lineage is tombstones.
+    // A fork of a fork whose ancestors are all tombstones.
     let store = writer(dir.path().join("s")).unwrap();
     let space = store.namespace("default").unwrap();
     let e = space.fork("c", 5, false, RunSpec::new("e")).unwrap();
@@ -168,7 +168,7 @@ fn open_and_pinned_runs_and_those_about_to_be_forked_are_not_dropped() {
     assert!(error.to_string().contains("pinned"), "{error}");
     let fork = space.prepare_fork("parent", 1, false, RunSpec::new("fork")).unwrap();
     refused("parent", "about to begin");
-    // It is let go however that goes on: never begun here, begun there.
+    // The protection ends with the fork: here it never begins, there it begins.
     drop(fork);
     let fork = space.fork("parent", 1, false, RunSpec::new("fork")).unwrap();
     space.drop_run("parent", "r", "").unwrap();
@@ -180,7 +180,7 @@ fn open_and_pinned_runs_and_those_about_to_be_forked_are_not_dropped() {
     open.end(Status::Ok).unwrap();
     space.drop_run("open", "r", "").unwrap();
     store.close().unwrap();
-    // Pins last.
+    // Pins last across reopenings.
     let store = writer(dir.path().join("s")).unwrap();
     let space = store.namespace("default").unwrap();
     assert_eq!(space.pins().unwrap(), [pin]);
@@ -233,7 +233,7 @@ fn the_built_in_policy_drops_what_is_due_in_every_namespace_and_nothing_else() {
     assert!(of("normal").dropped.bytes > 0);
     assert_eq!((of("failed").kept.runs, of("marked").kept.runs), (1, 1));
     assert_eq!(names(&space).len(), 6, "a plan changes nothing");
-    // Between plan and deed.
+    // Between plan and execution.
     space.pin("ok", "wait").unwrap();
     let done = store.retain(plan).unwrap();
     assert_eq!((done.held, done.rules.clone()), (1, report.rules));
@@ -270,7 +270,7 @@ fn a_clock_that_went_backwards_or_far_ahead_drops_nothing() {
     refused(&store, "before the newest record");
     sim.set_now_ns(then + 401 * DAY_NS);
     refused(&store, "more than 400 days after");
-    // A record that the wrong clock wrote vouches for nothing, as long as the store is open.
+    // A record written under a wrong clock proves no time while the store is open.
     ended(&space, "later", 1, Status::Ok);
     refused(&store, "more than 400 days after");
     assert_eq!(names(&space), ["run", "later"]);
@@ -315,14 +315,14 @@ fn rules_of_components_look_at_frames_and_sampling_is_repeatable_and_counted() {
     let of = |rule: &str| report.rules.iter().find(|one| one.rule == rule).unwrap();
     assert_eq!(of("tools").kept.runs, 20);
     let out = of("sampling").dropped.runs;
-    // Of 176 about three in four go; five standard deviations are 29.
+    // Of 176 about three in four are dropped; five standard deviations are 29.
     assert!((103..=161).contains(&out), "{out}");
     assert_eq!(out + report.unmatched.runs, 180);
     store.retain(plan).unwrap();
     let left = names(&space);
     assert!((0..200).step_by(10).all(|n| left.contains(&format!("run-{n:03}"))), "a tool was called there");
     assert!([1, 51, 101, 151].iter().all(|n| left.contains(&format!("run-{n:03}"))), "these failed");
-    // Asked again, nobody goes who stayed.
+    // A second sweep drops no run that stayed.
     assert_eq!(store.plan_retention(&policy, None).unwrap().report().dropped().runs, 0);
     let stats = store.stats().unwrap();
     assert_eq!((stats.runs, stats.dropped_runs, stats.sampled_out_runs), (200 - out, out, out));
@@ -332,7 +332,7 @@ fn rules_of_components_look_at_frames_and_sampling_is_repeatable_and_counted() {
     assert_eq!(store.stats().unwrap().sampled_out_runs, out);
 }
 
-/// They stayed until the next sweep, however far away that was.
+/// Such runs once stayed until the next sweep, however late it was.
 #[test]
 fn a_run_that_sampling_leaves_out_goes_when_it_ends_and_counts_all_the_same() {
     let (sim, store, space) = timed();
@@ -341,7 +341,7 @@ fn a_run_that_sampling_leaves_out_goes_when_it_ends_and_counts_all_the_same() {
         rules: vec![Rule { tags: vec![("hold".to_owned(), None)], ..Rule::new("held", Keep::Forever) }],
         sample: Share::parse("0%").unwrap(),
     };
-    // Who ended before anybody asked is for a sweep.
+    // Runs that ended before the first call are left to a sweep.
     assert_eq!(store.sample_ended(&none).unwrap(), 0);
     ended(&space, "ok", 2, Status::Ok);
     ended(&space, "failed", 1, Status::Failed);
@@ -357,7 +357,7 @@ fn a_run_that_sampling_leaves_out_goes_when_it_ends_and_counts_all_the_same() {
     open.record(Frame::new(Component::Llm, "in", "out")).unwrap();
     let other = store.namespace("other").unwrap();
     ended(&other, "elsewhere", 1, Status::Ok);
-    // The clock has no say in it: it is as of the run's end.
+    // The decision is as of the run's end, not of the current time.
     sim.set_now_ns(1);
     assert_eq!(store.sample_ended(&none).unwrap(), 2);
     assert_eq!(names(&space), ["before", "failed", "flagged", "held", "pinned", "open"]);
@@ -368,12 +368,12 @@ fn a_run_that_sampling_leaves_out_goes_when_it_ends_and_counts_all_the_same() {
     );
     let stats = store.stats().unwrap();
     assert_eq!((stats.dropped_runs, stats.sampled_out_runs), (2, 2));
-    // Each is judged once, and a policy that samples nothing leaves all.
+    // Each run is judged once, and a policy that samples nothing drops nothing.
     assert_eq!(store.sample_ended(&none).unwrap(), 0);
     open.end(Status::Ok).unwrap();
     assert_eq!(store.sample_ended(&Policy::default()).unwrap(), 0);
-    assert_eq!(store.sample_ended(&none).unwrap(), 0, "it was asked for before");
-    // By the same hash as a sweep: what went here and there is the same.
+    assert_eq!(store.sample_ended(&none).unwrap(), 0, "the run was judged before");
+    // Sampling uses the same hash as a sweep: both drop the same runs.
     let half = Policy { rules: Vec::new(), sample: Share::parse("50%").unwrap() };
     for number in 0..40 {
         ended(&space, &format!("run-{number}"), 1, Status::Ok);
@@ -390,7 +390,7 @@ fn a_run_that_sampling_leaves_out_goes_when_it_ends_and_counts_all_the_same() {
     assert_eq!(store.sample_ended(&wrong).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
-/// Whoever asked at once met such a run as open: it would have stayed until a sweep.
+/// A call right after the end once saw such a run as open, so the run stayed until a sweep.
 #[test]
 fn a_run_whose_end_is_on_its_way_is_sampled_too_and_as_of_its_end() {
     let (sim, store, space) = timed();
@@ -404,7 +404,7 @@ fn a_run_whose_end_is_on_its_way_is_sampled_too_and_as_of_its_end() {
         assert_eq!(store.sample_ended(&none(Vec::new())).unwrap(), 1, "{number}");
         ticket.wait().unwrap();
     }
-    // Whoever asks late asks as of then, too: a rule that keeps what is young kept this one.
+    // A late call decides as of the run's end, too. A rule that keeps young runs once kept this one.
     let young = Rule { younger_than_ns: Some(DAY_NS), ..Rule::new("young", Keep::Forever) };
     ended(&space, "young", 1, Status::Ok);
     sim.advance_ns(2 * DAY_NS);
@@ -420,7 +420,7 @@ fn after_a_crash_a_drop_is_there_or_is_not_and_what_was_acknowledged_is() {
     }
     space.drop_run("run-1", "r", "").unwrap();
     space.drop_run("run-3", "r", "").unwrap();
-    // Neither closed nor flushed: what was told as done is on the disk.
+    // Neither closed nor flushed: acknowledged drops are on disk.
     let disks: Vec<SimIo> = (0..20).map(|seed| sim.crash(Crash::Seed(seed))).collect();
     drop((store, space));
     for after in disks {
@@ -456,11 +456,11 @@ fn a_repaired_store_does_not_bring_dropped_runs_back() {
     assert_eq!((pins.len(), pins[0].uid, pins[0].why.as_str()), (1, repaired.info().uid, "evidence"));
 }
 
-/// Bytes of every file of a store.
+/// The bytes of all files of a store.
 fn files(root: &std::path::Path) -> Vec<u8> {
     let mut all = Vec::new();
     for dir in [root.to_path_buf(), root.join("segments"), root.join("tables"), root.join("vectors")] {
-        // A store is whole without its tables and vector files.
+        // A store is complete without its tables and vector files.
         for entry in std::fs::read_dir(dir).into_iter().flatten() {
             let path = entry.unwrap().path();
             if path.is_file() {
@@ -479,9 +479,9 @@ fn holds(haystack: &[u8], needle: &[u8]) -> bool {
 fn of_a_forgotten_run_no_byte_is_left_after_compaction_and_all_else_is_as_it_was() {
     let (dir, store, space) = fresh();
     let mut rng = Rng(77);
-    // They do not compress, so the files show them as they are.
+    // The bytes do not compress, so the files show them unchanged.
     let [body, metadata, state]: [Vec<u8>; 3] = std::array::from_fn(|_| rng.bytes(3000));
-    // So short that it stands in the log as it is, and in a vector file anyway.
+    // Short enough to be inline in the log; the vector file holds it anyway.
     let vector: Vec<f32> = state.iter().take(8).map(|byte| f32::from(*byte) / 7.0 + 1.0).collect();
     let vector_bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
     let canaries: [&[u8]; 7] = [
@@ -518,21 +518,21 @@ fn of_a_forgotten_run_no_byte_is_left_after_compaction_and_all_else_is_as_it_was
     assert_eq!(space.still_held(told[0].uid).unwrap().1.vectors, ["00000001.vec"]);
     assert_eq!(nearest(&space), []);
     for canary in canaries {
-        assert!(holds(&files(&root), canary), "it was never there: {}", String::from_utf8_lossy(canary));
+        assert!(holds(&files(&root), canary), "it was not stored: {}", String::from_utf8_lossy(canary));
     }
     let options =
         CompactOptions { must_go: told.iter().map(|one| one.uid).collect(), ..CompactOptions::default() };
     assert!(store.compact(&options).unwrap().rewritten > 0);
     let check = |store: &Store| {
         for canary in canaries {
-            assert!(!holds(&files(&root), canary), "it is there still: {}", String::from_utf8_lossy(canary));
+            assert!(!holds(&files(&root), canary), "it is still stored: {}", String::from_utf8_lossy(canary));
         }
         let space = store.namespace("default").unwrap();
         assert_eq!(names(&space), ["kept", "fork"]);
         assert_eq!([frames(&space.run("kept").unwrap()), frames(&space.run("fork").unwrap())], before);
         assert_eq!(dropped(&space), told);
         assert_eq!(space.run_numbered(told[0].uid).unwrap_err().kind(), ErrorKind::Gone);
-        // Nothing leads from its name to it any more.
+        // Its name leads to nothing any more.
         assert_eq!(space.run("canary-name").unwrap_err().kind(), ErrorKind::NotFound);
         let (_, held) = space.still_held(told[0].uid).unwrap();
         assert_eq!((held.shared, held.segments.len(), held.vectors.len()), (0, 0, 0));
@@ -550,7 +550,7 @@ fn of_a_forgotten_run_no_byte_is_left_after_compaction_and_all_else_is_as_it_was
         assert_whole(store);
     };
     in_every_way(&dir, store, check);
-    // Once the fork is gone, too, compaction takes what it held, and the tombstones stay.
+    // After the fork is dropped, too, compaction removes its content; the tombstones stay.
     let store = writer(&root).unwrap();
     let space = store.namespace("default").unwrap();
     let fork = space.drop_run("fork", "r", "").unwrap();

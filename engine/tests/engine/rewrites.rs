@@ -1,4 +1,4 @@
-//! History rewritten in every way that the tests can think of: what a plain check does not see, an older checkpoint does.
+//! Forged logs: an older checkpoint must detect every rewrite of history that a plain check does not see.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -36,7 +36,7 @@ fn open(files: &Files) -> annals::Result<Store> {
     Store::open_read_only_with("s", options(&sim))
 }
 
-/// Everything a reader can be given, as text.
+/// Everything that a reader can return, as text.
 fn content(store: &Store) -> annals::Result<String> {
     use std::fmt::Write as _;
     let mut out = format!("{:?}\n", store.namespaces()?);
@@ -58,7 +58,7 @@ fn content(store: &Store) -> annals::Result<String> {
     Ok(out)
 }
 
-/// A store in three states: older than the checkpoint, of the checkpoint, and grown since.
+/// A store older than the checkpoint, at the checkpoint, and grown since.
 struct Victim {
     older: Files,
     now: Files,
@@ -66,9 +66,9 @@ struct Victim {
     old_log: Log,
     checkpoint: Checkpoint,
     content: String,
-    /// Batches that the checkpoint covers.
+    /// Number of batches that the checkpoint covers.
     covered: usize,
-    /// Bytes of each segment at the checkpoint.
+    /// Length of each file at the checkpoint.
     lengths: BTreeMap<PathBuf, usize>,
     other: Log,
 }
@@ -92,8 +92,8 @@ fn session(sim: &SimIo, names: [&str; 2], rounds: u64) {
     store.close().unwrap();
 }
 
-/// Drops the run that another one was forked from and a whole one, ends keys, and takes all that out of the log; what
-/// stays last is there still, so that a checkpoint can be compared to its end.
+/// Drops a parent of a fork and a whole run, ends keys, and compacts. The last commit stays, so that a
+/// checkpoint can be compared up to its end.
 fn compact(sim: &SimIo) {
     let store = Store::open_with("s", options(sim)).unwrap();
     let space = store.namespace("default").unwrap();
@@ -129,7 +129,7 @@ fn victim(compacted: bool) -> Victim {
     session(&other, ["one", "two"], 4);
     session(&other, ["three", "four"], 9);
     let store = open(&now).unwrap();
-    // What came after the checkpoint is none of its business.
+    // The checkpoint makes no claim about later batches.
     assert_eq!(store.verify_against(&checkpoint).unwrap().differences, []);
     assert_eq!(store.verify_against(&checkpoint).unwrap().erased, 0);
     assert!(store.checkpoint().unwrap().leaves > checkpoint.leaves);
@@ -147,7 +147,7 @@ fn victim(compacted: bool) -> Victim {
     }
 }
 
-/// Edits of bytes as they stand.
+/// Edits of raw bytes.
 const PLAIN: [&str; 8] = [
     "bytes flipped",
     "bytes overwritten",
@@ -159,7 +159,7 @@ const PLAIN: [&str; 8] = [
     "a file of an older state",
 ];
 
-/// Edits after which everything is made to add up again.
+/// Edits of records, followed by recomputing every checksum, digest and root.
 const CLEVER: [&str; 24] = [
     "a salt changed",
     "a byte of a head changed",
@@ -187,7 +187,7 @@ const CLEVER: [&str; 24] = [
     "another store under this one's name",
 ];
 
-/// Edits of what compaction writes, after which everything is made to add up again.
+/// Edits of records that compaction writes, followed by recomputing everything.
 const REWRITTEN: [&str; 9] = [
     "a node of erased records changed",
     "a node of erased batches changed",
@@ -200,11 +200,11 @@ const REWRITTEN: [&str; 9] = [
     "what a manifest says of rewriting changed",
 ];
 
-/// A record taken out as compaction does it, with the node that stands for it: that is forgetting, whoever does it. Nothing else may
-/// have changed then.
+/// A record erased as compaction does it, with the node that replaces it. This is legitimate forgetting
+/// if nothing else changed.
 const FORGOTTEN: &str = "a record erased as compaction does";
 
-/// Edits that change how things are stored and nothing that was recorded.
+/// Edits of the storage form that change no recorded data.
 const HARMLESS: [&str; 5] = [
     "groups stored another way",
     "segments joined",
@@ -235,13 +235,13 @@ fn plain(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
         files.insert(path.clone(), victim.older[path].clone());
         return Some(files);
     }
-    // One in eight is aimed at a file that is not the log.
+    // One in eight edits hits a file that is not part of the log.
     let path = match rng.below(8) {
         0 => all[rng.below(all.len())].clone(),
         _ => segments[rng.below(segments.len())].clone(),
     };
     let bytes = files.get_mut(&path)?;
-    // Bytes that came after the checkpoint are outside its promise.
+    // Bytes written after the checkpoint are outside its promise.
     let len = bytes.len().min(victim.lengths.get(&path).copied().unwrap_or(bytes.len()));
     let (at, end) = two(rng, len + 1);
     let end = end.min(at + 1 + rng.below(64));
@@ -266,7 +266,7 @@ fn plain(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
     Some(files)
 }
 
-/// A logical record that the checkpoint covers, of one of these kinds if there are any: its batch and index.
+/// A logical record under the checkpoint, of one of `kinds` (any kind if empty): its batch and index.
 fn pick(log: &Log, covered: usize, kinds: &[u8], rng: &mut Rng) -> Option<(usize, usize)> {
     let mut all = Vec::new();
     for (at, batch) in log.segments.iter().flatten().enumerate().take(covered) {
@@ -279,7 +279,7 @@ fn pick(log: &Log, covered: usize, kinds: &[u8], rng: &mut Rng) -> Option<(usize
     (!all.is_empty()).then(|| all[rng.below(all.len())])
 }
 
-/// A record of the batches that the checkpoint covers of which something holds: its batch and index.
+/// A record under the checkpoint that satisfies `holds`: its batch and index.
 fn pick_any(
     log: &Log,
     covered: usize,
@@ -295,7 +295,7 @@ fn pick_any(
     (!all.is_empty()).then(|| all[rng.below(all.len())])
 }
 
-/// Another number, mostly a near one.
+/// A different number, mostly a near one.
 fn otherwise(number: u64, rng: &mut Rng) -> u64 {
     match rng.below(4) {
         0 => number.wrapping_add(1 + rng.next() % 1000),
@@ -357,7 +357,8 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
             log.relink();
         }
         "a large body changed, the chain relinked" => {
-            // A frame whose large output no later one is coded against: it becomes a blob of a group of its own.
+            // A frame whose large output is no base of a later one: the new output becomes a blob in a group
+            // of its own.
             let at = pick(&log, covered, &[5], rng)?;
             let mut frame = Frame::parse(head_of(&mut log, at))?;
             if !matches!(frame.bodies[1], Reference::Blob(..)) {
@@ -371,7 +372,7 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
             varint(&mut recipe, (text.len() as u64) << 2 | 3);
             varint(&mut recipe, group << 1);
             varint(&mut recipe, 0);
-            // The tail: the input's recipe, if the input is a blob, then the output's.
+            // The tail: the recipe of the input, if it is a blob, then the output's.
             let kept = if matches!(frame.bodies[0], Reference::Blob(..)) { first_recipe(tail) } else { 0 };
             tail.truncate(kept);
             varint(tail, 0);
@@ -395,7 +396,7 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
         "a run's record changed" => {
             let at = pick(&log, covered, &[4], rng)?;
             let head = head_of(&mut log, at);
-            // Names, tags, status, severity, times, counts: anything but what would not parse.
+            // Changes names, tags, status, severity, times or counts, but nothing that would not parse.
             let byte = 1 + rng.below(head.len() - 1);
             head[byte] = head[byte].wrapping_add(1 + rng.below(3) as u8);
         }
@@ -525,7 +526,7 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
             let Rec::ErasedBatches { seqnos, batches, .. } = &mut log.get(batch).records[index] else {
                 return None;
             };
-            // How many batches they were is told nobody: it is there for totals.
+            // Readers are not told the number of batches: it only serves the totals.
             match rng.below(4) {
                 0 => *batches = otherwise(*batches, rng),
                 _ => *seqnos = otherwise(*seqnos, rng),
@@ -596,7 +597,7 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
             let parts = [&[0], &salt[..], &[*kind, 1], &seqno.to_le_bytes(), head];
             let node = (0, *blake3::hash(&parts.concat()).as_bytes());
             log.get(batch).records[index] = Rec::Erased { count: 1, nodes: vec![node] };
-            // It may stand in a rewritten segment alone.
+            // The record is allowed in a rewritten segment only.
             let segment = log.segment_of(batch);
             log.rewritten.get(segment)?.as_ref()?;
         }
@@ -611,7 +612,7 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
     log.write()
 }
 
-/// Bytes of the first recipe of a tail.
+/// Length of the first recipe of a tail.
 fn first_recipe(tail: &[u8]) -> usize {
     let mut at = 0;
     let mut varint = || {
@@ -637,7 +638,7 @@ fn harmless(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
         "groups stored another way" => log.decompress(),
         "segments joined" => {
             let at = rng.below(log.segments.len() - 1);
-            // One that compaction made says what the log said behind it.
+            // A rewritten segment records the log state after it.
             if log.rewritten[at..at + 2].iter().any(Option::is_some) {
                 return None;
             }
@@ -663,19 +664,19 @@ fn harmless(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
 enum Caught {
     Plainly,
     ByCheckpoint,
-    /// All that can be read is the same.
+    /// Everything that can be read is unchanged.
     Harmless,
-    /// The records that the checkpoint covers are the same, by the forger's own reading; what came later is not.
+    /// By the forger's own reading, the records under the checkpoint are unchanged and later ones are not.
     AfterIt,
-    /// A record is gone, with the node that stands for it there, and all others are what they were.
+    /// A record is gone, its node stands in its place, and all other records are unchanged.
     Forgotten,
-    /// The comparison says that the last leaves cannot be compared, as where they were forgotten with what came later; of the store as it was
-    /// it says nothing like that.
+    /// The comparison reports that the last leaves cannot be compared, as after forgetting them. It reports
+    /// nothing like that for the original store.
     SaidUnknown,
     Missed,
 }
 
-/// Whether just one logical record is not there any more.
+/// Whether exactly one logical record is missing.
 fn one_less(log: &Log, was: &Log) -> bool {
     let all = |log: &Log| log.logical(usize::MAX).into_iter().flatten().collect::<Vec<_>>();
     let (now, was) = (all(log), all(was));
@@ -728,14 +729,14 @@ fn judge(victim: &Victim, how: &str, files: &Files) -> Caught {
 fn an_older_checkpoint_catches_every_rewrite_that_a_plain_check_does_not() {
     catches_every_rewrite(
         false,
-        "rewrites::an_older_checkpoint_catches_every_rewrite_that_a_plain_check_does_not",
+        "rewrites::older_checkpoint_detects_every_forged_rewrite",
     );
 }
 
-/// The same of a store that was compacted: segments that it made, and what stands in them for what went.
+/// The same for a compacted store: its rewritten segments and the nodes in them.
 #[test]
 fn a_checkpoint_catches_every_rewrite_of_what_compaction_made() {
-    catches_every_rewrite(true, "rewrites::a_checkpoint_catches_every_rewrite_of_what_compaction_made");
+    catches_every_rewrite(true, "rewrites::checkpoint_detects_forged_rewrites_after_compaction");
 }
 
 fn catches_every_rewrite(compacted: bool, test: &str) {
@@ -756,7 +757,7 @@ fn catches_every_rewrite(compacted: bool, test: &str) {
         println!("erased, erased batches, rests of groups: {kinds:?}");
         assert!(kinds.iter().all(|count| *count > 0), "{kinds:?}");
     }
-    // The forger writes what the engine does: else it would be caught for its own mistakes.
+    // The forger reproduces the engine's files: otherwise its own mistakes would be detected.
     let again = Log::read(&victim.log.write().unwrap());
     assert!(again == victim.log);
     let mut relinked = victim.log.clone();
@@ -774,12 +775,12 @@ fn catches_every_rewrite(compacted: bool, test: &str) {
     let mut counts: BTreeMap<(usize, Caught), usize> = BTreeMap::new();
     let mut missed = Vec::new();
     let (mut done, mut round) = (0, 0u64);
-    // To see one round of a run again.
+    // Repeats a single round.
     let only: Option<u64> = std::env::var("ANNALS_ROUND").ok().and_then(|text| text.parse().ok());
     while done < tried {
         round = only.unwrap_or(round + 1);
         let mut rng = Rng(seed ^ round.wrapping_mul(0x9e37_79b9));
-        // Harmless ones are few: they are there to show that content is compared, and what passes.
+        // Few edits are harmless: they show that content is compared, and which changes pass.
         let kind = match rng.below(20) {
             0..7 => rng.below(PLAIN.len()),
             7..19 => rng.below(harmless_from - PLAIN.len()) + PLAIN.len(),
@@ -791,9 +792,9 @@ fn catches_every_rewrite(compacted: bool, test: &str) {
             kind if kind < harmless_from => clever(&victim, how, &mut rng),
             _ => harmless(&victim, how, &mut rng),
         };
-        // What came out as it was is no rewrite.
+        // An edit that changed nothing is no rewrite.
         let Some(made) = made.filter(|made| *made != victim.now) else {
-            assert_eq!(only, None, "this round makes no rewrite");
+            assert_eq!(only, None, "this round changes nothing");
             continue;
         };
         done += 1;
@@ -837,11 +838,11 @@ fn catches_every_rewrite(compacted: bool, test: &str) {
     if only.is_some() {
         return;
     }
-    // Only a node that ends behind the checkpoint hides anything.
+    // Only a node that ends after the checkpoint hides anything.
     assert!(sums[5] * 1000 <= done, "{} of {done} could not be compared", sums[5]);
-    // What is aimed before the checkpoint hardly ever leaves all that it covers as it was.
-    assert!(sums[3] * 500 <= done, "{} of {done} changed only what came later", sums[3]);
-    // The forger is no good if plain checks catch it all.
+    // An edit before the checkpoint hardly ever leaves all covered records unchanged.
+    assert!(sums[3] * 500 <= done, "{} of {done} changed only later records", sums[3]);
+    // The forger is useless if plain checks detect everything.
     assert!(sums[1] * 4 > done, "only {} of {done} rewrites got past a plain check", sums[1]);
 }
 
@@ -850,7 +851,7 @@ fn a_comparison_says_where() {
     let victim = victim(false);
     let leaves = victim.checkpoint.leaves;
     let compare = |files: &Files| open(files).unwrap().verify_against(&victim.checkpoint).unwrap();
-    // One value among many: just its leaf, and its seqno in it.
+    // One changed value: the comparison names its leaf, and its seqno.
     let mut log = victim.log.clone();
     let (batch, index) = pick(&log, victim.covered, &[1], &mut Rng(3)).unwrap();
     *head_of(&mut log, (batch, index)).last_mut().unwrap() ^= 1;
@@ -861,7 +862,7 @@ fn a_comparison_says_where() {
     assert!(part.leaves.contains(&leaf) && part.leaves.end - part.leaves.start <= 2, "{part:?}");
     assert!((part.first.0..=part.last.0).contains(&(seqno as u64)), "{part:?}");
     assert!(part.after_ns.unwrap() < part.until_ns, "{part:?}");
-    // An older state: what is missing, and nothing else.
+    // An older state: only the missing part differs.
     let found = compare(&victim.older);
     let [Difference::RolledBack(part)] = &found.differences[..] else { panic!("{found:?}") };
     assert_eq!((part.leaves.end, part.last), (leaves, victim.checkpoint.seqno));
@@ -869,7 +870,7 @@ fn a_comparison_says_where() {
     // Another store.
     let found = compare(&victim.other.write().unwrap());
     assert!(matches!(found.differences[..], [Difference::AnotherStore { .. }]), "{found:?}");
-    // A log that cannot be read to its end.
+    // A log with an unreadable end.
     let mut files = victim.now.clone();
     let open_store = open(&files).unwrap();
     files.get_mut(Path::new("s/segments/00000002.seg")).unwrap()[120] ^= 1;
@@ -881,7 +882,7 @@ fn a_comparison_says_where() {
     assert_eq!(damaged.checkpoint().unwrap_err().kind(), ErrorKind::Damaged);
 }
 
-/// What a rewritten segment's footer says is taken over by whoever reads on, so all of it that its batches say, too, has to agree.
+/// Readers trust a rewritten segment's footer, so each value that the batches also give must agree with them.
 #[test]
 fn a_rewritten_footer_that_says_other_than_its_batches_is_refused() {
     let victim = victim(true);
@@ -896,7 +897,7 @@ fn a_rewritten_footer_that_says_other_than_its_batches_is_refused() {
         let end = whole.len() - 16;
         let len = u32::from_le_bytes(whole[end..end + 4].try_into().unwrap()) as usize;
         let tail = end - len;
-        // The next record's number, the ledger's first peak, the digest of the last batch here.
+        // The next record's seqno, the ledger's first peak, and the digest of the last batch.
         for at in [tail + 8, tail + 48, end - 1] {
             let mut bytes = whole.clone();
             bytes[at] ^= 1;
@@ -904,7 +905,7 @@ fn a_rewritten_footer_that_says_other_than_its_batches_is_refused() {
             let check = crc(salt, &[&(tail as u64).to_le_bytes(), &bytes[tail..end + 4]]);
             bytes[end + 4..end + 8].copy_from_slice(&check.to_le_bytes());
             let mut files = victim.now.clone();
-            // The tables know where the log's end is: without them it is read from its beginning.
+            // Tables record the log's end: without them the log is read from the start.
             files.retain(|path, _| path.extension().is_none_or(|end| end != "tbl"));
             files.insert(path.clone(), bytes);
             let what = match open(&files).and_then(|store| store.verify()) {
@@ -914,7 +915,7 @@ fn a_rewritten_footer_that_says_other_than_its_batches_is_refused() {
                     error.to_string()
                 }
             };
-            assert!(what.contains("footer"), "byte {at} of {} is believed: {what:?}", path.display());
+            assert!(what.contains("footer"), "byte {at} of {} is not detected: {what:?}", path.display());
             tried += 1;
         }
     }

@@ -1,4 +1,4 @@
-//! Figures for people: many keys in little memory, and how long opening takes after a close and after a kill.
+//! Measurements: many keys in little memory, and the time to open after a close and after a kill.
 //!
 //! `ANNALS_KEYS=5000000 cargo test --release -p annals --test engine scale:: -- --ignored --nocapture`
 
@@ -20,21 +20,21 @@ fn options() -> Options {
     Options { zero_ahead_bytes: 1 << 20, ..quick() }
 }
 
-/// Anonymous memory of this process, KiB.
+/// Anonymous memory of this process in KiB.
 fn anonymous_kb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("RssAnon")).unwrap_or_default();
     line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).unwrap_or(0)
 }
 
-/// Copies a store that is open, as a kill of its process would leave it.
+/// Copies an open store, as a kill of its process would leave it.
 fn copy(from: &Path, to: &Path) {
     for folder in ["", "segments", "tables"] {
         std::fs::create_dir_all(to.join(folder)).unwrap();
         for entry in std::fs::read_dir(from.join(folder)).unwrap() {
             let entry = entry.unwrap();
             if entry.file_type().unwrap().is_file() {
-                // The upkeep may remove a table meanwhile; the manifest was copied before.
+                // The upkeep thread may remove a table meanwhile; the manifest was copied before.
                 let _ = std::fs::copy(entry.path(), to.join(folder).join(entry.file_name()));
             }
         }

@@ -1,4 +1,4 @@
-//! Snapshots, and what a run and a frame say of themselves: status, severity, names, tags, metadata, parents.
+//! Snapshots, and the properties of runs and frames: status, severity, names, tags, metadata, parents.
 
 use annals::{Component, ErrorKind, Frame, LlmFrame, RunSpec, Severity, Status, Store, ToolFrame};
 use serde_json::json;
@@ -28,7 +28,7 @@ fn snapshots_come_back_exactly_with_their_embeddings() {
         assert_eq!(run.snapshot("s", &[("e", bad)]).unwrap_err().kind(), ErrorKind::Invalid);
     }
     assert_eq!(run.snapshot("s", &[("", &[1.0])]).unwrap_err().kind(), ErrorKind::Invalid);
-    // A refused snapshot leaves its frame free.
+    // A refused snapshot leaves its frame without a snapshot.
     run.snapshot("", &[]).unwrap();
     run.end(Status::Ok).unwrap();
     assert_eq!(run.snapshot("late", &[]).unwrap_err().kind(), ErrorKind::Conflict);
@@ -122,18 +122,18 @@ fn a_name_belongs_to_one_living_run_and_is_replaced_on_demand_only() {
     let (run, _) = recorded(&space, "r", 3);
     let second = |replace| space.begin_run(RunSpec::new("r").replace(replace)).map(|run| run.uid());
     assert_eq!(second(false).unwrap_err().kind(), ErrorKind::Conflict);
-    // Somebody still records it: it cannot be taken away from them.
+    // The run is still being recorded: its name cannot be taken.
     assert_eq!(second(true).unwrap_err().kind(), ErrorKind::Conflict);
     let old = run.uid();
     run.end(Status::Ok).unwrap();
     assert_eq!(second(false).unwrap_err().kind(), ErrorKind::Conflict);
-    // It has ended, though its handle lives.
+    // The run has ended, although its handle is alive.
     let new = second(true).unwrap();
     assert_ne!(new, old);
     drop(run);
     assert_eq!(space.run("r").unwrap().info().uid, new);
     assert_eq!(space.runs().unwrap().count(), 1);
-    // The dropped handle must not have freed the name for its successor, nor a refused one taken it.
+    // Dropping the handle must not free the name of the new run, and a refused run must not take it.
     let held = space.begin_run(RunSpec::new("held")).unwrap();
     assert!(space.begin_run(RunSpec::new("held")).is_err());
     held.end(Status::Ok).unwrap();

@@ -1,4 +1,4 @@
-//! Frames whose output comes in parts, and runs that nobody ends.
+//! Frames with output in parts, and runs that are never ended.
 
 use std::path::Path;
 
@@ -38,8 +38,7 @@ fn a_streamed_frame_is_the_same_as_one_recorded_whole() {
     assert_whole(&store);
 }
 
-/// What is known only at the end (status, usage, how bad it was) counts as if it had been known at the beginning; until
-/// then the frame has what it began with.
+/// Metadata known only at the end (status, usage, severity) replaces the metadata that the frame began with.
 #[test]
 fn a_frame_may_end_with_other_metadata_than_it_began_with() {
     let (_dir, store, space) = fresh();
@@ -78,7 +77,7 @@ fn a_frame_may_end_with_other_metadata_than_it_began_with() {
     let severities: Vec<_> = space.run("streamed").unwrap().frames().map(|f| f.unwrap().severity).collect();
     assert_eq!(severities.iter().filter(|s| **s == Severity::Flagged).count(), 3);
     assert_eq!(space.run("streamed").unwrap().frame(3).unwrap().duration_ns, 77);
-    assert!(!severities.contains(&Severity::Debug), "an end never makes a frame matter less");
+    assert!(!severities.contains(&Severity::Debug), "an end never lowers a frame's severity");
     assert_eq!(run.end(Status::Ok).unwrap().fingerprint, whole.end(Status::Ok).unwrap().fingerprint);
     assert_eq!(bodies(&space.run("streamed").unwrap()), bodies(&space.run("whole").unwrap()));
     assert_whole(&store);
@@ -111,7 +110,7 @@ fn frames_may_end_in_any_order_and_are_chained_in_the_order_they_began() {
             assert_eq!(ending.finish(false).unwrap(), i as u32 + 2);
             links.push(run.link());
         }
-        // The chain moves on only when the first unfinished frame ends.
+        // The chain advances only when the first unfinished frame ends.
         let first = order.iter().position(|i| *i == 0).unwrap();
         assert!(links[..=first].iter().all(|link| *link == links[0]), "{order:?}");
         alone.record(frame(5)).unwrap();
@@ -226,7 +225,7 @@ fn runs_open_at_the_close_become_abandoned_with_all_that_was_submitted() {
     let (run, mut talk) = recorded(&space, "r", 3);
     let (ended, _) = recorded(&space, "ended", 1);
     ended.end(Status::Ok).unwrap();
-    // Nobody waits for these: closing has to.
+    // No caller waits for these: closing must.
     let tickets: Vec<_> = talk
         .by_ref()
         .take(200)

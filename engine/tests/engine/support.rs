@@ -1,4 +1,4 @@
-//! What the tests of this binary share: options, a seeded generator, a growing conversation.
+//! Shared helpers of this test binary: options, a seeded generator, a growing conversation.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ pub(crate) fn defaults() -> Options {
     Options { read_mode, ..Options::default() }
 }
 
-/// Opens for writing with those.
+/// Opens a store for writing with [`defaults`].
 pub(crate) fn writer(path: impl AsRef<Path>) -> annals::Result<Store> {
     Store::open_with(path, defaults())
 }
 
-/// Opens for reading with those.
+/// Opens a store for reading with [`defaults`].
 pub(crate) fn reader(path: impl AsRef<Path>) -> annals::Result<Store> {
     Store::open_read_only_with(path, defaults())
 }
 
-/// A real disk without waiting for it.
+/// A real disk, without waiting for syncs.
 pub(crate) fn quick() -> Options {
     Options { durability: Durability::Process, zero_ahead_bytes: 64 << 10, ..defaults() }
 }
@@ -38,7 +38,7 @@ pub(crate) fn on(sim: &SimIo) -> Options {
     Options { io: Arc::new(sim.clone()), zero_ahead_bytes: 4 << 10, ..defaults() }
 }
 
-/// A new store on a real disk with its namespace; the directory goes when the first is dropped.
+/// A new store on a real disk and its namespace; dropping the directory deletes it.
 pub(crate) fn fresh() -> (tempfile::TempDir, Store, Namespace) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open_with(dir.path().join("s"), quick()).unwrap();
@@ -46,7 +46,7 @@ pub(crate) fn fresh() -> (tempfile::TempDir, Store, Namespace) {
     (dir, store, space)
 }
 
-/// The seed of a random test, and on the way the command that repeats it.
+/// The seed of a random test; also prints the command that repeats the test.
 pub(crate) fn seed(fixed: u64, test: &str) -> u64 {
     let seed = std::env::var("ANNALS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(fixed);
     println!("repeat with: ANNALS_SEED={seed} cargo test -p annals --test engine {test} -- --exact");
@@ -81,7 +81,7 @@ impl Rng {
         bytes
     }
 
-    /// Words.
+    /// Random words.
     pub(crate) fn text(&mut self, len: usize) -> Vec<u8> {
         const WORDS: [&str; 12] = [
             "flight ", "refund ", "the ", "user ", "asks ", "to ", "cancel ", "book ", "4711 ", "ok ",
@@ -96,7 +96,8 @@ impl Rng {
     }
 }
 
-/// Frame `seq` of a growing conversation: the request holds all before it. The same for the same topic.
+/// Frame `seq` of a growing conversation: each request holds everything before it. Equal topics give equal
+/// conversations.
 #[derive(Debug)]
 pub(crate) struct Talk {
     messages: String,
@@ -128,14 +129,14 @@ impl Iterator for Talk {
     }
 }
 
-/// Records this many steps of a conversation on.
+/// Records the next `steps` steps of a conversation.
 pub(crate) fn record(run: &Run, talk: &mut Talk, steps: usize) {
     for (request, answer) in talk.take(steps) {
         run.record(Frame::new(Component::Llm, request, answer)).unwrap();
     }
 }
 
-/// Begins a run with this many steps of the conversation on its own name.
+/// Begins a run and records `steps` steps of the conversation about its own name.
 pub(crate) fn recorded(space: &Namespace, name: &str, steps: usize) -> (Run, Talk) {
     let run = space.begin_run(RunSpec::new(name)).unwrap();
     let mut talk = Talk::new(name);
@@ -143,7 +144,7 @@ pub(crate) fn recorded(space: &Namespace, name: &str, steps: usize) -> (Run, Tal
     (run, talk)
 }
 
-/// Every frame, checked.
+/// Every frame of a run, verified.
 pub(crate) fn frames(reader: &RunReader) -> Vec<RecordedFrame> {
     reader.frames().map(Result::unwrap).collect()
 }
@@ -153,17 +154,18 @@ pub(crate) fn bodies(reader: &RunReader) -> Vec<(Vec<u8>, Vec<u8>)> {
     frames(reader).into_iter().map(|frame| (frame.input, frame.output)).collect()
 }
 
-/// A store whose every byte is what was written.
+/// Asserts that every byte of a store verifies.
 pub(crate) fn assert_whole(store: &Store) {
     assert_eq!(store.verify().unwrap().damaged, []);
 }
 
-/// Deletes the index tables of a closed store on a real disk, folder and all, as errors and README tell people to.
+/// Deletes the index tables of a closed store on a real disk with their folder, as error messages and the
+/// README advise.
 pub(crate) fn delete_tables(store: &Path) {
     std::fs::remove_dir_all(store.join("tables")).unwrap();
 }
 
-/// Where the batches of a segment stand: offset and length. Trusts the bytes.
+/// Offset and length of each batch of a segment. Trusts the lengths in the bytes.
 pub(crate) fn batches(segment: &[u8]) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut at = 96;
@@ -178,8 +180,8 @@ pub(crate) fn batches(segment: &[u8]) -> Vec<(usize, usize)> {
     found
 }
 
-/// Makes the checksums of a changed batch right again, as docs/format.md says; false where its records no longer
-/// follow each other.
+/// Recomputes the checksums of a changed batch as docs/format.md says; false if its record lengths no longer
+/// add up.
 pub(crate) fn recompute(segment: &mut [u8], at: usize, len: usize) -> bool {
     let mut record = at + 48;
     while record < at + len {
@@ -200,7 +202,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// The salted checksum of what stands at `at`, its own four bytes left out.
+/// The salted checksum of the bytes from `at` to `end`, without its own four bytes.
 fn crc(segment: &[u8], at: usize, end: usize) -> u32 {
     let mut salt = crc32fast::Hasher::new();
     salt.update(&segment[15..35]);

@@ -1,4 +1,4 @@
-//! Submitting without waiting, many threads at once, and what must hold when segments change under them.
+//! Submitting without waiting, many threads at once, and the guarantees while segments change.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Drives a future on this thread; also says how often it was woken.
+/// Drives a future on this thread; also returns the number of wake-ups.
 fn block_on<F: Future>(future: F) -> (F::Output, usize) {
     let unpark = Arc::new(Unpark(std::thread::current(), AtomicUsize::new(0)));
     let waker = Waker::from(unpark.clone());
@@ -39,7 +39,7 @@ fn block_on<F: Future>(future: F) -> (F::Output, usize) {
 #[test]
 fn a_ticket_can_be_waited_on_asked_and_awaited() {
     let dir = tempfile::tempdir().unwrap();
-    // Durability::Disk: a sync stands between submitting and done, so that waiting is real.
+    // With Durability::Disk a sync separates submitting from completion, so the wait is real.
     let store = Store::open(dir.path().join("s")).unwrap();
     let space = store.namespace("default").unwrap();
     let run = space.begin_run(RunSpec::new("r")).unwrap();
@@ -62,13 +62,13 @@ fn a_ticket_can_be_waited_on_asked_and_awaited() {
                 block_on(ticket).0.unwrap()
             }
         };
-        assert!(seqno > last, "tickets give the seqnos in order");
+        assert!(seqno > last, "tickets return the seqnos in order");
         last = seqno;
-        // Done means visible.
+        // A completed batch is visible.
         assert_eq!(space.run("r").unwrap().info().frames, i + 1);
     }
-    assert!(woken > 0, "no ticket was ever pending: the waker was not tried");
-    // A dropped ticket does not take its batch back.
+    assert!(woken > 0, "no ticket was ever pending: the waker was not tested");
+    // Dropping a ticket does not cancel its batch.
     drop(run.submit(Frame::new(Component::Llm, "dropped", "")).unwrap());
     let keys = space.keyspace("k", History::Latest).unwrap();
     let mut batch = space.batch();

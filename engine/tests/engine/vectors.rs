@@ -9,12 +9,12 @@ use annals::{
 
 use crate::support::{Rng, assert_whole, on, quick, seed};
 
-/// By keyspace and key: the record and its vector.
+/// By keyspace and key: the seqno and the vector.
 type Model = BTreeMap<(&'static str, Vec<u8>), (u64, Vec<f32>)>;
 
 const SPACES: [(&str, History); 2] = [("all", History::All), ("latest", History::Latest)];
 
-/// Small segments, so that there are some.
+/// Small segments, so that a test has several.
 fn small() -> Options {
     Options { segment_bytes_max: 32 << 10, ..quick() }
 }
@@ -23,7 +23,7 @@ fn vector(rng: &mut Rng, dimensions: usize) -> Vec<f32> {
     (0..dimensions).map(|_| (rng.next() >> 40) as f32 / 8_388_608.0 - 1.0).collect()
 }
 
-/// The owners of all vectors and the records that they came with, in their order.
+/// The owner and seqno of every vector, by seqno.
 fn all_of(space: &Namespace, embedder: &str, query: &[f32]) -> Vec<(Owner, u64)> {
     let found = space.nearest(embedder, query, &Search { k: 10_000, ..Search::default() }).unwrap();
     let mut found: Vec<(Owner, u64)> =
@@ -77,7 +77,7 @@ impl Use {
                 let vector = vector(&mut self.rng, self.dimensions);
                 batch.put_embedded(&keys, &key, self.rng.bytes(200), &[("e", &vector)]);
                 let last = batch.commit().unwrap();
-                // Behind it stands what holds the bytes of a vector that is too long for its record.
+                // A record with the bytes of a long vector may follow it.
                 let seqno = if self.dimensions > 1000 { last.0 - 1 } else { last.0 };
                 self.model.insert((name, key), (seqno, vector));
             }
@@ -91,12 +91,12 @@ impl Use {
     }
 }
 
-/// A vector is a record of its own, behind the put of its key: a compaction keeps it for just as long as that.
+/// A vector is a record of its own after the put of its key. Compaction keeps it as long as that put.
 #[test]
 fn over_compactions_a_vector_stays_as_long_as_the_value_that_it_came_with() {
-    // Vectors that stand in their records, and such that are bodies of their own.
+    // Inline vectors, and vectors stored as bodies.
     for dimensions in [8, 1500] {
-        let seed = seed(0x7ec7, "over_compactions_a_vector_stays");
+        let seed = seed(0x7ec7, "vectors::vector_survives_compaction_as_long_as_its_value");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let mut store = Store::open_with(&path, small()).unwrap();
@@ -115,7 +115,7 @@ fn over_compactions_a_vector_stays_as_long_as_the_value_that_it_came_with() {
             assert!(store.verify_against(&before).unwrap().differences.is_empty());
             store.close().unwrap();
             if round % 3 == 0 {
-                // The log alone, and an index that is made of it again.
+                // The log alone, with an index rebuilt from it.
                 let _ = std::fs::remove_dir_all(path.join("vectors"));
                 let _ = std::fs::remove_dir_all(path.join("tables"));
             }
@@ -126,7 +126,7 @@ fn over_compactions_a_vector_stays_as_long_as_the_value_that_it_came_with() {
     }
 }
 
-/// What a keyspace no longer holds is in no file any more once that was compacted.
+/// After compaction no file holds a vector whose value was removed.
 #[test]
 fn a_vector_whose_value_was_replaced_goes_with_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -189,7 +189,7 @@ fn a_backup_and_what_is_restored_of_it_find_the_same_and_read_nothing_again() {
     assert_eq!(restored.rebuilt(), []);
 }
 
-/// A store that was mended has new numbers, and the same vectors at the same keys.
+/// A repaired store has new seqnos, and the same vectors at the same keys.
 #[test]
 fn what_a_repair_copies_brings_its_vectors() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Closing while others submit.
+//! Closing a store while other threads submit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ use crate::thread;
 #[cfg_attr(miri, ignore = "bodies are compressed by a C library")]
 #[test]
 fn what_is_acknowledged_while_the_store_closes_is_kept() {
-    explore("closing::what_is_acknowledged_while_the_store_closes_is_kept", |seed| {
+    explore("closing::commit_acknowledged_during_close_is_kept", |seed| {
         let io = SimIo::new(seed);
         let open: fn(&SimIo) -> Options = if seed % 2 == 0 { tiny } else { options };
         let (store, space, keys) = fresh(Options { queue_bytes_max: 600, ..open(&io) });
@@ -69,7 +69,7 @@ fn what_is_acknowledged_while_the_store_closes_is_kept() {
 
 #[test]
 fn the_last_of_many_handles_closes_whoever_drops_it() {
-    explore("closing::the_last_of_many_handles_closes_whoever_drops_it", |seed| {
+    explore("closing::dropping_the_last_handle_closes_the_store", |seed| {
         let io = SimIo::new(seed);
         let (store, space, keys) = fresh(tiny(&io));
         let threads: Vec<_> = (0..3u8)
@@ -85,7 +85,7 @@ fn the_last_of_many_handles_closes_whoever_drops_it() {
             .collect();
         drop((store, space, keys));
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        // Nobody has it any more, so the lock is free, and all is there.
+        // No handle is left, so the lock is free, and all data is there.
         let (store, _space, keys) = again(tiny(&io));
         assert!((0..3u8).all(|thread| keys.get(&[thread]).unwrap().is_some()));
         assert_whole(&store);

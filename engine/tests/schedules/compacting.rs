@@ -1,5 +1,5 @@
-//! A compaction beside a writer that overwrites and a reader that holds a view: whoever is faster, the view shows what it
-//! showed, and the log gives what was acknowledged.
+//! A compaction beside a writer that overwrites and a reader that holds a view. In every schedule the view is
+//! stable, and the log keeps all acknowledged data.
 
 use annals::io::sim::{Crash, SimIo};
 use annals::{CompactOptions, ErrorKind, Frame, History, Keyspace, Namespace, RunSpec, Status, Store};
@@ -9,7 +9,7 @@ use crate::support::{STORE, again, assert_whole, fresh, options, round_of, tiny,
 use crate::thread;
 
 const KEYS: u8 = 4;
-/// Rounds before the compaction, so that there are sealed segments with what is dead.
+/// Rounds before the compaction, so that sealed segments hold dead data.
 const BEFORE: u64 = 6;
 const BESIDE: u64 = 3;
 
@@ -40,7 +40,7 @@ fn compact(store: &Store) {
 
 fn beside(seed: u64, small: bool) {
     let io = SimIo::new(seed);
-    // The pieces of a compaction are shared.
+    // A compaction shares its work among threads.
     io.set_threads(2);
     let options = |io: &SimIo| if small { tiny(io) } else { options(io) };
     let (store, space, _) = fresh(options(&io));
@@ -72,7 +72,7 @@ fn beside(seed: u64, small: bool) {
             compact(store);
             assert_eq!(space.run_numbered(gone).unwrap_err().kind(), ErrorKind::Gone);
         });
-        // A second one meets the first, or what it left.
+        // A second compaction runs beside the first, or after it.
         if seed.is_multiple_of(3) {
             scope.spawn(move || compact(store));
         }
@@ -85,7 +85,7 @@ fn beside(seed: u64, small: bool) {
     let made =
         |path: &std::path::PathBuf| path.file_name().is_some_and(|name| name.len() > "00000001.seg".len());
     assert!(io.files().iter().any(made), "nothing was compacted");
-    // What was acknowledged outlives a power cut as well as a close.
+    // Acknowledged data survives a power loss and a close.
     let left = io.crash(Crash::Seed(seed));
     store.close().unwrap();
     for io in [left, io] {
@@ -102,12 +102,12 @@ fn beside(seed: u64, small: bool) {
 
 #[test]
 fn a_view_and_a_writer_go_on_beside_a_compaction() {
-    explore("compacting::a_view_and_a_writer_go_on_beside_a_compaction", |seed| beside(seed, false));
+    explore("compacting::view_and_writer_continue_beside_compaction", |seed| beside(seed, false));
 }
 
 #[test]
 fn a_view_and_a_writer_go_on_beside_a_compaction_while_tables_are_written() {
-    explore("compacting::a_view_and_a_writer_go_on_beside_a_compaction_while_tables_are_written", |seed| {
+    explore("compacting::view_and_writer_continue_beside_compaction_and_flush", |seed| {
         beside(seed, true)
     });
 }

@@ -1,4 +1,4 @@
-//! The same seed gives the same trace, and what a crash leaves of such schedules.
+//! Equal seeds give equal traces, and crashes within schedules keep acknowledged data.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,14 +14,14 @@ use crate::thread;
 const THREADS: u8 = 3;
 const STEPS: u64 = 5;
 
-/// When one commit was handed in and answered, in operations of the disk; `usize::MAX`: never promised for the disk.
+/// When a commit was issued and acknowledged, in disk operations; `usize::MAX`: not promised to be on disk.
 #[derive(Debug, Clone, Copy)]
 struct Commit {
     issued: usize,
     acknowledged: usize,
 }
 
-/// What each thread did, in its order.
+/// The commits of each thread, in order.
 type Commits = Vec<Vec<Commit>>;
 
 fn step(io: &SimIo, thread: u8, step: u64, space: &Namespace, keys: &Keyspace, run: &Run) -> Commit {
@@ -38,7 +38,7 @@ fn step(io: &SimIo, thread: u8, step: u64, space: &Namespace, keys: &Keyspace, r
     Commit { issued, acknowledged: if to_disk { io.op_count() } else { usize::MAX } }
 }
 
-/// Several callers at once, the upkeep always at work, everything from the seeds of the schedule and of the disk.
+/// Several callers beside a busy upkeep thread; the seeds of the schedule and of the disk decide everything.
 fn workload(schedule: u64, disk: u64) -> (History, Commits) {
     let made = Arc::new(Mutex::new(None));
     let out = made.clone();
@@ -82,7 +82,7 @@ fn the_same_seed_gives_the_same_trace_and_another_one_another() {
         traces.insert(once.trace_hash());
     }
     println!("{TEST}: {} traces of 10 schedules", traces.len());
-    assert!(traces.len() > 5, "the seed hardly chooses the schedule");
+    assert!(traces.len() > 5, "the seed hardly affects the schedule");
 }
 
 /// The fewest and the most steps of a thread that a crash before operation `at` may leave.
@@ -92,7 +92,7 @@ fn bounds(commits: &[Commit], at: usize) -> (u64, u64) {
     (acknowledged as u64, issued as u64)
 }
 
-/// How many steps of a thread a store holds, all of them whole and none missing before the last.
+/// The steps of a thread in a store; all of them must be whole, without a gap.
 fn steps_of(thread: u8, space: &Namespace, keys: Option<&Keyspace>) -> u64 {
     if thread == 0 {
         let Ok(reader) = space.run("r") else { return 0 };
@@ -119,7 +119,7 @@ fn observe(store: &Store) -> Vec<u64> {
     (0..THREADS).map(|thread| steps_of(thread, &space, keys.as_ref())).collect()
 }
 
-/// Opens what a crash left, under a schedule of its own.
+/// Opens a store after a crash, in a schedule of its own.
 fn check(disk: &SimIo, at: usize, commits: &Commits) {
     let read = match Store::open_read_only_with(STORE, options(disk)) {
         Ok(store) => observe(&store),
@@ -158,7 +158,7 @@ fn crashes_within_schedules_keep_what_was_acknowledged() {
     let (first, rounds) = (number("ANNALS_SEED", 1), schedules().div_ceil(10));
     let (mut made, mut gone) = (0, 0);
     for seed in first..first + rounds {
-        // Ten schedules of the other tests are one of this one with its crashes.
+        // Ten schedules of another test cost as much as one schedule here with its crashes.
         announce("random", seed, 1, TEST);
         let (history, commits) = workload(seed, seed);
         let table =
@@ -168,7 +168,7 @@ fn crashes_within_schedules_keep_what_was_acknowledged() {
         let points = history.ops().len() as u64 + 1;
         let (history, commits) = (Arc::new(history), Arc::new(commits));
         for state in 0..STATES {
-            // Points spread over the history, other ones for each seed; each choice of what is kept in turn.
+            // Points spread over the history, different for each seed, with each kind of crash in turn.
             let at = (((state * points) + (seed * 7919) % points) / STATES) as usize;
             let how = match state % 8 {
                 0 => Crash::Nothing,

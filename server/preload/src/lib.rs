@@ -12,7 +12,7 @@
 //! Monotonic clocks pass through.
 //!
 //! The same source is built twice: as an ordinary crate (the format, for whoever reads lanes; the hooks under names that
-//! nothing calls), and by `server/build.rs` as the shared library, with `--cfg annals_preload`, which gives the hooks the names of the functions that
+//! nothing calls), and by `server/proxy/build.rs` as the shared library, with `--cfg annals_preload`, which gives the hooks the names of the functions that
 //! they stand before. It depends on nothing but the C library, whose few types it declares.
 //!
 //! Left out on purpose: entropy that the C library itself draws (`arc4random`, `mkstemp`), `fopen("/dev/urandom")`, instructions of the

@@ -1,5 +1,5 @@
 //! The root of the network library: `guard` and what it stands on, without Rust's standard library, so that the library needs no other
-//! and loads under every C library. Built by `server/build.rs` alone.
+//! and loads under every C library. Built by `server/proxy/build.rs` alone.
 #![no_std]
 #![allow(dead_code, reason = "`sys` also serves the library of clocks")]
 

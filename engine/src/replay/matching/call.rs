@@ -39,7 +39,7 @@ impl CallHash {
 
 impl fmt::Debug for CallHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        crate::ids::hex(&self.0, f)
+        fmt::Display::fmt(&annals_text::hex::HexDisplay(&self.0), f)
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 
-use memchr::memchr2;
+use annals_text::json::{JsonScanner, JsonToken, JsonTokenKind, unescape};
 
 /// Levels of arrays and objects within each other.
 pub(super) const DEPTH_MAX: usize = 128;
@@ -81,8 +81,7 @@ impl<'a> Json<'a> {
 
 struct Parser<'a> {
     text: &'a str,
-    at: usize,
-    nodes: usize,
+    scanner: JsonScanner<'a>,
     /// The byte whose value is looked for, the way to the present value, and the way found.
     wanted: Option<usize>,
     way: Vec<At<'a>>,
@@ -92,163 +91,86 @@ struct Parser<'a> {
 impl<'a> Parser<'a> {
     fn new(bytes: &'a [u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
-        Some(Self { text, at: 0, nodes: 0, wanted: None, way: Vec::new(), found: None })
+        let scanner = JsonScanner::new(bytes).values_max(NODES_MAX);
+        Some(Self { text, scanner, wanted: None, way: Vec::new(), found: None })
+    }
+
+    fn token(&mut self) -> Option<JsonToken> {
+        self.scanner.next_token().ok().flatten()
     }
 
     fn whole(&mut self) -> Option<Json<'a>> {
-        let value = self.value(0)?;
-        self.space();
-        (self.at == self.text.len()).then_some(value)
+        let first = self.token()?;
+        let value = self.value(first, 0)?;
+        self.scanner.next_token().ok()?.is_none().then_some(value)
     }
 
-    fn peek(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
-    }
-
-    fn space(&mut self) {
-        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
-            self.at += 1;
-        }
-    }
-
-    /// The next byte that is no space, if it is this one.
-    fn eat(&mut self, byte: u8) -> Option<()> {
-        self.space();
-        (self.peek()? == byte).then(|| self.at += 1)
-    }
-
-    fn word(&mut self, word: &str, value: Json<'a>) -> Option<Json<'a>> {
-        self.text.get(self.at..)?.starts_with(word).then(|| {
-            self.at += word.len();
-            value
-        })
-    }
-
-    fn value(&mut self, depth: usize) -> Option<Json<'a>> {
-        self.space();
-        self.nodes += 1;
-        if depth > DEPTH_MAX || self.nodes > NODES_MAX {
+    /// The value that begins with a token.
+    fn value(&mut self, first: JsonToken, depth: usize) -> Option<Json<'a>> {
+        if depth > DEPTH_MAX {
             return None;
         }
-        let start = self.at;
-        let value = match self.peek()? {
-            b'{' => self.object(depth),
-            b'[' => self.array(depth),
-            b'"' => self.string().map(Json::Text),
-            b't' => self.word("true", Json::Bool(true)),
-            b'f' => self.word("false", Json::Bool(false)),
-            b'n' => self.word("null", Json::Null),
-            _ => self.number().map(Json::Number),
-        }?;
+        let (value, end) = match first.kind {
+            JsonTokenKind::ObjectStart => self.object(depth)?,
+            JsonTokenKind::ArrayStart => self.array(depth)?,
+            JsonTokenKind::Text => (Json::Text(self.string(first)?), first.end),
+            JsonTokenKind::Number => (Json::Number(self.text.get(first.range())?), first.end),
+            JsonTokenKind::Bool(value) => (Json::Bool(value), first.end),
+            JsonTokenKind::Null => (Json::Null, first.end),
+            JsonTokenKind::Name | JsonTokenKind::ObjectEnd | JsonTokenKind::ArrayEnd => return None,
+        };
         // The innermost value ends first.
-        if self.found.is_none() && self.wanted.is_some_and(|wanted| (start..self.at).contains(&wanted)) {
+        if self.found.is_none() && self.wanted.is_some_and(|wanted| (first.start..end).contains(&wanted)) {
             self.found = Some(self.way.clone());
         }
         Some(value)
     }
 
-    fn within(&mut self, at: impl FnOnce() -> At<'a>, depth: usize) -> Option<Json<'a>> {
+    fn within(&mut self, first: JsonToken, at: impl FnOnce() -> At<'a>, depth: usize) -> Option<Json<'a>> {
         if self.wanted.is_none() {
-            return self.value(depth + 1);
+            return self.value(first, depth + 1);
         }
         self.way.push(at());
-        let value = self.value(depth + 1);
+        let value = self.value(first, depth + 1);
         self.way.pop();
         value
     }
 
-    fn array(&mut self, depth: usize) -> Option<Json<'a>> {
-        self.at += 1;
+    /// The array whose start was read, and where it ends.
+    fn array(&mut self, depth: usize) -> Option<(Json<'a>, usize)> {
         let mut items = Vec::new();
-        if self.eat(b']').is_some() {
-            return Some(Json::Array(items));
-        }
         loop {
-            let index = items.len();
-            items.push(self.within(|| At::Index(index), depth)?);
-            if self.eat(b',').is_none() {
-                self.eat(b']')?;
-                return Some(Json::Array(items));
+            let token = self.token()?;
+            if token.kind == JsonTokenKind::ArrayEnd {
+                return Some((Json::Array(items), token.end));
             }
+            let index = items.len();
+            items.push(self.within(token, || At::Index(index), depth)?);
         }
     }
 
-    fn object(&mut self, depth: usize) -> Option<Json<'a>> {
-        self.at += 1;
+    /// The object whose start was read, and where it ends.
+    fn object(&mut self, depth: usize) -> Option<(Json<'a>, usize)> {
         let mut members: Vec<(Cow<'a, str>, Json<'a>)> = Vec::new();
-        if self.eat(b'}').is_some() {
-            return Some(Json::Object(members));
-        }
-        loop {
-            self.space();
-            (self.peek()? == b'"').then_some(())?;
-            let key = self.string()?;
-            self.eat(b':')?;
-            let value = self.within(|| At::Key(key.clone()), depth)?;
-            members.push((key, value));
-            if self.eat(b',').is_none() {
-                self.eat(b'}')?;
-                break;
+        let end = loop {
+            let token = self.token()?;
+            if token.kind == JsonTokenKind::ObjectEnd {
+                break token.end;
             }
-        }
+            let key = self.string(token)?;
+            let first = self.token()?;
+            let value = self.within(first, || At::Key(key.clone()), depth)?;
+            members.push((key, value));
+        };
         members.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
         // Readers differ in which of two equal keys they take.
         let twice = members.windows(2).any(|pair| pair[0].0 == pair[1].0);
-        (!twice).then_some(Json::Object(members))
+        (!twice).then_some((Json::Object(members), end))
     }
 
-    /// The string whose opening quote stands here.
-    fn string(&mut self) -> Option<Cow<'a, str>> {
-        let start = self.at;
-        let bytes = self.text.as_bytes();
-        let mut end = start + 1;
-        let mut escaped = false;
-        loop {
-            end += memchr2(b'"', b'\\', bytes.get(end..)?)?;
-            if bytes[end] == b'"' {
-                break;
-            }
-            escaped = true;
-            end += 2;
-        }
-        self.at = end + 1;
-        if escaped {
-            return serde_json::from_str(&self.text[start..=end]).ok().map(Cow::Owned);
-        }
-        let plain = &self.text[start + 1..end];
-        plain.bytes().all(|byte| byte >= 0x20).then_some(Cow::Borrowed(plain))
-    }
-
-    fn digits(&mut self) -> Option<()> {
-        let start = self.at;
-        while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
-            self.at += 1;
-        }
-        (self.at > start).then_some(())
-    }
-
-    fn number(&mut self) -> Option<&'a str> {
-        let start = self.at;
-        if self.peek() == Some(b'-') {
-            self.at += 1;
-        }
-        if self.peek() == Some(b'0') {
-            self.at += 1;
-        } else {
-            self.digits()?;
-        }
-        if self.peek() == Some(b'.') {
-            self.at += 1;
-            self.digits()?;
-        }
-        if matches!(self.peek(), Some(b'e' | b'E')) {
-            self.at += 1;
-            if matches!(self.peek(), Some(b'+' | b'-')) {
-                self.at += 1;
-            }
-            self.digits()?;
-        }
-        self.text.get(start..self.at)
+    fn string(&self, token: JsonToken) -> Option<Cow<'a, str>> {
+        let inner = self.text.get(token.inner())?;
+        if token.escaped { unescape(inner) } else { Some(Cow::Borrowed(inner)) }
     }
 }
 

@@ -9,8 +9,11 @@ use crate::kv::core::Core;
 use crate::kv::index::Base;
 use crate::kv::keys::{self, Of};
 use crate::kv::table::Value;
-use crate::log::record::{HistoryCode, Kind, KvHead, RunHead, TombstoneHead};
+use crate::log::record::{HistoryCode, Kind, KvHead};
 use crate::log::segments::read;
+use crate::trace::heads::{RunHead, TombstoneHead};
+use crate::trace::kinds;
+use crate::trace::run_keys::{self, RunKey};
 use crate::upkeep::compact::live::Live;
 
 /// A run as its newest record says.
@@ -89,9 +92,12 @@ impl Marker<'_> {
             self.newer = 0;
             self.versions = Versions::default();
         }
-        let of =
-            keys::of(key).ok_or_else(|| Error::new(ErrorKind::Damaged, "the index has a key of nothing"))?;
-        if !matches!(of, Of::Space | Of::Run(..)) && !self.runs_known {
+        let of = keys::of(key).ok_or_else(key_of_nothing)?;
+        let of_run = run_keys::of(key);
+        if of == Of::Schema && of_run.is_none() {
+            return Err(key_of_nothing());
+        }
+        if of != Of::Space && !matches!(of_run, Some(RunKey::Run(..))) && !self.runs_known {
             self.know_runs();
         }
         match of {
@@ -102,24 +108,28 @@ impl Marker<'_> {
                 self.marked.live.keep(keys::place(value));
                 Ok(())
             }
-            Of::Run(namespace, uid) => self.run(namespace, uid, value),
-            Of::Frame(uid, seq) => {
-                if self.marked.has_frame(uid, seq) {
-                    self.marked.live.keep(keys::place(value));
+            Of::Schema => match of_run {
+                Some(RunKey::Run(namespace, uid)) => self.run(namespace, uid, value),
+                Some(RunKey::Frame(uid, seq)) => {
+                    if self.marked.has_frame(uid, seq) {
+                        self.marked.live.keep(keys::place(value));
+                    }
+                    Ok(())
                 }
-                Ok(())
-            }
-            // A name leads to a run's record; groups live by what names them, and vectors with what they were made of.
-            Of::RunName | Of::Group | Of::Anchor | Of::Vectors => Ok(()),
+                // A name leads to a run's record.
+                Some(RunKey::RunName) | None => Ok(()),
+            },
+            // Groups live by what names them, and vectors with what they were made of.
+            Of::Group | Of::Anchor | Of::Vectors => Ok(()),
         }
     }
 
     fn run(&mut self, namespace: NamespaceId, uid: RunUid, value: Value) -> Result<()> {
         let place = keys::place(value);
         let lives = value.kind != keys::ENDED;
-        let kinds = [Kind::Run, Kind::Tombstone];
+        let kinds = [kinds::RUN, kinds::TOMBSTONE];
         let (parent, dropped) = self.core.logical_of(place, &kinds, |kind, logical| match kind {
-            Kind::Tombstone => Ok((TombstoneHead::parse(logical.head)?.parent, true)),
+            kinds::TOMBSTONE => Ok((TombstoneHead::parse(logical.head)?.parent, true)),
             _ => Ok((RunHead::parse(logical.head)?.fields.parent, false)),
         })?;
         let parent = parent.map(|(parent, shared, _)| (parent, shared));
@@ -190,6 +200,10 @@ impl Marker<'_> {
         self.marked.live.keep(place);
         Ok(())
     }
+}
+
+fn key_of_nothing() -> Error {
+    Error::new(ErrorKind::Damaged, "the index has a key of nothing")
 }
 
 /// The frames of a run up to `shared` are needed.

@@ -19,6 +19,7 @@ use crate::log::rewrite::{Keep, Made, rewrite};
 use crate::log::segments::{Segment, lock, read};
 use crate::log::ticket::Failure;
 use crate::sync::Mutex;
+use crate::trace::schema::RunSchema;
 use crate::upkeep::compact::choose::{Plan, choose};
 use crate::upkeep::compact::crew::each;
 use crate::upkeep::compact::live::Live;
@@ -70,7 +71,7 @@ pub(super) fn rehearse(core: &Arc<Core>, options: &CompactOptions) -> Result<Com
     if core.is_closed() {
         return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
     }
-    let reader = Core::open(core.paths.root(), core.options.clone(), false)?;
+    let reader = Core::open(core.paths.root(), core.options.clone(), false, RunSchema::new())?;
     // Readers of this process are not the new one's.
     let keep_all = !lock(&core.index.views).is_empty();
     let work = Work { core: &reader, options };
@@ -81,7 +82,7 @@ pub(super) fn rehearse(core: &Arc<Core>, options: &CompactOptions) -> Result<Com
 pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Compacted> {
     let queue = &core.log()?.queue;
     queue.check()?;
-    let _compacting = match core.compacting.try_lock() {
+    let _compacting = match core.writer()?.compacting.try_lock() {
         Ok(guard) => guard,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         Err(TryLockError::WouldBlock) => {
@@ -191,7 +192,7 @@ impl Work<'_> {
         let stop = || self.check();
         // What passes are given out for from here on leads only to groups that stand behind the sealed segments.
         let first_left = log.queue.seal(&stop)?;
-        let fence = core.fence.raise(core.next_group(), &stop)?;
+        let fence = core.fence.raise(core.writer()?.next_group(), &stop)?;
         log.queue.barrier(core.index.visible())?;
         // What came meanwhile may still name what is in the sealed segments: it is marked, too.
         log.queue.write_down()?;
@@ -301,7 +302,9 @@ impl Work<'_> {
                 return Err(Error::bug("there is no such stretch"));
             };
             let (io, paths) = (&*of.io, &of.paths);
-            rewrite(io, paths, of.store, sources, *id, &live, recompress, &mut |bytes| pace.on(bytes))
+            rewrite(io, paths, of.store, &*of.schema, sources, *id, &live, recompress, &mut |bytes| {
+                pace.on(bytes)
+            })
         })?;
         let mut remap = Remap::default();
         sources.into_iter().for_each(|source| remap.retire(source));
@@ -382,7 +385,7 @@ impl Work<'_> {
             // Only now: who pins from here on is led by the new table.
             let sources: Vec<SegmentId> = entries.iter().flat_map(|(sources, _)| sources.clone()).collect();
             segments.retire(&sources);
-            core.frames.clear();
+            core.schema.records_moved();
             Ok(())
         })
     }

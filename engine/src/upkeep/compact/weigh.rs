@@ -13,14 +13,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, Place, RunUid};
 use crate::kv::bodies;
 use crate::kv::core::Core;
-use crate::kv::frame_cache::{FrameCache, FrameRecord};
 use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES};
-use crate::log::record::{
-    BodyRef, EmbeddingHead, FrameHead, GroupRest, Kind, KvHead, Logical, PartHead, RecipeRef, RunHead,
-    SnapshotHead,
-};
+use crate::log::record::{BodyRef, EmbeddingHead, GroupRest, Kind, KvHead, Logical, RecipeRef};
 use crate::log::segments::{Segment, lock};
 use crate::sync::Mutex;
+use crate::trace::frame_cache::{FrameCache, FrameRecord};
+use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead};
+use crate::trace::kinds;
 use crate::trace::reader::RunReader;
 use crate::upkeep::compact::crew::each;
 use crate::upkeep::compact::live::Live;
@@ -170,7 +169,7 @@ fn weighed(
                 // Nobody needs what anybody may skip.
                 None => weighed.dead += bytes,
                 Some(Kind::GroupPart | Kind::GroupRest) => {
-                    if passed.kind == Kind::GroupPart as u8 {
+                    if passed.kind == Kind::GroupPart.code() {
                         weighed.as_recorded += bytes;
                     }
                     let part = part_of(segment, &passed).map_err(|e| wrong(&e.to_string()))?;
@@ -198,7 +197,7 @@ fn weighed(
                             weighed.ends += bytes;
                         }
                         names.named(live, segment, kind, place)?;
-                    } else if kind == Kind::Tombstone {
+                    } else if kind == kinds::TOMBSTONE {
                         // What says that a run was dropped is never dropped itself.
                         live.keep(place);
                         living += 1;
@@ -228,7 +227,7 @@ fn weighed(
 fn part_of(segment: &Segment, passed: &Passed<'_>) -> Result<GroupWeight> {
     let stored_bytes = u64::from(passed.place.len);
     let wrong = |e: CodecError| Error::damaged(&segment.path, u64::from(passed.place.offset), e);
-    if passed.kind == Kind::GroupRest as u8 {
+    if passed.kind == Kind::GroupRest.code() {
         return segment.record(passed.place, |record| {
             let rest = GroupRest::parse(record.body).map_err(wrong)?;
             let raw_bytes = rest.ranges.iter().map(|range| u64::from(range.end - range.start)).sum();
@@ -250,10 +249,10 @@ fn is_of(segment: &Segment, kind: Kind, place: Place, wanted: &[RunUid]) -> Resu
         let wrong = |e: CodecError| Error::damaged(&segment.path, u64::from(place.offset), e);
         let head = Logical::parse(record.body).map_err(wrong)?.head;
         let run = match kind {
-            Kind::Run => RunHead::parse(head).map(|head| head.fields.uid),
-            Kind::Frame => FrameHead::peek(head).map(|(run, _)| run),
-            Kind::FramePart => PartHead::parse(head).map(|head| head.run),
-            Kind::Snapshot => SnapshotHead::parse(head).map(|head| head.run),
+            kinds::RUN => RunHead::parse(head).map(|head| head.fields.uid),
+            kinds::FRAME => FrameHead::peek(head).map(|(run, _)| run),
+            kinds::FRAME_PART => PartHead::parse(head).map(|head| head.run),
+            kinds::SNAPSHOT => SnapshotHead::parse(head).map(|head| head.run),
             _ => return Ok(false),
         };
         Ok(wanted.contains(&run.map_err(wrong)?))
@@ -343,21 +342,21 @@ impl Names<'_> {
                     let head = KvHead::parse(Kind::Put, logical.head).map_err(wrong)?;
                     head.value.iter().try_for_each(|value| alone(value, live, &mut tail))
                 }
-                Kind::Run => {
+                kinds::RUN => {
                     let head = RunHead::parse(logical.head).map_err(wrong)?;
                     alone(&head.metadata, live, &mut tail)
                 }
-                Kind::FramePart => {
+                kinds::FRAME_PART => {
                     let head = PartHead::parse(logical.head).map_err(wrong)?;
                     alone(&head.body, live, &mut tail)
                 }
-                Kind::Frame => {
+                kinds::FRAME => {
                     let frame = Arc::new(FrameRecord::parse(logical).map_err(wrong)?);
                     let named = self.reader(frame.head.run)?.extents_named(&frame)?;
                     named.iter().for_each(|extents: &Arc<Vec<Extent>>| live.name(extents));
                     Ok(())
                 }
-                Kind::Snapshot => {
+                kinds::SNAPSHOT => {
                     let head = SnapshotHead::parse(logical.head).map_err(wrong)?;
                     let named = self.reader(head.run)?.snapshot_extents_named(&head, logical.tail)?;
                     named.iter().for_each(|extents| live.name(extents));

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
 
 use crate::blob::ANCHOR_WINDOW_BYTES;
+use crate::format_tests::rewrite::sample::{self, ROOT, noise};
 use crate::io::Bytes;
 use crate::io::sim::{Crash, SimIo};
 use crate::kv::keys;
 use crate::kv::table::Table;
-use crate::log::rewrite::tests::sample::{self, ROOT, noise};
 use crate::{
     CompactOptions, Component, ErrorKind, Frame, History, Keep, Namespace, Options, Policy, Rule, RunSpec,
     Share, Status, Store,

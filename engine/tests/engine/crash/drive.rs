@@ -1,4 +1,4 @@
-//! Workloads: rows of operations that drive a store and the model beside it.
+//! Workloads: sequences of operations that drive a store and its model.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use annals::{
 use super::STORE;
 use super::model::{KEYS_BY, Model, ModelFrame, ModelRun, PIN, RUNS_BY, SPACES, vector};
 
-/// One operation. Where it makes no sense (a snapshot before a frame), it does what it would need first.
+/// One operation. If it needs something that is missing (a snapshot before any frame), it makes that first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
     /// A value of some hundred bytes.
@@ -20,21 +20,21 @@ pub(super) enum Op {
     Delete,
     /// Several keys of several keyspaces.
     Batch,
-    /// A frame whose input holds all before it.
+    /// A frame whose input holds everything before it.
     Record,
     /// A frame whose output comes in parts, all of them flushed.
     Stream,
-    /// The state after the last frame.
+    /// A snapshot after the last frame.
     Snapshot,
-    /// A fork that edits the last frame; it is what is recorded into from now on.
+    /// A fork that edits the last frame; later operations record into it.
     Fork,
-    /// Another run takes the place of the current one.
+    /// A new run replaces the current one.
     Replace,
     /// Ends the current run as failed.
     End,
-    /// A clean close and another opening.
+    /// A clean close and a reopening.
     Reopen,
-    /// A put to the process only.
+    /// A put with `Process` durability.
     Lazy,
     /// Eighty keys in one batch.
     Bulk,
@@ -42,39 +42,39 @@ pub(super) enum Op {
     Big,
     /// A failed tool call of its own component, escalated.
     Tool,
-    /// A frame that is finished with a part not flushed: the part's batch is not waited for, so whether the writer takes
-    /// it together with the next is for the system to choose.
+    /// A frame that is finished with an unflushed part. Nothing waits for the part's batch, so the system
+    /// decides whether the writer takes it together with the next.
     Late,
-    /// A frame that is begun, gets a part, and is left.
+    /// A frame that is begun, gets a part, and is never finished.
     Dangle,
     /// A batch that is dropped after its frame was packed.
     Drop,
     /// A fork that shares the last frame.
     Share,
-    /// The current run is let go without an end.
+    /// The current run is dropped without an end.
     Abandon,
     Severity,
-    /// What is dead is taken out of the log.
+    /// A compaction.
     Compact,
-    /// That, and what lives is packed anew.
+    /// A compaction that also recompresses live data.
     Recompress,
-    /// One of the runs there are is dropped; it is refused if that is open or pinned.
+    /// Drops one of the runs; refused if it is open or pinned.
     DropRun,
-    /// The current run is kept whatever is said of it, or no longer.
+    /// Pins or unpins the current run.
     Pin,
-    /// One of the runs there are is dropped, and its bytes go at once.
+    /// Drops one of the runs and removes its bytes at once.
     Forget,
-    /// All that failed or was abandoned is dropped.
+    /// Drops all failed and abandoned runs.
     Sweep,
-    /// A checkpoint to hold against whatever comes after.
+    /// A checkpoint that later states are compared with.
     Checkpoint,
-    /// Values with vectors, now and then to the process only.
+    /// Values with vectors, sometimes with `Process` durability.
     Embed,
-    /// All vectors are written into files, one for each embedder.
+    /// Writes all vectors into files, one for each embedder.
     Settle,
 }
 
-/// All of them. The first ten are what is gone through exhaustively.
+/// All operations. The exhaustive test uses the first ten.
 pub(super) const OPS: [Op; 29] = [
     Op::Put,
     Op::Delete,
@@ -107,15 +107,15 @@ pub(super) const OPS: [Op; 29] = [
     Op::Settle,
 ];
 
-/// How many of [`OPS`] are gone through exhaustively.
+/// Number of [`OPS`] that the exhaustive test uses.
 pub(super) const ALPHABET: usize = 10;
 
-/// How stores are opened.
+/// The index memory of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Room {
-    /// Memory is never full: tables are written at a close and in a recovery.
+    /// Memory is never full: tables are written only by a close or a recovery.
     Ample,
-    /// Memory for so few entries that the upkeep thread writes, merges and lists tables all the time.
+    /// Memory for so few entries that the upkeep thread always writes, merges and lists tables.
     Tiny,
 }
 
@@ -132,18 +132,18 @@ impl Room {
     }
 }
 
-/// After how many operations of the disk a commit was issued and acknowledged, and what the store held from then on.
+/// The disk operations after which a commit was issued and acknowledged, and the store's state from then on.
 #[derive(Debug, Clone)]
 pub(super) struct Commit {
     pub(super) issued: usize,
-    /// `usize::MAX`: never by itself, a crash may take it until a later one is on disk.
+    /// `usize::MAX`: never by itself; a crash may lose it until a later commit is on disk.
     pub(super) acknowledged: usize,
     pub(super) state: Arc<str>,
-    /// The caller was given an error: nobody may see it until the store is opened again.
+    /// The caller got an error: the commit must stay invisible until the store is reopened.
     pub(super) failed: bool,
-    /// It is known whether it was taken.
+    /// Whether it is known if the writer took the commit.
     pub(super) sure: bool,
-    /// Taken when nothing but this and what came before was there.
+    /// A checkpoint of exactly this state.
     pub(super) checkpoint: Option<Arc<Checkpoint>>,
 }
 
@@ -153,14 +153,14 @@ pub(super) struct Driver {
     room: Room,
     pub(super) commits: Vec<Commit>,
     pub(super) model: Model,
-    /// What the store is open with.
+    /// The open store with its handles.
     open: Option<(Store, Namespace, Vec<Keyspace>)>,
-    /// The current run: its place in the model.
+    /// The current run, and its index in the model.
     run: Option<(usize, Run)>,
     count: usize,
 }
 
-/// Words that do not compress to nothing, the same for the same salt.
+/// Words that compress little, equal for equal salts.
 fn text(words: usize, salt: usize) -> String {
     let mut text = String::new();
     for i in 0..words {
@@ -192,7 +192,7 @@ impl Driver {
         }
     }
 
-    /// The set-up and then the operations, until the first that fails.
+    /// Runs the set-up and then the operations, until the first failure.
     pub(super) fn run(&mut self, ops: &[Op]) -> Result<()> {
         self.open()?;
         ops.iter().try_for_each(|op| self.apply(*op))
@@ -210,7 +210,7 @@ impl Driver {
         self.note(issued, closed, Durability::Disk)
     }
 
-    /// Whatever became of it, a commit was tried: its state is what the model says by now.
+    /// Notes an issued commit, whatever its result: its state is the model's current one.
     fn note<T>(&mut self, issued: usize, done: Result<T>, durability: Durability) -> Result<T> {
         let known = done.is_ok() && durability == Durability::Disk;
         let acknowledged = if known { self.io.op_count() } else { usize::MAX };
@@ -219,7 +219,7 @@ impl Driver {
         done
     }
 
-    /// What is said by now may be on disk, and nobody says whether it is.
+    /// Notes a commit that may be on disk, without an answer.
     fn note_unsure(&mut self, issued: usize) {
         let state = self.model.say().into();
         self.commits.push(Commit {
@@ -359,7 +359,7 @@ impl Driver {
         self.note(issued, done.map(drop), durability)
     }
 
-    /// The current run, begun if there is none.
+    /// The current run; begins one if there is none.
     fn current(&mut self) -> Result<usize> {
         if let Some((at, _)) = &self.run {
             return Ok(*at);
@@ -398,7 +398,7 @@ impl Driver {
         });
     }
 
-    /// The next frame of a run: its input holds every output before it.
+    /// The next frame of a run: its input holds every earlier output.
     fn next_frame(&mut self, at: usize, component: Component) -> ModelFrame {
         let run = &mut self.model.runs[at];
         let own = matches!(component, Component::Other(_));
@@ -467,7 +467,7 @@ impl Driver {
             let flushed = open.flush();
             self.note(issued, flushed, Durability::Disk)?;
         } else {
-            // What is left goes in a batch of its own, before the one that finishes the frame.
+            // `finish` sends the rest in a batch of its own, before the one that finishes the frame.
             self.note_unsure(issued);
         }
         let issued = self.io.op_count();
@@ -493,7 +493,7 @@ impl Driver {
         let at = self.current()?;
         let run = &self.model.runs[at];
         let seq = run.frames.len() as u32;
-        // A frame that is shared with the parent has its snapshot there.
+        // The snapshot of a shared frame belongs to the parent.
         if seq == 0
             || run.snapshots.contains_key(&seq)
             || run.parent.is_some_and(|(.., shared)| seq <= shared)
@@ -529,7 +529,7 @@ impl Driver {
         self.store().map_or(Ok(()), |store| store.compact(&options).map(drop))
     }
 
-    /// Drops one of the runs that are there; with a reason it is forgotten.
+    /// Drops one of the runs; with a reason it is forgotten.
     fn drop_run(&mut self, why: Option<&'static str>) -> Result<()> {
         let living: Vec<usize> =
             (0..self.model.runs.len()).filter(|run| !self.model.runs[*run].gone).collect();
@@ -560,7 +560,7 @@ impl Driver {
             let (_, left) = space.still_held(uid)?;
             let shared = self.model.shared_by_living(at);
             assert_eq!(left.shared, shared, "{name} is shared up to there");
-            assert!(shared > 0 || left.segments.is_empty(), "of {name} there still is {left:?}");
+            assert!(shared > 0 || left.segments.is_empty(), "{name} is gone, but {left:?} is still there");
         }
         Ok(())
     }
@@ -583,7 +583,7 @@ impl Driver {
         let swept = store
             .plan_retention(&Policy { rules, sample: Share::ALL }, None)
             .and_then(|plan| store.retain(plan));
-        // A commit for each rule that drops something: the first may be there without the second.
+        // Each rule that drops something commits once: a crash may keep the first commit alone.
         let mut commits = 0;
         for (name, status) in [("failed", Status::Failed), ("abandoned", Status::Abandoned)] {
             let runs = self.model.runs.iter_mut();
@@ -654,7 +654,8 @@ impl Driver {
         let ended = run.end(Status::Failed);
         let ended = self.note(issued, ended.map(drop), Durability::Disk);
         if let (Err(_), Some(last)) = (&ended, self.commits.last_mut()) {
-            // It reads the run again once it is on disk: where only that fails, the run has ended all the same.
+            // The engine reads the run again after the commit: if only that fails, the run has ended all the
+            // same.
             (last.failed, last.sure) = (false, false);
         }
         ended
@@ -669,7 +670,7 @@ impl Driver {
     }
 }
 
-/// A frame as a caller gives it, its output left out.
+/// A model frame as a caller passes it, without its output.
 fn given(frame: &ModelFrame) -> Frame {
     let mut given = Frame::new(frame.component.clone(), frame.input.to_string(), "");
     given.severity = frame.severity;

@@ -9,14 +9,14 @@ use super::oracle::{check, observe};
 use super::tally::{Tally, borders};
 use crate::support::Rng;
 
-/// States remembered so as not to check one twice; then they are forgotten, and some are checked again.
+/// Maximum number of remembered states. Then all are forgotten, and some states are checked again.
 const KNOWN_MAX: usize = 4 << 20;
 
-/// A workload that was run.
+/// The trace of a workload.
 pub(super) struct Recorded {
     pub(super) io: SimIo,
     pub(super) commits: Vec<Commit>,
-    /// Operations of the disk when the last operation of the workload began.
+    /// Disk operations before the workload's last operation.
     pub(super) last_began: usize,
 }
 
@@ -39,19 +39,19 @@ pub(super) fn record(seed: u64, room: Room, ops: &[Op]) -> Result<Recorded, Stri
     Ok(Recorded { io, commits: driver.commits, last_began })
 }
 
-/// What is remembered and counted over many workloads.
+/// Known states and counts over many workloads.
 #[derive(Default)]
 pub(super) struct Explorer {
     pub(super) tally: Tally,
     known: HashSet<u128>,
 }
 
-/// How many choices are tried at a point.
+/// How many crash choices are tried at a point.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choices {
-    /// Where at most so many changes are in doubt, every subset of them is kept.
+    /// With at most this many changes in doubt, every subset is kept.
     pub(super) all_up_to: u32,
-    /// Else the four extremes, and so many choices by chance.
+    /// Otherwise the four extremes, and this many random choices.
     pub(super) seeds: u64,
 }
 
@@ -101,7 +101,7 @@ impl Explorer {
     }
 }
 
-/// The commits that a crash at a point may show.
+/// The commits whose state a crash at a point may show.
 pub(super) fn allowed(commits: &[Commit], at: usize) -> std::ops::Range<usize> {
     let acknowledged = commits.iter().rposition(|c| c.acknowledged <= at).unwrap_or(0);
     let issued = commits.iter().rposition(|c| c.issued <= at).unwrap_or(0);

@@ -1,10 +1,10 @@
 //! Disks that fail and disks that lie, under random workloads.
 //!
-//! After an error the live store shows what it may, and what a crash then leaves is held against the model as always.
-//! A disk that lies (lost, misdirected, stale, flipped) is beyond any crash: then every single thing that is handed out
-//! must be one that was once there, and where less is there than was acknowledged, an error or a report must say so. The
-//! one exception is the end of the log after an unclean stop, which docs/format.md, section 15, cannot tell from a tear: those
-//! are counted apart.
+//! After an error the live store and the store after a crash are compared with the model as usual. A lying
+//! disk (lost, misdirected, stale or flipped writes) is worse than any crash. Then everything that is
+//! returned must have been true at some time, and an error or a report must announce missing acknowledged
+//! data. The one exception is the end of the log after an unclean stop, which docs/format.md, section 15,
+//! cannot tell from a torn write. These cases are counted separately.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,7 +28,7 @@ fn any_ops(rng: &mut Rng, kinds: usize) -> Vec<Op> {
 fn typed(error: &Error) -> Result<(), String> {
     match error.kind() {
         ErrorKind::Bug | ErrorKind::Locked => Err(format!("{error:?}")),
-        _ if error.to_string().is_empty() => Err("an error without a word".to_owned()),
+        _ if error.to_string().is_empty() => Err("an error without a message".to_owned()),
         _ => Ok(()),
     }
 }
@@ -45,7 +45,7 @@ const KINDS: [(&str, OpKind); 9] = [
     ("remove", OpKind::Remove),
 ];
 
-/// One workload on a disk that fails; says what failed, `None` where nothing did.
+/// One workload on a failing disk; returns the failed operation, `None` if nothing failed.
 fn failing(rng: &mut Rng, tally: &mut Tally) -> Result<Option<String>, String> {
     let io = SimIo::new(rng.next());
     let room = if rng.below(3) == 0 { Room::Tiny } else { Room::Ample };
@@ -60,7 +60,7 @@ fn failing(rng: &mut Rng, tally: &mut Tally) -> Result<Option<String>, String> {
         io.set_capacity(Some(rng.below(40 << 10) as u64));
         what = "a full disk".to_owned();
     } else {
-        // Late enough to be within the workload, as often as such calls are made.
+        // Late enough to be within the workload, by the number of such calls.
         let within = match kind {
             OpKind::Read | OpKind::Write | OpKind::Sync => 60,
             _ => 8,
@@ -74,7 +74,7 @@ fn failing(rng: &mut Rng, tally: &mut Tally) -> Result<Option<String>, String> {
     io.heal();
     io.set_capacity(None);
     let at = io.op_count();
-    // Readers go on, and see nothing of what failed.
+    // Reads continue, and show nothing of the failed commits.
     let good = driver.commits.iter().rposition(|commit| !commit.failed && commit.sure).unwrap_or(0);
     if let Some(store) = driver.store() {
         match observe(store) {
@@ -89,7 +89,7 @@ fn failing(rng: &mut Rng, tally: &mut Tally) -> Result<Option<String>, String> {
     }
     let commits = driver.commits.clone();
     drop(driver);
-    // The close that dropping tries may have done more.
+    // The close on drop may have committed more.
     let history = io.history();
     for at in [at, history.ops().len()] {
         let range = allowed(&commits, at);
@@ -125,21 +125,21 @@ fn a_failing_disk_loses_nothing_that_was_acknowledged() {
     super::keep(&tally);
 }
 
-/// What came of a lie.
+/// The effect of a lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     /// Opening is refused with a typed error.
     Refused,
-    /// Reading or verifying says so.
+    /// Reading or verifying reports it.
     Reported,
-    /// All that was acknowledged is there.
+    /// All acknowledged data is there.
     Right,
-    /// After an unclean stop the last batches are missing, as if they were torn: no batch stands behind them, whose
-    /// header would say that they were on disk.
+    /// After an unclean stop the last batches are missing, as if torn. No later batch's header says that they
+    /// were on disk.
     AsTorn,
 }
 
-/// Each thing of a state by its place: what is said of it.
+/// Splits a state's text into its lines by place.
 fn things(said: &str) -> BTreeMap<String, &str> {
     let mut things = BTreeMap::new();
     let mut under = String::new();
@@ -163,8 +163,8 @@ fn things(said: &str) -> BTreeMap<String, &str> {
     things
 }
 
-/// `as_torn`: the log's end may be missing. `cut`: it was missing at an earlier opening, perhaps, and what came later was written
-/// all the same.
+/// `as_torn`: the log's end may be missing. `cut`: it may have been missing at an earlier opening, and later
+/// data was written all the same.
 fn judge(
     opened: annals::Result<Store>,
     commits: &[Commit],
@@ -172,7 +172,7 @@ fn judge(
 ) -> Result<Outcome, String> {
     let store = match opened {
         Ok(store) => store,
-        // Nothing was ever there where nothing was acknowledged.
+        // Without acknowledged data the store may not exist.
         Err(error) => return typed(&error).map(|()| Outcome::Refused),
     };
     let (seen, errors) = observe_what_can_be(&store);
@@ -185,7 +185,7 @@ fn judge(
     }
     for (key, line) in things(&seen.said) {
         if !known.get(&key).is_some_and(|lines| lines.contains(line)) {
-            return Err(format!("this was never there: {line:?} ({key})"));
+            return Err(format!("this was never stored: {line:?} ({key})"));
         }
     }
     let reported = match store.verify() {
@@ -211,7 +211,7 @@ fn judge(
         Ok(Outcome::AsTorn)
     } else {
         Err(format!(
-            "commits are missing and nothing says so: it shows\n{}instead of\n{}",
+            "commits are missing without a report: it shows\n{}instead of\n{}",
             seen.said, commits[last].state
         ))
     }
@@ -219,7 +219,7 @@ fn judge(
 
 const LIES: [&str; 4] = ["lost write", "misdirected write", "old sector", "flipped bit"];
 
-/// One workload on a disk that lies once. Gives the lie and what came of it, when reading and when writing.
+/// One workload on a disk that lies once. Returns the lie and its effects on reading and on writing.
 fn lying(rng: &mut Rng) -> Result<Option<(usize, bool, Outcome, Outcome)>, String> {
     let io = SimIo::new(rng.next());
     let mut driver = Driver::new(&io, Room::Ample);
@@ -230,7 +230,7 @@ fn lying(rng: &mut Rng) -> Result<Option<(usize, bool, Outcome, Outcome)>, Strin
         1 => io.fail(FailRule::misdirected_write(rng.next()).after(after)),
         _ => {}
     }
-    // The second reader of the log, which says what may be missing, knows nothing of rewritten segments.
+    // The second reader of the log, which decides what may be missing, cannot read rewritten segments.
     let ops = any_ops(rng, OPS.len() - 1);
     let mut ran = driver.run(&ops);
     let clean = ran.is_ok() && rng.below(2) == 0;
@@ -246,7 +246,7 @@ fn lying(rng: &mut Rng) -> Result<Option<(usize, bool, Outcome, Outcome)>, Strin
     let mut said = format!("{} after {after} writes", LIES[lie]);
     match lie {
         2 => {
-            // The old sector comes from the history of the disk that has one.
+            // The old sector comes from the disk's own history.
             let Some((path, sector)) = io.bring_back(rng.next()) else { return Ok(None) };
             said = format!("an old sector at {sector} of {}", path.display());
         }
@@ -265,10 +265,9 @@ fn lying(rng: &mut Rng) -> Result<Option<(usize, bool, Outcome, Outcome)>, Strin
     }
     let left = if lie == 2 { io.crash(Crash::Everything) } else { left };
     drop(driver);
-    // With no batch behind the last one that follows, nothing says that what came after it was ever promised.
+    // Without a later valid batch, nothing says that the missing bytes were promised.
     let as_torn = !clean && !ledger::read(&left, Path::new(STORE)).goes_on_behind;
-    // One write that is missing at the log's end or in what says how far that goes, and came over the other, takes both: what is left
-    // is a tear.
+    // A write misdirected from the log to the manifest, or back, damages both: the rest looks torn.
     let is = |path: &Path, part: &str| path.to_string_lossy().contains(part);
     let both = io.misdirected().iter().any(|(meant, came)| {
         [(meant, came), (came, meant)].iter().any(|(one, other)| is(one, "MANIFEST") && is(other, ".seg"))
@@ -310,14 +309,14 @@ fn a_lying_disk_is_never_believed() {
     let reported = |lie: usize| {
         counts.keys().any(|key| key.0 == lie && matches!(key.3, Outcome::Refused | Outcome::Reported))
     };
-    assert!((0..LIES.len()).all(reported), "a kind of lie was never noticed");
+    assert!((0..LIES.len()).all(reported), "a kind of lie was never detected");
     assert!(
         counts.keys().all(|key| key.3 != Outcome::AsTorn || !key.1 || LIES[key.0] == "misdirected write")
     );
 }
 
-/// Found by the test above (seed 1, case 59): a read failed while a close looked for open runs; the close went on and said
-/// that it was clean, so that the next opening had nothing to recover, and the run stayed open for ever.
+/// Found by the test above (seed 1, case 59). A read failed while a close looked for open runs. The close
+/// still recorded a clean stop, so the next opening recovered nothing, and the run stayed open for ever.
 #[test]
 fn a_close_that_could_not_abandon_is_not_a_clean_one() {
     let io = SimIo::new(1);
@@ -333,8 +332,8 @@ fn a_close_that_could_not_abandon_is_not_a_clean_one() {
     assert_eq!(store.namespace("default").unwrap().run("left").unwrap().info().status, Status::Abandoned);
 }
 
-/// Found by the random workloads (`[Tool, Put]`): the record of an open run kept the severity that it began with, so after
-/// a crash a run with an escalated frame was abandoned as a normal one.
+/// Found by the random workloads (`[Tool, Put]`). The record of an open run kept its first severity. After a
+/// crash a run with an escalated frame was therefore abandoned as a normal one.
 #[test]
 fn a_crash_leaves_a_run_as_severe_as_its_frames() {
     let io = SimIo::new(1);

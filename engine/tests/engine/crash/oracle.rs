@@ -1,9 +1,10 @@
-//! What a crash may leave, and what must still be possible then.
+//! What a crash may leave, and what must work afterwards.
 //!
-//! The store must open by itself for reading and show a state of the model: not older than the last commit that was
-//! acknowledged before the crash, not newer than the last one issued. Crashes inside the recovery, up to three one in the
-//! other, must change nothing of that. Then it must open for writing, show the same with no run left open, verify, have
-//! the ledger that the second reader computes and what checkpoints taken before say, take a commit, and after a crash or a clean close show the same and it.
+//! The store must open for reading and show a state of the model. That state is not older than the last
+//! commit acknowledged before the crash, and not newer than the last one issued. Up to three nested crashes
+//! inside the recovery must not change that. Then the store must open for writing, show the same without open
+//! runs, and verify. Its ledger must equal that of the second reader and agree with earlier checkpoints. It
+//! must take a commit, and show it after a crash or a clean close.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -21,18 +22,18 @@ use super::tally::Tally;
 use super::{STORE, ledger};
 use crate::support::Rng;
 
-/// The key that a recovered store is given; no workload has it.
+/// The key put into a recovered store; no workload uses it.
 const AFTER: &[u8] = b"~";
 
-/// All that can be read of a store, in the model's words.
+/// The content of a store, in the model's words.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) said: String,
-    /// Runs that are still open.
+    /// Number of runs that are still open.
     pub(super) open: usize,
 }
 
-/// Reads everything, and stops for nothing.
+/// Reads everything and continues after errors.
 pub(super) fn observe_what_can_be(store: &Store) -> (Seen, Vec<Error>) {
     let mut seen = Seen { said: String::new(), open: 0 };
     let mut errors = Vec::new();
@@ -97,11 +98,11 @@ fn observe_keys(keyspace: &Keyspace, name: &str, said: &mut String, errors: &mut
     }
 }
 
-/// Every vector that can be found.
+/// Every vector that a search can find.
 fn observe_near(space: &Namespace, said: &mut String, errors: &mut Vec<Error>) {
     let wanted = Search { k: usize::MAX, exact: true, ..Search::default() };
     let mut all = |embedder: &str, query: &[f32]| match space.nearest(embedder, query, &wanted) {
-        // Whether there never was one or none is left is not told apart.
+        // An embedder that never was cannot be told from one without vectors.
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         found => kept(found, errors).unwrap_or_default(),
     };
@@ -112,7 +113,7 @@ fn observe_near(space: &Namespace, said: &mut String, errors: &mut Vec<Error>) {
         Owner::Snapshot { .. } => None,
     });
     model::say_near(said, keys);
-    // All of them have one direction: they come by run and frame.
+    // All have the same direction: they are ordered by run and frame.
     let states = all(model::RUNS_BY, &[1.0; 24]);
     let states = states.iter().filter_map(|found| match found.owner {
         Owner::Snapshot { run, seq } => Some((run.0, seq)),
@@ -169,7 +170,7 @@ fn observe_run(reader: &RunReader, pin: Option<&str>, said: &mut String, errors:
     }
 }
 
-/// Reads everything.
+/// Reads everything; the first error is returned.
 pub(super) fn observe(store: &Store) -> Result<Seen, Error> {
     let (seen, errors) = observe_what_can_be(store);
     errors.into_iter().next().map_or(Ok(seen), Err)
@@ -179,7 +180,7 @@ fn words(what: &str, error: &Error) -> String {
     format!("{what}: {:?}: {error}", error.kind())
 }
 
-/// Opens for reading; `None` where no store is yet.
+/// Opens for reading; `None` if there is no store yet.
 fn open_to_look(disk: &SimIo) -> Result<Option<Store>, Error> {
     match Store::open_read_only_with(STORE, Room::Ample.options(disk)) {
         Ok(store) => Ok(Some(store)),
@@ -188,7 +189,7 @@ fn open_to_look(disk: &SimIo) -> Result<Option<Store>, Error> {
     }
 }
 
-/// Opens for reading and reads. A store that is not there yet shows nothing.
+/// Opens for reading and reads everything. A store that does not exist yet is empty.
 pub(super) fn look(disk: &SimIo) -> Result<Seen, Error> {
     let none = Seen { said: String::new(), open: 0 };
     open_to_look(disk)?.map_or(Ok(none), |store| observe(&store))
@@ -199,7 +200,7 @@ fn looks_the_same(disk: &SimIo, said: &str, when: &str) -> Result<(), String> {
     if again.said == said { Ok(()) } else { Err(differs(when, said, &again.said)) }
 }
 
-/// The lines that two states do not share.
+/// The lines in which two states differ.
 fn differs(when: &str, wanted: &str, found: &str) -> String {
     let only = |these: &str, others: &str| {
         these
@@ -211,7 +212,7 @@ fn differs(when: &str, wanted: &str, found: &str) -> String {
     format!("{when}\n  only before:{}\n  only now:{}", only(wanted, found), only(found, wanted))
 }
 
-/// A choice of what a crash keeps.
+/// A random choice of what a crash keeps.
 pub(super) fn any_crash(rng: &mut Rng) -> Crash {
     let seed = rng.next();
     match rng.below(8) {
@@ -222,8 +223,8 @@ pub(super) fn any_crash(rng: &mut Rng) -> Crash {
     }
 }
 
-/// Holds what a crash left against those of the commits that it may show, and against checkpoints taken before. Leaves the
-/// disk as it is.
+/// Compares a disk after a crash with the commits that it may show, and with earlier checkpoints. Does not
+/// change the disk.
 pub(super) fn check(
     disk: &SimIo,
     commits: &[Commit],
@@ -255,7 +256,7 @@ pub(super) fn check(
     goes_on(&disk, &said, &kept, rng, tally)
 }
 
-/// Recovery for good, and life after it.
+/// Checks recovery for writing, and normal use afterwards.
 fn goes_on(
     disk: &SimIo,
     said: &str,
@@ -277,13 +278,13 @@ fn goes_on(
     if !report.damaged.is_empty() {
         return Err(format!("verify finds {:?}", report.damaged));
     }
-    // A table mends itself, which hides that it was listed before it was whole.
+    // A damaged table is rebuilt, which would hide that it was listed before it was complete.
     let rebuilt = store.rebuilt();
     if !rebuilt.is_empty() {
         return Err(format!("a crash of an honest disk left damaged tables: {rebuilt:?}"));
     }
     let ledger = ledger::read(disk, Path::new(STORE));
-    // A look at every file: now and then is enough, since `verify` adds the same up against what is stored.
+    // Rereading every file sometimes is enough, since `verify` compares the same totals with the stored ones.
     if rng.below(4) == 0 {
         let stats = store.stats().map_err(|e| words("stats", &e))?;
         let root = stats.ledger_root.map(|root| root.0);
@@ -321,7 +322,7 @@ fn goes_on(
     let seen = observe(&again).map_err(|e| words(when, &e))?;
     let mut wanted = said.to_owned();
     if !said.contains("keyspace all") {
-        // It was made for that commit; no workload had come further than this.
+        // The keyspace was made for that commit: the workload had not come so far.
         let space = if said.is_empty() { "namespace default\n" } else { "" };
         let _ = write!(wanted, "{space}keyspace all\n  a:\n  b:\n  c:\n");
     }
@@ -341,7 +342,7 @@ fn goes_on(
     Ok(())
 }
 
-/// What the ledger says was dropped is what tombstones say, and it names no other run that is there.
+/// The ledger's gaps are exactly the tombstones, and name no other existing run.
 fn gaps_are_tombstones(store: &Store) -> Result<(), String> {
     let space = store.namespace("default").map_err(|e| words("gaps", &e))?;
     let mut errors = Vec::new();
@@ -363,7 +364,7 @@ fn gaps_are_tombstones(store: &Store) -> Result<(), String> {
     }
 }
 
-/// The keyspace for the one more commit: one that is there, where there is one.
+/// The keyspace for one more commit: an existing one if possible.
 fn after(store: &Store, with: impl FnOnce(&Keyspace) -> Result<(), Error>) -> Result<(), Error> {
     let space = store.namespace("default")?;
     with(&space.keyspace("all", History::All)?)

@@ -1,7 +1,7 @@
-//! Files of another life of the same store: every checksum in them holds, since they were written by the same store, at
-//! the same places, with the same numbers. Only the chain tells them apart.
+//! Files from another life of the same store. Every checksum in them is valid, since the same store wrote
+//! them at the same places with the same numbers. Only the chain tells them apart.
 //!
-//! This is what a backup restored in part leaves, or two copies of a store that were both written.
+//! A partly restored backup leaves such files, or two copies of a store that were both written.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use annals::{History, ScanRange, Store};
 use super::STORE;
 use super::drive::Room;
 
-/// A store that goes on from `disk`, with values of one length that are told apart by `life`; then it is killed, or
+/// A store that continues from `disk`, with values of equal length that contain `life`; then it is killed or
 /// closed.
 fn live(disk: &SimIo, from: usize, count: usize, life: &str, close: bool) -> SimIo {
     let disk = disk.crash(Crash::Everything);

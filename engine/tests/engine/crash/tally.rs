@@ -1,4 +1,4 @@
-//! What was tried, by kind of fault and by border crossed: printed at the end of each test.
+//! Counts of the tested crashes, by kind of loss and by border crossed; printed at the end of each test.
 
 use std::fmt;
 use std::path::Path;
@@ -7,7 +7,7 @@ use annals::io::sim::{History, Losses, Op, OpKind};
 
 use super::ledger::continues_a_group;
 
-/// What a workload was in the middle of.
+/// What a workload was doing at the crash.
 const BORDERS: [&str; 6] = [
     "a group goes on in a later batch",
     "a segment is sealed, the next one begun",
@@ -21,7 +21,7 @@ const BORDERS: [&str; 6] = [
 pub(super) struct Tally {
     /// Disks built.
     pub(super) states: u64,
-    /// Of those, disks that had not been checked before against the same states of the model.
+    /// Disks that had not been checked before against the same states of the model.
     pub(super) distinct: u64,
     pub(super) workloads: u64,
     pub(super) points: u64,
@@ -31,7 +31,7 @@ pub(super) struct Tally {
     inside: [u64; 3],
     pub(super) after_append: u64,
     pub(super) after_close: u64,
-    /// Stores held against a checkpoint taken before the crash.
+    /// Stores compared with a checkpoint from before the crash.
     pub(super) compared: u64,
 }
 
@@ -58,7 +58,7 @@ impl Tally {
         self.unharmed += u64::from(losses == Losses::default());
     }
 
-    /// A crash inside a recovery, `level` recoveries after the first.
+    /// Counts a crash inside a recovery, `level` recoveries after the first.
     pub(super) fn inside(&mut self, level: usize) {
         self.inside[level] += 1;
     }
@@ -134,12 +134,12 @@ fn is(op: &Op, kind: OpKind, suffix: &str) -> bool {
     op.kind() == kind && op.path().to_string_lossy().contains(suffix)
 }
 
-/// For each point of a history, the borders it stands on, as bits in the order of [`BORDERS`].
+/// For each point of a history, the borders that it lies on, as bits in the order of [`BORDERS`].
 pub(super) fn borders(history: &History) -> Vec<u8> {
     let ops = history.ops();
     let mut marks = vec![0u8; ops.len() + 1];
     let mut mark = |bit: u8, from: usize, until: &dyn Fn(&Op) -> bool| {
-        // The points after operation `from`, up to the one before that which ends it.
+        // The points after operation `from`, up to the one before the ending operation.
         let end = ops.iter().skip(from + 1).position(until).map_or(ops.len(), |n| from + 1 + n);
         marks[from + 1..=end].iter_mut().for_each(|mark| *mark |= 1 << bit);
     };

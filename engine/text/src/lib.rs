@@ -1,0 +1,7 @@
+//! Text forms that every crate of the workspace reads and writes the same way: hexadecimal digits, percent-encoding, JSON.
+//!
+//! A leaf: it opens no file, keeps no state, and uses no other crate of the workspace.
+
+pub mod hex;
+pub mod json;
+pub mod percent;

@@ -1,0 +1,132 @@
+//! Frames: added whole, or begun, appended to and ended; and read.
+
+use annals::{BlobReader, Durability, RecordedFrame};
+
+use super::parse::{arguments, field, integer_of, is, number, run_of, syntax};
+use super::runs::open_run;
+use crate::table::Handler;
+use crate::turn::{Call, Outcome, Refusal};
+use annals_policy::profiles::Redactor;
+use annals_wire::resp::{BULK_BYTES_MAX, Reply};
+
+pub(super) const HANDLERS: &[(&str, Handler)] = &[
+    ("frame.add", |call| {
+        let open = open_run(call, 1)?;
+        let (frame, blob) = arguments(call, 2).frame(false)?;
+        if blob.is_some() {
+            return Err(syntax());
+        }
+        let mut batch = open.run.batch()?;
+        batch.durability(Durability::Disk);
+        let at_ms = frame.started_ns.unwrap_or(0) / 1_000_000;
+        let seq = batch.frame(frame)?;
+        let ticket = batch.submit()?;
+        open.not_before(at_ms);
+        call.work.rest_on(ticket);
+        Ok(Reply::Integer(seq.into()))
+    }),
+    ("frame.begin", |call| {
+        let open = open_run(call, 1)?;
+        let (frame, _) = arguments(call, 2).frame(true)?;
+        let (seq, ticket) = open.begin_frame(&frame)?;
+        call.work.rest_on(ticket);
+        Ok(Reply::Integer(seq.into()))
+    }),
+    ("frame.append", |call| {
+        let open = open_run(call, 1)?;
+        let (len, ticket) = open.append(number(call.word(2))?, call.word(3))?;
+        if let Some(ticket) = ticket {
+            call.work.rest_on(ticket);
+        }
+        Ok(integer_of(len))
+    }),
+    ("frame.end", |call| {
+        let open = open_run(call, 1)?;
+        let ending = arguments(call, 3).ending()?;
+        let ticket = open.end_frame(number(call.word(2))?, &ending)?;
+        call.work.rest_on(ticket);
+        Ok(Reply::OK)
+    }),
+    ("frame.get", get),
+];
+
+fn get(call: &mut Call<'_, '_>) -> Outcome {
+    let seq = number::<u32>(call.word(2))?;
+    let reader = run_of(call, 1)?;
+    match call.rest(3) {
+        [] => {
+            let info = reader.frame_info(seq)?;
+            bounded(info.input_bytes.saturating_add(info.output_bytes))?;
+            let redactor = call.daemon.redactor(call.session)?;
+            Ok(told(reader.frame(seq)?, redactor.as_deref()))
+        }
+        _ if call.session.is_redacted() => {
+            Err("NOPERM a single part cannot be marked as redacted: it takes the right read".into())
+        }
+        [part] if is(part, "REQUEST") => body(reader.input_reader(seq)?),
+        [part] if is(part, "RESPONSE") => body(reader.output_reader(seq)?),
+        [part] if is(part, "METADATA") => Ok(Reply::Bulk(reader.frame_info(seq)?.metadata)),
+        _ => Err(syntax()),
+    }
+}
+
+fn bounded(bytes: u64) -> Result<(), Refusal> {
+    if bytes <= BULK_BYTES_MAX as u64 {
+        return Ok(());
+    }
+    Err(Refusal(format!("ERR {bytes} bytes: a reply has at most {BULK_BYTES_MAX}")))
+}
+
+fn body(mut reader: BlobReader) -> Outcome {
+    bounded(reader.len())?;
+    let mut bytes = Vec::with_capacity(usize::try_from(reader.len()).unwrap_or(0));
+    let read = std::io::Read::read_to_end(&mut reader, &mut bytes);
+    read.map_err(|error| Refusal(format!("DAMAGED {error}")))?;
+    Ok(Reply::Bulk(bytes))
+}
+
+/// The fields that mark a reply as redacted, and the profile's name.
+pub(super) fn redacted(redactor: &Redactor) -> [(Reply, Reply); 2] {
+    let name = redactor.profile().name();
+    [field("redacted", Reply::Boolean(true)), field("profile", Reply::text(name))]
+}
+
+/// A frame as a reply. A redacted frame has no hashes, because guesses of its content could be checked
+/// against them.
+pub(super) fn told(mut frame: RecordedFrame, redactor: Option<&Redactor>) -> Reply {
+    if let Some(redactor) = redactor {
+        let shown = redactor.frame(&frame.input, &frame.output, &frame.metadata);
+        (frame.input, frame.output, frame.metadata) = (shown.input, shown.output, shown.metadata);
+    }
+    let mut told = vec![
+        field("seq", Reply::Integer(frame.seq.into())),
+        field("parent", frame.parent.map_or(Reply::Null, |seq| Reply::Integer(seq.into()))),
+        field("component", Reply::text(frame.component.name())),
+        field("severity", Reply::text(frame.severity.name())),
+        field("incomplete", Reply::Boolean(frame.incomplete)),
+        field("error", Reply::Boolean(frame.error)),
+        field("started_ns", integer_of(frame.started_ns)),
+        field("duration_ns", integer_of(frame.duration_ns)),
+        field("request_bytes", Reply::count(frame.input.len())),
+        field("response_bytes", Reply::count(frame.output.len())),
+    ];
+    match redactor {
+        Some(redactor) => told.extend(redacted(redactor)),
+        None => told.extend([
+            field("request_id", Reply::text(frame.input_id.to_string())),
+            field("response_id", Reply::text(frame.output_id.to_string())),
+            field("link", Reply::text(frame.link.to_string())),
+        ]),
+    }
+    told.extend([
+        field("request", Reply::Bulk(frame.input)),
+        field("response", Reply::Bulk(frame.output)),
+        field("metadata", Reply::Bulk(frame.metadata)),
+    ]);
+    Reply::Map(told)
+}
+
+/// Size of a frame in a reply, in bytes.
+pub(super) fn told_bytes(frame: &RecordedFrame) -> usize {
+    frame.input.len() + frame.output.len() + frame.metadata.len()
+}

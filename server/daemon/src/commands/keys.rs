@@ -1,0 +1,200 @@
+//! Commands for keys of any type: existence, expiry, listing.
+
+use super::parse::{deadline, integer, is, shown, syntax};
+use crate::databases::Entry;
+use crate::glob;
+use crate::table::Handler;
+use crate::turn::{Call, Outcome, Refusal};
+use annals_wire::resp::{BULK_BYTES_MAX, Reply};
+
+/// Maximum number of keys that KEYS returns; SCAN has no such limit.
+const LISTED_MAX: usize = 1 << 20;
+/// Maximum number of keys that one SCAN examines.
+const SCANNED_MAX: usize = 10_000;
+/// Maximum bytes of keys that one SCAN returns (plus a page), and that KEYS returns.
+const SCANNED_BYTES_MAX: usize = 64 << 20;
+const LISTED_BYTES_MAX: usize = BULK_BYTES_MAX;
+/// Number of keys examined at a time: the longest keys then take 64 MiB.
+const PAGE: usize = 1000;
+
+pub(super) const HANDLERS: &[(&str, Handler)] = &[
+    ("del", delete),
+    ("unlink", delete),
+    ("exists", count),
+    ("touch", count),
+    ("type", |call| {
+        let name = std::str::from_utf8(call.word(1)).unwrap_or_default();
+        Ok(Reply::Simple(match get(call)? {
+            Some(_) => "string".into(),
+            None if call.work.space().run(name).is_ok() => "stream".into(),
+            None => "none".into(),
+        }))
+    }),
+    ("expire", |call| expire(call, 1000, true, "expire")),
+    ("pexpire", |call| expire(call, 1, true, "pexpire")),
+    ("expireat", |call| expire(call, 1000, false, "expireat")),
+    ("pexpireat", |call| expire(call, 1, false, "pexpireat")),
+    ("ttl", |call| left(call, |ms, now| ms.saturating_sub(now).saturating_add(500) / 1000)),
+    ("pttl", |call| left(call, |ms, now| ms.saturating_sub(now))),
+    ("expiretime", |call| left(call, |ms, _| ms.saturating_add(500) / 1000)),
+    ("pexpiretime", |call| left(call, |ms, _| ms)),
+    ("persist", |call| match get(call)? {
+        Some(Entry { value, stored, deadline: Some(_) }) => {
+            let (database, words) = (call.database(), call.words);
+            call.work.put(database, &words[1], Entry { value, stored, deadline: None })?;
+            Ok(Reply::Integer(1))
+        }
+        _ => Ok(Reply::Integer(0)),
+    }),
+    ("keys", |call| {
+        let (database, words) = (call.database(), call.words);
+        let (mut found, mut after): (Vec<Reply>, Option<Vec<u8>>) = (Vec::new(), None);
+        let mut bytes = 0;
+        loop {
+            let page = call.work.keys(database, after.as_deref(), PAGE)?;
+            let is_last = page.len() < PAGE;
+            after = page.last().cloned();
+            let matching = page.into_iter().filter(|key| glob::matches(&words[1], key, false));
+            found.extend(matching.inspect(|key| bytes += key.len()).map(Reply::Bulk));
+            if found.len() > LISTED_MAX || bytes > LISTED_BYTES_MAX {
+                let most = format!("{LISTED_MAX} keys or {LISTED_BYTES_MAX} bytes");
+                return Err(Refusal(format!("ERR more than {most} match: use SCAN")));
+            }
+            if is_last {
+                return Ok(Reply::Array(found));
+            }
+        }
+    }),
+    ("scan", scan),
+    ("dbsize", |call| {
+        let database = call.database();
+        let (mut count, mut after): (usize, Option<Vec<u8>>) = (0, None);
+        loop {
+            let page = call.work.keys(database, after.as_deref(), PAGE)?;
+            count += page.len();
+            if page.len() < PAGE {
+                return Ok(Reply::count(count));
+            }
+            after = page.last().cloned();
+        }
+    }),
+];
+
+fn get(call: &mut Call<'_, '_>) -> Result<Option<Entry>, Refusal> {
+    let (database, words) = (call.database(), call.words);
+    Ok(call.work.get(database, &words[1])?)
+}
+
+fn delete(call: &mut Call<'_, '_>) -> Outcome {
+    let (database, mut deleted) = (call.database(), 0);
+    for key in call.words.iter().skip(1) {
+        deleted += i64::from(call.work.delete(database, key)?);
+    }
+    Ok(Reply::Integer(deleted))
+}
+
+fn count(call: &mut Call<'_, '_>) -> Outcome {
+    let (database, mut there) = (call.database(), 0);
+    for key in call.words.iter().skip(1) {
+        there += i64::from(call.work.get(database, key)?.is_some());
+    }
+    Ok(Reply::Integer(there))
+}
+
+/// The remaining time of a key. `told` computes it from the deadline and the current time, both in
+/// milliseconds since 1970.
+fn left(call: &mut Call<'_, '_>, told: fn(u64, u64) -> u64) -> Outcome {
+    let now = call.work.now_ms();
+    Ok(Reply::Integer(match get(call)? {
+        None => -2,
+        Some(Entry { deadline: None, .. }) => -1,
+        Some(Entry { deadline: Some(deadline), .. }) => {
+            i64::try_from(told(deadline, now)).unwrap_or(i64::MAX)
+        }
+    }))
+}
+
+fn expire(call: &mut Call<'_, '_>, unit: i64, from_now: bool, name: &str) -> Outcome {
+    let (database, words) = (call.database(), call.words);
+    let amount = integer(call.word(2))?;
+    let (mut new, mut old, mut later, mut sooner) = (false, false, false, false);
+    for option in call.rest(3) {
+        match option {
+            option if is(option, "NX") => new = true,
+            option if is(option, "XX") => old = true,
+            option if is(option, "GT") => later = true,
+            option if is(option, "LT") => sooner = true,
+            option => return Err(Refusal(format!("ERR Unsupported option {}", shown(option)))),
+        }
+    }
+    if new && (old || later || sooner) {
+        return Err("ERR NX and XX, GT or LT options at the same time are not compatible".into());
+    }
+    if later && sooner {
+        return Err("ERR GT and LT options at the same time are not compatible".into());
+    }
+    let now = call.work.now_ms();
+    let ends = deadline(amount, unit, if from_now { now } else { 0 }, name)?;
+    let Some(entry) = get(call)? else { return Ok(Reply::Integer(0)) };
+    // A key without a deadline expires later than any other.
+    let had = entry.deadline.map_or(i128::MAX, i128::from);
+    let goes = !(new && entry.deadline.is_some()
+        || old && entry.deadline.is_none()
+        || later && i128::from(ends) <= had
+        || sooner && i128::from(ends) >= had);
+    if !goes {
+        return Ok(Reply::Integer(0));
+    }
+    match u64::try_from(ends) {
+        Ok(ends) if ends > now => {
+            call.work.put(database, &words[1], Entry { deadline: Some(ends), ..entry })?;
+        }
+        _ => {
+            call.work.delete(database, &words[1])?;
+        }
+    }
+    Ok(Reply::Integer(1))
+}
+
+fn scan(call: &mut Call<'_, '_>) -> Outcome {
+    let text = std::str::from_utf8(call.word(1)).ok().and_then(|text| text.parse::<u64>().ok());
+    let cursor = text.ok_or("ERR invalid cursor")?;
+    let (mut pattern, mut count, mut strings) = (None, 10, true);
+    let mut options = call.rest(2).iter();
+    while let Some(option) = options.next() {
+        let value = options.next().ok_or_else(syntax)?;
+        if is(option, "MATCH") {
+            pattern = Some(value);
+        } else if is(option, "COUNT") {
+            count = integer(value)?;
+            if count < 1 {
+                return Err(syntax());
+            }
+        } else if is(option, "TYPE") {
+            strings = is(value, "string");
+        } else {
+            return Err(syntax());
+        }
+    }
+    let after = match cursor {
+        0 => None,
+        cursor => Some(call.daemon.place(cursor).ok_or("ERR this cursor is no longer known: begin at 0")?),
+    };
+    let count = usize::try_from(count).unwrap_or(usize::MAX).min(SCANNED_MAX);
+    let database = call.database();
+    let (mut page, mut bytes, mut is_last) = (Vec::new(), 0, false);
+    while page.len() < count && bytes < SCANNED_BYTES_MAX && !is_last {
+        let wanted = PAGE.min(count - page.len());
+        let part = call.work.keys(database, page.last().or(after.as_ref()).map(Vec::as_slice), wanted)?;
+        is_last = part.len() < wanted;
+        bytes += part.iter().map(Vec::len).sum::<usize>();
+        page.extend(part);
+    }
+    let next = page.last().filter(|_| !is_last).map_or(0, |last| call.daemon.cursor(last.clone()));
+    let found = page
+        .into_iter()
+        .filter(|key| strings && pattern.is_none_or(|pattern| glob::matches(pattern, key, false)))
+        .map(Reply::Bulk);
+    let found = found.collect();
+    Ok(Reply::Array(vec![Reply::text(next.to_string()), Reply::Array(found)]))
+}

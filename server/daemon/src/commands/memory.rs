@@ -1,0 +1,358 @@
+//! Agent memory: entries with the evidence of decisions, recalled by what they are about.
+//!
+//! The commands of the engine's memory ([`annals_memory`]). Every command has the options TENANT, PRINCIPAL
+//! and CONVERSATION for the identity; a missing part is distinct from every given one. All entries are in the
+//! connection's namespace. A redacted reader is refused, because an entry holds unredacted text and a search
+//! would reveal it.
+
+use std::sync::Arc;
+
+use annals_memory::{Embedder, Hit, Identity, Keep, Projection, Wanted, told};
+
+use super::parse::{field, integer_of, is, number, shown, syntax};
+use super::snapshots::numbers;
+use crate::access::Rights;
+use crate::table::Handler;
+use crate::tenant::Tenant;
+use crate::turn::{Call, Outcome, Refusal};
+use annals_review::remembering::{of_embedder, remember};
+use annals_wire::resp::Reply;
+
+const NO_FLOAT: &str = "ERR value is not a valid float";
+/// Maximum number of entries that a search returns.
+const FOUND_MAX: usize = 1000;
+
+pub(super) const HANDLERS: &[(&str, Handler)] = &[
+    ("mem.put", put),
+    ("mem.putif", put_if),
+    ("mem.get", |call| {
+        let identity = identity(call, 2)?;
+        let entry = call.tenant.memory()?.get(&identity, text(call.word(1))?)?;
+        Ok(entry.map_or(Reply::Null, |entry| Reply::Json(entry.text())))
+    }),
+    ("mem.list", list),
+    ("mem.search", search),
+    ("mem.define", define),
+    ("mem.definitions", |call| {
+        let definitions = call.tenant.memory()?.definitions()?.into_iter();
+        Ok(Reply::Array(definitions.map(|one| Reply::Json(one.text().to_owned())).collect()))
+    }),
+    ("mem.undefine", |call| {
+        let there = call.tenant.memory()?.undefine(text(call.word(1))?)?;
+        Ok(integer_of(u64::from(there)))
+    }),
+    ("mem.delete", |call| {
+        let identity = identity(call, 2)?;
+        call.tenant.memory()?.delete(&identity, text(call.word(1))?)?;
+        Ok(Reply::OK)
+    }),
+    ("mem.forget", |call| {
+        let identity = identity(call, 1)?;
+        Ok(integer_of(call.tenant.memory()?.forget(&identity)?))
+    }),
+    ("mem.feedback", feedback),
+    ("mem.seen", seen),
+];
+
+/// A command without keys.
+fn put(call: &mut Call<'_, '_>) -> Outcome {
+    let count = call.rest(1).iter().take_while(|word| !is_option(word)).count();
+    if count == 0 {
+        return Err("ERR an entry is missing before the options".into());
+    }
+    let (entries, mut embeds, mut namespace) = (call.rest(1).get(..count).unwrap_or_default(), false, None);
+    let mut embedder = None;
+    let identity = options(call, 1 + count, &mut |option, next| {
+        if is(option, "EMBED") && !embeds {
+            embeds = true;
+        } else if is(option, "NAMESPACE") && namespace.is_none() {
+            namespace = Some(text(next()?)?);
+        } else if is(option, "EMBEDDER") && embedder.is_none() {
+            embedder = Some(text(next()?)?);
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    })?;
+    let entries: Vec<&str> = entries.iter().map(|entry| text(entry)).collect::<Result<_, _>>()?;
+    let tenant = of_namespace(call, namespace)?;
+    let memory = tenant.memory()?;
+    let ids: Vec<String> = if embeds {
+        let with = tenant.embedder()?;
+        of_embedder(embedder, with.id(), "a memory")?;
+        let each = entries
+            .iter()
+            .map(|entry| remember(&memory, &identity, entry, &*with, &Keep::default()).map(|entry| entry.id));
+        each.collect::<annals::Result<_>>()?
+    } else {
+        memory.put_many(&identity, &entries)?;
+        entries.iter().map(|entry| id_of(entry)).collect()
+    };
+    Ok(Reply::Array(ids.into_iter().map(Reply::text).collect()))
+}
+
+/// The tenant of a namespace; only local connections may name another than their own.
+fn of_namespace(call: &Call<'_, '_>, namespace: Option<&str>) -> Result<Arc<Tenant>, Refusal> {
+    match namespace.filter(|name| *name != call.tenant.name) {
+        None => Ok(call.tenant.clone()),
+        Some(name) if call.session.local => Ok(call.daemon.tenant(name)?),
+        Some(_) => Err("NOPERM another namespace needs a connection by a Unix socket".into()),
+    }
+}
+
+fn define(call: &mut Call<'_, '_>) -> Outcome {
+    let namespace = match call.rest(2) {
+        [] => None,
+        [option, name] if is(option, "NAMESPACE") => Some(text(name)?),
+        _ => return Err(syntax()),
+    };
+    let definition = text(call.word(1))?;
+    of_namespace(call, namespace)?.memory()?.define(definition)?;
+    Ok(Reply::OK)
+}
+
+/// The id of a stored entry.
+fn id_of(entry: &str) -> String {
+    #[derive(serde::Deserialize, Default)]
+    struct Id {
+        id: String,
+    }
+    serde_json::from_str::<Id>(entry).unwrap_or_default().id
+}
+
+/// Whether a word cannot be an entry: entries begin with a brace.
+fn is_option(word: &[u8]) -> bool {
+    ["EMBED", "EMBEDDER", "NAMESPACE", "TENANT", "PRINCIPAL", "CONVERSATION"]
+        .iter()
+        .any(|option| is(word, option))
+}
+
+fn put_if(call: &mut Call<'_, '_>) -> Outcome {
+    let (entry, version) = (text(call.word(1))?, number(call.word(2))?);
+    let identity = identity(call, 3)?;
+    let done = call.tenant.memory()?.put_if_version(&identity, entry, version)?;
+    Ok(Reply::Map(vec![
+        field("applied", Reply::Boolean(done.applied)),
+        field("version", done.current.map_or(Reply::Null, integer_of)),
+    ]))
+}
+
+fn list(call: &mut Call<'_, '_>) -> Outcome {
+    let (mut cursor, mut limit, mut tiers) = (None, None, None);
+    let identity = options(call, 1, &mut |option, next| {
+        if is(option, "CURSOR") && cursor.is_none() {
+            cursor = Some(number::<u64>(next()?)?.to_string());
+        } else if is(option, "LIMIT") && limit.is_none() {
+            limit = Some(number::<usize>(next()?)?);
+        } else if is(option, "TIERS") && tiers.is_none() {
+            tiers = Some(tiers_of(next()?)?);
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    })?;
+    let tiers = tiers.unwrap_or_default();
+    let (entries, next) = call.tenant.memory()?.list(&identity, cursor.as_deref(), limit, &tiers)?;
+    let entries = entries.into_iter().map(|entry| Reply::Json(entry.text())).collect();
+    Ok(Reply::Array(vec![Reply::text(next.unwrap_or_else(|| "0".to_owned())), Reply::Array(entries)]))
+}
+
+/// The input of a search.
+enum Asked<'a> {
+    Vector(Vec<f32>),
+    Question(&'a str),
+}
+
+fn search(call: &mut Call<'_, '_>) -> Outcome {
+    let (mut asked, mut embedder_id, mut tiers) = (None, None, None);
+    let (mut k, mut min_score, mut across) = (None, None, false);
+    let (mut projection, mut budget, mut defined) = (None, None, None);
+    let identity = options(call, 1, &mut |option, next| {
+        if is(option, "FP32") && asked.is_none() {
+            asked = Some(Asked::Vector(numbers(next()?)?));
+        } else if is(option, "VECTOR") && asked.is_none() {
+            let numbers: Vec<f32> = serde_json::from_slice(next()?).map_err(|error| {
+                Refusal(format!("ERR the vector is not a JSON array of numbers: {error}"))
+            })?;
+            asked = Some(Asked::Vector(numbers));
+        } else if is(option, "QUESTION") && asked.is_none() {
+            asked = Some(Asked::Question(text(next()?)?));
+        } else if is(option, "EMBEDDER") && embedder_id.is_none() {
+            embedder_id = Some(text(next()?)?);
+        } else if is(option, "K") && k.is_none() {
+            let wanted = number::<usize>(next()?)?;
+            if !(1..=FOUND_MAX).contains(&wanted) {
+                return Err(Refusal(format!("ERR a search gives 1 to {FOUND_MAX} entries")));
+            }
+            k = Some(wanted);
+        } else if is(option, "MINSCORE") && min_score.is_none() {
+            let least = real(next()?)?;
+            min_score = Some(if least.is_nan() { return Err(NO_FLOAT.into()) } else { least as f32 });
+        } else if is(option, "TIERS") && tiers.is_none() {
+            tiers = Some(tiers_of(next()?)?);
+        } else if is(option, "ACROSS") && !across {
+            across = true;
+        } else if is(option, "PROJECTION") && projection.is_none() {
+            let name = next()?;
+            let known = text(name).ok().and_then(|name| Projection::of_name(&name.to_ascii_lowercase()));
+            projection = Some(known.ok_or_else(|| {
+                let name = shown(name);
+                Refusal(format!("ERR unknown projection {name:?}: use decisions, commits, narrative or full"))
+            })?);
+        } else if is(option, "MEMORY") && defined.is_none() {
+            defined = Some(text(next()?)?);
+        } else if is(option, "BUDGET") && budget.is_none() {
+            budget = Some(number::<usize>(next()?)?);
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    })?;
+    let (memory, tiers) = (call.tenant.memory()?, tiers.unwrap_or_default());
+    let definition = defined.map(|id| memory.defined(id)).transpose()?;
+    // Options of the command take precedence over the definition.
+    let by = definition.as_ref();
+    let k = k.or(by.map(|by| by.k));
+    let wanted = Wanted {
+        k: k.unwrap_or(0),
+        min_score: min_score.or(by.and_then(|by| by.threshold)),
+        tiers: &tiers,
+        embedder: embedder_id.or(by.and_then(|by| by.embedder.as_deref())),
+        across: across || by.is_some_and(|by| by.across),
+    };
+    let hits = match asked {
+        None => {
+            return Err(
+                "ERR the search input is missing: give FP32 vector, VECTOR array or QUESTION text".into()
+            );
+        }
+        Some(Asked::Vector(vector)) => memory.search(&identity, &vector, &wanted)?,
+        Some(Asked::Question(question)) => {
+            let with = call.tenant.embedder()?;
+            memory.recall(&identity, question, &*with, &Wanted { k: k.unwrap_or(1), ..wanted })?
+        }
+    };
+    let projection = projection.or(by.map(|by| by.projection));
+    let text = (projection.is_some() || budget.is_some())
+        .then(|| told(&hits, projection.unwrap_or_default(), budget));
+    let hits = Reply::Array(hits.into_iter().map(found).collect());
+    let mut reply = vec![field("hits", hits)];
+    reply.extend(text.map(|text| field("text", Reply::text(text))));
+    Ok(Reply::Map(reply))
+}
+
+fn found(hit: Hit) -> Reply {
+    // The shortest decimal of this f32, so that 0.7 is shown as 0.7.
+    let score = hit.score.to_string().parse().unwrap_or(f64::from(hit.score));
+    Reply::Map(vec![
+        field("id", Reply::text(hit.entry.id.as_str())),
+        field("identity", Reply::text(hit.identity.as_str())),
+        field("score", Reply::Double(score)),
+        field("decided_ms", hit.decided_ms().map_or(Reply::Null, Reply::Integer)),
+        field("decided_at", hit.decided_at().map_or(Reply::Null, Reply::text)),
+        field("entry", Reply::Json(hit.entry.text())),
+    ])
+}
+
+fn feedback(call: &mut Call<'_, '_>) -> Outcome {
+    let mut value = None;
+    let identity = options(call, 2, &mut |option, next| {
+        let known = is(option, "VALUE") && value.is_none();
+        if known {
+            value = Some(real(next()?)?);
+        }
+        Ok(known)
+    })?;
+    let id = text(call.word(1))?;
+    match value {
+        Some(value) => {
+            needs(call, Rights::RECORD, "MEM.FEEDBACK with VALUE")?;
+            call.tenant.memory()?.rate(&identity, id, value)?;
+            Ok(Reply::OK)
+        }
+        None => {
+            needs(call, Rights::READ, "MEM.FEEDBACK without VALUE")?;
+            let said = call.tenant.memory()?.feedback(&identity, id)?;
+            Ok(said.map_or(Reply::Null, |said| {
+                let (average, count) = (Reply::Double(said.average()), integer_of(said.count));
+                Reply::Map(vec![field("average", average), field("count", count)])
+            }))
+        }
+    }
+}
+
+fn seen(call: &mut Call<'_, '_>) -> Outcome {
+    let mut records = false;
+    let identity = options(call, 2, &mut |option, _| {
+        let known = is(option, "RECORD") && !records;
+        records |= known;
+        Ok(known)
+    })?;
+    let signature = text(call.word(1))?;
+    if records {
+        needs(call, Rights::RECORD, "MEM.SEEN with RECORD")?;
+        call.tenant.memory()?.record_signature(&identity, signature)?;
+        return Ok(Reply::OK);
+    }
+    needs(call, Rights::READ, "MEM.SEEN without RECORD")?;
+    Ok(Reply::Boolean(call.tenant.memory()?.seen(&identity, signature)?))
+}
+
+fn needs(call: &Call<'_, '_>, right: Rights, what: &str) -> Result<(), Refusal> {
+    if call.session.may(right) {
+        return Ok(());
+    }
+    Err(Refusal(format!("NOPERM {what} takes the right {right}")))
+}
+
+/// The identity, for a command without other options.
+fn identity(call: &Call<'_, '_>, from: usize) -> Result<Identity, Refusal> {
+    options(call, from, &mut |_, _| Ok(false))
+}
+
+/// Takes the next word, which an option requires.
+type Next<'n, 'a> = &'n mut dyn FnMut() -> Result<&'a [u8], Refusal>;
+
+/// Handles an option of the command itself and its arguments; returns false for an unknown option.
+type Other<'n, 'a> = dyn FnMut(&'a [u8], Next<'_, 'a>) -> Result<bool, Refusal> + 'n;
+
+/// Reads options: the identity, and those that `other` handles. A repeated option is an error.
+fn options<'a>(call: &Call<'a, '_>, from: usize, other: &mut Other<'_, 'a>) -> Result<Identity, Refusal> {
+    let mut identity = Identity::default();
+    let mut words = call.rest(from).iter().map(Vec::as_slice);
+    while let Some(option) = words.next() {
+        let part = match () {
+            () if is(option, "TENANT") => &mut identity.tenant,
+            () if is(option, "PRINCIPAL") => &mut identity.principal,
+            () if is(option, "CONVERSATION") => &mut identity.conversation,
+            () if other(option, &mut || words.next().ok_or_else(syntax))? => continue,
+            () => return Err(syntax()),
+        };
+        let said = text(words.next().ok_or_else(syntax)?)?.to_owned();
+        if part.replace(said).is_some() {
+            return Err(syntax());
+        }
+    }
+    Ok(identity)
+}
+
+fn tiers_of(word: &[u8]) -> Result<Vec<String>, Refusal> {
+    let names: Vec<String> =
+        text(word)?.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    match names.iter().find(|name| !["hot", "warm", "cold"].contains(&name.as_str())) {
+        None => Ok(names),
+        Some(name) => {
+            let name = shown(name.as_bytes());
+            Err(Refusal(format!("ERR unknown tier {name:?}: use hot, warm or cold")))
+        }
+    }
+}
+
+fn real(word: &[u8]) -> Result<f64, Refusal> {
+    let number = std::str::from_utf8(word).ok().and_then(|text| text.parse::<f64>().ok());
+    number.ok_or_else(|| NO_FLOAT.into())
+}
+
+fn text(word: &[u8]) -> Result<&str, Refusal> {
+    std::str::from_utf8(word).map_err(|_| "ERR names and JSON are UTF-8".into())
+}

@@ -1,0 +1,43 @@
+//! The commands, one file per group, with the semantics and error texts of Redis.
+
+mod blobs;
+mod connection;
+mod frames;
+mod history;
+mod keys;
+mod memory;
+mod nondet;
+mod parse;
+mod retention;
+mod runs;
+mod server;
+mod snapshots;
+mod store;
+mod streams;
+mod strings;
+mod tokens;
+mod transactions;
+
+pub(super) use blobs::{blob_reader, keep_blob};
+
+use super::table::Handler;
+
+/// What each command does, by its name.
+pub(super) const HANDLERS: &[&[(&str, Handler)]] = &[
+    connection::HANDLERS,
+    strings::HANDLERS,
+    keys::HANDLERS,
+    streams::HANDLERS,
+    transactions::HANDLERS,
+    server::HANDLERS,
+    runs::HANDLERS,
+    frames::HANDLERS,
+    nondet::HANDLERS,
+    snapshots::HANDLERS,
+    blobs::HANDLERS,
+    history::HANDLERS,
+    memory::HANDLERS,
+    retention::HANDLERS,
+    store::HANDLERS,
+    tokens::HANDLERS,
+];

@@ -1,0 +1,327 @@
+//! The daemon's configuration: options, the environment, or a TOML file. The first that has a value wins.
+
+use std::io::Read as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use annals::Policy;
+use serde::Deserialize;
+
+use super::access::{Rights, Token, check_profile};
+use super::session::Patience;
+use annals_policy::profiles::{PROFILES_BYTES_MAX, Profiles};
+use annals_policy::rules::parse_policy;
+use annals_proxy::proxy::Upstreams;
+
+/// How a store is served.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Serving {
+    /// A Unix socket besides the store's own.
+    pub socket: Option<PathBuf>,
+    /// A loopback address for Redis clients, such as `127.0.0.1:7420`.
+    pub tcp: Option<String>,
+    /// A loopback address for HTTP, such as `127.0.0.1:7421`.
+    pub http: Option<String>,
+    /// Whether TCP and HTTP require no token.
+    pub no_auth: bool,
+    /// A file of profiles for redacted readers.
+    pub profiles: Option<PathBuf>,
+    /// Milliseconds after which a turn is logged as slow. Default: 100.
+    pub slow_ms: Option<u64>,
+    /// Seconds after which an inactive connection is closed. Default: 0, never.
+    pub idle_seconds: Option<u64>,
+    /// A retention policy (a TOML file) by which runs are dropped on a schedule; `default` is the built-in
+    /// policy.
+    pub retain: Option<PathBuf>,
+    /// Interval of the schedule, such as `1h`. Default: one hour.
+    pub sweep_every: Option<String>,
+    /// The format of the program's log. The daemon itself only emits `tracing` events.
+    pub log: Option<Log>,
+    /// The upstreams of the proxy.
+    #[serde(flatten)]
+    pub upstreams: Upstreams,
+    /// Tokens besides those stored in the store.
+    pub tokens: Vec<ConfiguredToken>,
+}
+
+/// The format of the log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Log {
+    /// Lines for people.
+    #[default]
+    Human,
+    /// One JSON object per line.
+    Json,
+}
+
+/// A token of the configuration; its text is kept elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfiguredToken {
+    /// Its name.
+    pub name: String,
+    /// The namespace that it gives access to; the daemon's if none is named.
+    pub namespace: Option<String>,
+    /// `record`, `read`, `redacted`, `operate`, separated by commas. Default: all.
+    pub rights: Option<Rights>,
+    /// The profile of a reader with the right `redacted`.
+    pub profile: Option<String>,
+    /// The BLAKE3 hash of its text, in hexadecimal digits. The text must be long and random: the hash of a
+    /// chosen word can be guessed.
+    pub blake3: String,
+}
+
+/// Why a store is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServingError {
+    /// The configuration is invalid or not supported.
+    #[error("{0}")]
+    Refused(String),
+    /// An error of the store.
+    #[error(transparent)]
+    Store(#[from] annals::Error),
+    /// An error of the system.
+    #[error("{what}: {cause}")]
+    System {
+        /// The operation that failed.
+        what: String,
+        /// The system's error.
+        #[source]
+        cause: std::io::Error,
+    },
+}
+
+/// Default interval between retention sweeps, and the minimum interval in nanoseconds.
+const SWEEP_EVERY: Duration = Duration::from_secs(3600);
+const SWEEP_EVERY_MIN_NS: u64 = 1_000_000_000;
+
+/// The policy by which runs are dropped, and the interval.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Schedule {
+    pub(super) policy: Policy,
+    pub(super) every: Duration,
+}
+
+/// Loopback addresses to listen at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Places {
+    pub(super) tcp: Option<SocketAddr>,
+    pub(super) http: Option<SocketAddr>,
+}
+
+impl Serving {
+    /// Parses a configuration file.
+    ///
+    /// # Errors
+    /// `Refused` for an invalid file.
+    pub fn parse(text: &str) -> Result<Self, ServingError> {
+        toml::from_str(text)
+            .map_err(|error| ServingError::Refused(format!("the configuration: {}", error.message())))
+    }
+
+    /// These settings, with missing ones taken from a file.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            socket: self.socket.or(other.socket),
+            tcp: self.tcp.or(other.tcp),
+            http: self.http.or(other.http),
+            no_auth: self.no_auth || other.no_auth,
+            profiles: self.profiles.or(other.profiles),
+            slow_ms: self.slow_ms.or(other.slow_ms),
+            idle_seconds: self.idle_seconds.or(other.idle_seconds),
+            retain: self.retain.or(other.retain),
+            sweep_every: self.sweep_every.or(other.sweep_every),
+            log: self.log.or(other.log),
+            upstreams: if self.upstreams == Upstreams::default() { other.upstreams } else { self.upstreams },
+            tokens: if self.tokens.is_empty() { other.tokens } else { self.tokens },
+        }
+    }
+
+    /// The profiles that readers may have.
+    ///
+    /// # Errors
+    /// `Refused` for an invalid file, with the position; `System` for a file that cannot be read.
+    pub(super) fn profiles(&self) -> Result<Profiles, ServingError> {
+        let Some(file) = &self.profiles else { return Ok(Profiles::default()) };
+        let shown = file.display();
+        let limit = PROFILES_BYTES_MAX as u64 + 1;
+        #[expect(clippy::disallowed_methods, reason = "a file of the user's, not of a store")]
+        let opened = std::fs::File::open(file);
+        let mut text = String::new();
+        opened
+            .and_then(|opened| opened.take(limit).read_to_string(&mut text))
+            .map_err(|cause| ServingError::System { what: format!("cannot read {shown}"), cause })?;
+        Profiles::parse(&text).map_err(|error| {
+            ServingError::Refused(format!("{shown}:{}:{}: {}", error.line, error.column, error.what))
+        })
+    }
+
+    /// The addresses to listen at.
+    ///
+    /// # Errors
+    /// `Refused` for an address that is malformed or not on the loopback.
+    pub(super) fn places(&self) -> Result<Places, ServingError> {
+        let place = |text: &Option<String>| text.as_deref().map(address).transpose();
+        Ok(Places { tcp: place(&self.tcp)?, http: place(&self.http)? })
+    }
+
+    /// The timeouts of connections and turns.
+    pub(super) fn patience(&self) -> Patience {
+        let default = Patience::default();
+        let idle = self.idle_seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+        Patience { slow_ms: self.slow_ms.unwrap_or(default.slow_ms), idle }
+    }
+
+    /// The policy by which runs are dropped, and the interval.
+    ///
+    /// # Errors
+    /// `Refused` for an invalid or unreadable policy, and for an invalid interval.
+    pub(super) fn schedule(&self) -> Result<Option<Schedule>, ServingError> {
+        let refused = |what: String| Err(ServingError::Refused(what));
+        let every = match self.sweep_every.as_deref() {
+            None => SWEEP_EVERY,
+            Some(text) => match annals::lasting_ns(text).filter(|ns| *ns >= SWEEP_EVERY_MIN_NS) {
+                Some(ns) => Duration::from_nanos(ns),
+                None => {
+                    return refused(format!(
+                        "sweep_every must be a duration of a second or more, such as \"1h\", and not {text:?}"
+                    ));
+                }
+            },
+        };
+        let Some(path) = &self.retain else {
+            return match &self.sweep_every {
+                Some(_) => refused(
+                    "sweep_every needs retain, which says by which policy runs are dropped".to_owned(),
+                ),
+                None => Ok(None),
+            };
+        };
+        if path.as_os_str() == "default" {
+            return Ok(Some(Schedule { policy: Policy::default(), every }));
+        }
+        #[expect(clippy::disallowed_methods, reason = "a file of the user's, not of a store")]
+        let text = std::fs::read(path).map_err(|cause| ServingError::System {
+            what: format!("cannot read the policy {}", path.display()),
+            cause,
+        })?;
+        let Ok(text) = String::from_utf8(text) else {
+            return refused(format!("the policy {} is not UTF-8", path.display()));
+        };
+        match parse_policy(&text) {
+            Ok(policy) => Ok(Some(Schedule { policy, every })),
+            Err(error) => {
+                refused(format!("{}:{}:{}: {}", path.display(), error.line, error.column, error.what))
+            }
+        }
+    }
+
+    /// The configured tokens.
+    ///
+    /// # Errors
+    /// `Refused` for an invalid token.
+    pub(super) fn tokens(&self, home: &str) -> Result<Vec<Token>, ServingError> {
+        let token = |token: &ConfiguredToken| {
+            let hash = blake3::Hash::from_hex(&token.blake3).map_err(|_| {
+                let name = &token.name;
+                ServingError::Refused(format!(
+                    "token {name:?}: blake3 must be 64 hexadecimal digits, as `b3sum` prints them"
+                ))
+            })?;
+            let namespace = token.namespace.clone().unwrap_or_else(|| home.to_owned());
+            let default = if token.profile.is_some() { Rights::REDACTED } else { Rights::ALL };
+            let (rights, profile) = (token.rights.unwrap_or(default), token.profile.clone());
+            check_profile(rights, profile.as_deref())?;
+            Ok(Token { name: token.name.clone(), namespace, rights, profile, made_ns: 0, hash })
+        };
+        self.tokens.iter().map(token).collect()
+    }
+}
+
+fn address(text: &str) -> Result<SocketAddr, ServingError> {
+    let address: SocketAddr = text.parse().map_err(|_| {
+        ServingError::Refused(format!("{text:?} is not an address: write 127.0.0.1:7420 or [::1]:7420"))
+    })?;
+    if address.ip().is_loopback() {
+        return Ok(address);
+    }
+    Err(ServingError::Refused(format!(
+        "{address} is not an address of the loopback: what goes over TCP here is not encrypted, so others on the network could read it; \
+         forward a port through ssh instead"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_loopback_is_listened_at() {
+        assert!(address("127.0.0.1:7420").is_ok() && address("[::1]:0").is_ok());
+        for elsewhere in ["0.0.0.0:7420", "10.0.0.1:7420", "[::]:7420", "192.168.1.1:1", "[::ffff:8.8.8.8]:1"]
+        {
+            let refused = address(elsewhere).unwrap_err().to_string();
+            assert!(refused.contains("not an address of the loopback"), "{refused}");
+        }
+        assert!(address("localhost").is_err() && address("").is_err());
+        let both = Serving { http: Some("0.0.0.0:1".to_owned()), ..Serving::default() };
+        assert!(both.places().is_err());
+    }
+
+    #[test]
+    fn a_file_fills_in_what_options_leave_open_and_unknown_words_are_refused() {
+        let file = Serving::parse("tcp = \"127.0.0.1:1\"\nsocket = \"/tmp/x\"\nslow_ms = 5\n").unwrap();
+        let options = Serving { tcp: Some("127.0.0.1:2".to_owned()), ..Serving::default() };
+        let both = options.or(file.clone());
+        assert_eq!((both.tcp.as_deref(), both.socket), (Some("127.0.0.1:2"), file.socket));
+        assert_eq!(both.slow_ms, Some(5));
+        assert!(Serving::parse("port = 1").unwrap_err().to_string().contains("port"));
+    }
+
+    #[test]
+    fn a_schedule_is_a_policy_and_how_often() {
+        let of = |retain: Option<&str>, every: Option<&str>| {
+            let sweep_every = every.map(str::to_owned);
+            let serving = Serving { retain: retain.map(PathBuf::from), sweep_every, ..Serving::default() };
+            serving.schedule().map_err(|error| error.to_string())
+        };
+        assert_eq!(of(None, None), Ok(None));
+        let built_in = |every| Ok(Some(Schedule { policy: Policy::default(), every }));
+        assert_eq!(of(Some("default"), None), built_in(Duration::from_secs(3600)));
+        assert_eq!(of(Some("default"), Some("5min")), built_in(Duration::from_secs(300)));
+        for (retain, every, what) in [
+            (None, Some("1h"), "by which policy"),
+            (Some("default"), Some("0s"), "a second or more"),
+            (Some("default"), Some("1 hour"), "sweep_every"),
+            (Some("nowhere/policy.toml"), None, "cannot read the policy"),
+        ] {
+            let error = of(retain, every).unwrap_err();
+            assert!(error.contains(what), "{error}");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("p.toml");
+        #[expect(clippy::disallowed_methods, reason = "a file that a user would have")]
+        std::fs::write(&path, "[[rule]]\nkept = \"1d\"\n").unwrap();
+        assert!(of(path.to_str(), None).unwrap_err().contains("p.toml:2:1: \"kept\" is not a key"));
+    }
+
+    #[test]
+    fn a_file_names_tokens_by_their_hashes() {
+        let hash = blake3::hash(b"x").to_hex();
+        let parsed = |text: &str| Serving::parse(text).and_then(|serving| serving.tokens("home"));
+        let tokens = parsed(&format!("[[tokens]]\nname = \"ci\"\nblake3 = \"{hash}\"\n")).unwrap();
+        assert_eq!((tokens[0].namespace.as_str(), tokens[0].rights), ("home", Rights::ALL));
+        let some =
+            format!("[[tokens]]\nname = \"ci\"\nnamespace = \"n\"\nrights = \"read\"\nblake3 = \"{hash}\"\n");
+        let tokens = parsed(&some).unwrap();
+        assert_eq!((tokens[0].namespace.as_str(), tokens[0].rights), ("n", Rights::READ));
+        assert!(parsed("[[tokens]]\nname = \"ci\"\nblake3 = \"12\"\n").is_err());
+        assert!(
+            parsed(&some.replace("\"read\"", "\"all\"")).unwrap_err().to_string().contains("not a right")
+        );
+    }
+}

@@ -1,0 +1,704 @@
+//! Sixteen databases of keys on top of engine keyspaces, and the expiry of keys.
+//!
+//! Database `n` is the keyspace `dbN` of the namespace. The keyspace `annals.deadlines` has the deadlines:
+//! the key is the database's number as a byte and then the key; the value is milliseconds since 1970 in eight
+//! bytes, little-endian. A deadline changes in the same batch as its value. The engine decides whether it is
+//! past (`annals::is_due`), as for every deadline.
+//!
+//! The engine makes a batch visible once it is durable. Until then, `pending` holds its values, so that the
+//! next turn reads them; a turn that reads a pending value waits for it before replying. Few batches of keys
+//! are in flight at a time; writes made meanwhile form the next batch. Batches are submitted under the lock,
+//! so the settler sees their tickets in the order in which they become durable. Reads ask `pending` first,
+//! then [`ValueCache`], then the store.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use annals::io::Io;
+use annals::{Content, Durability, History, Keyspace, Namespace, ScanRange, StoredBlob, Ticket};
+use foldhash::quality::RandomState;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use super::values::Values;
+
+/// Number of databases.
+pub(super) const DATABASES: u8 = 16;
+/// Maximum key length in bytes: one byte less than the engine's, which the key of the deadline needs.
+pub(super) const KEY_BYTES_MAX: usize = annals::KEY_BYTES_MAX - 1;
+/// Maximum number of batches of keys in flight.
+const UNDER_WAY_MAX: usize = 4;
+/// Gathered writes of this many bytes are submitted regardless of the batches in flight.
+const GATHERED_BYTES_MAX: usize = 8 << 20;
+const DEADLINES: &str = "annals.deadlines";
+
+/// A key of a database: the database's number and the key.
+pub(super) type Key = (u8, Vec<u8>);
+
+/// A value and its deadline.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) value: Arc<Vec<u8>>,
+    /// The same value, if it is already in the store.
+    pub(super) stored: Option<StoredBlob>,
+    /// In milliseconds since 1970.
+    pub(super) deadline: Option<u64>,
+}
+
+/// Whether everything that a turn depends on is durable, or why not.
+pub(super) type Settled = Result<(), String>;
+
+/// The settlement to wait for before replying, if any.
+pub(super) type Waits = Option<oneshot::Receiver<Settled>>;
+
+/// The databases of a namespace.
+#[derive(Debug)]
+pub(super) struct Databases {
+    space: Namespace,
+    io: Arc<dyn Io>,
+    state: Mutex<State>,
+    settling: mpsc::UnboundedSender<Settling>,
+    /// Notified when the first turn of a batch has something to write.
+    gathering: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    spaces: [Option<Keyspace>; DATABASES as usize],
+    deadlines: Option<Keyspace>,
+    /// Whether any deadline may exist.
+    any_deadline: bool,
+    pending: HashMap<Key, Pending, RandomState>,
+    /// The values of keys without pending writes.
+    values: Values,
+    /// Number of reads answered by `values`, and by the store.
+    hits: u64,
+    misses: u64,
+    /// Batches of keys in flight; writes made meanwhile are gathered. Few batches keep the writer and the
+    /// settler cheap; several are needed to keep the disk, the writer and the connections busy at once.
+    under_way: usize,
+    gathered: Gathered,
+}
+
+impl State {
+    fn gather(&mut self, changes: Vec<Change>, done: oneshot::Sender<Settled>) {
+        let batch = self.gathered.number;
+        for (at, change) in (self.gathered.changes.len()..).zip(&changes) {
+            self.gathered.bytes +=
+                change.key.1.len() + change.entry.as_ref().map_or(0, |entry| entry.value.len());
+            self.pending.insert(change.key.clone(), Pending { entry: change.entry.clone(), batch, at });
+        }
+        self.gathered.changes.extend(changes);
+        self.gathered.done.push(done);
+    }
+}
+
+#[derive(Debug)]
+struct Pending {
+    entry: Option<Entry>,
+    /// The batch that contains it, and the index of its change there.
+    batch: u64,
+    at: usize,
+}
+
+/// Submitted tickets, and the turns that wait for them and for all earlier ones.
+#[derive(Debug)]
+pub(super) struct Settling {
+    tickets: Vec<Ticket>,
+    /// The batch of the last ticket, and the error if its submission was refused.
+    batch: Option<(Gathered, Option<String>)>,
+    done: Vec<oneshot::Sender<Settled>>,
+}
+
+/// Writes that turns made while other batches were in flight: the next batch.
+#[derive(Debug, Default)]
+struct Gathered {
+    /// In the order in which they were made; a key may occur more than once.
+    changes: Vec<Change>,
+    bytes: usize,
+    /// The turns that wait for them.
+    done: Vec<oneshot::Sender<Settled>>,
+    number: u64,
+}
+
+/// A key's new value, or its deletion.
+#[derive(Debug)]
+struct Change {
+    keyspace: Keyspace,
+    key: Key,
+    entry: Option<Entry>,
+    /// The change of its deadline, if any.
+    deadline: Option<(Keyspace, Option<u64>)>,
+}
+
+impl Databases {
+    /// Opens the databases of a namespace. Submitted writes are settled by [`Databases::run_settler`], which
+    /// takes the returned receiver.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn open(
+        space: Namespace,
+        io: Arc<dyn Io>,
+    ) -> annals::Result<(Arc<Self>, mpsc::UnboundedReceiver<Settling>)> {
+        let mut spaces = [const { None }; DATABASES as usize];
+        for (number, keyspace) in spaces.iter_mut().enumerate() {
+            *keyspace = space.find_keyspace(&format!("db{number}"))?;
+        }
+        let deadlines = space.find_keyspace(DEADLINES)?;
+        let any_deadline = deadlines.as_ref().is_some_and(|all| all.scan(ScanRange::all()).next().is_some());
+        let (pending, values) = (HashMap::default(), Values::new());
+        let (hits, misses) = (0, 0);
+        let state = State {
+            spaces,
+            deadlines,
+            any_deadline,
+            pending,
+            values,
+            hits,
+            misses,
+            under_way: 0,
+            gathered: Gathered::default(),
+        };
+        // Bounded by the connections: each has at most one turn in flight.
+        let (settling, settled) = mpsc::unbounded_channel();
+        Ok((
+            Arc::new(Self { space, io, state: Mutex::new(state), settling, gathering: Notify::new() }),
+            settled,
+        ))
+    }
+
+    /// Submits gathered writes and settles batches in order. Ends when the last handle is dropped.
+    pub(super) async fn settle(self: Arc<Self>, settling: mpsc::UnboundedReceiver<Settling>) {
+        tokio::join!(self.hand_over_in_turn(), self.tell(settling));
+    }
+
+    /// Submits gathered writes once all tasks that are ready have had their turn.
+    async fn hand_over_in_turn(&self) {
+        loop {
+            self.gathering.notified().await;
+            tokio::task::yield_now().await;
+            let mut state = self.lock();
+            if state.under_way < UNDER_WAY_MAX && !state.gathered.done.is_empty() {
+                self.hand_over(&mut state);
+            }
+        }
+    }
+
+    /// Waits for batches in order and reports the result to the waiting turns.
+    async fn tell(&self, mut settling: mpsc::UnboundedReceiver<Settling>) {
+        let mut failed = None;
+        while let Some(Settling { tickets, batch, done }) = settling.recv().await {
+            for ticket in tickets {
+                if let Err(error) = ticket.await {
+                    // The error has poisoned the writer: nothing after it is written either.
+                    failed.get_or_insert_with(|| error.to_string());
+                }
+            }
+            let mut refused = None;
+            if let Some((gathered, why)) = batch {
+                refused = why;
+                let holds = failed.is_none() && refused.is_none();
+                let mut state = self.lock();
+                for (at, Change { key, entry, .. }) in gathered.changes.into_iter().enumerate() {
+                    match state.pending.get(&key) {
+                        // A newer write of this key is pending, in this batch or a later one.
+                        Some(pending) if (pending.batch, pending.at) != (gathered.number, at) => {}
+                        Some(_) if holds => {
+                            state.pending.remove(&key);
+                            state.values.put(key, entry);
+                        }
+                        // A later batch had replaced it and was refused: the cached value may be older than
+                        // this one.
+                        _ => {
+                            state.pending.remove(&key);
+                            state.values.forget(&key);
+                        }
+                    }
+                }
+                state.under_way -= 1;
+                if !state.gathered.done.is_empty() {
+                    self.hand_over(&mut state);
+                }
+            }
+            let settled = failed.clone().or(refused).map_or(Ok(()), Err);
+            for done in done {
+                // A receiver that is gone does not matter.
+                let _ = done.send(settled.clone());
+            }
+        }
+    }
+
+    /// Submits the gathered writes as one batch.
+    fn hand_over(&self, state: &mut State) {
+        let number = state.gathered.number + 1;
+        let mut gathered = std::mem::replace(&mut state.gathered, Gathered { number, ..Gathered::default() });
+        let done = std::mem::take(&mut gathered.done);
+        state.under_way += 1;
+        let mut batch = self.space.batch();
+        for Change { keyspace, key, entry, deadline } in &gathered.changes {
+            match entry {
+                Some(Entry { stored: Some(blob), .. }) => batch.put(keyspace, &key.1, blob.clone()),
+                Some(entry) => batch.put(keyspace, &key.1, Content::Bytes(entry.value.clone())),
+                None => batch.delete(keyspace, &key.1),
+            };
+            match deadline {
+                Some((deadlines, Some(ms))) => {
+                    batch.put(deadlines, &deadline_key(key), ms.to_le_bytes().to_vec());
+                }
+                Some((deadlines, None)) => {
+                    batch.delete(deadlines, &deadline_key(key));
+                }
+                None => {}
+            }
+        }
+        let (tickets, why) = match batch.submit_with(Durability::Disk) {
+            Ok(ticket) => (vec![ticket], None),
+            Err(error) => {
+                // A refused write must not be read.
+                for Change { key, .. } in &gathered.changes {
+                    if state.pending.get(key).is_some_and(|pending| pending.batch == gathered.number) {
+                        state.pending.remove(key);
+                    }
+                }
+                (Vec::new(), Some(error.to_string()))
+            }
+        };
+        let _ = self.settling.send(Settling { tickets, batch: Some((gathered, why)), done });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The I/O layer of the store.
+    pub(super) fn io(&self) -> &Arc<dyn Io> {
+        &self.io
+    }
+
+    /// The keyspace of a database; `None` if nothing was ever put there.
+    pub(super) fn keyspace_of(&self, database: u8) -> Option<Keyspace> {
+        self.lock().spaces.get(usize::from(database)).cloned().flatten()
+    }
+
+    /// Number of reads answered by the cache, and by the store.
+    pub(super) fn reads(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.hits, state.misses)
+    }
+
+    /// Nanoseconds since 1970.
+    pub(super) fn now_ns(&self) -> u64 {
+        self.io.now_ns()
+    }
+
+    /// Deletes keys whose deadline is past: examines at most `most` deadlines after the deadline key `from`.
+    /// Returns where to continue, and what to wait for.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn sweep(&self, from: &[u8], most: usize) -> annals::Result<(Option<Vec<u8>>, Waits)> {
+        let mut work = Work::new(self);
+        if !work.state().any_deadline {
+            return Ok((None, None));
+        }
+        let Some(deadlines) = work.state().deadlines.clone() else { return Ok((None, None)) };
+        let (mut seen, mut last) = (0, None);
+        for found in
+            deadlines.scan(ScanRange::between(std::ops::Bound::Excluded(from), std::ops::Bound::Unbounded))
+        {
+            let (key, _) = found?;
+            if let Some((database, name)) = key.split_first() {
+                work.get(*database, name)?;
+            }
+            seen += 1;
+            if seen == most {
+                last = Some(key);
+                break;
+            }
+        }
+        Ok((last, work.commit()?))
+    }
+}
+
+/// The reads and writes of a turn: reads see its earlier writes, and the writes become one batch. It takes
+/// the lock at its first key and holds it until it is committed or dropped, so other turns wait.
+pub(super) struct Work<'a> {
+    databases: &'a Databases,
+    state: Option<MutexGuard<'a, State>>,
+    staged: BTreeMap<Key, Option<Entry>>,
+    staged_bytes: usize,
+    now_ms: u64,
+    /// A value was read that is not durable yet.
+    rests: bool,
+    /// Tickets of batches that were submitted directly.
+    tickets: Vec<Ticket>,
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn new(databases: &'a Databases) -> Self {
+        let now_ms = databases.now_ns() / 1_000_000;
+        Self {
+            databases,
+            state: None,
+            staged: BTreeMap::new(),
+            staged_bytes: 0,
+            now_ms,
+            rests: false,
+            tickets: Vec::new(),
+        }
+    }
+
+    /// Milliseconds since 1970, fixed for the whole turn.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// Whether a deadline (milliseconds since 1970) is past. A clock far ahead of the store's records never
+    /// expires keys.
+    fn is_due(&self, deadline: u64) -> bool {
+        let ns = |ms: u64| ms.saturating_mul(1_000_000);
+        self.databases.space.is_due(ns(deadline), ns(self.now_ms))
+    }
+
+    /// Approximate bytes of the staged writes.
+    pub(super) fn staged_bytes(&self) -> usize {
+        self.staged_bytes
+    }
+
+    /// The namespace of the databases.
+    pub(super) fn space(&self) -> &'a Namespace {
+        &self.databases.space
+    }
+
+    /// Takes the lock now.
+    pub(super) fn hold(&mut self) {
+        self.state();
+    }
+
+    /// Adds a ticket to wait for before the reply. If [`TurnBatch::lock_databases`] was not called first,
+    /// other turns may submit in between; then one of the two waits slightly longer than needed.
+    pub(super) fn rest_on(&mut self, ticket: Ticket) {
+        self.tickets.push(ticket);
+    }
+
+    /// Whether a batch was submitted directly.
+    pub(super) fn has_handed_over(&self) -> bool {
+        !self.tickets.is_empty()
+    }
+
+    /// Whether anything was written, staged or submitted.
+    pub(super) fn has_written(&self) -> bool {
+        self.has_handed_over() || !self.staged.is_empty()
+    }
+
+    fn state(&mut self) -> &mut State {
+        self.state.get_or_insert_with(|| self.databases.lock())
+    }
+
+    /// The value of a key. A key whose deadline is past is deleted by this.
+    ///
+    /// # Errors
+    /// Those of the store; `Invalid` if the key is too long.
+    pub(super) fn get(&mut self, database: u8, key: &[u8]) -> annals::Result<Option<Entry>> {
+        check(key)?;
+        let found = match self.at_hand(database, key) {
+            Some(entry) => Some(entry),
+            None => self.found((database, key.to_vec()))?,
+        };
+        match found.as_ref().and_then(|entry| entry.deadline) {
+            Some(deadline) if self.is_due(deadline) => {
+                self.stage((database, key.to_vec()), None);
+                Ok(None)
+            }
+            _ => Ok(found),
+        }
+    }
+
+    /// The cached value of a key, if no pending write can affect it.
+    fn at_hand(&mut self, database: u8, key: &[u8]) -> Option<Entry> {
+        let is_quiet = self.staged.is_empty();
+        let state = self.state();
+        let found = (is_quiet && state.pending.is_empty()).then(|| state.values.get(database, key)).flatten();
+        state.hits += u64::from(found.is_some());
+        found
+    }
+
+    fn found(&mut self, name: Key) -> annals::Result<Option<Entry>> {
+        match self.staged.get(&name) {
+            Some(staged) => Ok(staged.clone()),
+            None => self.beneath(name),
+        }
+    }
+
+    /// The value of a key before this turn.
+    fn beneath(&mut self, name: Key) -> annals::Result<Option<Entry>> {
+        if let Some(pending) = self.state().pending.get(&name) {
+            let entry = pending.entry.clone();
+            self.rests = true;
+            return Ok(entry);
+        }
+        let state = self.state();
+        if let Some(entry) = state.values.get(name.0, &name.1) {
+            state.hits += 1;
+            return Ok(Some(entry));
+        }
+        state.misses += 1;
+        let Some(keyspace) = self.keyspace(name.0) else { return Ok(None) };
+        let Some(value) = keyspace.get(&name.1)? else { return Ok(None) };
+        let entry = Entry { value: Arc::new(value), stored: None, deadline: self.deadline(&name)? };
+        self.state().values.put(name, Some(entry.clone()));
+        Ok(Some(entry))
+    }
+
+    fn keyspace(&mut self, database: u8) -> Option<Keyspace> {
+        self.state().spaces.get(usize::from(database)).cloned().flatten()
+    }
+
+    /// The deadline on disk.
+    fn deadline(&mut self, name: &Key) -> annals::Result<Option<u64>> {
+        let state = self.state();
+        let Some(deadlines) = state.deadlines.as_ref().filter(|_| state.any_deadline) else {
+            return Ok(None);
+        };
+        let kept = deadlines.get(&deadline_key(name))?;
+        Ok(kept.and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes))
+    }
+
+    /// Sets the value of a key.
+    ///
+    /// # Errors
+    /// `Invalid` if the key is too long.
+    pub(super) fn put(&mut self, database: u8, key: &[u8], entry: Entry) -> annals::Result<()> {
+        check(key)?;
+        self.stage((database, key.to_vec()), Some(entry));
+        Ok(())
+    }
+
+    /// Deletes a key; returns whether it existed.
+    ///
+    /// # Errors
+    /// As [`TurnBatch::get`].
+    pub(super) fn delete(&mut self, database: u8, key: &[u8]) -> annals::Result<bool> {
+        let was = self.get(database, key)?.is_some();
+        if was {
+            self.stage((database, key.to_vec()), None);
+        }
+        Ok(was)
+    }
+
+    fn stage(&mut self, name: Key, entry: Option<Entry>) {
+        // No other turn may run between a read and a write that depends on it.
+        self.state();
+        self.staged_bytes += name.1.len() + entry.as_ref().map_or(0, |entry| entry.value.len()) + 64;
+        self.staged.insert(name, entry);
+    }
+
+    /// At most `most` existing keys of a database after this key, in order.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn keys(
+        &mut self,
+        database: u8,
+        after: Option<&[u8]>,
+        most: usize,
+    ) -> annals::Result<Vec<Vec<u8>>> {
+        let mut over: BTreeMap<Vec<u8>, bool> = BTreeMap::new();
+        let is_after = |key: &[u8]| after.is_none_or(|after| key > after);
+        for ((of, key), pending) in &self.state().pending {
+            if *of == database && is_after(key) {
+                over.insert(key.clone(), pending.entry.is_some());
+            }
+        }
+        self.rests |= !over.is_empty();
+        for ((of, key), entry) in &self.staged {
+            if *of == database && is_after(key) {
+                over.insert(key.clone(), entry.is_some());
+            }
+        }
+        let from = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+        let range = ScanRange::between(from, std::ops::Bound::Unbounded);
+        let mut under =
+            self.keyspace(database).map(|keyspace| keyspace.scan(range).keys()).into_iter().flatten();
+        let mut over = over.into_iter().peekable();
+        let mut below: Option<Vec<u8>> = under.next().transpose()?;
+        let mut found = Vec::new();
+        while found.len() < most {
+            let key = match (&below, over.peek()) {
+                (None, None) => break,
+                (Some(key), Some((upper, _))) if key < upper => below.take(),
+                (Some(_), None) => below.take(),
+                (key, Some((upper, _))) => {
+                    if key.as_ref() == Some(upper) {
+                        below = None;
+                    }
+                    over.next().and_then(|(key, is_there)| is_there.then_some(key))
+                }
+            };
+            if below.is_none() {
+                below = under.next().transpose()?;
+            }
+            let Some(key) = key else { continue };
+            if !self.state().any_deadline || self.get(database, &key)?.is_some() {
+                found.push(key);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Submits the writes and releases the lock. Returns what to wait for before replying.
+    ///
+    /// # Errors
+    /// Those of the store; then nothing of the turn was written.
+    pub(super) fn commit(mut self) -> annals::Result<Waits> {
+        if self.staged.is_empty() && !self.rests && self.tickets.is_empty() {
+            return Ok(None);
+        }
+        let (done, settled) = oneshot::channel();
+        let staged = std::mem::take(&mut self.staged);
+        self.hold();
+        let mut changes = Vec::with_capacity(staged.len());
+        for (key, entry) in staged {
+            let keyspace = self.keyspace_for(key.0, entry.is_some())?;
+            // The database has no keyspace, so there is nothing to delete.
+            let Some(keyspace) = keyspace else { continue };
+            let deadline = self.deadline_after(&key, entry.as_ref())?;
+            changes.push(Change { keyspace, key, entry, deadline });
+        }
+        let databases = self.databases;
+        // Sent under the lock, so that the order is that of the log. The receiver is gone only after the
+        // daemon has ended.
+        let tickets = std::mem::take(&mut self.tickets);
+        if changes.is_empty() && self.state().gathered.changes.is_empty() {
+            let _ = databases.settling.send(Settling { tickets, batch: None, done: vec![done] });
+            return Ok(Some(settled));
+        }
+        if !tickets.is_empty() {
+            let _ = databases.settling.send(Settling { tickets, batch: None, done: Vec::new() });
+        }
+        self.state().gather(changes, done);
+        let state = self.state();
+        if state.gathered.bytes >= GATHERED_BYTES_MAX {
+            databases.hand_over(state);
+        } else if state.under_way < UNDER_WAY_MAX && state.gathered.done.len() == 1 {
+            // Turns that write at the same moment join this batch.
+            databases.gathering.notify_one();
+        }
+        Ok(Some(settled))
+    }
+
+    /// The keyspace of a database; created if something is put there.
+    fn keyspace_for(&mut self, database: u8, puts: bool) -> annals::Result<Option<Keyspace>> {
+        let known = self.keyspace(database);
+        if known.is_some() || !puts {
+            return Ok(known);
+        }
+        let made = self.databases.space.keyspace(&format!("db{database}"), History::Latest)?;
+        if let Some(place) = self.state().spaces.get_mut(usize::from(database)) {
+            *place = Some(made.clone());
+        }
+        Ok(Some(made))
+    }
+
+    /// The change of a key's deadline.
+    fn deadline_after(
+        &mut self,
+        key: &Key,
+        entry: Option<&Entry>,
+    ) -> annals::Result<Option<(Keyspace, Option<u64>)>> {
+        let deadline = entry.and_then(|entry| entry.deadline);
+        if deadline.is_none() && !self.had_deadline(key)? {
+            return Ok(None);
+        }
+        let deadlines = match self.state().deadlines.clone() {
+            Some(deadlines) => deadlines,
+            None => {
+                let made = self.databases.space.keyspace(DEADLINES, History::Latest)?;
+                self.state().deadlines.insert(made).clone()
+            }
+        };
+        self.state().any_deadline |= deadline.is_some();
+        Ok(Some((deadlines, deadline)))
+    }
+
+    /// Whether the key had a deadline before this turn, on disk or pending.
+    fn had_deadline(&mut self, name: &Key) -> annals::Result<bool> {
+        match self.state().pending.get(name) {
+            // A pending write may have removed a deadline that is still on disk.
+            Some(Pending { entry: Some(Entry { deadline: Some(_), .. }), .. }) => Ok(true),
+            Some(_) => Ok(false),
+            None => Ok(self.deadline(name)?.is_some()),
+        }
+    }
+}
+
+/// Checks the length of a key.
+///
+/// # Errors
+/// `Invalid` if the key is too long.
+pub(super) fn check(key: &[u8]) -> annals::Result<()> {
+    if key.len() <= KEY_BYTES_MAX {
+        return Ok(());
+    }
+    let message = format!("a key has at most {KEY_BYTES_MAX} bytes");
+    Err(annals::Error::new(annals::ErrorKind::Invalid, message))
+}
+
+fn deadline_key((database, key): &Key) -> Vec<u8> {
+    let mut whole = Vec::with_capacity(1 + key.len());
+    whole.push(*database);
+    whole.extend_from_slice(key);
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use annals::io::RealIo;
+    use annals::{Options, Store};
+
+    use super::*;
+
+    fn put(databases: &Databases, key: &str, value: &str) -> oneshot::Receiver<Settled> {
+        let mut work = Work::new(databases);
+        let entry = Entry { value: Arc::new(value.as_bytes().to_vec()), stored: None, deadline: None };
+        work.put(0, key.as_bytes(), entry).unwrap();
+        work.commit().unwrap().unwrap()
+    }
+
+    fn get(databases: &Databases, key: &str) -> (Option<Vec<u8>>, Waits) {
+        let mut work = Work::new(databases);
+        let entry = work.get(0, key.as_bytes()).unwrap();
+        (entry.map(|entry| entry.value.to_vec()), work.commit().unwrap())
+    }
+
+    #[tokio::test]
+    async fn what_is_written_while_a_batch_is_on_its_way_is_the_next_one_and_every_version_of_it_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open_with(directory.path().join("s"), Options::default()).unwrap();
+        let space = store.namespace("n").unwrap();
+        let kept = space.keyspace("db0", History::All).unwrap();
+        let before = store.stats().unwrap().batches;
+        let (databases, settling) = Databases::open(space, Arc::new(RealIo::new())).unwrap();
+        // Nothing is submitted before the settler runs.
+        let mut waits =
+            vec![put(&databases, "k", "one"), put(&databases, "k", "two"), put(&databases, "j", "x")];
+        waits.push(put(&databases, "k", "three"));
+        let (value, rests) = get(&databases, "k");
+        assert_eq!(value.as_deref(), Some(&b"three"[..]));
+        let mut rests = rests.unwrap();
+        assert!(rests.try_recv().is_err(), "the value that was read is not durable yet");
+        tokio::spawn(databases.clone().settle(settling));
+        for wait in waits {
+            wait.await.unwrap().unwrap();
+        }
+        rests.await.unwrap().unwrap();
+        assert_eq!(store.stats().unwrap().batches - before, 1);
+        let versions: Vec<_> =
+            kept.versions(b"k").unwrap().map(|version| version.unwrap().value.unwrap()).collect();
+        assert_eq!(versions, [b"three".to_vec(), b"two".to_vec(), b"one".to_vec()]);
+        // Regression: the cache kept the first value of a batch instead of the last, so INCR returned numbers
+        // twice.
+        assert_eq!(get(&databases, "k").0.as_deref(), Some(&b"three"[..]));
+        assert!(get(&databases, "k").1.is_none(), "the value is cached and durable");
+    }
+}

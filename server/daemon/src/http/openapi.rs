@@ -1,0 +1,258 @@
+//! The API description (OpenAPI 3.1), generated from the table of routes.
+
+use serde_json::{Map, Value, json};
+
+use super::{bodies, replays};
+use annals_wire::schema::routes::{Gives, Kind, ROUTES, Route, Verb, Word};
+use annals_wire::schema::schemas;
+
+/// The whole document. An open daemon accepts a token but does not require one.
+pub(super) fn document(is_open: bool) -> Value {
+    let mut paths = Map::new();
+    for route in ROUTES {
+        let verb = match route.verb {
+            Verb::Get => "get",
+            Verb::Put => "put",
+            Verb::Post => "post",
+            Verb::Delete => "delete",
+        };
+        add(&mut paths, route.path, verb, operation(route));
+    }
+    for (verb, path, id, summary) in bodies::DESCRIBED {
+        add(&mut paths, path, verb, streamed(verb, path, id, summary));
+    }
+    for (verb, path, id, summary) in replays::DESCRIBED {
+        add(&mut paths, path, verb, replayed(path, id, summary));
+    }
+    add(&mut paths, "/v1/traces", "post", traced());
+    for (path, id, summary) in [
+        ("/healthz", "alive", "Liveness check. Needs no token."),
+        ("/readyz", "ready", "Readiness check: 503 if the store does not accept writes. Needs no token."),
+        ("/metrics", "metrics", "Metrics for Prometheus (OpenMetrics)."),
+    ] {
+        let mut operation = described(
+            id,
+            summary,
+            Vec::new(),
+            json!({ "200": { "description": "As a text.", "content": { "text/plain": { "schema": { "type": "string" } } } } }),
+        );
+        if path == "/metrics" {
+            operation["responses"]["200"]["content"] =
+                json!({ "application/openmetrics-text": { "schema": { "type": "string" } } });
+        } else {
+            operation["security"] = json!([]);
+        }
+        if path == "/readyz" {
+            operation["responses"]["503"] = json!({ "description": "The store does not accept writes." });
+        }
+        add(&mut paths, path, "get", operation);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "annals",
+            "version": env!("CARGO_PKG_VERSION"),
+            "summary": "Recorded runs of agents: read, written, replayed, forked.",
+            "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
+        },
+        "servers": [{ "url": "/" }],
+        "security": if is_open { json!([{}, { "token": [] }]) } else { json!([{ "token": [] }]) },
+        "paths": paths,
+        "components": {
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+            "schemas": schemas::components(),
+        },
+    })
+}
+
+fn add(paths: &mut Map<String, Value>, path: &str, verb: &str, operation: Value) {
+    let at = paths.entry(path.to_owned()).or_insert_with(|| json!({}));
+    at[verb] = operation;
+}
+
+fn described(id: &str, summary: &str, parameters: Vec<Value>, responses: Value) -> Value {
+    let mut operation = json!({ "operationId": id, "summary": summary, "responses": responses });
+    operation["responses"]["default"] = json!({
+        "description": "An error.",
+        "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
+    });
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
+    }
+    operation
+}
+
+/// The parameters in a path.
+fn of_path(path: &str) -> Vec<Value> {
+    let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let one = |name: &str| {
+        let schema = match name {
+            "seq" => json!({ "type": "integer", "minimum": 1, "maximum": u32::MAX }),
+            "database" => json!({ "type": "integer", "minimum": 0, "maximum": 15 }),
+            "id" => json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" }),
+            _ => json!({ "type": "string", "minLength": 1 }),
+        };
+        json!({ "name": name, "in": "path", "required": true, "schema": schema })
+    };
+    names.map(one).collect()
+}
+
+fn kind(kind: Kind) -> Value {
+    let number = || json!({ "type": "number", "minimum": f32::MIN, "maximum": f32::MAX });
+    match kind {
+        Kind::Text => json!({ "type": "string" }),
+        Kind::Bytes => json!({ "$ref": "#/components/schemas/Bytes" }),
+        Kind::Json => {
+            json!({ "description": "JSON as it stands, or a text that holds it." })
+        }
+        Kind::Number => json!({ "type": "integer", "minimum": 0, "maximum": i64::MAX }),
+        Kind::Count => json!({ "type": "integer", "minimum": 1, "maximum": i64::MAX }),
+        Kind::Frame => json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX }),
+        Kind::Of(texts) => json!({ "type": "string", "enum": texts }),
+        Kind::Flag => json!({ "type": "boolean" }),
+        Kind::Real => json!({ "type": "number" }),
+        Kind::Names => json!({ "type": "array", "items": { "type": "string" } }),
+        Kind::Vector => json!({ "type": "array", "items": number() }),
+        Kind::Jsons => json!({ "type": "array", "minItems": 1, "items": { "type": "object" } }),
+        Kind::Texts => {
+            let plain = json!({ "type": "string", "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]*$" });
+            json!({ "type": "object", "propertyNames": plain, "additionalProperties": plain })
+        }
+        Kind::Vectors => {
+            json!({ "type": "object", "additionalProperties": { "type": "array", "items": number() } })
+        }
+    }
+}
+
+fn operation(route: &Route) -> Value {
+    let mut parameters = of_path(route.path);
+    let (mut properties, mut required) = (Map::new(), Vec::new());
+    let mut raw = false;
+    for word in route.words {
+        match *word {
+            Word::Path(_) | Word::Is(_) => {}
+            Word::PathAt(_, name) => {
+                properties.insert(name.to_owned(), kind(Kind::Frame));
+                required.push(name);
+            }
+            Word::Field(name, of) => {
+                properties.insert(name.to_owned(), kind(of));
+                required.push(name);
+            }
+            Word::Option(name, _, of) | Word::Tail(name, of) => {
+                let or_null = json!({ "anyOf": [kind(of), { "type": "null" }] });
+                properties.insert(name.to_owned(), or_null);
+            }
+            Word::Query(name, _, of) => {
+                let mut parameter =
+                    json!({ "name": name, "in": "query", "required": false, "schema": kind(of) });
+                if of == Kind::Names {
+                    parameter["explode"] = false.into();
+                }
+                parameters.push(parameter);
+            }
+            Word::Asked(name, of) => {
+                parameters.push(json!({ "name": name, "in": "query", "required": true, "schema": kind(of) }));
+            }
+            Word::Body => raw = true,
+        }
+    }
+    let json_of = |schema: Value| json!({ "application/json": { "schema": schema } });
+    let (status, content) = match route.gives {
+        Gives::Json(schema) | Gives::Found(schema) => (route.status, Some(json_of(schema.json()))),
+        Gives::Named(name, schema) => {
+            let object =
+                json!({ "type": "object", "properties": { name: schema.json() }, "required": [name] });
+            (route.status, Some(json_of(object)))
+        }
+        Gives::Page(name, schema) => {
+            let cursor = json!({ "type": "string", "pattern": "^[0-9]+$" });
+            let properties = json!({ "cursor": cursor, name: schema.json() });
+            let object = json!({ "type": "object", "properties": properties, "required": ["cursor", name] });
+            (route.status, Some(json_of(object)))
+        }
+        Gives::Bytes => (route.status, Some(json!({ "application/octet-stream": {} }))),
+        Gives::Nothing => (204, None),
+    };
+    let mut response = json!({ "description": "Done." });
+    if let Some(content) = content {
+        response["content"] = content;
+    }
+    let mut responses = Map::new();
+    responses.insert(status.to_string(), response);
+    let summary = format!("{} The command {}.", route.summary, route.command.to_ascii_uppercase());
+    let mut operation = described(route.id, &summary, parameters, responses.into());
+    if raw {
+        operation["requestBody"] =
+            json!({ "required": false, "content": { "application/octet-stream": {} } });
+    } else if route.verb == Verb::Post {
+        let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+        if !required.is_empty() {
+            schema["required"] = required.clone().into();
+        }
+        operation["requestBody"] = json!({ "required": !required.is_empty(), "content": json_of(schema) });
+    }
+    operation
+}
+
+fn streamed(verb: &str, path: &str, id: &str, summary: &str) -> Value {
+    let bytes = json!({ "application/octet-stream": {} });
+    let responses = match (verb, id) {
+        ("get", _) => json!({
+            "200": { "description": "The whole body. `ETag` is its BLAKE3 hash.", "content": bytes },
+            "206": { "description": "The range given by `Range`.", "content": bytes },
+            "304": { "description": "Unchanged since `If-None-Match`." },
+        }),
+        (_, "putBlob") => {
+            json!({ "201": { "description": "Saved to disk.", "content": { "application/json": { "schema": {
+            "type": "object", "properties": { "id": { "type": "string" }, "bytes": { "type": "integer" } }, "required": ["id", "bytes"],
+        } } } } })
+        }
+        _ => json!({ "200": { "description": "Saved to disk.", "content": { "application/json": { "schema": {
+            "type": "object", "properties": { "response_bytes": { "type": "integer" } }, "required": ["response_bytes"],
+        } } } } }),
+    };
+    let mut operation = described(id, summary, of_path(path), responses);
+    if verb == "post" {
+        // An empty body is allowed, too.
+        operation["requestBody"] = json!({ "required": false, "content": bytes });
+    }
+    operation
+}
+
+fn traced() -> Value {
+    let content =
+        json!({ "application/x-protobuf": {}, "application/json": { "schema": { "type": "object" } } });
+    let responses =
+        json!({ "200": { "description": "All accepted spans are on disk.", "content": content } });
+    let summary = "Ingests OpenTelemetry spans (OTLP, optionally gzip) as runs and frames.";
+    let mut operation = described("traces", summary, Vec::new(), responses);
+    // Errors in the traces themselves are reported in the protocol's own encoding.
+    for (kind, schema) in content.as_object().into_iter().flatten() {
+        operation["responses"]["default"]["content"][kind] = schema.clone();
+    }
+    operation["requestBody"] = json!({ "required": true, "content": content });
+    operation
+}
+
+fn replayed(path: &str, id: &str, summary: &str) -> Value {
+    let object = |name: &str, schema: Value| json!({ "application/json": { "schema": { "type": "object", "properties": { name: schema }, "required": [name] } } });
+    let bytes = || json!({ "$ref": "#/components/schemas/Bytes" });
+    let responses = match id {
+        "beginReplay" => {
+            json!({ "201": { "description": "Its name.", "content": object("replay", json!({ "type": "string" })) } })
+        }
+        "replay" => {
+            json!({ "200": { "description": "The recorded response.", "content": object("response", bytes()) } })
+        }
+        _ => json!({ "204": { "description": "Done." } }),
+    };
+    let mut operation = described(id, summary, of_path(path), responses);
+    if id == "replay" {
+        operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": {
+            "type": "object", "properties": { "request": bytes(), "name": { "type": ["string", "null"] } },
+            "required": ["request"], "additionalProperties": false,
+        } } } });
+    }
+    operation
+}

@@ -1,0 +1,480 @@
+//! Listening, accepting connections, shutdown.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use annals::{Durability, Options, Share, Store};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::access::{self, Access, Grant, Rights};
+use super::config::{Log, Places, Schedule, Serving, ServingError};
+use super::connection;
+use super::databases::Databases;
+use super::files::connections_max;
+use super::http::Http;
+use super::session::{Daemon, Facts, Session};
+use crate::share::{Came, Host, Listening, listen_at, listen_for};
+use annals_proxy::program::interrupted;
+
+/// Maximum number of worker threads: they share one lock.
+const CARRIERS_MAX: usize = 4;
+/// Pause after the system refused to accept a connection, or at the connection limit.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Time for connections to take their last replies during shutdown.
+const GRACE: Duration = Duration::from_secs(5);
+/// Interval between sweeps for expired keys, and maximum number of deadlines examined at a time.
+const SWEEP: Duration = Duration::from_secs(10);
+const SWEPT_MAX: usize = 256;
+/// Interval of sampling: how long a run that is sampled out may remain after its end.
+const SAMPLE: Duration = Duration::from_secs(1);
+
+/// The addresses of a daemon that has started listening.
+#[derive(Debug, Clone)]
+pub struct Began {
+    /// Paths of Unix sockets.
+    pub sockets: Vec<PathBuf>,
+    /// The TCP address, with the port that the system assigned.
+    pub tcp: Option<SocketAddr>,
+    /// The HTTP address, with the port that the system assigned.
+    pub http: Option<SocketAddr>,
+    /// The text of a token that was just made; it is shown only once.
+    pub token: Option<String>,
+    /// Whether TCP and HTTP require no token.
+    pub is_open: bool,
+}
+
+impl Began {
+    /// Logs the addresses, but not the token.
+    fn log(&self) {
+        let login = if self.is_open { "none" } else { "token" };
+        for socket in &self.sockets {
+            tracing::info!(place = %socket.display(), login = "none", "listening");
+        }
+        for (protocol, address) in [("resp", self.tcp), ("http", self.http)] {
+            if let Some(address) = address {
+                tracing::info!(protocol, %address, login, "listening");
+            }
+        }
+    }
+}
+
+/// Serves a store until this process is told to end (Ctrl-C, SIGTERM). Then finishes the requests of all
+/// connections, waits for recorders (`waiting` gets their number), and closes the store. A second signal ends
+/// it at once; the recorders' runs are abandoned.
+///
+/// # Errors
+/// `Refused` for an invalid or unsupported configuration; those of the store and of the system.
+pub fn serve(
+    root: &Path,
+    namespace: &str,
+    serving: &Serving,
+    began: impl FnOnce(&Began),
+    waiting: impl Fn(usize),
+) -> Result<(), ServingError> {
+    let places = serving.places()?;
+    let schedule = serving.schedule()?;
+    let profiles = serving.profiles()?;
+    let mounts = serving.upstreams.mounts().map_err(|error| ServingError::Refused(error.to_string()))?;
+    // The writer and the clients need cores, too: on two cores, a second thread here costs a fifth of the
+    // read throughput.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let carriers = (cores / 2).clamp(1, CARRIERS_MAX);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(carriers).enable_all().build();
+    let runtime = runtime.map_err(|cause| system("cannot start threads", cause))?;
+    // Replies to Redis clients always wait for the disk. Recorders ask for it at a run's end only, so that no
+    // program waits for each frame.
+    let options = Options { durability: Durability::Process, ..Options::default() };
+    let io = options.io.clone();
+    let store = Store::open_with(root, options)?;
+    let host = Host::without_socket(root).map_err(|cause| system("cannot serve recorders", cause))?;
+    let listened = runtime.block_on(async {
+        let asks = !serving.no_auth && (places.tcp.is_some() || places.http.is_some());
+        let (access, made) = admitted(&store, namespace, serving, asks, io.now_ns())?;
+        let patience = serving.patience();
+        let daemon = Arc::new(Daemon::new(
+            store.clone(),
+            namespace,
+            io,
+            access,
+            profiles,
+            patience,
+            Handle::current(),
+        ));
+        let owner = daemon.owner()?;
+        let sweeper = tokio::spawn(sweep(daemon.clone()));
+        let retainer = schedule.map(|schedule| tokio::spawn(retain(daemon.clone(), schedule)));
+        // Installed before the sockets exist, so that no signal is missed.
+        let ended = interrupted();
+        let doors = Doors::open(root, serving, &places).await?;
+        let began_at = Began {
+            sockets: doors.unix.iter().map(|(_, listening)| listening.place.clone()).collect(),
+            tcp: doors.tcp.as_ref().and_then(|listener| listener.local_addr().ok()),
+            http: doors.http.as_ref().and_then(|listener| listener.local_addr().ok()),
+            token: made,
+            is_open: !asks,
+        };
+        began_at.log();
+        began(&began_at);
+        let unasked = (!asks).then(|| owner.clone());
+        let at = doors.http.as_ref().and_then(|listener| listener.local_addr().ok());
+        let http = at.map(|address| Http::new(daemon.clone(), unasked, address, mounts));
+        tracing::info!(store = %store.id(), namespace, "the daemon serves");
+        let shared = Arc::new(Shared { daemon, host, store: store.clone(), owner, asks, http });
+        listen(&shared, doors, ended, waiting).await;
+        if let Some(http) = &shared.http {
+            http.finish().await;
+        }
+        sweeper.abort();
+        if let Some(retainer) = retainer {
+            retainer.abort();
+            // A sweep that is dropping runs now is waited for.
+            let _ = retainer.await;
+        }
+        tokio::task::block_in_place(|| shared.daemon.end());
+        // Runs of remaining recorders are abandoned while the store is open; dropping this joins their
+        // threads.
+        tokio::task::block_in_place(|| drop(shared));
+        Ok::<(), ServingError>(())
+    });
+    drop(runtime);
+    listened?;
+    Ok(store.close()?)
+}
+
+fn system(what: &str, cause: std::io::Error) -> ServingError {
+    ServingError::System { what: what.to_owned(), cause }
+}
+
+/// State shared by all connections.
+struct Shared {
+    daemon: Arc<Daemon>,
+    host: Host,
+    store: Store,
+    /// The rights of a client that needs no token.
+    owner: Grant,
+    /// Whether TCP and HTTP require a token.
+    asks: bool,
+    http: Option<Http>,
+}
+
+impl Shared {
+    /// The rights of a TCP or HTTP client without a token.
+    fn unasked(&self) -> Option<Grant> {
+        (!self.asks).then(|| self.owner.clone())
+    }
+}
+
+/// Loads the stored and configured tokens. If a token is required and there is none, makes one and returns
+/// its text.
+fn admitted(
+    store: &Store,
+    namespace: &str,
+    serving: &Serving,
+    asks: bool,
+    now_ns: u64,
+) -> Result<(Access, Option<String>), ServingError> {
+    let mut tokens = access::tokens(store)?;
+    for token in serving.tokens(namespace)? {
+        // Otherwise a client could get the rights of the other token, or be revoked with it.
+        if tokens.iter().any(|known| known.name == token.name) {
+            let why =
+                format!("two tokens are called {:?}: give the one in the file another name", token.name);
+            return Err(ServingError::Refused(why));
+        }
+        tokens.push(token);
+    }
+    let mut made = None;
+    if asks && tokens.is_empty() && serving.log == Some(Log::Json) {
+        let why = "there is no token, and a JSON log must not show one: make one with `annals token add`";
+        return Err(ServingError::Refused(why.to_owned()));
+    }
+    if asks && tokens.is_empty() {
+        let (token, text) = access::make_token(store, "default", namespace, Rights::ALL, None, now_ns)?;
+        tokens.push(token);
+        made = Some(text);
+    }
+    Ok((Access::new(tokens), made))
+}
+
+/// The listening sockets of a daemon.
+struct Doors {
+    unix: Vec<(UnixListener, Listening)>,
+    tcp: Option<TcpListener>,
+    http: Option<TcpListener>,
+}
+
+impl Doors {
+    async fn open(root: &Path, serving: &Serving, places: &Places) -> Result<Self, ServingError> {
+        let mut unix = Vec::new();
+        let own = listen_for(root).and_then(registered);
+        match own {
+            Ok(own) => unix.push(own),
+            // The configured socket suffices; recorders will find the store locked.
+            Err(_) if serving.socket.is_some() => {}
+            Err(cause) => return Err(system("cannot listen in the store's directory", cause)),
+        }
+        if let Some(place) = &serving.socket {
+            let what = || format!("cannot listen at {}", place.display());
+            let listening = listen_at(place).and_then(registered);
+            unix.push(listening.map_err(|cause| ServingError::System { what: what(), cause })?);
+        }
+        Ok(Self { unix, tcp: bound(places.tcp).await?, http: bound(places.http).await? })
+    }
+}
+
+async fn bound(address: Option<SocketAddr>) -> Result<Option<TcpListener>, ServingError> {
+    let Some(address) = address else { return Ok(None) };
+    let bound = TcpListener::bind(address).await;
+    bound.map(Some).map_err(|cause| system(&format!("cannot listen at {address}"), cause))
+}
+
+fn registered(listening: Listening) -> std::io::Result<(UnixListener, Listening)> {
+    let listener = listening.listener.try_clone()?;
+    listener.set_nonblocking(true)?;
+    Ok((UnixListener::from_std(listener)?, listening))
+}
+
+/// Accepts connections until this process is told to end, then ends all connections.
+async fn listen(
+    shared: &Arc<Shared>,
+    doors: Doors,
+    ended: impl Future<Output = ()>,
+    waiting: impl Fn(usize),
+) {
+    let (stop, stopped) = watch::channel(false);
+    let mut tasks = JoinSet::new();
+    let Doors { unix, tcp, http } = doors;
+    let most = connections_max(unix.len() + usize::from(tcp.is_some()) + usize::from(http.is_some()));
+    let mut places = Vec::new();
+    for (listener, listening) in unix {
+        tasks.spawn(accept(shared.clone(), Door::Unix(listener), most, stopped.clone()));
+        places.push(listening);
+    }
+    if let Some(listener) = tcp {
+        tasks.spawn(accept(shared.clone(), Door::Tcp(listener), most, stopped.clone()));
+    }
+    if let Some(listener) = http {
+        tasks.spawn(accept(shared.clone(), Door::Http(listener), most, stopped.clone()));
+    }
+    ended.await;
+    tracing::info!("the daemon ends");
+    // Removes the sockets: from now on, no client finds the daemon.
+    drop(places);
+    let again = interrupted();
+    let _ = stop.send(true);
+    let orderly = async {
+        // A client that does not take its last replies is not waited for.
+        let _ = tokio::time::timeout(GRACE, async { while tasks.join_next().await.is_some() {} }).await;
+        shared.host.idle(waiting).await;
+    };
+    tokio::select! {
+        () = orderly => {}
+        () = again => {}
+    }
+    tasks.shutdown().await;
+}
+
+enum Door {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+    Http(TcpListener),
+}
+
+/// Accepts connections of one listener, up to a limit, and returns once all of them have ended.
+async fn accept(shared: Arc<Shared>, door: Door, most: usize, stopped: watch::Receiver<bool>) {
+    let mut stop = stopped.clone();
+    let mut connections = JoinSet::new();
+    loop {
+        let let_in = async {
+            if connections.len() >= most {
+                tokio::time::sleep(PAUSE).await;
+                return None;
+            }
+            let came = match &door {
+                Door::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+                Door::Tcp(listener) => {
+                    listener.accept().await.map(|(stream, from)| Stream::Tcp(stream, from))
+                }
+                Door::Http(listener) => {
+                    listener.accept().await.map(|(stream, from)| Stream::Http(stream, from))
+                }
+            };
+            match came {
+                Ok(stream) => Some(stream),
+                // For example, out of file descriptors: this may pass, and must not become a busy loop.
+                Err(_) => {
+                    tokio::time::sleep(PAUSE).await;
+                    None
+                }
+            }
+        };
+        tokio::select! {
+            _ = stop.wait_for(|stopped| *stopped) => break,
+            came = let_in => if let Some(stream) = came {
+                connections.spawn(serve_one(shared.clone(), stream, stopped.clone()));
+            },
+        }
+        while connections.try_join_next().is_some() {}
+    }
+    drop(door);
+    while connections.join_next().await.is_some() {}
+}
+
+enum Stream {
+    Unix(tokio::net::UnixStream),
+    Tcp(tokio::net::TcpStream, SocketAddr),
+    Http(tokio::net::TcpStream, SocketAddr),
+}
+
+async fn serve_one(shared: Arc<Shared>, stream: Stream, stopped: watch::Receiver<bool>) {
+    let daemon = &shared.daemon;
+    let id = daemon.connections.fetch_add(1, Ordering::Relaxed) + 1;
+    let facts = |address: String| Facts { id, address, began_ns: daemon.now_ns(), ..Facts::default() };
+    let _listed = Listed(daemon, id);
+    // A broken connection affects no other.
+    match stream {
+        Stream::Http(stream, from) => {
+            let _ = stream.set_nodelay(true);
+            if let Some(http) = &shared.http {
+                http.serve(stream, from, stopped).await;
+            }
+        }
+        Stream::Tcp(mut stream, from) => {
+            let _ = stream.set_nodelay(true);
+            // Keep-alive detects a peer that has vanished.
+            let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
+            let facts = facts(from.to_string());
+            daemon.clients().insert(id, facts.clone());
+            let session = Session::new(facts, shared.unasked(), false);
+            let _ = connection::serve(daemon, session, &mut stream, stopped).await;
+        }
+        Stream::Unix(mut stream) => {
+            // The socket's file mode checks this at connect; this check also covers a socket passed to
+            // another process.
+            let own = rustix::process::geteuid().as_raw();
+            if !stream.peer_cred().is_ok_and(|peer| peer.uid() == own) {
+                return;
+            }
+            let facts = facts("unix".to_owned());
+            daemon.clients().insert(id, facts.clone());
+            let session = Session::new(facts, Some(shared.owner.clone()), true);
+            let served = connection::serve(daemon, session, &mut stream, stopped).await;
+            let Ok(Some((command, rest))) = served else { return };
+            let stream = stream.into_std().and_then(|stream| {
+                stream.set_nonblocking(false)?;
+                Ok(stream)
+            });
+            if let Ok(stream) = stream {
+                shared.host.admit(stream, &shared.store, Came { command, rest });
+            }
+        }
+    }
+}
+
+/// Keeps a connection in the client list until it is dropped.
+struct Listed<'a>(&'a Daemon, u64);
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        self.0.clients().remove(&self.1);
+    }
+}
+
+/// Periodically deletes expired keys, a few at a time, and ends quiet traces.
+async fn sweep(daemon: Arc<Daemon>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        for tenant in daemon.tenants() {
+            sweep_one(&tenant.databases).await;
+            // A store that cannot be written reports it to its writers.
+            let _ = tokio::task::block_in_place(|| tenant.ingest.settle(daemon.now_ns(), false));
+        }
+    }
+}
+
+/// Drops the runs that a policy does not keep, at the start and then on schedule.
+async fn retain(daemon: Arc<Daemon>, schedule: Schedule) {
+    let samples = schedule.policy.sample != Share::ALL;
+    if samples {
+        // From here on, ended runs are tracked for sampling; the sweep handles earlier ones.
+        tokio::task::block_in_place(|| sample(&daemon, &schedule));
+    }
+    loop {
+        tokio::task::block_in_place(|| retain_once(&daemon, &schedule));
+        let next = tokio::time::Instant::now() + schedule.every;
+        while samples && tokio::time::Instant::now() + SAMPLE < next {
+            tokio::time::sleep(SAMPLE).await;
+            tokio::task::block_in_place(|| sample(&daemon, &schedule));
+        }
+        tokio::time::sleep_until(next).await;
+    }
+}
+
+/// Drops runs that have ended since the last call and that sampling excludes. Each is in the ledger under the
+/// sampling rule.
+fn sample(daemon: &Daemon, schedule: &Schedule) {
+    match daemon.store.sample_ended(&schedule.policy) {
+        Ok(0) => {}
+        Ok(runs) => tracing::info!(runs, "runs sampled out"),
+        Err(why) => tracing::warn!(%why, "sampling failed; ended runs are sampled at the next sweep"),
+    }
+}
+
+/// One sweep. It is recorded as an operator's action if it dropped runs or failed.
+fn retain_once(daemon: &Daemon, schedule: &Schedule) {
+    // The time is checked first: the record written below would make the clock look valid.
+    let swept =
+        daemon.store.plan_retention(&schedule.policy, None).and_then(|plan| daemon.store.retain(plan));
+    let failed = swept.as_ref().err().map(ToString::to_string);
+    let runs = swept.as_ref().map_or(0, |report| report.dropped().runs.saturating_sub(report.held));
+    match &failed {
+        Some(why) => tracing::warn!(why, "a scheduled sweep failed"),
+        None => tracing::info!(runs, "scheduled sweep"),
+    }
+    if runs > 0 || failed.is_some() {
+        let words = ["STORE.RETAIN".to_owned(), format!("{runs} runs dropped")].map(String::into_bytes);
+        let kept = daemon.operations.record("schedule", "", &words, failed.as_deref(), daemon.now_ns());
+        // A store that cannot be written reports it to its writers.
+        let _ = kept.and_then(annals::Ticket::wait);
+    }
+}
+
+async fn sweep_one(databases: &Databases) {
+    let mut from = Vec::new();
+    loop {
+        // A store that cannot be read reports it to its readers.
+        let Ok((next, settled)) = databases.sweep(&from, SWEPT_MAX) else { break };
+        if let Some(settled) = settled {
+            let _ = settled.await;
+        }
+        let Some(next) = next else { break };
+        from = next;
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_of_the_file_does_not_take_the_place_of_one_of_the_store() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path().join("s")).unwrap();
+        access::make_token(&store, "ci", "n", Rights::READ, None, 1).unwrap();
+        let hash = blake3::hash(b"x").to_hex();
+        let named = |name: &str| {
+            let file = format!("[[tokens]]\nname = \"{name}\"\nblake3 = \"{hash}\"\n");
+            let serving = Serving::parse(&file).unwrap();
+            admitted(&store, "default", &serving, true, 1).map(|(access, made)| (access.all().len(), made))
+        };
+        assert!(named("ci").unwrap_err().to_string().contains("two tokens are called \"ci\""));
+        assert_eq!(named("other").unwrap(), (2, None));
+    }
+}

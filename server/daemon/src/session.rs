@@ -1,0 +1,444 @@
+//! The state of a connection, and the state shared by all connections.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use annals::StoredBlob;
+use annals::io::Io;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+use super::access::{Access, Grant, Rights};
+use super::cursors::Cursors;
+use super::databases::Databases;
+use super::entries::Entries;
+use super::operations::Operations;
+use super::replay::{Replay, Replayed};
+use super::slow::{Name, SlowLog};
+use super::table::{Command, Table};
+use super::tenant::Tenant;
+use super::turn::{Apart, Refusal};
+use crate::behind::Behind;
+use annals_policy::profiles::{Profiles, Redactor, make_placeholder_key};
+use annals_wire::resp::Protocol;
+
+/// Time limits of turns and connections.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// Milliseconds after which a turn is slow.
+    pub(super) slow_ms: u64,
+    /// How long a connection may be inactive.
+    pub(super) idle: Option<Duration>,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { slow_ms: 100, idle: None }
+    }
+}
+
+/// The profile for a redacted reader whose token names none.
+const SAFE: &str = "safe";
+
+/// Maximum number of offloaded commands at a time, by kind.
+const LONG_MAX: usize = 16;
+const WHOLE_MAX: usize = 2;
+
+/// The state shared by all connections.
+#[derive(Debug)]
+pub(super) struct Daemon {
+    pub(super) store: annals::Store,
+    pub(super) io: Arc<dyn Io>,
+    runtime: Handle,
+    /// The namespace of clients that need no token.
+    pub(super) home: String,
+    /// The namespaces opened so far.
+    tenants: Mutex<BTreeMap<String, Arc<Tenant>>>,
+    pub(super) access: Access,
+    profiles: Profiles,
+    /// The redactor of each profile that is in use.
+    redactors: Mutex<BTreeMap<Arc<str>, Arc<Redactor>>>,
+    pub(super) operations: Operations,
+    pub(super) table: Table,
+    pub(super) started_ns: u64,
+    /// Number of commands and connections so far.
+    pub(super) commands: AtomicU64,
+    pub(super) connections: AtomicU64,
+    /// Number of logins with a wrong token.
+    refused: AtomicU64,
+    pub(super) slow: SlowLog,
+    /// How long a connection may be inactive; `None` means forever.
+    pub(super) idle: Option<Duration>,
+    clients: Mutex<BTreeMap<u64, Facts>>,
+    cursors: Mutex<Cursors>,
+    long: Semaphore,
+    whole: Semaphore,
+    pub(super) replayed: Replayed,
+    /// Number of open frames.
+    open_frames: Arc<AtomicU64>,
+    /// Stores the outcomes of runs in memory, in the background.
+    behind: Arc<Behind>,
+}
+
+/// Metrics of a daemon.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Figures {
+    pub(super) commands: u64,
+    pub(super) connections: u64,
+    pub(super) connections_begun: u64,
+    pub(super) logins_refused: u64,
+    pub(super) slow: u64,
+    pub(super) open_runs: u64,
+    pub(super) open_frames: u64,
+    pub(super) values_hits: u64,
+    pub(super) values_misses: u64,
+}
+
+/// A command that runs later, as its own turn.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) words: Vec<Vec<u8>>,
+    /// When the wait ends, in milliseconds since 1970.
+    pub(super) until: Option<u64>,
+    /// Whether it waits for new data; otherwise only for the writes of the turn before.
+    pub(super) waits: bool,
+    pub(super) apart: Option<Apart>,
+}
+
+/// The properties of a connection, as shown in client lists.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Facts {
+    pub(super) id: u64,
+    pub(super) address: String,
+    pub(super) began_ns: u64,
+    pub(super) name: Vec<u8>,
+    pub(super) library: (Vec<u8>, Vec<u8>),
+    pub(super) database: u8,
+    pub(super) protocol: Protocol,
+    /// The token's name and namespace of its login.
+    pub(super) user: String,
+    pub(super) namespace: String,
+}
+
+/// The state of a connection.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) facts: Facts,
+    /// Its rights; `None` before it has logged in.
+    pub(super) grant: Option<Grant>,
+    /// Its rights without a login.
+    unasked: Option<Grant>,
+    /// Its rights have just changed.
+    pub(super) granted: bool,
+    /// The number of revocations at the last check.
+    revoked: u64,
+    /// It uses a Unix socket, where recorders are accepted.
+    pub(super) local: bool,
+    pub(super) transaction: Option<Transaction>,
+    /// It is closed after its reply.
+    pub(super) ends: bool,
+    pub(super) held: Option<Held>,
+    /// The time limit of the current command, if it was held before.
+    pub(super) until: Option<u64>,
+    /// A transaction is running: its commands must not wait.
+    pub(super) in_exec: bool,
+    /// The kind of offload of the current command.
+    pub(super) apart: Option<Apart>,
+    /// Replies to these entries may be produced after later commands have run.
+    pub(super) defers: bool,
+    pub(super) entries: Option<Entries>,
+    /// The run that is replayed to this connection.
+    pub(super) replay: Option<Replay>,
+}
+
+/// A command queued for EXEC.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) command: Command,
+    pub(super) words: Vec<Vec<u8>>,
+    /// Its long words, which are already in the store.
+    pub(super) stored: Vec<(usize, StoredBlob)>,
+}
+
+/// Commands between MULTI and EXEC.
+#[derive(Debug, Default)]
+pub(super) struct Transaction {
+    pub(super) queued: Vec<Queued>,
+    pub(super) bytes: usize,
+    /// A queued command was refused, so EXEC refuses all.
+    pub(super) spoiled: bool,
+}
+
+impl Daemon {
+    /// Creates the daemon of a store; `io` is the store's I/O layer, and tasks run on `runtime`.
+    pub(super) fn new(
+        store: annals::Store,
+        home: &str,
+        io: Arc<dyn Io>,
+        access: Access,
+        profiles: Profiles,
+        patience: Patience,
+        runtime: Handle,
+    ) -> Self {
+        let started_ns = io.now_ns();
+        Self {
+            operations: Operations::new(store.clone()),
+            store,
+            home: home.to_owned(),
+            io,
+            runtime,
+            tenants: Mutex::default(),
+            access,
+            profiles,
+            redactors: Mutex::default(),
+            table: Table::new(),
+            started_ns,
+            commands: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            slow: SlowLog::new(patience.slow_ms),
+            idle: patience.idle,
+            clients: Mutex::default(),
+            cursors: Mutex::default(),
+            long: Semaphore::new(LONG_MAX),
+            whole: Semaphore::new(WHOLE_MAX),
+            replayed: Replayed::default(),
+            open_frames: Arc::default(),
+            behind: Arc::default(),
+        }
+    }
+
+    /// Nanoseconds since 1970.
+    pub(super) fn now_ns(&self) -> u64 {
+        self.io.now_ns()
+    }
+
+    /// The tenant of a namespace, which is opened, and created if necessary.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn tenant(&self, namespace: &str) -> annals::Result<Arc<Tenant>> {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tenant) = tenants.get(namespace) {
+            return Ok(tenant.clone());
+        }
+        let space = self.store.namespace(namespace)?;
+        let (databases, settling) = Databases::open(space.clone(), self.io.clone())?;
+        self.runtime.spawn(databases.clone().settle(settling));
+        let (frames, behind) = (self.open_frames.clone(), self.behind.clone());
+        let tenant = Arc::new(Tenant::new(namespace, space, databases, frames, behind));
+        tenants.insert(namespace.to_owned(), tenant.clone());
+        Ok(tenant)
+    }
+
+    /// The tenants opened so far.
+    pub(super) fn tenants(&self) -> Vec<Arc<Tenant>> {
+        self.tenants.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// All rights, for a client that needs no token.
+    ///
+    /// # Errors
+    /// As [`Daemon::tenant`].
+    pub(super) fn owner(&self) -> annals::Result<Grant> {
+        let tenant = self.tenant(&self.home)?;
+        Ok(Grant { name: "owner".into(), rights: Rights::ALL, tenant, profile: SAFE.into(), token: None })
+    }
+
+    /// The rights for a login; `user` is the token's name, or `default`. `None` for a wrong token.
+    ///
+    /// # Errors
+    /// As [`Daemon::tenant`].
+    pub(super) fn login(&self, user: &[u8], token: &[u8]) -> annals::Result<Option<Grant>> {
+        let Some(found) = self.access.find(user, token) else {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!("a login was refused");
+            return Ok(None);
+        };
+        let tenant = self.tenant(&found.namespace)?;
+        Ok(Some(Grant {
+            name: found.name.as_str().into(),
+            rights: found.rights,
+            tenant,
+            profile: found.profile.as_deref().unwrap_or(SAFE).into(),
+            token: Some(found.hash),
+        }))
+    }
+
+    /// The profiles that a token may have.
+    pub(super) fn profiles(&self) -> &Profiles {
+        &self.profiles
+    }
+
+    /// The redactor for a session; `None` if its reader sees everything.
+    ///
+    /// # Errors
+    /// `NOPERM` if the profile no longer exists; those of the store, which keeps the placeholders' key.
+    pub(super) fn redactor(&self, session: &Session) -> Result<Option<Arc<Redactor>>, Refusal> {
+        let Some(grant) = session.grant.as_ref().filter(|_| session.is_redacted()) else { return Ok(None) };
+        let mut redactors = self.redactors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(redactor) = redactors.get(&grant.profile) {
+            return Ok(Some(redactor.clone()));
+        }
+        let found = self.profiles.find(&grant.profile).filter(|profile| !profile.is_raw());
+        let profile = found.ok_or_else(|| {
+            let name = &grant.profile;
+            Refusal(format!(
+                "NOPERM this token's profile {name} is unknown to this daemon: --profiles gives the file"
+            ))
+        })?;
+        let key = if profile.has_key() { [0; 32] } else { make_placeholder_key(&self.store)? };
+        let redactor = Arc::new(Redactor::new(profile, key));
+        redactors.insert(grant.profile.clone(), redactor.clone());
+        Ok(Some(redactor))
+    }
+
+    /// Notes the duration of a turn that began at `began_ns` on the monotonic clock.
+    pub(super) fn took(&self, session: &Session, first: Name, commands: usize, began_ns: u64) {
+        let took = self.io.monotonic_ns().saturating_sub(began_ns);
+        self.slow.took(took, first, commands, &session.facts, self.now_ns());
+    }
+
+    /// The current metrics.
+    pub(super) fn figures(&self) -> Figures {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let tenants = self.tenants();
+        let reads: Vec<_> = tenants.iter().map(|tenant| tenant.databases.reads()).collect();
+        Figures {
+            commands: load(&self.commands),
+            connections: self.clients().len() as u64,
+            connections_begun: load(&self.connections),
+            logins_refused: load(&self.refused),
+            slow: self.slow.count(),
+            open_runs: tenants.iter().map(|tenant| tenant.streams().open.len() as u64).sum(),
+            open_frames: load(&self.open_frames),
+            values_hits: reads.iter().map(|(hits, _)| hits).sum(),
+            values_misses: reads.iter().map(|(_, misses)| misses).sum(),
+        }
+    }
+
+    /// Finishes the work that only the daemon can finish, while the store is open.
+    pub(super) fn end(&self) {
+        for tenant in self.tenants() {
+            tenant.end_streams(self.now_ns());
+        }
+        self.behind.finish();
+        self.operations.end();
+    }
+
+    /// The connected clients.
+    pub(super) fn clients(&self) -> MutexGuard<'_, BTreeMap<u64, Facts>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The permits for offloaded commands.
+    pub(super) fn places(&self, apart: Apart) -> &Semaphore {
+        match apart {
+            Apart::Long => &self.long,
+            Apart::Whole => &self.whole,
+        }
+    }
+
+    /// A cursor for continuing after this key.
+    pub(super) fn cursor(&self, after: Vec<u8>) -> u64 {
+        self.cursors.lock().unwrap_or_else(PoisonError::into_inner).remember(after)
+    }
+
+    /// The key of a cursor.
+    pub(super) fn place(&self, cursor: u64) -> Option<Vec<u8>> {
+        self.cursors.lock().unwrap_or_else(PoisonError::into_inner).place(cursor)
+    }
+}
+
+impl Session {
+    /// A new session; `unasked` are its rights without a login, `None` if it must log in.
+    pub(super) fn new(facts: Facts, unasked: Option<Grant>, local: bool) -> Self {
+        let mut session = Self {
+            facts,
+            grant: None,
+            unasked: unasked.clone(),
+            granted: false,
+            revoked: 0,
+            local,
+            transaction: None,
+            ends: false,
+            held: None,
+            until: None,
+            in_exec: false,
+            apart: None,
+            defers: false,
+            entries: None,
+            replay: None,
+        };
+        if let Some(grant) = unasked {
+            session.grant(grant);
+        }
+        session
+    }
+
+    /// Whether it has rights without a login.
+    pub(super) fn needs_no_token(&self) -> bool {
+        self.unasked.is_some()
+    }
+
+    /// Whether it has these rights.
+    pub(super) fn may(&self, rights: Rights) -> bool {
+        self.grant.as_ref().is_some_and(|grant| grant.rights.include(rights))
+    }
+
+    /// Whether its reader sees runs through a profile.
+    pub(super) fn is_redacted(&self) -> bool {
+        !self.may(Rights::READ)
+    }
+
+    /// Whether it may continue as a recorder: only a client that needs no token.
+    pub(super) fn records(&self) -> bool {
+        self.grant.as_ref().is_some_and(|grant| grant.token.is_none())
+    }
+
+    /// Whether its token was revoked since the last check.
+    pub(super) fn is_taken_back(&mut self, daemon: &Daemon) -> bool {
+        let revoked = daemon.access.revoked();
+        if self.revoked == revoked {
+            return false;
+        }
+        self.revoked = revoked;
+        let Some(Grant { name, token: Some(hash), .. }) = &self.grant else { return false };
+        !daemon.access.holds(name, hash)
+    }
+
+    /// The tenant of its login; the daemon's own before a login.
+    ///
+    /// # Errors
+    /// As [`Daemon::tenant`].
+    pub(super) fn tenant(&self, daemon: &Daemon) -> annals::Result<Arc<Tenant>> {
+        match &self.grant {
+            Some(grant) => Ok(grant.tenant.clone()),
+            None => daemon.tenant(&daemon.home),
+        }
+    }
+
+    /// Sets its rights after a login.
+    pub(super) fn grant(&mut self, grant: Grant) {
+        (self.facts.user, self.facts.namespace) = (grant.name.to_string(), grant.tenant.name.clone());
+        (self.grant, self.granted) = (Some(grant), true);
+        self.replay = None;
+    }
+
+    /// Resets it to its initial state; its identity stays.
+    pub(super) fn reset(&mut self) {
+        let facts = Facts {
+            id: self.facts.id,
+            began_ns: self.facts.began_ns,
+            address: std::mem::take(&mut self.facts.address),
+            ..Facts::default()
+        };
+        (self.facts, self.transaction, self.grant, self.granted) = (facts, None, None, true);
+        self.replay = None;
+        if let Some(grant) = self.unasked.clone() {
+            self.grant(grant);
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! The commands of one recorder connection: commands in, replies out. Independent of sockets.
+//!
+//! ```text
+//! PING                        +PONG
+//! STORE.USE namespace         +OK; creates the namespace if necessary. The first command, sent once
+//! RUN.BEGIN, FRAME.BEGIN, FRAME.ADD, FRAME.END: see `command_words`. RUN.BEGIN replies +OK, the others the
+//!                             frame's number
+//! FRAME.APPEND run seq bytes  +OK, appends to the output of an open frame
+//! BLOB.APPEND name bytes      +OK, streams a body; the name is local to the connection
+//! BLOB.END name               the body's length; a frame may then reference it
+//! RUN.END run status          +OK once the whole run is on disk
+//! RUN.REMEMBER run            stores the outcome of an ended run in memory: the entry's id; nil if there is none
+//! MEM.PUT entry EMBED NAMESPACE namespace [EMBEDDER id] [TENANT t] [PRINCIPAL p] [CONVERSATION c]
+//!                             the entry's id, once it is on disk; needs no STORE.USE
+//! MEM.DEFINE definition NAMESPACE namespace
+//!                             +OK once it is on disk; needs no STORE.USE
+//! ```
+//! An error names its kind: `-CONFLICT run "r" exists already`.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use annals::{Durability, ErrorKind, Namespace, OpenFrame, Run, Status, Store, StoredBlob};
+use annals_memory::{Embedder, Keep, Memory};
+
+use super::host::{Writer, Writing};
+use annals_proxy::embeddings::{EmbedderHere, environment_embedder};
+use annals_review::remembering::{of_embedder, remember};
+use annals_review::run_memory::{Remembered, remember_ended};
+use annals_wire::resp::Reply;
+use annals_wire::words::{Arguments, code_of, wrong};
+
+/// Maximum number of open runs, and of streamed bodies, of a connection.
+const RUNS_MAX: usize = 64;
+const BLOBS_MAX: usize = 64;
+/// Maximum number of open frames of a connection.
+const FRAMES_MAX: usize = 16 << 10;
+/// Maximum number of parts of a streamed body that wait to be stored.
+const PARTS_MAX: usize = 4;
+
+/// The state of one connection.
+pub(super) struct Member {
+    store: Store,
+    writing: Writing,
+    entered: Option<(Namespace, Writer)>,
+    frames: HashMap<(String, u32), OpenFrame<Arc<Run>>>,
+    runs: HashMap<String, Arc<Run>>,
+    blobs: HashMap<Vec<u8>, Blob>,
+}
+
+/// A body that is being streamed, or has been.
+enum Blob {
+    Coming { parts: SyncSender<Vec<u8>>, stored: JoinHandle<annals::Result<StoredBlob>> },
+    There(StoredBlob),
+}
+
+impl Member {
+    pub(super) fn new(store: Store, writing: Writing) -> Self {
+        let (frames, runs, blobs) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { store, writing, entered: None, frames, runs, blobs }
+    }
+
+    /// Runs a command and returns its reply; `None` if the connection must end without one.
+    pub(super) fn answer(&mut self, command: Vec<Vec<u8>>) -> Option<Reply> {
+        let (name, mut arguments) = Arguments::of(command);
+        if name == "STORE.USE" && self.entered.is_none() {
+            // Before anything is promised: a connection refused here opens the store itself.
+            let writer = self.writing.enter()?;
+            return Some(replied(self.enter(writer, &mut arguments)));
+        }
+        Some(replied(self.obey(&name, &mut arguments)))
+    }
+
+    fn enter(&mut self, writer: Writer, arguments: &mut Arguments) -> annals::Result<Reply> {
+        let name = arguments.text("a namespace's name")?;
+        arguments.end()?;
+        self.entered = Some((self.store.namespace(&name)?, writer));
+        Ok(ok())
+    }
+
+    fn obey(&mut self, name: &str, arguments: &mut Arguments) -> annals::Result<Reply> {
+        match name {
+            "PING" => Ok(Reply::Simple("PONG".into())),
+            "RUN.BEGIN" => self.begin_run(arguments),
+            "RUN.END" => self.end_run(arguments),
+            "RUN.REMEMBER" => self.remember(arguments),
+            "MEM.PUT" => self.keep(arguments),
+            "MEM.DEFINE" => self.define(arguments),
+            "FRAME.BEGIN" => self.begin_frame(arguments),
+            "FRAME.APPEND" => self.append(arguments),
+            "FRAME.END" => self.end_frame(arguments),
+            "FRAME.ADD" => self.add_frame(arguments),
+            "BLOB.APPEND" => self.append_blob(arguments),
+            "BLOB.END" => self.end_blob(arguments),
+            "STORE.USE" => Err(wrong("a connection stays with its namespace".to_owned())),
+            "STORE.COMPACT" => Err(annals::Error::new(
+                ErrorKind::Locked,
+                "a recorder holds the store and compacts nothing: wait until it has ended",
+            )),
+            "RUN.PIN" | "RUN.UNPIN" | "RUN.DROP" | "STORE.RETAIN" => Err(annals::Error::new(
+                ErrorKind::Locked,
+                "a recorder holds the store and neither pins nor drops runs: wait until it has ended",
+            )),
+            _ => Err(wrong(format!("unknown command '{name}'"))),
+        }
+    }
+
+    fn space(&self) -> annals::Result<&Namespace> {
+        let space = self.entered.as_ref().map(|(space, _)| space);
+        space.ok_or_else(|| wrong("STORE.USE comes first".to_owned()))
+    }
+
+    fn run(&self, arguments: &mut Arguments) -> annals::Result<Arc<Run>> {
+        let name = arguments.text("a run's name")?;
+        let none =
+            || annals::Error::new(ErrorKind::NotFound, format!("this connection began no run {name:?}"));
+        self.runs.get(&name).cloned().ok_or_else(none)
+    }
+
+    fn begin_run(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {
+        let spec = arguments.run()?;
+        bounded(self.runs.len(), RUNS_MAX, "runs")?;
+        let name = spec.name.clone();
+        let run = self.space()?.begin_run(spec)?;
+        self.runs.insert(name, Arc::new(run));
+        Ok(ok())
+    }
+
+    fn end_run(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {
+        let run = self.run(arguments)?;
+        let status: Status = arguments.parsed("a status")?;
+        arguments.end()?;
+        let mut batch = run.batch()?;
+        batch.durability(Durability::Disk);
+        batch.end(status)?;
+        batch.commit()?;
+        self.runs.remove(run.name());
+        Ok(ok())
+    }
+
+    fn remember(&self, arguments: &mut Arguments) -> annals::Result<Reply> {
+        let name = arguments.text("a run's name")?;
+        arguments.end()?;
+        let space = self.space()?;
+        let run = space.run(&name)?;
+        Ok(match remember_ended(space, run.info().uid, run.info().status, environment_embedder)? {
+            Remembered::As(_, id) => Reply::Bulk(id.into_bytes()),
+            Remembered::Nothing(_) => Reply::Null,
+        })
+    }
+
+    /// Admits a writer that records nothing, unless the host is closing; a closing host has promised no more
+    /// writes.
+    fn let_in(&self) -> annals::Result<Writer> {
+        self.writing.enter().ok_or_else(|| {
+            annals::Error::new(ErrorKind::Locked, "the recorder is closing the store: try again")
+        })
+    }
+
+    fn define(&self, arguments: &mut Arguments) -> annals::Result<Reply> {
+        let _writer = self.let_in()?;
+        let (definition, namespace) = arguments.definition()?;
+        Memory::open(&self.store.namespace(&namespace)?)?.on_disk().define(&definition)?;
+        Ok(ok())
+    }
+
+    fn keep(&self, arguments: &mut Arguments) -> annals::Result<Reply> {
+        let _writer = self.let_in()?;
+        let brought = arguments.memory()?;
+        let space = self.store.namespace(&brought.namespace)?;
+        let with = EmbedderHere::of_environment(Some(&space))?;
+        of_embedder(brought.embedder.as_deref(), with.id(), "a memory")?;
+        let memory = Memory::open(&space)?.on_disk();
+        let kept = remember(&memory, &brought.identity, &brought.entry, &with, &Keep::default())?;
+        Ok(Reply::Bulk(kept.id.into_bytes()))
+    }
+
+    fn begin_frame(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {
+        let run = self.run(arguments)?;
+        let (frame, _) = arguments.frame(true)?;
+        bounded(self.frames.len(), FRAMES_MAX, "open frames")?;
+        let name = run.name().to_owned();
+        let frame = OpenFrame::begin(run, &frame)?;
+        let seq = frame.seq();
+        self.frames.insert((name, seq), frame);
+        Ok(Reply::Integer(seq.into()))
+    }
+
+    /// The key of an open frame.
+    fn frame(&self, arguments: &mut Arguments) -> annals::Result<(String, u32)> {
+        let key = (arguments.text("a run's name")?, arguments.parsed("a frame's number")?);
+        if self.frames.contains_key(&key) {
+            return Ok(key);
+        }
+        let message = format!("frame {} of run {:?} was not begun here, or has ended", key.1, key.0);
+        Err(annals::Error::new(ErrorKind::NotFound, message))
+    }
+
+    fn append(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {
+        let key = self.frame(arguments)?;
+        let bytes = arguments.bytes("a part of an output")?;
+        arguments.end()?;
+        self.frames.get(&key).map_or(Ok(()), |frame| frame.append(&bytes))?;
+        Ok(ok())
+    }
+
+    fn end_frame(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {
+        let key = self.frame(arguments)?;
+        let ending = arguments.ending()?;
+        let frame = self.frames.remove(&key);
+        let seq = frame.map_or(Ok(key.1), |frame| frame.finish_with(ending))?;
+        Ok(Reply::Integer(seq.into()))
+    }
+
+    fn add_frame(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {
+        let run = self.run(arguments)?;
+        let (mut frame, blob) = arguments.frame(false)?;
+        if let Some(name) = blob {
+            frame.output = match self.blobs.entry(name) {
+                Entry::Occupied(blob) if matches!(blob.get(), Blob::There(_)) => blob.remove().end()?.into(),
+                other => {
+                    let message = format!("no blob {:?} has ended", String::from_utf8_lossy(other.key()));
+                    return Err(annals::Error::new(ErrorKind::NotFound, message));
+                }
+            };
+        }
+        // Queued for the writer, as in a local store: the end of the run waits for it.
+        let (seq, _) = run.submit(frame)?;
+        Ok(Reply::Integer(seq.into()))
+    }
+
+    fn append_blob(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {
+        let name = arguments.bytes("a blob's name")?;
+        let part = arguments.bytes("a part of a blob")?;
+        arguments.end()?;
+        if !self.blobs.contains_key(&name) {
+            bounded(self.blobs.len(), BLOBS_MAX, "blobs")?;
+            let blob = Blob::begin(self.space()?)?;
+            self.blobs.insert(name.clone(), blob);
+        }
+        match self.blobs.get(&name) {
+            // If the receiver is gone, the body could not be stored; BLOB.END reports why.
+            Some(Blob::Coming { parts, .. }) => drop(parts.send(part)),
+            _ => return Err(wrong("this blob has ended".to_owned())),
+        }
+        Ok(ok())
+    }
+
+    fn end_blob(&mut self, arguments: &mut Arguments) -> annals::Result<Reply> {
+        let name = arguments.bytes("a blob's name")?;
+        arguments.end()?;
+        let stored = match self.blobs.remove(&name) {
+            Some(blob) => blob.end()?,
+            // Nothing was ever appended.
+            None => self.space()?.store_blob(std::io::empty())?,
+        };
+        let len = i64::try_from(stored.len()).unwrap_or(i64::MAX);
+        bounded(self.blobs.len(), BLOBS_MAX, "blobs")?;
+        self.blobs.insert(name, Blob::There(stored));
+        Ok(Reply::Integer(len))
+    }
+}
+
+impl Drop for Member {
+    /// Abandons everything that was begun and not ended.
+    fn drop(&mut self) {
+        self.frames.clear();
+        for run in self.runs.values() {
+            // If this fails, all writes fail; the next opening abandons the run.
+            let _ = run.abandon();
+        }
+    }
+}
+
+impl Blob {
+    fn begin(space: &Namespace) -> annals::Result<Self> {
+        let (parts, coming) = sync_channel(PARTS_MAX);
+        let space = space.clone();
+        let thread = std::thread::Builder::new().name("annals-blob".to_owned());
+        let stored = thread.spawn(move || {
+            space.store_blob(Coming { parts: coming, part: Vec::new(), taken: 0, whole: false })
+        });
+        let stored = stored.map_err(|error| unavailable(format!("no thread can be started: {error}")))?;
+        Ok(Self::Coming { parts, stored })
+    }
+
+    fn end(self) -> annals::Result<StoredBlob> {
+        match self {
+            Self::There(stored) => Ok(stored),
+            Self::Coming { parts, stored } => {
+                // An empty part marks the end.
+                let _ = parts.send(Vec::new());
+                stored.join().unwrap_or_else(|_| Err(unavailable("a blob could not be stored".to_owned())))
+            }
+        }
+    }
+}
+
+/// A reader over the parts of a streamed body. A missing last part is an error, not a shorter body.
+struct Coming {
+    parts: Receiver<Vec<u8>>,
+    part: Vec<u8>,
+    taken: usize,
+    whole: bool,
+}
+
+impl Read for Coming {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.taken == self.part.len() && !self.whole {
+            let part = self.parts.recv();
+            self.part = part.map_err(|_| std::io::Error::from(std::io::ErrorKind::UnexpectedEof))?;
+            (self.taken, self.whole) = (0, self.part.is_empty());
+        }
+        let read = (&self.part[self.taken..]).read(buffer)?;
+        self.taken += read;
+        Ok(read)
+    }
+}
+
+fn ok() -> Reply {
+    Reply::OK
+}
+
+fn bounded(count: usize, max: usize, of: &str) -> annals::Result<()> {
+    if count < max { Ok(()) } else { Err(wrong(format!("a connection has at most {max} {of} at a time"))) }
+}
+
+fn unavailable(what: String) -> annals::Error {
+    annals::Error::new(ErrorKind::Unavailable, what)
+}
+
+fn replied(done: annals::Result<Reply>) -> Reply {
+    done.unwrap_or_else(|error| {
+        let code = code_of(error.kind());
+        Reply::Error(format!("{code} {error}"))
+    })
+}

@@ -1,0 +1,143 @@
+//! A served namespace: its databases, its open runs, its memory.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use annals::{Namespace, RunReader, RunUid, Status};
+use annals_memory::Memory;
+use tokio::sync::Notify;
+
+use super::databases::Databases;
+use super::open_runs::OpenRun;
+use crate::behind::Behind;
+use annals_formats::otlp::Ingest;
+use annals_proxy::embeddings::EmbedderHere;
+
+/// Maximum number of frames whose times are cached; each run counts as 64 more.
+const TIMES_MAX: usize = 4 << 20;
+
+/// A served namespace.
+#[derive(Debug)]
+pub(super) struct Tenant {
+    /// The namespace's name.
+    pub(super) name: String,
+    pub(super) space: Namespace,
+    pub(super) databases: Arc<Databases>,
+    streams: Mutex<Streams>,
+    /// Notified when something was added to a run.
+    pub(super) added: Notify,
+    /// Number of open frames of all tenants.
+    pub(super) open_frames: Arc<AtomicU64>,
+    /// Held while the proxy begins a run.
+    pub(super) proxy_begins: Mutex<()>,
+    /// Ingests traces.
+    pub(super) ingest: Ingest,
+    /// Stores the outcomes of runs in memory, in the background; shared by all tenants.
+    pub(super) behind: Arc<Behind>,
+    /// The agents' memory, opened at first use.
+    memory: Mutex<Option<Memory>>,
+    /// The embedder for entries without a vector, created at first use.
+    embedder: Mutex<Option<Arc<EmbedderHere>>>,
+}
+
+/// Open runs, and the start times of frames. Lock order: after the databases. Never locked during
+/// compression.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    /// Runs that were begun here and have not ended.
+    pub(super) open: HashMap<String, Arc<OpenRun>>,
+    /// Start times of frames in milliseconds since 1970; they never decrease.
+    times: HashMap<RunUid, Vec<u64>>,
+}
+
+impl Tenant {
+    pub(super) fn new(
+        name: &str,
+        space: Namespace,
+        databases: Arc<Databases>,
+        open_frames: Arc<AtomicU64>,
+        behind: Arc<Behind>,
+    ) -> Self {
+        let name = name.to_owned();
+        let ingest = Ingest::new(space.clone());
+        let (streams, added, proxy_begins, memory, embedder) = Default::default();
+        Self {
+            name,
+            space,
+            databases,
+            streams,
+            added,
+            open_frames,
+            proxy_begins,
+            ingest,
+            behind,
+            memory,
+            embedder,
+        }
+    }
+
+    /// The agents' memory. All connections share one, because writers of an entry must wait for each other.
+    /// Its writes are durable.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn memory(&self) -> annals::Result<Memory> {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*memory {
+            Some(memory) => Ok(memory.clone()),
+            None => Ok(memory.insert(Memory::open(&self.space)?.on_disk()).clone()),
+        }
+    }
+
+    /// The embedder for entries without a vector.
+    ///
+    /// # Errors
+    /// As [`ConfiguredEmbedder::from_environment`].
+    pub(super) fn embedder(&self) -> annals::Result<Arc<EmbedderHere>> {
+        let mut embedder = self.embedder.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*embedder {
+            Some(embedder) => Ok(embedder.clone()),
+            None => Ok(embedder.insert(Arc::new(EmbedderHere::of_environment(Some(&self.space))?)).clone()),
+        }
+    }
+
+    /// Locks the open runs.
+    pub(super) fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The start time of each frame of a run in milliseconds since 1970; the times never decrease.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn times(&self, reader: &RunReader) -> annals::Result<Vec<u64>> {
+        let (uid, frames) = (reader.info().uid, reader.info().frames);
+        let mut streams = self.streams();
+        if streams.times.values().map(|times| times.len() + 64).sum::<usize>() > TIMES_MAX {
+            streams.times.clear();
+        }
+        let times = streams.times.entry(uid).or_default();
+        for number in times.len()..frames as usize {
+            let number = u32::try_from(number + 1).unwrap_or(u32::MAX);
+            let began = reader.frame_info(number)?.started_ns / 1_000_000;
+            times.push(began.max(times.last().copied().unwrap_or(0)));
+        }
+        Ok(times.get(..frames as usize).unwrap_or_default().to_vec())
+    }
+
+    /// Ends the runs begun by XADD, the proxy and traces, which are complete. Other runs are abandoned when
+    /// the store closes.
+    pub(super) fn end_streams(&self, now_ns: u64) {
+        let open = std::mem::take(&mut self.streams().open);
+        for open in open.into_values().filter(|open| open.is_stream) {
+            let status = if open.proxied.failed().is_some() { Status::Failed } else { Status::Ok };
+            // If this fails, closing the store reports the cause.
+            let ended = open.run.end(status);
+            if ended.is_ok() && open.proxied.recorded() {
+                self.behind.remember(&self.space, open.run.uid(), status);
+            }
+        }
+        let _ = self.ingest.settle(now_ns, true);
+    }
+}

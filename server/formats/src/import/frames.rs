@@ -1,0 +1,321 @@
+//! Frames as JSON Lines, each naming its run: what any program can write, and what `replay --json` prints.
+//!
+//! A line with a `component` is a frame; a line without one speaks of its run. The lines of a run stand
+//! together: a run is over when a line of another run follows, when a line says `"end":true`, or at the end of
+//! the input. A run is handed out only when it is over, so that a bad line leaves nothing of it behind; until
+//! then its decoded frames are held, within the limit on one run's text.
+//!
+//! A key that is not known is an error: a misspelt `output` would otherwise be lost without a word.
+
+use std::io::BufRead;
+use std::mem;
+
+use super::base64;
+use super::chat::Seen;
+use super::error::{ImportError, Place};
+use super::run::{Body, ImportedRun, status_named};
+use super::source::{Object, Objects, RUN_BYTES_MAX};
+use super::span::{self, Member};
+use annals::{Component, Frame, Severity, Status};
+
+/// How frames are read.
+#[derive(Debug, Clone)]
+pub struct FrameOptions {
+    /// The model of runs that do not name one.
+    pub model: Option<String>,
+    /// Bytes that the lines of one run may have together, at most 4 GiB.
+    pub run_bytes_max: u64,
+}
+
+impl Default for FrameOptions {
+    fn default() -> Self {
+        Self { model: None, run_bytes_max: RUN_BYTES_MAX }
+    }
+}
+
+/// Reads frames and hands out their runs. Holds one run.
+#[derive(Debug)]
+pub struct FrameRuns<R> {
+    objects: Objects<R>,
+    options: FrameOptions,
+    seen: Seen,
+    /// The run whose lines are being read.
+    open: Option<OpenRun>,
+    /// What the last line brings besides the run that it ended.
+    next: Option<Result<ImportedRun, ImportError>>,
+    over: bool,
+}
+
+#[derive(Debug)]
+struct OpenRun {
+    run: ImportedRun,
+    frames: Vec<Frame>,
+    bytes: u64,
+}
+
+impl<R: BufRead> FrameRuns<R> {
+    /// Reads frames from `reader`.
+    pub fn new(reader: R, options: FrameOptions) -> Self {
+        let bytes_max = options.run_bytes_max.min(u64::from(u32::MAX));
+        let objects = Objects::new(reader, "object", bytes_max);
+        Self { objects, options, seen: Seen::default(), open: None, next: None, over: false }
+    }
+
+    fn read(&mut self) -> Result<Option<ImportedRun>, ImportError> {
+        while let Some(object) = self.objects.next()? {
+            if let Some(run) = self.take(&object)? {
+                return Ok(Some(run));
+            }
+        }
+        Ok(self.open.take().map(OpenRun::close))
+    }
+
+    /// Takes one line; hands out the run that it ends. Where a line both ends the run before it and brings
+    /// something to hand out itself, that waits in `next`.
+    fn take(&mut self, object: &Object) -> Result<Option<ImportedRun>, ImportError> {
+        let place = object.place;
+        let shape = |what: String| ImportError::Shape { place, what };
+        let members = span::members(&object.text).ok_or_else(|| shape("not an object".to_owned()))?;
+        let id =
+            string_of(&members, "run").map_err(shape)?.ok_or_else(|| shape("no key `run`".to_owned()))?;
+        let other = self.open.as_ref().is_some_and(|open| open.run.id != id);
+        let before = if other { self.open.take().map(OpenRun::close) } else { None };
+        let own = self.add(id, &members, object);
+        match before {
+            None => own,
+            Some(before) => {
+                self.next = own.transpose();
+                Ok(Some(before))
+            }
+        }
+    }
+
+    /// Adds a line to its run; hands the run out if the line ends it.
+    fn add(
+        &mut self,
+        id: String,
+        members: &[Member<'_>],
+        object: &Object,
+    ) -> Result<Option<ImportedRun>, ImportError> {
+        let place = object.place;
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => {
+                self.seen.add(&id, place)?;
+                OpenRun::new(id, self.options.model.clone(), place)
+            }
+        };
+        open.bytes += object.text.len() as u64;
+        if open.bytes > self.objects.bytes_max() {
+            return Err(ImportError::TooBig { place: open.run.place, limit: self.objects.bytes_max() });
+        }
+        if open.add(members).map_err(|what| ImportError::Shape { place, what })? {
+            return Ok(Some(open.close()));
+        }
+        self.open = Some(open);
+        Ok(None)
+    }
+}
+
+impl<R: BufRead> Iterator for FrameRuns<R> {
+    type Item = Result<ImportedRun, ImportError>;
+
+    /// The next run. After an error there is no other, and the run whose lines were being read is dropped.
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.over {
+            return None;
+        }
+        let next = self.next.take().or_else(|| self.read().transpose());
+        self.over = !matches!(next, Some(Ok(_)));
+        next
+    }
+}
+
+impl OpenRun {
+    fn new(id: String, model: Option<String>, place: Place) -> Self {
+        let run = ImportedRun {
+            id,
+            status: Status::Ok,
+            severity: Severity::Normal,
+            model,
+            metadata: Vec::new(),
+            unframed_messages: 0,
+            place,
+            body: Body::Frames(Vec::new()),
+        };
+        Self { run, frames: Vec::new(), bytes: 0 }
+    }
+
+    /// Adds a line; says whether it ends the run.
+    fn add(&mut self, members: &[Member<'_>]) -> Result<bool, String> {
+        if span::last(members, "component").is_some() {
+            let next = u32::try_from(self.frames.len() + 1).map_err(|_| "too many frames".to_owned())?;
+            self.frames.push(frame_of(members, next)?);
+            return Ok(false);
+        }
+        let line = run_line_of(members)?;
+        self.run.status = line.status.unwrap_or(self.run.status);
+        self.run.severity = line.severity.unwrap_or(self.run.severity);
+        self.run.model = line.model.or(self.run.model.take());
+        self.run.metadata = line.metadata.unwrap_or(mem::take(&mut self.run.metadata));
+        Ok(line.end)
+    }
+
+    fn close(self) -> ImportedRun {
+        ImportedRun { body: Body::Frames(self.frames), ..self.run }
+    }
+}
+
+/// What a line says about its run as a whole.
+struct RunLine {
+    status: Option<Status>,
+    severity: Option<Severity>,
+    model: Option<String>,
+    metadata: Option<Vec<u8>>,
+    end: bool,
+}
+
+fn run_line_of(members: &[Member<'_>]) -> Result<RunLine, String> {
+    known(members, &["run", "status", "severity", "model", "metadata", "metadata_base64", "end"])?;
+    let end = flag_of(members, "end")?;
+    Ok(RunLine {
+        status: name_of(members, "status", status_named)?,
+        severity: name_of(members, "severity", |name| name.parse().ok())?,
+        model: string_of(members, "model")?,
+        metadata: metadata_of(members)?,
+        end,
+    })
+}
+
+/// The frame that a line holds; `next` is the number that it gets.
+fn frame_of(members: &[Member<'_>], next: u32) -> Result<Frame, String> {
+    known(
+        members,
+        &[
+            "run",
+            "seq",
+            "component",
+            "parent",
+            "started_ns",
+            "duration_ns",
+            "input",
+            "input_base64",
+            "output",
+            "output_base64",
+            "metadata",
+            "metadata_base64",
+            "severity",
+            "digest",
+            "error",
+            "incomplete",
+        ],
+    )?;
+    if let Some(seq) = number_of(members, "seq")?
+        && seq != u64::from(next)
+    {
+        return Err(format!("`seq` is {seq}, but this is frame {next} of its run"));
+    }
+    let parent = match number_of(members, "parent")? {
+        None => None,
+        Some(parent) => {
+            let earlier = u32::try_from(parent).ok().filter(|parent| (1..next).contains(parent));
+            Some(
+                earlier
+                    .ok_or_else(|| format!("`parent` is {parent}, which is no frame before frame {next}"))?,
+            )
+        }
+    };
+    let component = string_of(members, "component")?.ok_or_else(|| "`component` is null".to_owned())?;
+    let component: Component = component.parse().map_err(|error| format!("`component`: {error}"))?;
+    let (input, output) =
+        (body_of(members, "input", "input_base64")?, body_of(members, "output", "output_base64")?);
+    // A frame that was never finished comes in as one that failed with what it had.
+    let failed = [flag_of(members, "error")?, flag_of(members, "incomplete")?].contains(&true);
+    Ok(Frame {
+        parent,
+        started_ns: number_of(members, "started_ns")?,
+        duration_ns: number_of(members, "duration_ns")?.unwrap_or(0),
+        metadata: metadata_of(members)?.unwrap_or_default(),
+        severity: name_of(members, "severity", |name| name.parse().ok())?.unwrap_or_default(),
+        error: failed,
+        ..Frame::new(component, input, output)
+    })
+}
+
+/// Refuses keys that are not `names`, and keys that stand twice.
+fn known(members: &[Member<'_>], names: &[&str]) -> Result<(), String> {
+    for (index, member) in members.iter().enumerate() {
+        let Some(name) = names.iter().find(|name| member.is(name)) else {
+            if member.is("redacted") {
+                return Err(
+                    "it is redacted: what it holds was never recorded, and cannot be imported".to_owned()
+                );
+            }
+            return Err(format!("the key {} is not known here", member.key));
+        };
+        if members.iter().take(index).any(|earlier| earlier.is(name)) {
+            return Err(format!("the key `{name}` stands twice"));
+        }
+    }
+    Ok(())
+}
+
+/// The value of a key that may be missing or null.
+fn value_of<'a>(members: &[Member<'a>], key: &str) -> Option<&'a str> {
+    span::last(members, key).filter(|json| *json != "null")
+}
+
+fn string_of(members: &[Member<'_>], key: &str) -> Result<Option<String>, String> {
+    let Some(json) = value_of(members, key) else { return Ok(None) };
+    match span::string(json) {
+        Some(string) => Ok(Some(string)),
+        None => Err(format!("`{key}` is not a string of whole characters")),
+    }
+}
+
+fn flag_of(members: &[Member<'_>], key: &str) -> Result<bool, String> {
+    match value_of(members, key) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(format!("`{key}` is not true or false")),
+    }
+}
+
+fn number_of(members: &[Member<'_>], key: &str) -> Result<Option<u64>, String> {
+    let Some(json) = value_of(members, key) else { return Ok(None) };
+    json.parse().map(Some).map_err(|_| format!("`{key}` is not a whole number from 0 to {}", u64::MAX))
+}
+
+fn name_of<T>(
+    members: &[Member<'_>],
+    key: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, String> {
+    let Some(name) = string_of(members, key)? else { return Ok(None) };
+    parse(&name).map(Some).ok_or_else(|| format!("`{key}` cannot be `{name}`"))
+}
+
+fn metadata_of(members: &[Member<'_>]) -> Result<Option<Vec<u8>>, String> {
+    let encoded = string_of(members, "metadata_base64")?;
+    match value_of(members, "metadata") {
+        Some(_) if encoded.is_some() => Err("both `metadata` and `metadata_base64`".to_owned()),
+        None => match encoded {
+            None => Ok(None),
+            Some(text) => {
+                base64::decode(&text).map(Some).ok_or_else(|| "`metadata_base64` is not base64".to_owned())
+            }
+        },
+        Some(json) if json.starts_with('{') => Ok(Some(json.as_bytes().to_vec())),
+        Some(_) => Err("`metadata` is not an object".to_owned()),
+    }
+}
+
+/// A body as text or as base64; missing is empty.
+fn body_of(members: &[Member<'_>], text: &str, encoded: &str) -> Result<Vec<u8>, String> {
+    match (string_of(members, text)?, string_of(members, encoded)?) {
+        (Some(_), Some(_)) => Err(format!("both `{text}` and `{encoded}`")),
+        (Some(body), None) => Ok(body.into_bytes()),
+        (None, Some(body)) => base64::decode(&body).ok_or_else(|| format!("`{encoded}` is not base64")),
+        (None, None) => Ok(Vec::new()),
+    }
+}

@@ -1,0 +1,143 @@
+//! What an import hands out: whole runs, whose frames are made one at a time.
+
+use super::error::Place;
+use super::span::Span;
+use annals::{Component, Frame, Severity, Status};
+
+/// One run of a source, checked as a whole.
+#[derive(Debug, Clone)]
+pub struct ImportedRun {
+    /// Its name.
+    pub id: String,
+    /// How it ended; never open: what its source calls open arrives as abandoned.
+    pub status: Status,
+    /// How much it matters.
+    pub severity: Severity,
+    /// The model, where the source or the options name one.
+    pub model: Option<String>,
+    /// A JSON object of what the source says about the run besides its messages or frames; empty if nothing.
+    pub metadata: Vec<u8>,
+    /// How many of its messages are in no frame; the metadata has them.
+    pub unframed_messages: u64,
+    /// Where it stands in the source.
+    pub place: Place,
+    pub(super) body: Body,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Body {
+    Chat(Chat),
+    Frames(Vec<Frame>),
+}
+
+/// A transcript: its text once, and where the messages lie in it.
+#[derive(Debug, Clone)]
+pub(super) struct Chat {
+    pub(super) text: String,
+    /// The model's name as JSON text, for requests.
+    pub(super) model: String,
+    /// The metadata of every LLM frame.
+    pub(super) llm_metadata: Vec<u8>,
+    pub(super) messages: Vec<Span>,
+    pub(super) steps: Vec<ChatStep>,
+}
+
+/// A message that becomes a frame.
+#[derive(Debug, Clone)]
+pub(super) enum ChatStep {
+    /// The user message of that index.
+    User { message: u32 },
+    /// The assistant message of that index.
+    Llm { message: u32 },
+    /// The tool message of that index, the call that it answers, and the frame that held the call.
+    Tool { message: u32, call: Option<Span>, parent: Option<u32>, name: Option<Span> },
+    /// The message of that index in a transcript of agents, and the agent's name as JSON text.
+    Agent { message: u32, name: Span },
+}
+
+impl ChatStep {
+    /// The index of its message.
+    pub(super) fn message(&self) -> u32 {
+        match *self {
+            Self::User { message }
+            | Self::Llm { message }
+            | Self::Tool { message, .. }
+            | Self::Agent { message, .. } => message,
+        }
+    }
+}
+
+impl ImportedRun {
+    /// How many frames it has.
+    pub fn frame_count(&self) -> usize {
+        match &self.body {
+            Body::Chat(chat) => chat.steps.len(),
+            Body::Frames(frames) => frames.len(),
+        }
+    }
+
+    /// Its frames in order, from frame 1. Each is made when it is asked for: the requests of a long conversation
+    /// together are far larger than the conversation.
+    pub fn frames(&self) -> impl Iterator<Item = Frame> + '_ {
+        (0..self.frame_count()).filter_map(|index| match &self.body {
+            Body::Chat(chat) => chat.frame(index),
+            Body::Frames(frames) => frames.get(index).cloned(),
+        })
+    }
+}
+
+impl Chat {
+    fn frame(&self, index: usize) -> Option<Frame> {
+        let step = self.steps.get(index)?;
+        let text = self.messages.get(step.message() as usize)?.get(&self.text);
+        let before = u32::try_from(index).ok().filter(|number| *number > 0);
+        let (mut frame, parent) = match *step {
+            ChatStep::User { .. } => (Frame::new(Component::User, "", text), before),
+            ChatStep::Llm { message } => {
+                let frame = Frame::new(Component::Llm, self.request(message), text);
+                (frame.metadata(self.llm_metadata.clone()), before)
+            }
+            ChatStep::Tool { call, parent, name, .. } => {
+                let input = call.map_or("", |call| call.get(&self.text));
+                let metadata = tool_metadata(name.map(|name| name.get(&self.text)), call.is_some());
+                (Frame::new(Component::Tool, input, text).metadata(metadata), parent)
+            }
+            ChatStep::Agent { name, .. } => {
+                let metadata = format!("{{\"agent\":{{\"name\":{}}}}}", name.get(&self.text));
+                (Frame::new(Component::Other("agent".to_owned()), "", text).metadata(metadata), before)
+            }
+        };
+        frame.parent = parent;
+        Some(frame)
+    }
+
+    /// The request whose answer is the message of that index: every message before it.
+    fn request(&self, message: u32) -> Vec<u8> {
+        let before = self.messages.get(..message as usize).unwrap_or_default();
+        let messages = before.iter().map(|span| span.get(&self.text).len() + 1).sum::<usize>();
+        let mut request = Vec::with_capacity(messages + self.model.len() + 26);
+        request.extend_from_slice(b"{\"model\":");
+        request.extend_from_slice(self.model.as_bytes());
+        request.extend_from_slice(b",\"messages\":[");
+        for (index, span) in before.iter().enumerate() {
+            if index > 0 {
+                request.push(b',');
+            }
+            request.extend_from_slice(span.get(&self.text).as_bytes());
+        }
+        request.extend_from_slice(b"]}");
+        request
+    }
+}
+
+fn tool_metadata(name: Option<&str>, answers_a_call: bool) -> Vec<u8> {
+    let tool = name.map(|name| format!("\"tool\":{{\"name\":{name}}}"));
+    let unmatched = (!answers_a_call).then(|| "\"tool_call\":\"unmatched\"".to_owned());
+    let members: Vec<String> = tool.into_iter().chain(unmatched).collect();
+    if members.is_empty() { Vec::new() } else { format!("{{{}}}", members.join(",")).into_bytes() }
+}
+
+/// The status of that name. A source's `open` is abandoned here, since nobody is left to go on with the run.
+pub(super) fn status_named(name: &str) -> Option<Status> {
+    name.parse().ok().map(|status| if status == Status::Open { Status::Abandoned } else { status })
+}

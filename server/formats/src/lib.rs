@@ -1,0 +1,9 @@
+//! Formats of other tools, read into runs and frames: transcripts and frames as JSON (`import`), traces of OpenTelemetry (`otlp`).
+//! It takes bytes and opens no socket.
+#![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
+
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
+pub mod import;
+pub mod otlp;

@@ -1,0 +1,23 @@
+//! Fuzz target for traces in both encodings.
+
+use super::{BODY_BYTES_MAX, Form, look, unpack};
+use crate::fuzzing::byte;
+
+/// Input: a byte that selects the encoding and gzip, then a body.
+///
+/// Oracle: the body is accepted or refused, with the same result each time.
+pub fn otlp(mut data: &[u8]) {
+    let kind = byte(&mut data);
+    let form = if kind & 1 == 0 { Form::Protobuf } else { Form::Json };
+    let unpacked;
+    let body = if kind & 2 == 0 {
+        data
+    } else {
+        let Ok(body) = unpack(data, BODY_BYTES_MAX) else { return };
+        assert!(body.len() <= BODY_BYTES_MAX);
+        unpacked = body;
+        &unpacked[..]
+    };
+    let once = look(body, form).map_err(|refused| refused.status);
+    assert_eq!(look(body, form).map_err(|refused| refused.status), once);
+}

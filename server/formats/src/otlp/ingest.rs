@@ -1,0 +1,318 @@
+//! Open traces, and the requests that add to them.
+//!
+//! Invariants: spans answered with 200 are on disk. A trace stays locked until its spans are on disk, so a
+//! span is never reported as a duplicate before it is durable. Locks of several traces are taken in the order
+//! of their ids. The number of traces and of span ids in memory is limited; the least recently used traces
+//! are ended to stay within it.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use annals::{Namespace, Ticket};
+
+use super::reply::{Refused, Taken};
+use super::span::{self, Mapped, SpanId, TraceId};
+use super::trace::{PARTS_MAX, Trace};
+use super::wire::{Form, parse};
+
+/// Maximum number of open traces.
+const TRACES_MAX: usize = 512;
+/// Maximum number of span ids remembered over all traces.
+const REMEMBERED_MAX: usize = 1 << 19;
+/// Maximum number of traces of a request that are processed at a time.
+const AT_ONCE: usize = 64;
+/// A complete trace ends after this much inactivity.
+const QUIET_NS: u64 = 30_000_000_000;
+/// An incomplete trace ends after this much inactivity.
+const IDLE_NS: u64 = 600_000_000_000;
+
+/// Ingests traces into a namespace. A daemon has one per namespace: two would not see each other's open
+/// traces.
+#[derive(Debug)]
+pub struct Ingest {
+    space: Namespace,
+    open: Mutex<HashMap<TraceId, Arc<Slot>>>,
+    /// Use counter, for least-recently-used eviction.
+    uses: AtomicU64,
+    limits: Limits,
+}
+
+/// Limits on what is held in memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) traces: usize,
+    pub(super) remembered: usize,
+}
+
+/// The slot of a trace.
+#[derive(Debug, Default)]
+struct Slot {
+    used: AtomicU64,
+    remembered: AtomicUsize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    New,
+    Open(Box<Trace>),
+    /// The slot was removed from the open traces; a new one replaces it.
+    Gone,
+}
+
+impl Ingest {
+    /// An ingest for this namespace with no open traces.
+    pub fn new(space: Namespace) -> Self {
+        Self::with(space, Limits { traces: TRACES_MAX, remembered: REMEMBERED_MAX })
+    }
+
+    pub(super) fn with(space: Namespace, limits: Limits) -> Self {
+        Self { space, open: Mutex::default(), uses: AtomicU64::new(0), limits }
+    }
+
+    /// Ingests the spans of a request; `now_ns` is nanoseconds since 1970. Blocks until they are on disk.
+    ///
+    /// # Errors
+    /// 400 if the body cannot be read, 413 if it is too large, 500 for a fault of the store. 503 if the store
+    /// cannot write now: some spans may be stored, and the same request should be sent again.
+    pub fn traces(&self, body: &[u8], form: Form, now_ns: u64) -> Result<Taken, Refused> {
+        let (mut taken, traces) = mapped(body, form)?;
+        let mut traces = traces.into_iter().peekable();
+        while traces.peek().is_some() {
+            self.make_room()?;
+            let some: Vec<_> = traces.by_ref().take(AT_ONCE).collect();
+            self.take(some, &mut taken, now_ns)?;
+        }
+        Ok(taken)
+    }
+
+    /// Ends the runs of complete traces after some inactivity, and of incomplete ones after more. With `all`,
+    /// ends every trace.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn settle(&self, now_ns: u64, all: bool) -> annals::Result<()> {
+        let slots: Vec<(TraceId, Arc<Slot>)> =
+            self.open().iter().map(|(id, slot)| (*id, slot.clone())).collect();
+        let mut first = Ok(());
+        for (id, slot) in slots {
+            let mut state = lock(&slot.state);
+            let State::Open(trace) = &*state else { continue };
+            let quiet_ns = now_ns.saturating_sub(trace.seen_ns);
+            let wait_ns = if trace.is_whole() { QUIET_NS } else { IDLE_NS };
+            if all || quiet_ns >= wait_ns {
+                let ended = self.end(&id, &slot, &mut state);
+                first = first.and(ended);
+            }
+        }
+        first
+    }
+
+    /// Adds spans to their traces, in the order of the trace ids.
+    fn take(
+        &self,
+        traces: Vec<(TraceId, Vec<Mapped>)>,
+        taken: &mut Taken,
+        now_ns: u64,
+    ) -> Result<(), Refused> {
+        let mut rest: BTreeMap<TraceId, Vec<Mapped>> = traces.into_iter().collect();
+        while !rest.is_empty() {
+            let slots: Vec<(TraceId, Arc<Slot>)> = rest.keys().map(|id| (*id, self.slot(id))).collect();
+            let mut held: Vec<(&TraceId, &Arc<Slot>, MutexGuard<'_, State>)> =
+                slots.iter().map(|(id, slot)| (id, slot, lock(&slot.state))).collect();
+            let (mut tickets, mut failed): (Vec<Ticket>, Option<annals::Error>) = (Vec::new(), None);
+            for (id, slot, state) in &mut held {
+                // The slot was ended between lookup and lock: the next round gets a new one.
+                if matches!(**state, State::Gone) {
+                    continue;
+                }
+                let Some(spans) = rest.remove(*id) else { continue };
+                let added = self.opened(id, state, &spans, now_ns).and_then(|trace| match trace {
+                    Some(trace) => {
+                        let more = trace.add(spans, taken);
+                        slot.remembered.store(trace.remembered(), Ordering::Relaxed);
+                        more
+                    }
+                    None => {
+                        taken.reject(spans.len(), &format!("a trace has at most {PARTS_MAX} runs"));
+                        Ok(Vec::new())
+                    }
+                });
+                match added {
+                    Ok(more) => tickets.extend(more),
+                    Err(error) => failed = failed.or(Some(error)),
+                }
+            }
+            for ticket in tickets {
+                if let Err(error) = ticket.wait() {
+                    failed = failed.or(Some(error));
+                }
+            }
+            for (id, slot, state) in &mut held {
+                // It is unknown which of these were written: a resent span is compared with what is on disk.
+                if failed.is_some() || matches!(**state, State::New) {
+                    self.leave(id, slot, state);
+                }
+            }
+            if let Some(error) = failed {
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The open trace of a slot, begun if necessary; `None` if the trace cannot have more runs.
+    fn opened<'a>(
+        &self,
+        id: &TraceId,
+        state: &'a mut State,
+        spans: &[Mapped],
+        now_ns: u64,
+    ) -> annals::Result<Option<&'a mut Trace>> {
+        if let State::Open(trace) = state
+            && trace.is_full()
+        {
+            trace.end()?;
+            *state = State::New;
+        }
+        if matches!(state, State::New)
+            && let Some(trace) = Trace::begin(&self.space, *id, spans)?
+        {
+            *state = State::Open(Box::new(trace));
+        }
+        let State::Open(trace) = state else { return Ok(None) };
+        trace.seen_ns = trace.seen_ns.max(now_ns);
+        Ok(Some(&mut **trace))
+    }
+
+    /// The slot of a trace, created if necessary.
+    fn slot(&self, id: &TraceId) -> Arc<Slot> {
+        let slot = self.open().entry(*id).or_default().clone();
+        slot.used.store(self.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        slot
+    }
+
+    /// Ends the least recently used traces until the limits hold. Traces in use are skipped.
+    fn make_room(&self) -> annals::Result<()> {
+        let mut all: Vec<(TraceId, Arc<Slot>)> = {
+            let open = self.open();
+            open.iter().map(|(id, slot)| (*id, slot.clone())).collect()
+        };
+        let mut remembered: usize = all.iter().map(|(_, slot)| slot.remembered.load(Ordering::Relaxed)).sum();
+        let mut many = all.len();
+        all.sort_by_key(|(_, slot)| slot.used.load(Ordering::Relaxed));
+        for (id, slot) in &all {
+            if many <= self.limits.traces && remembered <= self.limits.remembered {
+                break;
+            }
+            let mut state = match slot.state.try_lock() {
+                Ok(state) => state,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => continue,
+            };
+            (many, remembered) =
+                (many - 1, remembered.saturating_sub(slot.remembered.load(Ordering::Relaxed)));
+            self.end(id, slot, &mut state)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the run of a trace and removes its slot.
+    fn end(&self, id: &TraceId, slot: &Arc<Slot>, state: &mut State) -> annals::Result<()> {
+        let ended = match state {
+            State::Open(trace) => trace.end(),
+            State::New | State::Gone => Ok(()),
+        };
+        self.leave(id, slot, state);
+        ended
+    }
+
+    /// Removes the slot of a trace. A run that was not ended is left as it is on disk.
+    fn leave(&self, id: &TraceId, slot: &Arc<Slot>, state: &mut State) {
+        if let State::Open(trace) = state {
+            trace.give_up();
+        }
+        *state = State::Gone;
+        let mut open = self.open();
+        if open.get(id).is_some_and(|other| Arc::ptr_eq(other, slot)) {
+            open.remove(id);
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<TraceId, Arc<Slot>>> {
+        lock(&self.open)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Maps a request to the frames of its traces, without a store. The spans of a trace are ordered by start
+/// time, parents before their children.
+///
+/// # Errors
+/// As [`TraceIngest::ingest_request`].
+pub(super) fn mapped(body: &[u8], form: Form) -> Result<(Taken, Traces), Refused> {
+    let mut taken = Taken::default();
+    let mut traces = Traces::new();
+    span::each(parse(body, form)?, &mut taken, |span| traces.entry(span.trace).or_default().push(span));
+    for spans in traces.values_mut() {
+        *spans = in_order(std::mem::take(spans));
+    }
+    Ok((taken, traces))
+}
+
+/// Processes a request completely except for the store, to test hostile input. Returns the number of frames.
+///
+/// # Errors
+/// As [`TraceIngest::ingest_request`].
+#[cfg(any(test, fuzzing))]
+pub(crate) fn look(body: &[u8], form: Form) -> Result<u64, Refused> {
+    use super::edges::{Known, Noted, Place};
+    let (_, traces) = mapped(body, form)?;
+    let mut frames = 0;
+    for spans in traces.into_values() {
+        let mut known = Known::default();
+        for (seq, span) in (1..).zip(spans) {
+            let edges = known.edges(&span, 1, |part| part.to_string());
+            let noted = Noted::of(&span, &edges);
+            span.frame(edges.parent, edges.told)?;
+            known.take(&noted, Place { part: 1, seq });
+            frames += 1;
+        }
+    }
+    Ok(frames)
+}
+
+/// Spans by trace.
+pub(super) type Traces = BTreeMap<TraceId, Vec<Mapped>>;
+
+fn in_order(spans: Vec<Mapped>) -> Vec<Mapped> {
+    let places: HashMap<SpanId, usize> = spans.iter().enumerate().map(|(at, span)| (span.span, at)).collect();
+    let mut children: HashMap<usize, Vec<usize>> = HashMap::new();
+    // Ordered by start time, then by arrival.
+    let mut ready = BinaryHeap::new();
+    for (at, span) in spans.iter().enumerate() {
+        match span.parent.and_then(|parent| places.get(&parent)) {
+            Some(parent) if *parent != at => children.entry(*parent).or_default().push(at),
+            _ => ready.push(Reverse((span.started_ns, at))),
+        }
+    }
+    let mut spans: Vec<Option<Mapped>> = spans.into_iter().map(Some).collect();
+    let mut ordered = Vec::with_capacity(spans.len());
+    while let Some(Reverse((_, at))) = ready.pop() {
+        for child in children.remove(&at).into_iter().flatten() {
+            if let Some(span) = &spans[child] {
+                ready.push(Reverse((span.started_ns, child)));
+            }
+        }
+        ordered.extend(spans[at].take());
+    }
+    // Spans that are their own ancestors.
+    ordered.extend(spans.into_iter().flatten());
+    ordered
+}

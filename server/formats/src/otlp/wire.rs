@@ -1,0 +1,219 @@
+//! The bytes of a request, with limits applied before decoding: decompression up to a limit, a count of
+//! messages, then decoding.
+//!
+//! Two bytes of protobuf, or three of JSON, can become a message of hundreds of bytes. So the messages of a
+//! body are counted first, iteratively, and a body with too many is refused. The decoders limit nesting to
+//! 100 messages in protobuf and 128 levels in JSON.
+
+use std::io::Read;
+
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use prost::Message as _;
+
+use super::json;
+use super::reply::Refused;
+
+/// Maximum size of an uncompressed body, in bytes.
+pub const BODY_BYTES_MAX: usize = 32 << 20;
+/// Maximum number of messages in a body: spans, attributes, values, events, links.
+const MESSAGES_MAX: usize = 1 << 18;
+/// Maximum nesting of protobuf messages; the decoder's own limit.
+const DEPTH_MAX: usize = 100;
+
+/// The encoding of a body, by its `Content-Type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// `application/x-protobuf`
+    Protobuf,
+    /// `application/json`
+    Json,
+}
+
+impl Form {
+    /// The encoding for a `Content-Type`; `None` if it is unknown.
+    pub fn of(content_type: &str) -> Option<Self> {
+        match content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
+            "application/x-protobuf" => Some(Self::Protobuf),
+            "application/json" => Some(Self::Json),
+            _ => None,
+        }
+    }
+
+    /// The `Content-Type` of the response.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Protobuf => "application/x-protobuf",
+            Self::Json => "application/json",
+        }
+    }
+}
+
+/// Undoes `Content-Encoding: gzip`.
+///
+/// # Errors
+/// 400 for invalid or truncated gzip, 413 for more than `max` bytes.
+pub fn unpack(gzip: &[u8], max: usize) -> Result<Vec<u8>, Refused> {
+    let mut bytes = Vec::new();
+    // One byte over the limit, to detect a body that is too long.
+    let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
+    flate2::read::MultiGzDecoder::new(gzip)
+        .take(limit)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Refused::bad(format!("the body is not complete gzip: {error}")))?;
+    if bytes.len() > max {
+        return Err(Refused::too_long(format!("the uncompressed body has more than {max} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Decodes a body.
+///
+/// # Errors
+/// 400 if the body cannot be decoded, 413 if it is too large.
+pub(super) fn parse(body: &[u8], form: Form) -> Result<ExportTraceServiceRequest, Refused> {
+    if body.len() > BODY_BYTES_MAX {
+        return Err(Refused::too_long(format!("a body has at most {BODY_BYTES_MAX} bytes")));
+    }
+    match form {
+        Form::Protobuf => {
+            count_protobuf(body)?;
+            ExportTraceServiceRequest::decode(body)
+                .map_err(|error| Refused::bad(format!("the body is not OTLP protobuf: {error}")))
+        }
+        Form::Json => {
+            count_json(body)?;
+            json::read(body).map_err(|error| Refused::bad(format!("the body is not OTLP JSON: {error}")))
+        }
+    }
+}
+
+/// The message type of a length-delimited field.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Request,
+    ResourceSpans,
+    Resource,
+    ScopeSpans,
+    Scope,
+    Span,
+    EventOrLink,
+    Event,
+    KeyValue,
+    Value,
+    Array,
+    KeyValues,
+    Entity,
+    /// A string in a list, or a message without submessages.
+    Leaf,
+}
+
+impl Kind {
+    /// The message type of a field, by the field numbers of opentelemetry-proto 1.x; `None` for single
+    /// strings and unknown fields.
+    fn field(self, number: u64) -> Option<Self> {
+        Some(match (self, number) {
+            (Self::Request, 1) => Self::ResourceSpans,
+            (Self::ResourceSpans, 1) => Self::Resource,
+            (Self::ResourceSpans, 2) => Self::ScopeSpans,
+            (Self::Resource, 3) => Self::Entity,
+            (Self::Entity, 3 | 4) | (Self::Span, 15) => Self::Leaf,
+            (Self::ScopeSpans, 1) => Self::Scope,
+            (Self::ScopeSpans, 2) => Self::Span,
+            (Self::Span, 11) => Self::Event,
+            (Self::Span, 13) => Self::EventOrLink,
+            (Self::Resource, 1)
+            | (Self::Scope | Self::Event, 3)
+            | (Self::Span, 9)
+            | (Self::EventOrLink, 4)
+            | (Self::KeyValues, 1) => Self::KeyValue,
+            (Self::KeyValue, 2) | (Self::Array, 1) => Self::Value,
+            (Self::Value, 5) => Self::Array,
+            (Self::Value, 6) => Self::KeyValues,
+            _ => return None,
+        })
+    }
+}
+
+fn count_protobuf(body: &[u8]) -> Result<(), Refused> {
+    let mut open = vec![(Kind::Request, body)];
+    let mut count = 0;
+    while let Some((kind, rest)) = open.pop() {
+        let Some((field, after)) = field_of(rest)? else { continue };
+        open.push((kind, after));
+        let Some((number, held)) = field else { continue };
+        let Some(within) = kind.field(number) else { continue };
+        count += 1;
+        bounded(count)?;
+        if matches!(within, Kind::Leaf) {
+            continue;
+        }
+        if open.len() >= DEPTH_MAX {
+            return Err(Refused::bad(format!("messages nest deeper than {DEPTH_MAX}")));
+        }
+        open.push((within, held));
+    }
+    Ok(())
+}
+
+/// A field's number and its content, if it is length-delimited.
+type Field<'a> = Option<(u64, &'a [u8])>;
+
+/// The first field of a message and the bytes after it; `None` at the end.
+fn field_of(bytes: &[u8]) -> Result<Option<(Field<'_>, &[u8])>, Refused> {
+    let cut = || Refused::bad("the body is not OTLP protobuf: it ends within a field");
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let (key, rest) = varint(bytes).ok_or_else(cut)?;
+    let skip = |count: usize| rest.get(count..).ok_or_else(cut);
+    match key & 7 {
+        0 => Ok(Some((None, varint(rest).ok_or_else(cut)?.1))),
+        1 => Ok(Some((None, skip(8)?))),
+        5 => Ok(Some((None, skip(4)?))),
+        2 => {
+            let (len, rest) = varint(rest).ok_or_else(cut)?;
+            let len = usize::try_from(len).map_err(|_| cut())?;
+            let (held, rest) = rest.split_at_checked(len).ok_or_else(cut)?;
+            Ok(Some((Some((key >> 3, held)), rest)))
+        }
+        _ => Err(Refused::bad("the body is not OTLP protobuf: it has a group, and OTLP has none")),
+    }
+}
+
+fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let mut value = 0;
+    for (at, byte) in bytes.iter().take(10).enumerate() {
+        value |= u64::from(byte & 0x7f) << (7 * at);
+        if byte & 0x80 == 0 {
+            return Some((value, bytes.get(at + 1..)?));
+        }
+    }
+    None
+}
+
+/// Counts the objects and arrays in JSON, outside of strings.
+fn count_json(body: &[u8]) -> Result<(), Refused> {
+    let (mut count, mut in_text, mut escaped) = (0, false, false);
+    for byte in body {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b'{' | b'[' if !in_text => {
+                count += 1;
+                bounded(count)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn bounded(count: usize) -> Result<(), Refused> {
+    if count <= MESSAGES_MAX {
+        return Ok(());
+    }
+    Err(Refused::too_long(format!(
+        "a body has at most {MESSAGES_MAX} spans, attributes, values, events and links together: send smaller batches"
+    )))
+}

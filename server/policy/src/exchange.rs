@@ -1,0 +1,214 @@
+//! An HTTP exchange as a frame keeps it: the request's body is the frame's input, the answer's body its output, both as
+//! they were on the wire but for the transfer coding; all else is this metadata.
+//!
+//! What differs between two recordings of the same exchange stands under `volatile`, which no fingerprint covers.
+
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::redact::{Secrets, redact_headers};
+
+/// Why a frame is severe: among what is read from a copy or, where that hangs on time, among what is volatile.
+pub const WHY_SEVERE: &str = "why_severe";
+
+/// Headers in the order they came. A value's bytes are the characters U+0000 to U+00FF, so that any value comes back.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Headers(pub Vec<(String, String)>);
+
+/// Headers that speak of one connection only (RFC 9110, section 7.6.1), and the one that names it.
+const HOP_BY_HOP: [&str; 10] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "host",
+];
+
+impl Headers {
+    /// All headers but those of the connection.
+    #[must_use]
+    pub fn of(map: &HeaderMap) -> Self {
+        let named = connection_headers(map);
+        let own = |name: &str| HOP_BY_HOP.contains(&name) || named.iter().any(|other| other == name);
+        let pairs = map.iter().filter(|(name, _)| !own(name.as_str()));
+        Self(pairs.map(|(name, value)| (name.as_str().to_owned(), latin(value.as_bytes()))).collect())
+    }
+
+    /// The headers as a map; one that is no header is left out.
+    #[must_use]
+    pub fn to_map(&self) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in &self.0 {
+            if let (Ok(name), Ok(value)) =
+                (HeaderName::try_from(name), HeaderValue::from_bytes(&bytes(value)))
+            {
+                // A map holds some 32,000: what a file claims beyond that is left out.
+                let _ = map.try_append(name, value);
+            }
+        }
+        map
+    }
+
+    /// The first value of a header; its name in lower case.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(of, _)| of == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Puts a fixed text in the place of every secret value; gives how many there were.
+    pub fn remove_secrets(&mut self) -> usize {
+        let mut pairs: Vec<_> = self.0.drain(..).map(|(name, value)| (name, bytes(&value))).collect();
+        let removed = redact_headers(&mut pairs);
+        self.0 = pairs.into_iter().map(|(name, value)| (name, latin(&value))).collect();
+        removed
+    }
+}
+
+impl Headers {
+    /// Takes named secrets out of every value; gives how many there were.
+    pub fn remove_named(&mut self, secrets: &Secrets) -> usize {
+        let mut removed = 0;
+        for (_, value) in &mut self.0 {
+            let of = bytes(value);
+            let cleared = secrets.redact(&of);
+            if cleared.removed > 0 {
+                removed += cleared.removed;
+                *value = latin(&cleared.bytes);
+            }
+        }
+        removed
+    }
+}
+
+fn connection_headers(map: &HeaderMap) -> Vec<String> {
+    let values = map.get_all(http::header::CONNECTION).iter();
+    let named = values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+    named.map(|name| name.trim().to_ascii_lowercase()).collect()
+}
+
+fn latin(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| char::from(*byte)).collect()
+}
+
+fn bytes(value: &str) -> Vec<u8> {
+    value.chars().filter_map(|c| u8::try_from(u32::from(c)).ok()).collect()
+}
+
+/// A frame's metadata.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Exchange {
+    /// The request's line and the answer's status.
+    pub http: Http,
+    /// Model, usage, finish reason and the like, read from a copy.
+    #[serde(flatten)]
+    pub summary: Map<String, Value>,
+    /// What differs between two recordings.
+    pub volatile: Volatile,
+}
+
+impl Exchange {
+    /// The metadata as it is stored.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+/// The request's line and the answer's status.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Http {
+    /// Which of the run's mounts was called.
+    pub mount: String,
+    /// GET, POST, ...
+    pub method: String,
+    /// The path, as the upstream is asked for it.
+    pub path: String,
+    /// The query without its question mark and without secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub query: Option<String>,
+    /// The answer's status; none where no answer came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// Why there is no whole answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<String>,
+}
+
+/// What differs between two recordings of the same exchange.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Volatile {
+    /// Keyed hash of the request as it came, before anything was removed from it; hexadecimal.
+    pub asked: String,
+    /// The request's headers.
+    pub request_headers: Headers,
+    /// The answer's headers.
+    #[serde(default)]
+    pub response_headers: Headers,
+    /// Bytes of each part of the answer as it came.
+    #[serde(default)]
+    pub part_bytes: Vec<u64>,
+    /// When each came, milliseconds after the request.
+    #[serde(default)]
+    pub part_ms: Vec<u64>,
+    /// When the last byte of the answer came, nanoseconds after the request. The connection may have ended later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_ns: Option<u64>,
+    /// Order in which identical requests arrived, by the connections that brought them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrived: Option<u64>,
+    /// Other such things, from the answer's body.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+impl Http {
+    /// What requests are told apart by besides their bodies: `POST openai /v1/chat/completions?a=b`.
+    #[must_use]
+    pub fn call(&self) -> String {
+        let Self { mount, method, path, query, .. } = self;
+        match query {
+            Some(query) => format!("{method} {mount} {path}?{query}"),
+            None => format!("{method} {mount} {path}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redact::PLACEHOLDER;
+
+    /// A recording that claims more headers than a map can hold is read, not a panic.
+    #[test]
+    fn too_many_headers_are_left_out() {
+        let headers = Headers((0..40_000).map(|n| (format!("x-{n}"), "v".to_owned())).collect());
+        assert!(headers.to_map().len() > 1000);
+    }
+
+    #[test]
+    fn any_header_value_comes_back_and_secrets_and_hops_do_not_stay() {
+        let mut map = HeaderMap::new();
+        map.append("x-odd", HeaderValue::from_bytes(b"caf\xe9 \xc3\xa9").unwrap());
+        map.append("set-cookie", HeaderValue::from_static("a=1"));
+        map.append("set-cookie", HeaderValue::from_static("b=2"));
+        map.append("authorization", HeaderValue::from_static("Bearer sk-1"));
+        map.append("connection", HeaderValue::from_static("close, X-Hop"));
+        map.append("x-hop", HeaderValue::from_static("1"));
+        map.append("transfer-encoding", HeaderValue::from_static("chunked"));
+        map.append("x-ratelimit-remaining-tokens", HeaderValue::from_static("99"));
+        let mut headers = Headers::of(&map);
+        assert_eq!(headers.to_map().get("x-odd").unwrap().as_bytes(), b"caf\xe9 \xc3\xa9");
+        assert_eq!(headers.to_map().get_all("set-cookie").iter().count(), 2);
+        assert_eq!(headers.get("x-hop"), None);
+        assert_eq!(headers.get("transfer-encoding"), None);
+        assert_eq!(headers.remove_secrets(), 3);
+        assert_eq!(headers.get("authorization"), Some(PLACEHOLDER));
+        assert_eq!(headers.get("x-ratelimit-remaining-tokens"), Some("99"));
+    }
+}

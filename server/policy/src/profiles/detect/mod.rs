@@ -1,0 +1,486 @@
+//! What is found by its shape: addresses, numbers, keys. Pure: a text in, stretches out.
+//!
+//! One pass over a text cuts it into runs of the characters that values are made of ([`class`]); what a run holds (a digit, an `@`, length) says which
+//! detectors look at it. Most runs are short words, which none does. Each look reads a bounded stretch, or what it reads is skipped afterwards, so the time is linear in
+//! the text's length whatever it holds.
+//!
+//! Left out on purpose: names of people and places, passwords that are words, values in base64 or hexadecimal of something else.
+
+mod address;
+mod entropy;
+mod key;
+mod number;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ops::Range;
+
+use foldhash::fast::RandomState;
+
+use crate::redact::is_secret_key;
+
+/// What a detector looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Detector {
+    /// `-----BEGIN ... PRIVATE KEY-----` to its end.
+    PrivateKey,
+    /// Keys that providers' prefixes mark: OpenAI, Anthropic, AWS, GitHub, Google, Slack, Stripe and others.
+    ApiKey,
+    /// JSON Web Tokens (RFC 7519).
+    Jwt,
+    /// What follows `Bearer` (RFC 6750), and `Basic` (RFC 7617).
+    Bearer,
+    /// E-mail addresses.
+    Email,
+    /// Numbers of payment cards, by issuer, length and Luhn's check digit (ISO/IEC 7812).
+    Card,
+    /// IBAN, by country, length and its check digits (ISO 13616, mod 97).
+    Iban,
+    /// IP addresses, version 4 and 6; not those that name nobody (loopback, masks).
+    Ip,
+    /// Phone numbers: international ones, North American ones, others where a name or word says so.
+    Phone,
+    /// Random-looking words, and hexadecimal ones where a name says that they are secret.
+    Entropy,
+}
+
+impl Detector {
+    /// All commands by group.
+    pub const ALL: [Self; 10] = [
+        Self::PrivateKey,
+        Self::ApiKey,
+        Self::Jwt,
+        Self::Bearer,
+        Self::Email,
+        Self::Card,
+        Self::Iban,
+        Self::Ip,
+        Self::Phone,
+        Self::Entropy,
+    ];
+
+    /// As profiles and placeholders name it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PrivateKey => "private-key",
+            Self::ApiKey => "api-key",
+            Self::Jwt => "jwt",
+            Self::Bearer => "bearer",
+            Self::Email => "email",
+            Self::Card => "card",
+            Self::Iban => "iban",
+            Self::Ip => "ip",
+            Self::Phone => "phone",
+            Self::Entropy => "entropy",
+        }
+    }
+
+    /// Whether what it finds has a form that hardly anything else has.
+    pub(super) fn is_strong(self) -> bool {
+        !matches!(self, Self::Phone | Self::Entropy | Self::Ip | Self::Card)
+    }
+
+    /// Whether it also looks at ids that programs need.
+    fn looks_at_ids(self) -> bool {
+        self <= Self::Email
+    }
+}
+
+/// Which detectors look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Detectors(u16);
+
+impl Detectors {
+    pub(super) const NONE: Self = Self(0);
+    pub(super) const ALL: Self = Self((1 << Detector::ALL.len()) - 1);
+
+    pub(super) fn with(self, detector: Detector) -> Self {
+        Self(self.0 | 1 << detector as u16)
+    }
+
+    fn has(self, detector: Detector) -> bool {
+        self.0 & 1 << detector as u16 != 0
+    }
+}
+
+/// Names that are longer are sentences.
+const NAME_BYTES_MAX: usize = 48;
+/// Names that are remembered at a time.
+const KNOWN_MAX: usize = 4096;
+
+thread_local! {
+    static KNOWN: RefCell<HashMap<Box<[u8]>, Near, RandomState>> = RefCell::default();
+}
+
+/// What the name that a text stands under says of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Near(u8);
+
+impl Near {
+    pub(super) const NOTHING: Self = Self(0);
+    /// An id that programs need, a signature, encrypted reasoning, a model's name.
+    const ID: u8 = 1;
+    /// A digest, or bytes in base64.
+    const DIGEST: u8 = 2;
+    const PHONE: u8 = 4;
+    const SECRET: u8 = 8;
+    /// Part of a text that a stream spells.
+    const PART: u8 = 16;
+
+    /// Of a member's name. Bodies have the same few over and over, so what was found is remembered.
+    pub(super) fn of(name: &[u8]) -> Self {
+        if name.len() > NAME_BYTES_MAX {
+            return Self::NOTHING;
+        }
+        KNOWN.with_borrow_mut(|known| {
+            if let Some(near) = known.get(name) {
+                return *near;
+            }
+            if known.len() >= KNOWN_MAX {
+                known.clear();
+            }
+            let near = Self::looked_at(name);
+            known.insert(name.into(), near);
+            near
+        })
+    }
+
+    fn looked_at(name: &[u8]) -> Self {
+        let mut small = [0; NAME_BYTES_MAX];
+        let Some(small) = small.get_mut(..name.len()) else { return Self::NOTHING };
+        small.copy_from_slice(name);
+        small.make_ascii_lowercase();
+        let is = |names: &[&[u8]]| names.contains(&&*small);
+        let holds =
+            |words: &[&[u8]]| words.iter().any(|word| small.windows(word.len()).any(|part| part == *word));
+        let ends = |ends: &[&[u8]]| ends.iter().any(|end| small.ends_with(end));
+        if is(IDS) || ends(&[b"_id", b"_ids"]) && !is(&[b"user_id", b"client_id"]) {
+            return Self(Self::ID);
+        }
+        let mut near = 0;
+        if is(&[b"data", b"b64_json", b"file_data", b"integrity", b"etag", b"asked", b"fingerprint"])
+            || holds(&[b"digest", b"hash", b"checksum", b"sha", b"md5", b"commit", b"revision"])
+        {
+            near |= Self::DIGEST;
+        }
+        if holds(&[b"phone", b"mobile", b"fax", b"whatsapp"]) || is(&[b"tel", b"cell", b"msisdn"]) {
+            near |= Self::PHONE;
+        }
+        if std::str::from_utf8(small).is_ok_and(is_secret_key) {
+            near |= Self::SECRET;
+        }
+        if is(PARTS) {
+            near |= Self::PART;
+        }
+        Self(near)
+    }
+
+    /// Whether texts of this name are parts of one, where there are several in a stream.
+    pub(super) fn is_part(self) -> bool {
+        self.is(Self::PART)
+    }
+
+    /// Whether it is an id that programs need.
+    pub(super) fn is_id(self) -> bool {
+        self.is(Self::ID)
+    }
+
+    fn is(self, what: u8) -> bool {
+        self.0 & what != 0
+    }
+}
+
+/// Names of what programs need as it is.
+const IDS: &[&[u8]] = &[
+    b"id",
+    b"uid",
+    b"uuid",
+    b"signature",
+    b"thoughtsignature",
+    b"thought_signature",
+    b"encrypted_content",
+    b"model",
+    b"modelversion",
+    b"model_version",
+    b"responseid",
+    b"requestid",
+    b"request-id",
+    b"x-request-id",
+    b"toolcallid",
+    b"tooluseid",
+    b"callid",
+    b"system_fingerprint",
+    b"cf-ray",
+    b"traceparent",
+    b"trace_id",
+    b"span_id",
+];
+
+/// Names of parts of a text, as providers stream them.
+const PARTS: &[&[u8]] = &[
+    b"delta",
+    b"text",
+    b"content",
+    b"partial_json",
+    b"arguments",
+    b"thinking",
+    b"reasoning",
+    b"reasoning_content",
+    b"refusal",
+    b"response",
+    b"output_text",
+    b"output",
+    b"token",
+    b"completion",
+    b"generated_text",
+    b"transcript",
+    b"chunk",
+    b"answer",
+];
+
+/// A stretch of a text, and what was found there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hit {
+    pub(super) range: Range<usize>,
+    pub(super) detector: Detector,
+}
+
+/// What a byte is.
+mod class {
+    pub(super) const DIGIT: u8 = 1;
+    pub(super) const UPPER: u8 = 2;
+    pub(super) const LOWER: u8 = 4;
+    pub(super) const AT: u8 = 8;
+    pub(super) const COLON: u8 = 16;
+    pub(super) const DOT: u8 = 32;
+    /// All that values are made of.
+    pub(super) const RUN: u8 = 64;
+    pub(super) const ALNUM: u8 = DIGIT | UPPER | LOWER;
+
+    pub(super) static OF: [u8; 256] = {
+        let mut of = [0; 256];
+        let mut byte = 0;
+        while byte < 128 {
+            of[byte] = match byte as u8 {
+                b'0'..=b'9' => RUN | DIGIT,
+                b'A'..=b'Z' => RUN | UPPER,
+                b'a'..=b'z' => RUN | LOWER,
+                b'@' => RUN | AT,
+                b':' => RUN | COLON,
+                b'.' => RUN | DOT,
+                b'_' | b'-' | b'+' | b'/' | b'=' | b'~' => RUN,
+                _ => 0,
+            };
+            byte += 1;
+        }
+        of
+    };
+}
+
+fn is_alnum(byte: u8) -> bool {
+    class::OF[byte as usize] & class::ALNUM != 0
+}
+
+/// The byte before a place.
+fn before(text: &[u8], at: usize) -> Option<u8> {
+    at.checked_sub(1).and_then(|at| text.get(at)).copied()
+}
+
+/// Whether a letter before a place is the end of an escape: `\n` of a text that was escaped twice.
+fn is_escape(text: &[u8], at: usize) -> bool {
+    at >= 1 && text[at - 1] == b'\\' && matches!(text.get(at), Some(b'n' | b'r' | b't'))
+}
+
+/// Whether something may begin at a place: no letter or digit goes on there.
+fn begins(text: &[u8], at: usize) -> bool {
+    before(text, at).is_none_or(|byte| !is_alnum(byte)) || at >= 2 && is_escape(text, at - 1)
+}
+
+/// Where the key or the JSON Web Token of a provider ends that begins at a place.
+pub(crate) fn key_end(text: &[u8], at: usize) -> Option<usize> {
+    let begins = at == 0 || !text[at - 1].is_ascii_alphanumeric();
+    let token = || Some(key::jwt(text, at)).filter(|(_, is_token)| *is_token).map(|(end, _)| end);
+    begins.then(|| key::provider(text, at).or_else(token)).flatten()
+}
+
+/// Finds in `text`; what is found may overlap. `near` is what the name says that it stands under.
+pub(super) fn find(text: &[u8], wanted: Detectors, near: Near, hits: &mut Vec<Hit>) {
+    if wanted == Detectors::NONE {
+        return;
+    }
+    let mut look = Look { text, wanted, near, hits, numbers_from: 0, tokens_from: 0 };
+    let mut at = 0;
+    while at < text.len() {
+        while at < text.len() && class::OF[text[at] as usize] == 0 {
+            at += 1;
+        }
+        let start = at;
+        let mut holds = 0;
+        while at < text.len() {
+            let of = class::OF[text[at] as usize];
+            if of == 0 {
+                break;
+            }
+            holds |= of;
+            at += 1;
+        }
+        if start < at {
+            at = look.run(start, at, holds).max(at);
+        }
+    }
+}
+
+struct Look<'t, 'h> {
+    text: &'t [u8],
+    wanted: Detectors,
+    near: Near,
+    hits: &'h mut Vec<Hit>,
+    /// Numbers before this place are part of one that was found.
+    numbers_from: usize,
+    /// Before this place no JSON Web Token begins: too few dots follow.
+    tokens_from: usize,
+}
+
+impl Look<'_, '_> {
+    fn wants(&self, detector: Detector) -> bool {
+        self.wanted.has(detector) && (detector.looks_at_ids() || !self.near.is(Near::ID))
+    }
+
+    fn hit(&mut self, detector: Detector, range: Range<usize>) {
+        self.hits.push(Hit { range, detector });
+    }
+
+    /// Looks at a run; gives where to go on.
+    fn run(&mut self, start: usize, end: usize, holds: u8) -> usize {
+        let len = end - start;
+        if holds & (class::DIGIT | class::AT) == 0 && len < 16 {
+            return match len {
+                5..=15 => self.word(start, end),
+                _ => end,
+            };
+        }
+        let mut next = end;
+        if holds & class::AT != 0 && self.wants(Detector::Email) {
+            let run = self.text.get(start..end).unwrap_or_default();
+            for at in memchr::memchr_iter(b'@', run) {
+                if let Some(range) = address::email(self.text, start + at) {
+                    self.hit(Detector::Email, range);
+                }
+            }
+        }
+        if holds & class::DIGIT != 0 && self.wants(Detector::Ip) {
+            if holds & class::DOT != 0 {
+                address::ip_v4(self.text, start..end, |range| {
+                    self.hits.push(Hit { range, detector: Detector::Ip });
+                });
+            }
+            if holds & class::COLON != 0 {
+                address::ip_v6(self.text, start..end, |range| {
+                    self.hits.push(Hit { range, detector: Detector::Ip });
+                });
+            }
+        }
+        let (has_digit, is_long) = (holds & class::DIGIT != 0, len >= 16);
+        let mut at = start;
+        while at < end {
+            if begins(self.text, at) {
+                let found = self.at(at, has_digit, is_long);
+                next = next.max(found);
+                at = at.max(found);
+            }
+            at += 1;
+        }
+        if is_long && self.wants(Detector::Entropy) && !self.near.is(Near::DIGEST) {
+            let secret = self.near.is(Near::SECRET);
+            entropy::tokens(self.text, start..end, secret, |range| {
+                self.hits.push(Hit { range, detector: Detector::Entropy });
+            });
+        }
+        // A scheme may stand at the run's end: `authorization:Bearer`.
+        next.max(if has_digit { end } else { self.word(start, end) })
+    }
+
+    /// Looks at a place where something may begin; gives where what was found ends.
+    fn at(&mut self, at: usize, has_digit: bool, is_long: bool) -> usize {
+        let byte = self.text[at];
+        if byte.is_ascii_digit() {
+            if at >= self.numbers_from {
+                return self.number(at);
+            }
+            return at;
+        }
+        if !byte.is_ascii_alphabetic() {
+            return at;
+        }
+        if has_digit
+            && self.wants(Detector::Iban)
+            && let Some(range) = number::iban(self.text, at)
+        {
+            self.numbers_from = range.end;
+            let end = range.end;
+            self.hit(Detector::Iban, range);
+            return end;
+        }
+        if !is_long {
+            return at;
+        }
+        if byte == b'e' && at >= self.tokens_from && self.wants(Detector::Jwt) {
+            let (end, is_one) = key::jwt(self.text, at);
+            if is_one {
+                self.hit(Detector::Jwt, at..end);
+                return end;
+            }
+            self.tokens_from = end;
+        }
+        if self.wants(Detector::ApiKey)
+            && let Some(end) = key::provider(self.text, at)
+        {
+            self.hit(Detector::ApiKey, at..end);
+            return end;
+        }
+        at
+    }
+
+    fn number(&mut self, at: usize) -> usize {
+        let (card, phone) = (self.wants(Detector::Card), self.wants(Detector::Phone));
+        let Some(groups) = number::Groups::read(self.text, at).filter(|_| card || phone) else { return at };
+        if card && let Some(end) = groups.card(self.text) {
+            self.numbers_from = end;
+            self.hit(Detector::Card, at..end);
+            return end;
+        }
+        if phone && let Some(range) = groups.phone(self.text, self.near.is(Near::PHONE)) {
+            self.numbers_from = range.end;
+            let end = range.end;
+            self.hit(Detector::Phone, range);
+            return end;
+        }
+        at
+    }
+
+    /// Looks at a word that something may follow.
+    fn word(&mut self, start: usize, end: usize) -> usize {
+        let word = self.text.get(start..end).unwrap_or_default();
+        match word.last() {
+            Some(b'r' | b'R' | b'c' | b'C') if self.wants(Detector::Bearer) => {
+                if let Some(range) = key::after_scheme(self.text, start, end) {
+                    self.hit(Detector::Bearer, range.clone());
+                    // What it is may be told better by others: they look at it, too.
+                }
+                end
+            }
+            Some(b'N') if self.wants(Detector::PrivateKey) && word.ends_with(b"-----BEGIN") => {
+                match key::private(self.text, end - b"-----BEGIN".len()) {
+                    Some(range) => {
+                        let end = range.end;
+                        self.hit(Detector::PrivateKey, range);
+                        end
+                    }
+                    None => end,
+                }
+            }
+            _ => end,
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Which interface of a model provider a request speaks, told from its method, path and host alone.
+//!
+//! The path decides, since the same interface is spoken by many servers and proxies; the host only names the
+//! provider. A path that is not known is not an error: the exchange is opaque, passed on and recorded as bytes.
+
+use std::fmt;
+
+use super::bedrock;
+use annals_text::percent;
+
+/// The interface of a request, with what its address says about the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Api {
+    /// How requests and answers are written.
+    pub shape: Shape,
+    /// Whose server it is: `openai`, `azure`, `anthropic`, `gemini`, ...; `openai-compatible` and the like
+    /// where the host says nothing; `http` for what is opaque.
+    pub provider: &'static str,
+    /// The model, where the address names it: Gemini, Azure, Vertex, Bedrock.
+    pub model: Option<String>,
+    /// Whether the address asks for a stream.
+    pub streams: bool,
+}
+
+/// How the bodies of an exchange are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Shape {
+    /// OpenAI chat completions, and whoever speaks them.
+    OpenAiChat,
+    /// OpenAI responses.
+    OpenAiResponses,
+    /// OpenAI embeddings.
+    OpenAiEmbeddings,
+    /// Anthropic messages; also on Vertex and Bedrock.
+    AnthropicMessages,
+    /// Gemini `generateContent` and `streamGenerateContent`.
+    Gemini,
+    /// Amazon Bedrock's Converse and ConverseStream.
+    BedrockConverse,
+    /// Amazon Bedrock's InvokeModel, of a model that is not known to be Anthropic's.
+    BedrockInvoke,
+    /// Ollama's own `/api/chat` and `/api/generate`.
+    Ollama,
+    /// Counting of tokens: asks no model for an answer.
+    CountTokens,
+    /// Anything else over HTTP.
+    Opaque,
+}
+
+impl Shape {
+    /// All of them.
+    pub(crate) const ALL: [Self; 10] = [
+        Self::OpenAiChat,
+        Self::OpenAiResponses,
+        Self::OpenAiEmbeddings,
+        Self::AnthropicMessages,
+        Self::Gemini,
+        Self::BedrockConverse,
+        Self::BedrockInvoke,
+        Self::Ollama,
+        Self::CountTokens,
+        Self::Opaque,
+    ];
+
+    /// The name that metadata has.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OpenAiChat => "openai.chat",
+            Self::OpenAiResponses => "openai.responses",
+            Self::OpenAiEmbeddings => "openai.embeddings",
+            Self::AnthropicMessages => "anthropic.messages",
+            Self::Gemini => "gemini.generate",
+            Self::BedrockConverse => "bedrock.converse",
+            Self::BedrockInvoke => "bedrock.invoke",
+            Self::Ollama => "ollama.chat",
+            Self::CountTokens => "count_tokens",
+            Self::Opaque => "opaque",
+        }
+    }
+
+    /// Whether a model answers.
+    #[must_use]
+    pub fn is_model_call(self) -> bool {
+        !matches!(self, Self::CountTokens | Self::Opaque)
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+/// Hosts, by their end, and the provider that they belong to.
+const HOSTS: [(&str, &str); 29] = [
+    ("api.openai.com", "openai"),
+    (".openai.azure.com", "azure"),
+    (".cognitiveservices.azure.com", "azure"),
+    (".services.ai.azure.com", "azure"),
+    ("api.anthropic.com", "anthropic"),
+    ("generativelanguage.googleapis.com", "gemini"),
+    ("aiplatform.googleapis.com", "vertex"),
+    (".amazonaws.com", "bedrock"),
+    ("openrouter.ai", "openrouter"),
+    ("api.groq.com", "groq"),
+    ("api.mistral.ai", "mistral"),
+    ("api.deepseek.com", "deepseek"),
+    ("api.x.ai", "xai"),
+    ("codestral.mistral.ai", "codestral"),
+    ("api.cohere.com", "cohere"),
+    ("api.perplexity.ai", "perplexity"),
+    ("api.sambanova.ai", "sambanova"),
+    ("api.deepinfra.com", "deepinfra"),
+    ("api.novita.ai", "novita"),
+    ("api.moonshot.ai", "moonshot"),
+    ("dashscope.aliyuncs.com", "dashscope"),
+    ("api.hyperbolic.xyz", "hyperbolic"),
+    ("api.minimax.io", "minimax"),
+    ("api.z.ai", "zai"),
+    ("api.together.ai", "together"),
+    ("api.together.xyz", "together"),
+    ("api.fireworks.ai", "fireworks"),
+    ("api.cerebras.ai", "cerebras"),
+    ("ollama.com", "ollama"),
+];
+
+/// Tells what a request speaks. `path` may carry a query; `host` may carry a port.
+#[must_use]
+pub fn recognise(method: &str, path: &str, host: &str) -> Api {
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    // Decoded before it is split: `%3A` stands for the colon of Gemini's verbs in some clients.
+    let path = percent::decode(path);
+    let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+    let is_post = method.eq_ignore_ascii_case("POST");
+    if let Some((shape, id, streams)) = bedrock::by_path(&segments).filter(|_| is_post) {
+        return Api { shape, provider: provider(host).unwrap_or("bedrock"), model: Some(id), streams };
+    }
+    let found = if is_post { by_path(&segments) } else { None };
+    let (shape, fallback, model, streams) = found.unwrap_or((Shape::Opaque, "http", None, false));
+    Api { shape, provider: provider(host).unwrap_or(fallback), model: model.map(str::to_owned), streams }
+}
+
+type Found<'a> = (Shape, &'static str, Option<&'a str>, bool);
+
+fn by_path<'a>(segments: &[&'a str]) -> Option<Found<'a>> {
+    // `/openai/deployments/NAME/...` names Azure's deployment, which stands for the model.
+    let deployment = segments
+        .iter()
+        .position(|segment| *segment == "deployments")
+        .filter(|at| segments.get(at.wrapping_sub(1)) == Some(&"openai"))
+        .and_then(|at| segments.get(at + 1).copied());
+    let openai = if deployment.is_some() { "azure" } else { "openai-compatible" };
+    Some(match segments {
+        [.., "chat", "completions"] => (Shape::OpenAiChat, openai, deployment, false),
+        [rest @ .., "responses"] if is_base(rest, deployment) => {
+            (Shape::OpenAiResponses, openai, deployment, false)
+        }
+        [rest @ .., "embeddings"] if is_base(rest, deployment) => {
+            (Shape::OpenAiEmbeddings, openai, deployment, false)
+        }
+        [.., "v1", "messages"] | ["messages"] => {
+            (Shape::AnthropicMessages, "anthropic-compatible", None, false)
+        }
+        [.., "v1", "messages", "count_tokens"] => (Shape::CountTokens, "anthropic-compatible", None, false),
+        [.., "api", "chat" | "generate"] => (Shape::Ollama, "ollama", None, false),
+        [.., "models", last] => by_verb(last)?,
+        _ => return None,
+    })
+}
+
+/// Google's `MODEL:verb`.
+fn by_verb(last: &str) -> Option<Found<'_>> {
+    let (model, verb) = last.rsplit_once(':')?;
+    Some(match verb {
+        "generateContent" => (Shape::Gemini, "gemini", Some(model), false),
+        "streamGenerateContent" => (Shape::Gemini, "gemini", Some(model), true),
+        "rawPredict" => (Shape::AnthropicMessages, "vertex", Some(model), false),
+        "streamRawPredict" => (Shape::AnthropicMessages, "vertex", Some(model), true),
+        "countTokens" => (Shape::CountTokens, "gemini", Some(model), false),
+        _ => return None,
+    })
+}
+
+/// Whether a path up to its last segment is a base address: words such as `responses` are too common to be taken
+/// anywhere.
+fn is_base(rest: &[&str], deployment: Option<&str>) -> bool {
+    match rest.last() {
+        None => true,
+        Some(last) => deployment == Some(*last) || ["v1", "openai"].contains(last),
+    }
+}
+
+fn provider(host: &str) -> Option<&'static str> {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
+            if port == "11434" {
+                return Some("ollama");
+            }
+            name
+        }
+        _ => host,
+    };
+    let name = name.to_ascii_lowercase();
+    HOSTS.iter().find_map(|(end, provider)| {
+        let before = name.strip_suffix(end)?;
+        (before.is_empty() || before.ends_with(['.', '-']) || end.starts_with('.')).then_some(*provider)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Shape, recognise};
+
+    #[test]
+    fn the_interfaces_by_their_paths() {
+        for (path, host, shape, provider, model, streams) in [
+            ("/v1/chat/completions", "api.openai.com", Shape::OpenAiChat, "openai", None, false),
+            (
+                "/some/prefix/v1/chat/completions?a=b",
+                "127.0.0.1:8000",
+                Shape::OpenAiChat,
+                "openai-compatible",
+                None,
+                false,
+            ),
+            ("/chat/completions", "api.deepseek.com", Shape::OpenAiChat, "deepseek", None, false),
+            ("/v1/chat/completions", "localhost:11434", Shape::OpenAiChat, "ollama", None, false),
+            (
+                "/v1beta/openai/chat/completions",
+                "generativelanguage.googleapis.com",
+                Shape::OpenAiChat,
+                "gemini",
+                None,
+                false,
+            ),
+            (
+                "/openai/deployments/my-gpt/chat/completions?api-version=2024-10-21",
+                "x.openai.azure.com:443",
+                Shape::OpenAiChat,
+                "azure",
+                Some("my-gpt"),
+                false,
+            ),
+            ("/openai/deployments/e/embeddings", "h", Shape::OpenAiEmbeddings, "azure", Some("e"), false),
+            ("/v1/responses", "api.openai.com", Shape::OpenAiResponses, "openai", None, false),
+            ("/responses", "h", Shape::OpenAiResponses, "openai-compatible", None, false),
+            ("/openai/v1/responses", "h", Shape::OpenAiResponses, "openai-compatible", None, false),
+            ("//v1/embeddings", "h", Shape::OpenAiEmbeddings, "openai-compatible", None, false),
+            (
+                "/v1/messages?beta=true",
+                "API.Anthropic.com",
+                Shape::AnthropicMessages,
+                "anthropic",
+                None,
+                false,
+            ),
+            ("/v1/messages/count_tokens", "api.anthropic.com", Shape::CountTokens, "anthropic", None, false),
+            (
+                "/model/eu.anthropic.claude-3%3A0/invoke",
+                "bedrock-runtime.eu-west-1.amazonaws.com",
+                Shape::AnthropicMessages,
+                "bedrock",
+                Some("eu.anthropic.claude-3:0"),
+                false,
+            ),
+            (
+                "/model/amazon.nova-lite-v1%3A0/converse-stream",
+                "127.0.0.1:9",
+                Shape::BedrockConverse,
+                "bedrock",
+                Some("amazon.nova-lite-v1:0"),
+                true,
+            ),
+            (
+                "/model/arn%3Aaws%3Abedrock%3Aus-east-1%3A1%3Ainference-profile%2Fx/invoke",
+                "h",
+                Shape::BedrockInvoke,
+                "bedrock",
+                Some("arn:aws:bedrock:us-east-1:1:inference-profile/x"),
+                false,
+            ),
+            (
+                "/v1/projects/p/locations/l/publishers/anthropic/models/claude-4:streamRawPredict",
+                "us-aiplatform.googleapis.com",
+                Shape::AnthropicMessages,
+                "vertex",
+                Some("claude-4"),
+                true,
+            ),
+            (
+                "/v1beta/models/gemini-2.5-pro:generateContent?key=k",
+                "generativelanguage.googleapis.com",
+                Shape::Gemini,
+                "gemini",
+                Some("gemini-2.5-pro"),
+                false,
+            ),
+            (
+                "/v1beta/models/gemini-2.5-pro%3AstreamGenerateContent?alt=sse",
+                "h",
+                Shape::Gemini,
+                "gemini",
+                Some("gemini-2.5-pro"),
+                true,
+            ),
+            ("/v1beta/models/g:countTokens", "h", Shape::CountTokens, "gemini", Some("g"), false),
+            ("/api/chat", "localhost:11434", Shape::Ollama, "ollama", None, false),
+        ] {
+            let api = recognise("post", path, host);
+            assert_eq!(
+                (api.shape, api.provider, api.model.as_deref(), api.streams),
+                (shape, provider, model, streams),
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_none_of_them_is_opaque() {
+        for (method, path) in [
+            ("GET", "/v1/chat/completions"),
+            ("GET", "/v1/responses/resp_1"),
+            ("POST", "/v1/responses/resp_1/cancel"),
+            ("POST", "/v1/messages/batches"),
+            ("POST", "/survey/responses"),
+            ("POST", "/chat/completions/more"),
+            ("POST", "/v1beta/models/g:embedContent"),
+            ("POST", "/model/mine/invoke"),
+            ("POST", "/model/converse"),
+            ("POST", ""),
+            ("POST", "*"),
+            ("", "http://["),
+        ] {
+            let api = recognise(method, path, "evilapi.openai.com.example");
+            assert_eq!((api.shape, api.provider), (Shape::Opaque, "http"), "{method} {path}");
+        }
+        assert_eq!(recognise("GET", "/v1/models", "api.openai.com").provider, "openai");
+        assert_eq!(recognise("GET", "/v1/models", "notapi.openai.com").provider, "http");
+    }
+}

@@ -1,0 +1,310 @@
+//! What a request adds, drops or changes against the one before, part by part.
+//!
+//! Parameters, tools and the system prompt are compared by name. Messages are aligned by the parts that both
+//! requests hold exactly once, in the longest order that both keep (patience diff, after Bram Cohen); what
+//! stands between two such parts is paired in order where role and kind agree. n log n in the number of parts,
+//! linear in the bytes.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+
+use super::api::Api;
+use super::messages::{Kind, MessageView, Part, parts};
+use super::text::{clip, one_line};
+
+/// Characters shown of each side of a difference.
+const SPAN_CHARS: usize = 60;
+/// Bytes shown before a difference.
+const LEAD_BYTES: usize = 16;
+
+/// One difference between two requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Change {
+    /// It was not in the request before.
+    Added(MessageView),
+    /// It was in the request before.
+    Dropped(MessageView),
+    /// It stands in the place of another.
+    Changed {
+        /// What stood there.
+        before: MessageView,
+        /// What stands there.
+        after: MessageView,
+        /// Where their sources first differ.
+        span: Span,
+    },
+}
+
+/// Where two sources first differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// The first byte that differs, from the start of the part's JSON source.
+    pub at: usize,
+    /// What was there, on one line, with a little of what stands before it.
+    pub was: String,
+    /// What is there.
+    pub is: String,
+}
+
+/// What one request has that the one before had not, and the reverse. Its `Display` has a line for each.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NewPart {
+    /// The differences: parameters, system prompt, tools, then messages in order.
+    pub changes: Vec<Change>,
+    /// How many parts are the same in both.
+    pub same: usize,
+}
+
+/// A part that is compared with others.
+pub(super) trait Comparable {
+    fn kind(&self) -> Kind;
+    fn name(&self) -> &str;
+    /// Equal for parts that are the same.
+    fn hash(&self) -> &[u8; 32];
+    /// Whether two parts that are not the same, at the same place, are two forms of one.
+    fn is_like(&self, other: &Self) -> bool;
+}
+
+/// How two lists of parts match.
+#[derive(Debug)]
+pub(super) enum Match<'p, T> {
+    Same,
+    Added(&'p T),
+    Dropped(&'p T),
+    Changed(&'p T, &'p T),
+}
+
+/// Compares two requests of the same interface. Bodies are JSON, decoded from their content encoding; one that
+/// is not reads as empty.
+#[must_use]
+pub fn new_part(api: &Api, before: &[u8], after: &[u8]) -> NewPart {
+    let (before, after) = (parts(api, before), parts(api, after));
+    let mut new = NewPart::default();
+    for found in matches(&before, &after) {
+        match found {
+            Match::Same => new.same += 1,
+            Match::Added(part) => new.changes.push(Change::Added(part.view.clone())),
+            Match::Dropped(part) => new.changes.push(Change::Dropped(part.view.clone())),
+            Match::Changed(old, part) => new.changes.push(Change::Changed {
+                before: old.view.clone(),
+                after: part.view.clone(),
+                span: Span::of(old.source, part.source),
+            }),
+        }
+    }
+    new
+}
+
+impl Comparable for Part<'_> {
+    fn kind(&self) -> Kind {
+        self.view.kind
+    }
+
+    fn name(&self) -> &str {
+        &self.view.name
+    }
+
+    fn hash(&self) -> &[u8; 32] {
+        &self.view.hash
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        self.view.role == other.view.role && self.view.kind == other.view.kind
+    }
+}
+
+/// Matches the parts of two requests. Parameters, system prompt and tools stand before the messages.
+pub(super) fn matches<'p, T: Comparable>(before: &'p [T], after: &'p [T]) -> Vec<Match<'p, T>> {
+    let beside = |part: &&T| matches!(part.kind(), Kind::Parameter | Kind::System | Kind::Tool);
+    let split = |parts: &[T]| parts.iter().take_while(beside).count();
+    let (before, said_before) = before.split_at(split(before));
+    let (after, said_after) = after.split_at(split(after));
+    let mut found = Vec::new();
+    by_name(before, after, &mut found);
+    in_order(said_before, said_after, &mut found);
+    found
+}
+
+fn by_name<'p, T: Comparable>(before: &'p [T], after: &'p [T], found: &mut Vec<Match<'p, T>>) {
+    // Two of one name are told apart by their order.
+    fn keyed<T: Comparable>(parts: &[T]) -> Vec<((Kind, &str, usize), &T)> {
+        let mut counts: HashMap<(Kind, &str), usize> = HashMap::new();
+        let mut keyed = Vec::with_capacity(parts.len());
+        for part in parts {
+            let count = counts.entry((part.kind(), part.name())).or_default();
+            *count += 1;
+            keyed.push(((part.kind(), part.name(), *count), part));
+        }
+        keyed
+    }
+    let mut left: HashMap<_, _> = keyed(before).into_iter().collect();
+    for (key, part) in keyed(after) {
+        found.push(match left.remove(&key) {
+            Some(old) => one(old, part),
+            None => Match::Added(part),
+        });
+    }
+    for (key, part) in keyed(before) {
+        if left.contains_key(&key) {
+            found.push(Match::Dropped(part));
+        }
+    }
+}
+
+fn in_order<'p, T: Comparable>(before: &'p [T], after: &'p [T], found: &mut Vec<Match<'p, T>>) {
+    let same = |(a, b): &(&T, &T)| a.hash() == b.hash();
+    let head = before.iter().zip(after).take_while(same).count();
+    let (before, after) = (&before[head..], &after[head..]);
+    let tail = before.iter().rev().zip(after.iter().rev()).take_while(same).count();
+    let (before, after) = (&before[..before.len() - tail], &after[..after.len() - tail]);
+    found.extend((0..head + tail).map(|_| Match::Same));
+    let (mut from, mut to) = (0, 0);
+    for (old, part) in anchors(before, after) {
+        between(&before[from..old], &after[to..part], found);
+        found.push(Match::Same);
+        (from, to) = (old + 1, part + 1);
+    }
+    between(&before[from..], &after[to..], found);
+}
+
+/// Pairs of places that hold the same part, rising on both sides.
+fn anchors<T: Comparable>(before: &[T], after: &[T]) -> Vec<(usize, usize)> {
+    let old = unique(before);
+    let mut pairs: Vec<(usize, usize)> =
+        unique(after).into_iter().filter_map(|(hash, at)| Some(((*old.get(hash)?)?, at?))).collect();
+    pairs.sort_unstable_by_key(|(_, after)| *after);
+    // The longest rising row of the first of each pair, by patience sorting.
+    let mut piles: Vec<usize> = Vec::new();
+    let mut previous: Vec<Option<usize>> = Vec::with_capacity(pairs.len());
+    for (index, pair) in pairs.iter().enumerate() {
+        let pile = piles.partition_point(|top| pairs[*top].0 < pair.0);
+        previous.push(pile.checked_sub(1).and_then(|left| piles.get(left).copied()));
+        match piles.get_mut(pile) {
+            Some(top) => *top = index,
+            None => piles.push(index),
+        }
+    }
+    let mut row = Vec::with_capacity(piles.len());
+    let mut at = piles.last().copied();
+    while let Some(index) = at {
+        row.push(pairs[index]);
+        at = previous[index];
+    }
+    row.reverse();
+    row
+}
+
+/// Each hash with its place, or with none if it stands more than once.
+fn unique<T: Comparable>(parts: &[T]) -> HashMap<&[u8; 32], Option<usize>> {
+    let mut places = HashMap::with_capacity(parts.len());
+    for (at, part) in parts.iter().enumerate() {
+        match places.entry(part.hash()) {
+            Entry::Vacant(entry) => {
+                entry.insert(Some(at));
+            }
+            Entry::Occupied(mut entry) => {
+                entry.insert(None);
+            }
+        }
+    }
+    places
+}
+
+/// What stands between two parts that both have.
+fn between<'p, T: Comparable>(before: &'p [T], after: &'p [T], found: &mut Vec<Match<'p, T>>) {
+    let paired = before.iter().zip(after).take_while(|(a, b)| a.is_like(b)).count();
+    found.extend(before.iter().zip(after).take(paired).map(|(old, part)| one(old, part)));
+    found.extend(before[paired..].iter().map(Match::Dropped));
+    found.extend(after[paired..].iter().map(Match::Added));
+}
+
+fn one<'p, T: Comparable>(old: &'p T, part: &'p T) -> Match<'p, T> {
+    if old.hash() == part.hash() { Match::Same } else { Match::Changed(old, part) }
+}
+
+impl Span {
+    pub fn of(was: &str, is: &str) -> Self {
+        let common = was.bytes().zip(is.bytes()).take_while(|(a, b)| a == b).count();
+        let at = was.floor_char_boundary(common);
+        let from = was.floor_char_boundary(at.saturating_sub(LEAD_BYTES));
+        let show = |text: &str| {
+            let rest = text.get(from..).unwrap_or_default();
+            one_line(clip(rest, SPAN_CHARS * 8), SPAN_CHARS)
+        };
+        Self { at, was: show(was), is: show(is) }
+    }
+}
+
+impl fmt::Display for NewPart {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = if self.same == 1 { "part" } else { "parts" };
+        if self.changes.is_empty() {
+            return writeln!(formatter, "nothing new: the same {} {parts}", self.same);
+        }
+        for change in &self.changes {
+            writeln!(formatter, "{change}")?;
+        }
+        // Of a first request there is nothing before.
+        if self.same == 0 { Ok(()) } else { writeln!(formatter, "  and {} {parts} as before", self.same) }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Added(view) => write!(formatter, "+ {}: {}", Title(view), view.preview),
+            Self::Dropped(view) => write!(formatter, "- {}: {}", Title(view), view.preview),
+            Self::Changed { before, after, .. } if after.kind == Kind::Parameter => {
+                write!(formatter, "~ {}: {} -> {}", Title(after), before.preview, after.preview)
+            }
+            Self::Changed { after, span, .. } => {
+                let title = Title(after);
+                write!(
+                    formatter,
+                    "~ {title}, from byte {}\n    was  {}\n    is   {}",
+                    span.at, span.was, span.is
+                )
+            }
+        }
+    }
+}
+
+/// `message 3, assistant tool call search (80 B)`.
+pub(super) struct Title<'a>(pub(super) &'a MessageView);
+
+impl fmt::Display for Title<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let view = self.0;
+        if let Some(message) = view.message {
+            write!(formatter, "message {}, ", message + 1)?;
+        }
+        if !view.role.is_empty() {
+            write!(formatter, "{} ", one_line(&view.role, 20))?;
+        }
+        write!(formatter, "{}", view.kind)?;
+        if !view.name.is_empty() {
+            write!(formatter, " {}", one_line(&view.name, 60))?;
+        }
+        if view.failed {
+            formatter.write_str(", failed")?;
+        }
+        if view.kind == Kind::Parameter { Ok(()) } else { write!(formatter, " ({})", Size(view.bytes)) }
+    }
+}
+
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Shown to one decimal; that much a float holds.
+        #[expect(clippy::cast_precision_loss, reason = "shown to one decimal")]
+        let bytes = self.0 as f64;
+        match self.0 {
+            0..1000 => write!(formatter, "{} B", self.0),
+            1000..1_000_000 => write!(formatter, "{:.1} KB", bytes / 1e3),
+            _ => write!(formatter, "{:.1} MB", bytes / 1e6),
+        }
+    }
+}

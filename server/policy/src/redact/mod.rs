@@ -1,0 +1,28 @@
+//! What must not reach the disk: values of secret headers and query keys, always; named secrets in bodies,
+//! where it was asked for.
+//!
+//! In the place of what is removed stands [`PLACEHOLDER`], the same in every recording and without a salt, so that
+//! two recordings of one program stay equal. Matching on replay works on a keyed hash of the original, which is not
+//! made here.
+
+mod address;
+mod arguments;
+mod events;
+mod forms;
+mod headers;
+mod names;
+mod secrets;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use address::{redact_target, redact_url};
+pub use arguments::MaskedArgument;
+pub use arguments::{mask_arguments, unmask_arguments};
+pub use headers::{is_secret_header, redact_headers};
+pub use names::is_secret_key;
+pub use secrets::{Redacted, Refused, SECRET_BYTES_MIN, SECRETS_MAX, Secrets};
+pub use stream::Cleared;
+
+/// What stands where a secret stood: plain in a header, an address, JSON and base64 alike.
+pub const PLACEHOLDER: &str = "annals-redacted";

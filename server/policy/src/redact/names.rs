@@ -1,0 +1,115 @@
+//! Names whose values are secret, of query keys and, with the headers' own, of headers.
+//!
+//! A name too many costs a reader a value; one too few puts a secret on the disk. So words are looked for
+//! anywhere in a name, and the exceptions are what is known to be harmless and useful.
+
+use annals_text::percent;
+
+/// Words that make a name secret wherever they stand in it; `-` for any of `-`, `_` or nothing.
+const WORDS: [&str; 19] = [
+    "token",
+    "secret",
+    "password",
+    "passwd",
+    "passphrase",
+    "credential",
+    "signature",
+    "authorization",
+    "cookie",
+    "api-key",
+    "access-key",
+    "auth-key",
+    "private-key",
+    "subscription-key",
+    "functions-key",
+    "account-key",
+    "shared-key",
+    "jwt",
+    "session-key",
+];
+/// Query keys that are secret only as a whole.
+const KEYS: [&str; 9] = ["key", "sig", "auth", "pwd", "pass", "sas", "apikey", "code-verifier", "assertion"];
+/// Ends of names that hold counts or places in a list.
+const HARMLESS_ENDS: [&str; 8] = [
+    "token-count",
+    "tokens-count",
+    "page-token",
+    "next-token",
+    "continuation-token",
+    "max-tokens",
+    "signature-input",
+    "token-type",
+];
+
+/// Lower case, with `-` for `_`.
+fn plain(name: &str) -> String {
+    name.trim().chars().map(|letter| if letter == '_' { '-' } else { letter.to_ascii_lowercase() }).collect()
+}
+
+/// Whether a name holds a word that makes it secret, whatever it is a name of.
+pub(super) fn holds_secret_word(name: &str) -> bool {
+    let name = plain(name);
+    let squeezed = name.replace('-', "");
+    let harmless = |end: &str| name.ends_with(end) || squeezed.ends_with(&end.replace('-', ""));
+    // `x-ratelimit-remaining-tokens` and its like count.
+    let counts = squeezed.contains("ratelimit") && squeezed.contains("tokens");
+    if counts || HARMLESS_ENDS.iter().any(|end| harmless(end)) {
+        return false;
+    }
+    WORDS.iter().any(|word| squeezed.contains(&word.replace('-', "")))
+}
+
+/// Whether a query key's value is secret: `key`, `api_key`, `access_token`, `sig`, `X-Amz-Signature`, ... The
+/// key may be percent-encoded.
+#[must_use]
+pub fn is_secret_key(key: &str) -> bool {
+    let key = percent::decode(key);
+    KEYS.contains(&plain(&key).as_str()) || holds_secret_word(&key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_secret_key;
+
+    #[test]
+    fn keys_that_are_secret_and_keys_that_are_not() {
+        for key in [
+            "key",
+            "KEY",
+            "api_key",
+            "apiKey",
+            "api-key",
+            "access_token",
+            "sig",
+            "signature",
+            "X-Amz-Signature",
+            "X-Amz-Credential",
+            "X-Amz-Security-Token",
+            "X-Goog-Signature",
+            "client_secret",
+            "k%65y",
+            "subscription-key",
+            "AWSAccessKeyId",
+            "token",
+            "password",
+        ] {
+            assert!(is_secret_key(key), "{key}");
+        }
+        for key in [
+            "api-version",
+            "alt",
+            "model",
+            "pageToken",
+            "page_token",
+            "max_tokens",
+            "keyword",
+            "monkey",
+            "X-Amz-Date",
+            "limit",
+            "",
+            "beta",
+        ] {
+            assert!(!is_secret_key(key), "{key}");
+        }
+    }
+}

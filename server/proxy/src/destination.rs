@@ -1,0 +1,331 @@
+//! Where runs are recorded: in a store that this process holds, or through the process that holds it.
+//!
+//! How the other process is reached is said by whoever implements [`RemoteSpace`]: nothing here knows a protocol or a socket.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use annals::{Durability, Ending, ErrorKind, Frame, Namespace, OpenFrame, Run, RunSpec, Status, StoredBlob};
+use annals_review::run_memory::remember_ended;
+
+use crate::embeddings::environment_embedder;
+use crate::program::ProgramError;
+
+/// A namespace of a store that another process holds.
+pub trait RemoteSpace: std::fmt::Debug + Send + Sync {
+    /// Begins a run.
+    ///
+    /// # Errors
+    /// As [`Namespace::begin_run`]; `Unavailable` where the other process went away.
+    fn begin_run(&self, spec: &RunSpec) -> annals::Result<Arc<dyn RemoteRun>>;
+
+    /// Streams a body into the store.
+    ///
+    /// # Errors
+    /// As [`Namespace::store_blob`]; `Unavailable` where the other process went away.
+    fn store_blob(&self, from: &mut dyn Read) -> annals::Result<RemoteBlob>;
+}
+
+/// A run of a [`RemoteSpace`].
+pub trait RemoteRun: std::fmt::Debug + Send + Sync {
+    fn name(&self) -> &str;
+
+    /// Queues a frame; with `blob`, its output is that blob.
+    ///
+    /// # Errors
+    /// `Unavailable` where the other process went away; what it says against it with a later call.
+    fn submit(&self, frame: &Frame, blob: Option<&RemoteBlob>) -> annals::Result<()>;
+
+    /// Begins a frame whose output is still to come.
+    ///
+    /// # Errors
+    /// As [`OpenFrame::begin`]; `Unavailable` where the other process went away.
+    fn begin_frame(&self, frame: &Frame) -> annals::Result<Box<dyn RemoteFrame>>;
+
+    /// Ends the run; durable when this returns.
+    ///
+    /// # Errors
+    /// As [`Run::end`]; `Unavailable` where the other process went away.
+    fn end(&self, status: Status) -> annals::Result<()>;
+
+    /// Stores the outcome of an ended run in memory.
+    ///
+    /// # Errors
+    /// As [`remember_ended`]; `Unavailable` where the other process went away.
+    fn remember(&self) -> annals::Result<()>;
+}
+
+/// A frame of a [`RemoteRun`] whose output is still to come.
+pub trait RemoteFrame: std::fmt::Debug + Send + Sync {
+    fn seq(&self) -> u32;
+
+    /// Adds to the output.
+    ///
+    /// # Errors
+    /// `Unavailable` where the other process went away; what it says against it with a later call.
+    fn append(&self, bytes: &[u8]) -> annals::Result<()>;
+
+    /// Ends the frame; gives its number.
+    ///
+    /// # Errors
+    /// As [`OpenFrame::finish_with`]; `Unavailable` where the other process went away.
+    fn finish_with(self: Box<Self>, ending: &Ending) -> annals::Result<u32>;
+}
+
+/// A body that was streamed to another process, until a frame holds it.
+#[derive(Debug)]
+pub struct RemoteBlob {
+    /// What the other process knows it by.
+    pub name: Vec<u8>,
+    /// Its length in bytes.
+    pub len: u64,
+}
+
+/// A namespace into which runs are recorded.
+#[derive(Debug, Clone)]
+pub struct Destination(Place);
+
+#[derive(Debug, Clone)]
+enum Place {
+    Here(Namespace),
+    There(Arc<dyn RemoteSpace>),
+}
+
+impl From<Namespace> for Destination {
+    fn from(space: Namespace) -> Self {
+        Self(Place::Here(space))
+    }
+}
+
+impl From<Arc<dyn RemoteSpace>> for Destination {
+    fn from(space: Arc<dyn RemoteSpace>) -> Self {
+        Self(Place::There(space))
+    }
+}
+
+impl Destination {
+    /// The namespace, if this process holds its store.
+    ///
+    /// # Errors
+    /// `Locked` if another process holds it.
+    pub(crate) fn here(&self, what: &str) -> annals::Result<&Namespace> {
+        match &self.0 {
+            Place::Here(space) => Ok(space),
+            Place::There(_) => {
+                let message = format!(
+                    "another process is writing to this store, and {what} are not available through it"
+                );
+                Err(annals::Error::new(ErrorKind::Locked, message))
+            }
+        }
+    }
+
+    pub(crate) fn begin_run(&self, spec: RunSpec) -> annals::Result<NewRun> {
+        Ok(match &self.0 {
+            Place::Here(space) => NewRun::Here(Arc::new(space.begin_run(spec)?)),
+            Place::There(remote) => NewRun::There(remote.begin_run(&spec)?),
+        })
+    }
+
+    /// Ends a run that was begun but never ran. If its program could not be started and this process holds
+    /// the store, the run is dropped.
+    pub(crate) fn give_up(&self, run: &NewRun, not_started: Option<&ProgramError>) {
+        // If the store refuses this, the next writer abandons the run.
+        let _ = run.end(Status::Failed);
+        if let (Place::Here(space), Some(error)) = (&self.0, not_started) {
+            let _ = space.drop_run(run.name(), "record", &error.message.replace(char::is_control, " "));
+        }
+    }
+
+    /// Stores the outcome of a run that has just ended with this status in memory.
+    ///
+    /// # Errors
+    /// As [`remember_ended`].
+    pub(crate) fn remember(&self, run: &NewRun, status: Status) -> annals::Result<()> {
+        match (&self.0, run) {
+            (Place::Here(space), NewRun::Here(run)) => {
+                remember_ended(space, run.uid(), status, environment_embedder).map(drop)
+            }
+            (_, NewRun::There(run)) => run.remember(),
+            (Place::There(_), NewRun::Here(_)) => Err(elsewhere()),
+        }
+    }
+
+    /// Streams a body into the store.
+    pub(crate) fn keep(&self, from: &mut dyn Read) -> annals::Result<Kept> {
+        match &self.0 {
+            Place::Here(space) => space.store_blob(from).map(Kept::from),
+            Place::There(remote) => remote.store_blob(from).map(|blob| Kept(Body::There(blob))),
+        }
+    }
+}
+
+/// A run that is being recorded.
+#[derive(Debug, Clone)]
+pub(crate) enum NewRun {
+    Here(Arc<Run>),
+    There(Arc<dyn RemoteRun>),
+}
+
+impl From<Arc<Run>> for NewRun {
+    fn from(run: Arc<Run>) -> Self {
+        Self::Here(run)
+    }
+}
+
+impl NewRun {
+    /// The run, if this process holds its store.
+    pub(crate) fn here(&self) -> Option<&Run> {
+        match self {
+            Self::Here(run) => Some(run),
+            Self::There(_) => None,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Here(run) => run.name(),
+            Self::There(run) => run.name(),
+        }
+    }
+
+    /// Queues a frame for the writer without waiting.
+    ///
+    /// # Errors
+    /// As [`Run::record`].
+    pub(crate) fn submit(&self, frame: Frame) -> annals::Result<()> {
+        match self {
+            Self::Here(run) => run.submit(frame).map(drop),
+            Self::There(run) => run.submit(&frame, None),
+        }
+    }
+
+    /// Begins a frame whose output is still to come.
+    ///
+    /// # Errors
+    /// As [`OpenFrame::begin`].
+    pub(crate) fn begin_frame(&self, frame: &Frame) -> annals::Result<NewFrame> {
+        Ok(match self {
+            Self::Here(run) => NewFrame::Here(Box::new(OpenFrame::begin(run.clone(), frame)?)),
+            Self::There(run) => NewFrame::There(run.begin_frame(frame)?),
+        })
+    }
+
+    /// Ends a run that has no more frames.
+    ///
+    /// # Errors
+    /// As [`Run::end`].
+    pub(crate) fn end(&self, status: Status) -> annals::Result<()> {
+        match self {
+            Self::Here(run) => run.end(status).map(drop),
+            Self::There(run) => run.end(status),
+        }
+    }
+
+    /// Ends a run together with its last frames and their outputs; durable when this returns. In a local
+    /// store this is atomic.
+    ///
+    /// # Errors
+    /// As [`Run::end`].
+    pub(crate) fn end_with(&self, frames: Vec<(Frame, Kept)>, status: Status) -> annals::Result<()> {
+        match self {
+            Self::Here(run) => {
+                let mut batch = run.batch()?;
+                batch.durability(Durability::Disk);
+                for (mut frame, output) in frames {
+                    frame.output = output.here()?.into();
+                    batch.frame(frame)?;
+                }
+                batch.end(status)?;
+                batch.commit().map(drop)
+            }
+            Self::There(run) => {
+                for (frame, output) in frames {
+                    run.submit(&frame, Some(output.there()?))?;
+                }
+                run.end(status)
+            }
+        }
+    }
+}
+
+/// A frame whose output is still to come.
+#[derive(Debug)]
+pub(crate) enum NewFrame {
+    Here(Box<OpenFrame<Arc<Run>>>),
+    There(Box<dyn RemoteFrame>),
+}
+
+impl NewFrame {
+    pub(crate) fn seq(&self) -> u32 {
+        match self {
+            Self::Here(frame) => frame.seq(),
+            Self::There(frame) => frame.seq(),
+        }
+    }
+
+    /// Appends to the output.
+    ///
+    /// # Errors
+    /// As [`OpenFrame::append`].
+    pub(crate) fn append(&self, bytes: &[u8]) -> annals::Result<()> {
+        match self {
+            Self::Here(frame) => frame.append(bytes),
+            Self::There(frame) => frame.append(bytes),
+        }
+    }
+
+    /// Ends the frame; returns its number.
+    ///
+    /// # Errors
+    /// As [`OpenFrame::finish_with`].
+    pub(crate) fn finish_with(self, ending: Ending) -> annals::Result<u32> {
+        match self {
+            Self::Here(frame) => frame.finish_with(ending),
+            Self::There(frame) => frame.finish_with(&ending),
+        }
+    }
+}
+
+/// A body in the store that no frame references yet.
+#[derive(Debug)]
+pub(crate) struct Kept(Body);
+
+#[derive(Debug)]
+enum Body {
+    Here(StoredBlob),
+    There(RemoteBlob),
+}
+
+impl From<StoredBlob> for Kept {
+    fn from(stored: StoredBlob) -> Self {
+        Self(Body::Here(stored))
+    }
+}
+
+impl Kept {
+    pub(crate) fn is_empty(&self) -> bool {
+        match &self.0 {
+            Body::Here(stored) => stored.is_empty(),
+            Body::There(blob) => blob.len == 0,
+        }
+    }
+
+    fn here(self) -> annals::Result<StoredBlob> {
+        match self.0 {
+            Body::Here(stored) => Ok(stored),
+            Body::There(_) => Err(elsewhere()),
+        }
+    }
+
+    fn there(&self) -> annals::Result<&RemoteBlob> {
+        match &self.0 {
+            Body::There(blob) => Ok(blob),
+            Body::Here(_) => Err(elsewhere()),
+        }
+    }
+}
+
+fn elsewhere() -> annals::Error {
+    annals::Error::new(ErrorKind::Bug, "a body was stored in another place than its frame")
+}

@@ -1,0 +1,373 @@
+//! Addresses in a program's text: those of model providers and those that a client is given as its base address, fixed or from a variable.
+
+use std::collections::BTreeMap;
+
+use memchr::memmem;
+use reqwest::Url;
+
+use super::report::Kind;
+use super::sources::Source;
+use super::text::{EnvRead, Lines, env_reads, is_name};
+use crate::variables::Variable;
+
+/// Addresses of one file that are told.
+const FOUND_MAX: usize = 64;
+/// How far an expression is followed on its line, and how far before an address a variable makes it a default.
+const EXPRESSION_BYTES: usize = 200;
+const HOST_BYTES_MAX: usize = 253;
+/// What base addresses are called, in lower case; other words may stand before.
+const BASES: [&str; 5] = ["base_url", "baseurl", "api_base", "basepath", "azure_endpoint"];
+/// Hosts of providers that no variable of annals' stands for; with a dot before, all below.
+const OTHER_HOSTS: [&str; 4] =
+    ["api.together.xyz", "router.huggingface.co", ".openai.azure.com", ".aiplatform.googleapis.com"];
+/// What only realtime interfaces are called by.
+const REALTIME: [&str; 4] = ["realtime.connect(", ".live.connect(", "/v1/realtime", "OpenAIRealtime"];
+
+/// What an address in a text comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Address {
+    /// It is fixed, and a model provider's or given to a client as its base address.
+    Fixed,
+    /// It is called a base address and may be anything's.
+    Perhaps,
+    /// It comes from this variable, which annals does not set by itself.
+    From(String),
+    /// A WebSocket's; of a model where that is known.
+    WebSocket { model: bool },
+}
+
+/// An address that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) line: u64,
+    pub(super) address: Address,
+    /// Scheme, host and port, or the text that was found.
+    pub(super) shown: String,
+    /// What follows them, which belongs behind the proxy's address.
+    pub(super) path: String,
+    /// The provider, where the host is known.
+    pub(super) provider: Option<String>,
+}
+
+/// An address as it stands in a text.
+#[derive(Debug, Clone)]
+struct Literal<'a> {
+    at: usize,
+    origin: &'a str,
+    host: &'a str,
+    path: &'a str,
+}
+
+/// The addresses of a file that a recording does not see, or only if told, and the variables that it reads.
+pub(super) fn addresses(source: &Source) -> (Vec<Found>, Vec<EnvRead>) {
+    let code = source.code.as_str();
+    let reads = env_reads(code, source.kind);
+    let text =
+        Text { kind: source.kind, code, lines: Lines::of(code), reads: &reads, known: Variable::known() };
+    let literals = literals(code);
+    let mut found = BTreeMap::new();
+    text.bases(&literals, &mut found);
+    for literal in &literals {
+        let provider = text.provider(literal);
+        let web = literal.origin.starts_with("ws");
+        if web {
+            let address = Address::WebSocket { model: provider.is_some() };
+            found.entry(literal.at).or_insert((address, literal.clone()));
+        } else if provider.is_some() {
+            let address =
+                text.variable_before(literal.at).map_or(Some(Address::Fixed), |name| text.from(name));
+            if let Some(address) = address {
+                found.entry(literal.at).or_insert((address, literal.clone()));
+            }
+        }
+    }
+    let mut found: Vec<_> =
+        found.into_values().map(|(address, literal)| text.told(address, &literal)).collect();
+    for word in REALTIME {
+        if let Some(at) = memmem::find(code.as_bytes(), word.as_bytes()) {
+            let (line, shown) = (text.lines.line(at), word.trim_end_matches('(').to_owned());
+            let address = Address::WebSocket { model: true };
+            found.push(Found { line, address, shown, path: String::new(), provider: None });
+        }
+    }
+    found.sort_by_key(|found| found.line);
+    found.dedup_by(|a, b| a.line == b.line && a.address == b.address);
+    found.truncate(FOUND_MAX);
+    (found, reads)
+}
+
+struct Text<'a> {
+    kind: Kind,
+    code: &'a str,
+    lines: Lines,
+    reads: &'a [EnvRead],
+    known: Vec<Variable>,
+}
+
+impl<'a> Text<'a> {
+    fn told(&self, address: Address, literal: &Literal<'_>) -> Found {
+        let provider = self.provider(literal);
+        let (shown, path) = (literal.origin.to_owned(), literal.path.to_owned());
+        Found { line: self.lines.line(literal.at), address, shown, path, provider }
+    }
+
+    /// The provider that serves an address.
+    fn provider(&self, literal: &Literal<'_>) -> Option<String> {
+        let of = |variable: &&Variable| {
+            let Some(Ok(url)) = variable.default.as_deref().map(Url::parse) else { return false };
+            let host = url.host_str().unwrap_or_default();
+            let local = host == "127.0.0.1" && literal.host == "localhost";
+            let port = url.port().is_none_or(|port| literal.origin.ends_with(&format!(":{port}")));
+            // A provider's site is not its interface.
+            let whole = host.starts_with("api.") || url.path() == "/";
+            (local || literal.host.eq_ignore_ascii_case(host))
+                && port
+                && (whole || literal.path.starts_with(url.path()))
+        };
+        let other = |host: &&&str| match host.strip_prefix('.') {
+            Some(_) => literal.host.ends_with(**host),
+            None => literal.host.eq_ignore_ascii_case(host),
+        };
+        let known = self.known.iter().find(of).map(|variable| variable.provider.clone());
+        known.or_else(|| OTHER_HOSTS.iter().find(other).map(|host| host.trim_start_matches('.').to_owned()))
+    }
+
+    /// What comes from a variable needs to be told where annals does not set it.
+    fn from(&self, name: &str) -> Option<Address> {
+        let known = self.known.iter().any(|variable| variable.name == name);
+        (!known).then(|| Address::From(name.to_owned()))
+    }
+
+    /// The variable that is read shortly before this on its line: what stands here is what it is otherwise.
+    fn variable_before(&self, at: usize) -> Option<&'a str> {
+        let begin = self.lines.begin(at).max(at.saturating_sub(EXPRESSION_BYTES));
+        let read = self.reads[..self.reads.partition_point(|read| read.at < at)].last()?;
+        (read.at >= begin).then_some(read.name.as_str())
+    }
+
+    /// The variable that is read shortly after this on its line.
+    fn variable_after(&self, at: usize) -> Option<&'a str> {
+        let read = self.reads.get(self.reads.partition_point(|read| read.at < at))?;
+        let near = read.at - at < EXPRESSION_BYTES && self.lines.line(read.at) == self.lines.line(at);
+        near.then_some(read.name.as_str())
+    }
+
+    /// What clients are given as base addresses.
+    fn bases(&self, literals: &[Literal<'a>], found: &mut BTreeMap<usize, (Address, Literal<'a>)>) {
+        let lower = self.code.to_ascii_lowercase();
+        let literal_in = |from: usize, to: usize| {
+            let literal = literals.get(literals.partition_point(|literal| literal.at < from))?;
+            (literal.at < to).then_some(literal)
+        };
+        let assigned = self.assignments(literals);
+        for base in BASES {
+            for at in memmem::find_iter(lower.as_bytes(), base).take(FOUND_MAX * 16) {
+                let after = at + base.len();
+                let rest = &self.code[after..];
+                let gap = rest.len() - rest.trim_start_matches(['"', '\'', '?', ' ', ']']).len();
+                let Some(sep @ ('=' | ':')) = rest[gap..].chars().next() else { continue };
+                let rest_before = &rest[..gap];
+                let value = after + gap + 1;
+                let rest = &self.code[value..];
+                let blank = rest.len() - rest.trim_start_matches(' ').len();
+                // A comparison; and `${BASE_URL:-...}`, what a variable is otherwise.
+                if rest.starts_with(['=', '>']) || (sep == ':' && self.kind == Kind::Shell) {
+                    continue;
+                }
+                // `base_url=`, `"base_url":`, `environ["OPENAI_BASE_URL"] =`; a name of the program's own has blanks there.
+                let given = sep == ':' || gap == 0 || rest_before.contains(']');
+                // The quote, and a letter before it, stand between.
+                if let Some(literal) = literal_in(value, value + blank + 4) {
+                    let address = if given { Address::Fixed } else { Address::Perhaps };
+                    found.entry(literal.at).or_insert((address, literal.clone()));
+                } else if let Some(name) = self.variable_after(value) {
+                    if let Some(address) = self.from(name) {
+                        let path =
+                            literal_in(value, value + EXPRESSION_BYTES).map_or("", |literal| literal.path);
+                        found.entry(at).or_insert((address, Literal { at, origin: "", host: "", path }));
+                    }
+                } else if given {
+                    let name = &rest[blank..];
+                    let name = &name[..name.find(|c| !is_name(c)).unwrap_or(name.len())];
+                    match assigned.get(name) {
+                        Some(Assigned::Literal(literal)) => {
+                            found.insert(literal.at, (Address::Fixed, (*literal).clone()));
+                        }
+                        Some(Assigned::Variable(name, at)) => {
+                            if let Some(address) = self.from(name) {
+                                let literal = Literal { at: *at, origin: "", host: "", path: "" };
+                                found.entry(*at).or_insert((address, literal));
+                            }
+                        }
+                        None => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Names that are set to an address, or to a variable of the environment.
+    fn assignments<'b>(&self, literals: &'b [Literal<'a>]) -> BTreeMap<&'a str, Assigned<'a, 'b>> {
+        let mut assigned = BTreeMap::new();
+        let name_of = |at: usize| -> Option<&'a str> {
+            let begin = self.lines.begin(at).max(at.saturating_sub(EXPRESSION_BYTES));
+            let (left, _) = self.code.get(begin..at)?.split_once('=')?;
+            let left = left.split(':').next()?.trim();
+            left.rsplit(|c| !is_name(c)).next().filter(|name| !name.is_empty())
+        };
+        for read in self.reads {
+            if let Some(name) = name_of(read.at) {
+                assigned.insert(name, Assigned::Variable(&read.name, read.at));
+            }
+        }
+        for literal in literals {
+            if let Some(name) = name_of(literal.at) {
+                assigned.entry(name).or_insert(Assigned::Literal(literal));
+            }
+        }
+        assigned
+    }
+}
+
+enum Assigned<'a, 'b> {
+    Literal(&'b Literal<'a>),
+    Variable(&'a str, usize),
+}
+
+/// All addresses of a text, in their order. A user and a password in one are left out.
+fn literals(code: &str) -> Vec<Literal<'_>> {
+    let mut found = Vec::new();
+    for colon in memmem::find_iter(code.as_bytes(), "://") {
+        let scheme =
+            ["https", "http", "wss", "ws"].into_iter().find(|scheme| code[..colon].ends_with(scheme));
+        let Some(scheme) = scheme else { continue };
+        let (at, from) = (colon - scheme.len(), colon + 3);
+        let rest = &code[from..];
+        let authority = rest.find(|c: char| {
+            !(c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '@' | '_' | '[' | ']' | '%' | '~'))
+        });
+        let authority = &rest[..authority.unwrap_or(rest.len())];
+        let host = authority.rsplit('@').next().unwrap_or(authority);
+        if host.is_empty() || host.len() > HOST_BYTES_MAX {
+            continue;
+        }
+        let path = &rest[authority.len()..];
+        let path = if path.starts_with('/') { path } else { "" };
+        let end = path.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_')));
+        let end = end.unwrap_or(path.len()).min(EXPRESSION_BYTES);
+        // Shown without a user: then it is the host alone.
+        let origin = if host.len() == authority.len() { &code[at..from + authority.len()] } else { host };
+        let name = host.split(':').next().unwrap_or(host);
+        found.push(Literal { at, origin, host: name, path: &path[..end] });
+        if found.len() >= FOUND_MAX * 16 {
+            break;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inspect::report::Looked;
+    use crate::inspect::text::without_comments;
+
+    fn of(code: &str, kind: Kind) -> Vec<(u64, Address, String)> {
+        let looked = Looked { file: String::new(), bytes: 0, cut: false };
+        let source = Source { kind, looked, code: without_comments(code, kind), imports: Vec::new() };
+        addresses(&source).0.into_iter().map(|found| (found.line, found.address, found.shown)).collect()
+    }
+
+    fn fixed(line: u64, shown: &str) -> (u64, Address, String) {
+        (line, Address::Fixed, shown.to_owned())
+    }
+
+    #[test]
+    fn fixed_addresses_are_found_where_they_are_given() {
+        let python = "import x\nrequests.post('https://api.openai.com/v1/chat')\nc = OpenAI(\n    base_url=\"http://10.0.0.1:8000/v1\",\n)\n\
+                      # base_url='https://api.openai.com'\nd({'base_url': f'https://me:pw@llm.example/v1'})\n";
+        assert_eq!(
+            of(python, Kind::Python),
+            [fixed(2, "https://api.openai.com"), fixed(4, "http://10.0.0.1:8000"), fixed(7, "llm.example")]
+        );
+        let node = "const c = new OpenAI({ baseURL: 'http://localhost:1/v1' });\nfetch(`https://api.anthropic.com/v1/messages`)";
+        assert_eq!(
+            of(node, Kind::Node),
+            [fixed(1, "http://localhost:1"), fixed(2, "https://api.anthropic.com")]
+        );
+        let shell = "curl -s https://api.mistral.ai/v1/x\ncurl http://localhost:11434/api/chat";
+        assert_eq!(
+            of(shell, Kind::Shell),
+            [fixed(1, "https://api.mistral.ai"), fixed(2, "http://localhost:11434")]
+        );
+        let python = "os.environ['OPENAI_BASE_URL'] = 'https://api.openai.com/v1'";
+        assert_eq!(of(python, Kind::Python), [fixed(1, "https://api.openai.com")]);
+        // By way of a name; and a name that nobody uses.
+        let python = "LLM = 'https://llm.example/v1'\nOTHER_BASE_URL = 'https://weather.example'\nc = OpenAI(base_url=LLM)";
+        let found = of(python, Kind::Python);
+        assert_eq!(found[0], fixed(1, "https://llm.example"));
+        assert_eq!((found.len(), &found[1].1), (2, &Address::Perhaps));
+    }
+
+    #[test]
+    fn an_address_that_a_variable_replaces_is_not_fixed() {
+        let fine = [
+            ("x = os.environ.get('OPENAI_BASE_URL', 'https://api.openai.com/v1')", Kind::Python),
+            ("OpenAI(base_url=os.environ['OPENAI_BASE_URL'])", Kind::Python),
+            (
+                "new OpenAI({ baseURL: process.env.OPENAI_BASE_URL ?? 'https://api.openai.com/v1' })",
+                Kind::Node,
+            ),
+            ("curl \"${OPENAI_BASE_URL:-https://api.openai.com/v1}/chat/completions\"", Kind::Shell),
+            ("print('see https://openrouter.ai/ and https://example.org')", Kind::Python),
+            ("if base_url == 'https://x.example': pass", Kind::Python),
+        ];
+        for (code, kind) in fine {
+            assert_eq!(of(code, kind), [], "{code}");
+        }
+        let told = [
+            ("OpenAI(base_url=os.environ['MY_URL'])", Kind::Python),
+            ("URL = os.getenv('MY_URL')\nOpenAI(base_url=URL)", Kind::Python),
+            ("new OpenAI({baseURL: process.env.MY_URL || 'https://api.openai.com/v1'})", Kind::Node),
+            ("curl ${MY_URL:-https://api.openai.com}/v1", Kind::Shell),
+        ];
+        for (code, kind) in told {
+            let found = of(code, kind);
+            assert_eq!(found.len(), 1, "{code}: {found:?}");
+            assert_eq!(found[0].1, Address::From("MY_URL".to_owned()), "{code}");
+        }
+    }
+
+    #[test]
+    fn web_sockets_are_found() {
+        let found = of(
+            "connect('wss://api.openai.com/v1/realtime')\nws('wss://x.example')\nc.beta.realtime.connect(m)",
+            Kind::Python,
+        );
+        let models: Vec<_> = found.iter().map(|found| (found.0, found.1.clone())).collect();
+        let of = |model| Address::WebSocket { model };
+        assert_eq!(models, [(1, of(true)), (2, of(false)), (3, of(true))]);
+    }
+
+    #[test]
+    fn odd_and_long_texts_are_gone_through_at_once() {
+        for odd in [
+            "://",
+            "https://",
+            "http://@",
+            "base_url=",
+            "base_url=\"",
+            "é://é",
+            "https://é",
+            "wss://[",
+            "base_url:é",
+            "$",
+        ] {
+            for kind in [Kind::Python, Kind::Node, Kind::Shell] {
+                assert!(of(odd, kind).len() <= 1, "{odd}");
+            }
+        }
+        let long = "base_url='https://api.openai.com' os.environ['A'] ".repeat(20_000);
+        assert!(of(&long, Kind::Python).len() <= FOUND_MAX);
+    }
+}

@@ -1,0 +1,214 @@
+//! A program's own HTTP client recorded and replayed from within, as a middleware of reqwest.
+//!
+//! ```no_run
+//! # async fn agent(space: annals::Namespace) -> Result<(), Box<dyn std::error::Error>> {
+//! use annals::{RunSpec, Status};
+//! use annals_server::middleware::Recording;
+//! use reqwest_middleware::ClientBuilder;
+//!
+//! let recording = Recording::begin(&space, RunSpec::new("agent"))?;
+//! let client = ClientBuilder::new(reqwest::Client::new()).with(recording.layer()).build();
+//! client.get("https://example.org").send().await?;
+//! recording.end(Status::Ok).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! With [`Replaying`] in its place every request gets the recorded answer, and nothing is sent. The frames are those of the proxy; the mount
+//! of a request is its host. Bodies of requests are read whole before they go on; answers pass part by part.
+
+use std::sync::Arc;
+
+use annals::matching::Answer as Found;
+use annals::{Namespace, Run, RunReader, RunSpec, Status};
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::http::{Extensions, response};
+use reqwest::{Body, Request, Response, ResponseBuilderExt, Url};
+use reqwest_middleware::{Error, Middleware, Next, Result};
+use tokio::time::Instant;
+
+use crate::error::SessionError;
+use crate::mounts::Mounts;
+use crate::origin::{Origin, random_key};
+use crate::program::Program;
+use crate::proxy::{Asked, Diverged, Recorded, Recorder, ReplayOptions, Replayed, Replayer, http_of};
+
+type Handled<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Response>> + Send + 'a>>;
+
+/// A run that a client's requests are recorded into.
+#[derive(Debug)]
+pub struct Recording {
+    run: Arc<Run>,
+    recorder: Arc<Recorder>,
+}
+
+impl Recording {
+    /// Begins a run.
+    ///
+    /// # Errors
+    /// As [`Namespace::begin_run`].
+    pub fn begin(space: &Namespace, spec: RunSpec) -> std::result::Result<Self, SessionError> {
+        let (key, mounts) = (random_key()?, Mounts::default());
+        let own = Program { argv: Vec::new(), directory: None, environment: Vec::new() };
+        let origin = Origin::new(&own, &mounts, &[], &key);
+        let run = Arc::new(space.begin_run(spec.metadata(origin.metadata()))?);
+        let recorder = Arc::new(Recorder::new(run.clone(), key, mounts, None)?);
+        Ok(Self { run, recorder })
+    }
+
+    /// What a client is given; any number of clients may be.
+    pub fn layer(&self) -> impl Middleware + use<> {
+        let recorder = self.recorder.clone();
+        layer(move |request, extensions, next| {
+            Box::pin(recorded(recorder.clone(), request, extensions, next))
+        })
+    }
+
+    /// The run, for frames besides the requests.
+    #[must_use]
+    pub fn run(&self) -> &Run {
+        &self.run
+    }
+
+    /// Ends the run once the answers that are on their way were read or dropped, and says what was recorded.
+    ///
+    /// # Errors
+    /// As [`Run::end`].
+    pub async fn end(self, status: Status) -> annals::Result<Recorded> {
+        let recorded = self.recorder.finish().await;
+        self.run.end(status)?;
+        Ok(recorded)
+    }
+}
+
+async fn recorded(
+    recorder: Arc<Recorder>,
+    mut request: Request,
+    extensions: &mut Extensions,
+    next: Next<'_>,
+) -> Result<Response> {
+    let (asked, url) = (asked(&mut request).await?, request.url().clone());
+    let taping = recorder.begin(&asked);
+    match next.run(request, extensions).await {
+        Ok(response) => {
+            let mut head = response::Builder::new().status(response.status()).version(response.version());
+            head = response.headers().iter().fold(head, |head, (name, value)| head.header(name, value));
+            let body = Body::wrap(taping.answered(&asked.method, response));
+            built(head.url(url).body(body))
+        }
+        Err(error) => {
+            // The program gets its own error; the recording has an answer that says it, as the proxy's has.
+            taping.refused(hyper::StatusCode::BAD_GATEWAY, crate::upstream::chain(&error)).await;
+            Err(error)
+        }
+    }
+}
+
+/// A recorded run that answers a client's requests.
+#[derive(Clone)]
+pub struct Replaying(Arc<Replayer>);
+
+impl std::fmt::Debug for Replaying {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replaying").finish_non_exhaustive()
+    }
+}
+
+impl Replaying {
+    /// Answers from this run.
+    ///
+    /// # Errors
+    /// `Invalid` for a run that was not recorded over HTTP; `Damaged` for one that cannot be read.
+    pub fn of(reader: &RunReader, options: ReplayOptions) -> annals::Result<Self> {
+        let origin = Origin::of(reader)?;
+        let origin = origin.ok_or_else(|| {
+            annals::Error::new(annals::ErrorKind::Invalid, "this run was not recorded over HTTP")
+        })?;
+        Ok(Self(Arc::new(Replayer::new(reader.clone(), origin.key_bytes()?, options)?)))
+    }
+
+    /// What a client is given in place of [`Recording::layer`].
+    pub fn layer(&self) -> impl Middleware + use<> {
+        let replayer = self.0.clone();
+        layer(move |request, _, _| Box::pin(replayed(replayer.clone(), request)))
+    }
+
+    /// What the replay came to. Its receipt says whether it was faithful.
+    #[must_use]
+    pub fn finish(&self) -> Replayed {
+        self.0.finish()
+    }
+}
+
+async fn replayed(replayer: Arc<Replayer>, mut request: Request) -> Result<Response> {
+    let (began, asked, url) = (Instant::now(), asked(&mut request).await?, request.url().clone());
+    let served = match replayer.ask(&http_of(&asked).0.call(), &asked.body) {
+        Ok(Found::Exact(seq) | Found::Matched(seq)) => {
+            let served = replayer.serve(seq, began, None).await;
+            if let Some(why) = replayer.no_answer(seq) {
+                return Err(failed(why));
+            }
+            served
+        }
+        Ok(Found::Diverged(divergence)) => {
+            let why = Diverged::Request(divergence.clone()).to_string();
+            let _ = replayer.diverge(divergence);
+            return Err(failed(why));
+        }
+        Err(error) => {
+            let _ = replayer.unreadable(&error);
+            return Err(failed(error.to_string()));
+        }
+    };
+    let (parts, body) = served.into_parts();
+    let mut head = response::Builder::new().status(parts.status);
+    head = parts.headers.iter().fold(head, |head, (name, value)| head.header(name, value));
+    built(head.url(url).body(Body::wrap(body)))
+}
+
+/// A function as a middleware of any lifetime.
+fn layer<F>(of: F) -> F
+where
+    F: for<'a> Fn(Request, &'a mut Extensions, Next<'a>) -> Handled<'a> + Send + Sync + 'static,
+{
+    of
+}
+
+fn failed(why: String) -> Error {
+    Error::middleware(std::io::Error::other(why))
+}
+
+fn built(response: hyper::http::Result<hyper::Response<Body>>) -> Result<Response> {
+    response.map(Response::from).map_err(|error| failed(error.to_string()))
+}
+
+/// A request as the proxy would have got it. Its body is read whole, and is in its place again.
+async fn asked(request: &mut Request) -> Result<Asked> {
+    let body = match request.body_mut().take() {
+        Some(body) => body.collect().await.map_err(Error::Reqwest)?.to_bytes(),
+        None => Bytes::new(),
+    };
+    if !body.is_empty() {
+        *request.body_mut() = Some(Body::from(body.clone()));
+    }
+    let url = request.url();
+    Ok(Asked {
+        mount: host(url),
+        method: request.method().clone(),
+        path: url.path().to_owned(),
+        query: url.query().map(str::to_owned),
+        headers: request.headers().clone(),
+        body,
+        coming: None,
+        refusal: None,
+        wire: None,
+        arrived: None,
+    })
+}
+
+/// Host and port, without the port that the scheme has by itself.
+fn host(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+}

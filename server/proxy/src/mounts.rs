@@ -1,0 +1,386 @@
+//! Which upstream an address of the proxy stands for, and which variables tell a program of it.
+//!
+//! The proxy's addresses are `http://127.0.0.1:PORT/SECRET-MOUNT` and on. A mount is one upstream origin; what
+//! follows the mount in a path is asked of the upstream as it is. Clients differ in what they take a base address to be: some
+//! want it to end in `/v1`, some join paths to it as a relative address, which needs a slash at its end.
+
+use std::collections::BTreeMap;
+
+use reqwest::Url;
+use serde::{Deserialize, Serialize};
+
+use crate::variables::{Variable, public_path, public_paths, replaced};
+
+/// An upstream.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Its name in the proxy's addresses: the provider, with a number where there are two of one.
+    pub name: String,
+    /// Scheme, host and port of the upstream, without a slash at the end.
+    pub origin: String,
+    /// The variables that point at it, with what follows the origin in each.
+    pub variables: BTreeMap<String, String>,
+    /// Beginnings of paths that some clients ask for, and what the upstream is asked for instead.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub paths: BTreeMap<String, String>,
+}
+
+/// The upstreams of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Mounts(pub Vec<Mount>);
+
+/// Why an address cannot be an upstream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountError(pub String);
+
+impl std::fmt::Display for MountError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for MountError {}
+
+/// The upstream of a variable with this value: scheme, host and port; or why it cannot be one.
+pub(crate) fn origin_of(variable: &Variable, value: &str) -> Result<String, String> {
+    checked(&variable.address_in(value)).map(|url| url.origin().ascii_serialization())
+}
+
+impl Mount {
+    /// The provider whose upstream it is.
+    fn provider(&self) -> &str {
+        self.name.trim_end_matches(|c: char| c.is_ascii_digit())
+    }
+}
+
+impl Mounts {
+    /// The mounts of a program: for each variable the upstream given for its provider or for all, else its own address if it has one, else
+    /// its default. A variable that would lead a client elsewhere than without annals is left out ([`Variable`]).
+    ///
+    /// `upstreams` are pairs of a provider (none: for all) and an address; `set` gives a variable's value in
+    /// the program's environment.
+    ///
+    /// # Errors
+    /// An address that is not http or https, or has a user, a query or a fragment.
+    pub fn new(
+        variables: &[Variable],
+        upstreams: &[(Option<String>, String)],
+        set: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, MountError> {
+        let set = |name: &str| set(name).filter(|value| !value.is_empty());
+        let mut mounts = Self::default();
+        for variable in variables {
+            let last =
+                |of: Option<&str>| upstreams.iter().rev().find(|(provider, _)| provider.as_deref() == of);
+            let (named, all) = (last(Some(&variable.provider)), last(None));
+            if named.is_none() && variable.is_left(all.is_some(), &set) {
+                continue;
+            }
+            let default = variable.default.as_deref().map(address).transpose()?;
+            match (named.or(all), set(&variable.name)) {
+                (Some((_, given)), _) => {
+                    let url = variable_at(&address(given)?, default.as_ref())?;
+                    let public = default.is_some_and(|default| path_of(&default) == path_of(&url));
+                    mounts.add(variable, &url, public);
+                }
+                (None, Some(value)) => {
+                    let url = checked(&variable.address_in(&value)).map_err(|why| {
+                        MountError(format!(
+                            "what {name} is set to cannot be an upstream: {why}; unset it, name one with --upstream {}=URL, or leave it out with --env {name}=",
+                            variable.provider,
+                            name = variable.name,
+                        ))
+                    })?;
+                    let public = default.is_some_and(|default| {
+                        default.origin() == url.origin() && path_of(&default) == path_of(&url)
+                    });
+                    mounts.add(variable, &url, public);
+                }
+                (None, None) => {
+                    if let Some(default) = default {
+                        mounts.add(variable, &default, true);
+                    }
+                }
+            }
+        }
+        for (provider, url) in upstreams {
+            let Some(provider) = provider else { continue };
+            if !variables.iter().any(|variable| variable.provider == *provider) {
+                let url = address(url)?;
+                mounts.mount(provider, &url.origin().ascii_serialization());
+            }
+        }
+        Ok(mounts)
+    }
+
+    /// `[PROVIDER=]URL` as a pair for [`Mounts::new`].
+    #[must_use]
+    pub fn named(text: &str) -> (Option<String>, String) {
+        match text.split_once('=') {
+            Some((provider, url)) if !provider.contains(['/', ':']) => {
+                (Some(provider.to_owned()), url.to_owned())
+            }
+            _ => (None, text.to_owned()),
+        }
+    }
+
+    /// Other origins in place of those there are: for all mounts, or for those of a provider.
+    ///
+    /// # Errors
+    /// As [`Mounts::new`].
+    pub fn redirect(&mut self, upstreams: &[(Option<String>, String)]) -> Result<(), MountError> {
+        for (provider, text) in upstreams {
+            let origin = address(text)?.origin().ascii_serialization();
+            for mount in &mut self.0 {
+                if provider.as_deref().is_none_or(|provider| provider == mount.provider()) {
+                    mount.origin.clone_from(&origin);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `public`: what follows the origin in requests is what the provider's public address has.
+    fn add(&mut self, variable: &Variable, url: &Url, public: bool) {
+        let mount = self.mount(&variable.provider, &url.origin().ascii_serialization());
+        if public {
+            let paths = public_paths(&variable.provider);
+            mount.paths.extend(paths.map(|(from, to)| (from.to_owned(), to.to_owned())));
+        }
+        let path = path_of(url);
+        let end = if variable.slash { "/" } else { "" };
+        mount.variables.insert(variable.name.clone(), format!("{path}{end}"));
+    }
+
+    /// The mount of an origin, made where there is none.
+    fn mount(&mut self, provider: &str, origin: &str) -> &mut Mount {
+        let same = |mount: &Mount| mount.origin == origin && mount.provider() == provider;
+        let at = self.0.iter().position(same).unwrap_or_else(|| {
+            let known = self.0.iter().filter(|mount| mount.provider() == provider).count();
+            let name = if known == 0 { provider.to_owned() } else { format!("{provider}{}", known + 1) };
+            self.0.push(Mount { name, origin: origin.to_owned(), ..Mount::default() });
+            self.0.len() - 1
+        });
+        &mut self.0[at]
+    }
+
+    /// What the program's variables are set to, where the proxy's addresses begin so.
+    #[must_use]
+    pub fn environment(&self, base: &str, secret: &str) -> Vec<(String, String)> {
+        let of = |mount: &Mount| {
+            let address = format!("{base}/{secret}-{}", mount.name);
+            let pairs =
+                mount.variables.iter().map(move |(name, path)| (name.clone(), format!("{address}{path}")));
+            pairs.collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(of).collect()
+    }
+
+    /// What an upstream is asked for in place of this path; none where it is asked for the path itself.
+    pub(crate) fn path(&self, mount: &str, path: &str) -> Option<String> {
+        self.get(mount)?.paths.iter().find_map(|(from, to)| replaced(path, from, to))
+    }
+
+    /// The mount of this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Mount> {
+        self.0.iter().find(|mount| mount.name == name)
+    }
+}
+
+/// What a recorded path may have been asked as: the form that the upstream of such a mount gets in place of this path.
+pub(crate) fn recorded_path(mount: &str, path: &str) -> Option<String> {
+    public_path(mount.trim_end_matches(|c: char| c.is_ascii_digit()), path)
+}
+
+/// A variable's address at an upstream that is given: an origin alone stands for the provider's usual paths at it.
+fn variable_at(given: &Url, default: Option<&Url>) -> Result<Url, MountError> {
+    let default = default.map_or("/", |default| default.path());
+    match given.path() {
+        "/" => joined(given, default),
+        _ if default == "/" => {
+            let path = path_of(given);
+            let base = ["/openai/v1", "/v1"].into_iter().find_map(|end| path.strip_suffix(end));
+            joined(given, base.unwrap_or(path))
+        }
+        _ => Ok(given.clone()),
+    }
+}
+
+fn path_of(url: &Url) -> &str {
+    url.path().trim_end_matches('/')
+}
+
+fn joined(url: &Url, path: &str) -> Result<Url, MountError> {
+    let mut url = url.clone();
+    url.set_path(path);
+    Ok(url)
+}
+
+fn wrong(text: &str, why: &str) -> MountError {
+    MountError(format!("{text:?} cannot be an upstream: {why}"))
+}
+
+fn address(text: &str) -> Result<Url, MountError> {
+    checked(text).map_err(|why| wrong(text, &why))
+}
+
+/// An address that can be an upstream, or why this one cannot, without the address itself: it may hold a password.
+pub(crate) fn checked(text: &str) -> Result<Url, String> {
+    let url = Url::parse(text).map_err(|e| e.to_string())?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err("it has to begin with http:// or https://".to_owned());
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("a user and a password in it would be recorded".to_owned());
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err("it has a query or a fragment".to_owned());
+    }
+    Ok(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(mounts: &Mounts) -> BTreeMap<String, String> {
+        mounts.environment("http://127.0.0.1:9", "s").into_iter().collect()
+    }
+
+    #[test]
+    fn without_anything_said_a_program_goes_to_the_public_addresses() {
+        let mounts = Mounts::new(&Variable::known(), &[], |_| None).unwrap();
+        let set = variables(&mounts);
+        assert_eq!(set["OPENAI_BASE_URL"], "http://127.0.0.1:9/s-openai/v1");
+        assert_eq!(set["OPENAI_HOST"], "http://127.0.0.1:9/s-openai/");
+        assert_eq!(set["ANTHROPIC_BASE_URL"], "http://127.0.0.1:9/s-anthropic");
+        assert_eq!(mounts.get("openai").unwrap().origin, "https://api.openai.com");
+        assert_eq!(mounts.get("ollama").unwrap().origin, "http://127.0.0.1:11434");
+    }
+
+    #[test]
+    fn an_address_that_the_program_has_is_used_and_two_of_one_provider_are_two() {
+        let set = |name: &str| match name {
+            "OPENAI_BASE_URL" => Some("http://localhost:8000/api/v3/".to_owned()),
+            "OLLAMA_HOST" => Some("10.0.0.7:999".to_owned()),
+            _ => None,
+        };
+        let mounts = Mounts::new(&Variable::known(), &[], set).unwrap();
+        assert_eq!(mounts.get("openai").unwrap().origin, "http://localhost:8000");
+        assert_eq!(mounts.get("openai2").unwrap().origin, "https://api.openai.com");
+        assert_eq!(mounts.get("ollama").unwrap().origin, "http://10.0.0.7:999");
+        let set = variables(&mounts);
+        assert_eq!(set["OPENAI_BASE_URL"], "http://127.0.0.1:9/s-openai/api/v3");
+        assert_eq!(set["OPENAI_HOST"], "http://127.0.0.1:9/s-openai2/");
+    }
+
+    #[test]
+    fn an_upstream_that_is_named_wins() {
+        let upstreams = [
+            (None, "http://127.0.0.1:5000".to_owned()),
+            (Some("anthropic".to_owned()), "http://127.0.0.1:6000/claude".to_owned()),
+            (Some("mine".to_owned()), "https://example.org".to_owned()),
+        ];
+        let mounts =
+            Mounts::new(&Variable::known(), &upstreams, |_| Some("https://a.example/v9".into())).unwrap();
+        let set = variables(&mounts);
+        assert_eq!(mounts.get("openai").unwrap().origin, "http://127.0.0.1:5000");
+        assert_eq!(set["OPENAI_BASE_URL"], "http://127.0.0.1:9/s-openai/v1");
+        assert_eq!(set["ANTHROPIC_BASE_URL"], "http://127.0.0.1:9/s-anthropic/claude");
+        assert_eq!(mounts.get("mine").unwrap().origin, "https://example.org");
+        for bad in ["ftp://a", "nonsense", "http://user:pw@a", "http://a?b", "file:///etc/passwd"] {
+            assert!(Mounts::new(&Variable::known(), &[(None, bad.to_owned())], |_| None).is_err(), "{bad}");
+        }
+    }
+    fn with(pairs: &[(&str, &str)], upstreams: &[(Option<String>, String)]) -> Result<Mounts, MountError> {
+        let value =
+            |name: &str| pairs.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).to_owned());
+        Mounts::new(&Variable::known(), upstreams, value)
+    }
+
+    /// No client reads MISTRAL_API_ENDPOINT, so it is not set any more. What was recorded with it is replayed with it.
+    #[test]
+    fn mounts_of_older_runs_keep_their_variables_and_paths() {
+        let old = r#"[{"name":"mistral","origin":"https://api.mistral.ai","variables":{"MISTRAL_API_ENDPOINT":""}},{"name":"anthropic","origin":"https://api.anthropic.com","variables":{"ANTHROPIC_BASE_URL":""}}]"#;
+        let mounts: Mounts = serde_json::from_str(old).unwrap();
+        assert_eq!(variables(&mounts)["MISTRAL_API_ENDPOINT"], "http://127.0.0.1:9/s-mistral");
+        assert_eq!(mounts.path("anthropic", "/messages"), None);
+        assert_eq!(serde_json::to_string(&mounts).unwrap(), old);
+        assert!(!variables(&with(&[], &[]).unwrap()).contains_key("MISTRAL_API_ENDPOINT"));
+    }
+
+    #[test]
+    fn paths_are_replaced_at_public_forms_only() {
+        let asked = |pairs: &[(&str, &str)], upstreams: &[(Option<String>, String)]| {
+            with(pairs, upstreams).unwrap().path("anthropic", "/messages")
+        };
+        let to = |url: &str| [(Some("anthropic".to_owned()), url.to_owned())];
+        let public = Some("/v1/messages".to_owned());
+        assert_eq!(asked(&[], &[]), public);
+        assert_eq!(asked(&[], &to("http://127.0.0.1:1")), public);
+        assert_eq!(asked(&[], &to("http://127.0.0.1:1/v1")), public);
+        assert_eq!(asked(&[("ANTHROPIC_BASE_URL", "https://api.anthropic.com/")], &[]), public);
+        assert_eq!(asked(&[("ANTHROPIC_BASE_URL", "http://127.0.0.1:1")], &[]), None);
+        assert_eq!(asked(&[], &to("http://127.0.0.1:1/claude")), None);
+        let groq = with(&[], &[]).unwrap().path("groq", "/openai/v1/openai/v1/chat/completions");
+        assert_eq!(groq.as_deref(), Some("/openai/v1/chat/completions"));
+    }
+
+    #[test]
+    fn values_of_the_user_are_taken_as_clients_take_them() {
+        for (value, origin, path) in [
+            ("http://gateway.example/api/v3", "http://gateway.example", "/api/v3"),
+            ("http://gateway.example/v1/", "http://gateway.example", "/v1"),
+            ("http://[::1]:8000/v1", "http://[::1]:8000", "/v1"),
+            ("localhost:8000", "http://localhost:8000", ""),
+            ("", "https://api.openai.com", "/v1"),
+        ] {
+            let mounts = with(&[("OPENAI_BASE_URL", value)], &[]).unwrap();
+            assert_eq!(mounts.0[0].origin, origin, "{value}");
+            assert_eq!(mounts.0[0].variables["OPENAI_BASE_URL"], path, "{value}");
+        }
+        for value in ["http://", "://", "http://[::1", "ftp://a", "http://me:pw@a", "http://a?b"] {
+            let error = with(&[("OPENAI_BASE_URL", value)], &[]).unwrap_err();
+            assert!(error.0.contains("what OPENAI_BASE_URL is set to") && !error.0.contains("pw"), "{error}");
+        }
+    }
+
+    /// A client that reads two variables goes by the first: annals must not set that one beside the user's.
+    #[test]
+    fn rivals_of_a_variable_that_is_set_are_left_out() {
+        let set = |pairs: &[(&str, &str)]| variables(&with(pairs, &[]).unwrap());
+        let gateway = "http://gateway.example";
+        assert!(!set(&[("OPENAI_API_BASE", gateway)]).contains_key("OPENAI_BASE_URL"));
+        assert!(!set(&[("ANTHROPIC_BASE_URL", gateway)]).contains_key("ANTHROPIC_API_URL"));
+        assert!(!set(&[("GROQ_BASE_URL", gateway)]).contains_key("GROQ_API_BASE"));
+        assert!(set(&[("OLLAMA_HOST", gateway)]).contains_key("OLLAMA_API_BASE"));
+        let all = [(None, "http://127.0.0.1:1".to_owned())];
+        let redirected = variables(&with(&[("OPENAI_API_BASE", gateway)], &all).unwrap());
+        assert!(redirected.contains_key("OPENAI_BASE_URL"), "all go to one upstream");
+    }
+
+    /// Azure has no public address. AWS refuses a signature that was made for the proxy, and botocore sends a key over https only.
+    #[test]
+    fn azure_and_bedrock_are_set_where_they_can_work() {
+        let bedrock = "AWS_ENDPOINT_URL_BEDROCK_RUNTIME";
+        let has = |name: &str, pairs: &[(&str, &str)], upstreams: &[(Option<String>, String)]| {
+            variables(&with(pairs, upstreams).unwrap()).contains_key(name)
+        };
+        let gateway = (bedrock, "http://gateway.example");
+        let aws = (bedrock, "https://bedrock-runtime.us-east-1.amazonaws.com");
+        let key = ("AWS_BEARER_TOKEN_BEDROCK", "k");
+        let named = [(Some("bedrock".to_owned()), "http://127.0.0.1:1".to_owned())];
+        assert!(!has(bedrock, &[], &[]));
+        assert!(has(bedrock, &[gateway], &[]));
+        assert!(!has(bedrock, &[aws], &[]));
+        assert!(!has(bedrock, &[gateway, key], &[]));
+        assert!(has(bedrock, &[key], &named));
+        assert!(!has("AZURE_OPENAI_ENDPOINT", &[], &[]));
+        let azure = ("AZURE_OPENAI_ENDPOINT", "https://x.openai.azure.com");
+        assert!(has(azure.0, &[azure], &[]));
+        assert!(!has("OPENAI_BASE_URL", &[azure], &[]));
+        assert!(has("OPENAI_BASE_URL", &[azure, ("OPENAI_API_KEY", "k")], &[]));
+    }
+}

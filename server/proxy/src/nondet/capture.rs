@@ -1,0 +1,360 @@
+//! The private directory in which the preloaded library and this process meet, for as long as a program runs.
+//!
+//! `preload.so` and `node.cjs` are what is loaded, `in` has the lanes to serve, `out` those that the program draws, `exec` a note of each
+//! program that it starts. The lanes are files that survive a killed program. What is new of them becomes a frame before each
+//! exchange and at the end, so that a killed recorder has all that led to what it recorded.
+
+use std::collections::BTreeMap;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use annals::{Component, Frame};
+use annals_preload::format::{self, HEADER_BYTES, LANE_BYTES_MAX, MAGIC};
+use serde_json::json;
+
+use super::lanes::{LANES_MAX, Lanes, is_name, put_part};
+use super::reach::{self, Beyond};
+use crate::destination::NewRun;
+use crate::program::Program;
+
+/// The library, as `build.rs` made it; empty where there is none for this system.
+static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/preload.so"));
+static NODE: &[u8] = include_bytes!("node.cjs");
+
+/// The variable by which Python's hashing of texts is made the same in each process.
+pub(crate) const HASH_SEED: &str = "PYTHONHASHSEED";
+/// The longest path of the directory: the library keeps it in a fixed place.
+const DIRECTORY_BYTES_MAX: usize = 120;
+/// The room that there has to be in it.
+const FREE_BYTES_MIN: u64 = 256 << 20;
+/// Lanes whose files stay open here.
+const OPEN_MAX: usize = 128;
+/// Programs that are named.
+const TOLD_MAX: usize = 8;
+
+/// Why clocks and randomness cannot be captured.
+#[derive(Debug)]
+pub struct NondetError(pub String);
+
+impl std::fmt::Display for NondetError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What was captured, or served.
+#[derive(Debug, Clone, Default)]
+pub struct Captured {
+    /// Clock reads and entropy.
+    pub draws: u64,
+    /// Threads that drew, of all processes.
+    pub lanes: u64,
+    /// What was not covered, and why.
+    pub missed: Vec<String>,
+    /// What a replay drew otherwise than was recorded.
+    pub differences: Vec<String>,
+}
+
+/// Captures the draws of one program. Its directory goes away with it.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    directory: PathBuf,
+    beyond: Option<Beyond>,
+    served: Lanes,
+    noted: Mutex<Noted>,
+}
+
+#[derive(Debug, Default)]
+struct Noted {
+    /// Of each lane its file, if that is kept open, and the bytes that are recorded.
+    lanes: BTreeMap<String, (Option<File>, usize)>,
+    failed: Option<String>,
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        #[expect(clippy::disallowed_methods, reason = "a directory of our own outside any store")]
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn failed(what: &str, error: &std::io::Error) -> NondetError {
+    NondetError(format!("{what}: {error}"))
+}
+
+impl Capture {
+    /// For this program, which is served these lanes.
+    ///
+    /// # Errors
+    /// Where there is no library for this system, or no place for it.
+    pub(crate) fn begin(program: &Program, served: Lanes) -> Result<Self, NondetError> {
+        has_library()?;
+        let capture = Self {
+            directory: private_directory("annals-nondet")?,
+            beyond: reach::beyond(program),
+            served,
+            noted: Mutex::default(),
+        };
+        capture.fill().map_err(|error| failed("the library cannot be laid down for the program", &error))?;
+        Ok(capture)
+    }
+
+    fn fill(&self) -> std::io::Result<()> {
+        for folder in ["in", "out", "exec"] {
+            DirBuilder::new().mode(0o700).create(self.directory.join(folder))?;
+        }
+        write(&self.directory.join("preload.so"), 0o500, LIBRARY)?;
+        write(&self.directory.join("node.cjs"), 0o400, NODE)?;
+        let mut lanes = self.served.0.iter().filter(|(_, bytes)| !bytes.is_empty());
+        lanes.try_for_each(|(name, bytes)| write(&self.directory.join("in").join(name), 0o600, bytes))
+    }
+
+    /// The variables that the program needs for it.
+    pub(crate) fn environment(&self, hash_seed: &str) -> Vec<(String, String)> {
+        let mut variables = vec![(HASH_SEED.to_owned(), hash_seed.to_owned())];
+        if self.beyond.as_ref().is_some_and(|beyond| beyond.harmful) {
+            return variables;
+        }
+        let of = |name: &str| self.directory.join(name).to_string_lossy().into_owned();
+        let more = |name: &str, between: &str, first: String, before: bool| {
+            let set = std::env::var(name).ok().filter(|value| !value.is_empty());
+            let value = match (set, before) {
+                (None, _) => first,
+                (Some(set), true) => format!("{first}{between}{set}"),
+                (Some(set), false) => format!("{set}{between}{first}"),
+            };
+            (name.to_owned(), value)
+        };
+        variables.extend([
+            more("LD_PRELOAD", ":", of("preload.so"), true),
+            more("NODE_OPTIONS", " ", format!("--require {}", of("node.cjs")), false),
+            (format::DIRECTORY.to_owned(), self.directory.to_string_lossy().into_owned()),
+            (format::LANE.to_owned(), "0".to_owned()),
+        ]);
+        variables
+    }
+
+    fn noted(&self) -> std::sync::MutexGuard<'_, Noted> {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records what was drawn since the last time, if anything. Hands it to the writer and does not wait: what is recorded after it
+    /// stands after it.
+    pub(crate) fn keep(&self, run: &NewRun) {
+        let mut noted = self.noted();
+        if noted.failed.is_some() {
+            return;
+        }
+        let mut parts = Vec::new();
+        let mut lanes = 0;
+        let new = self.each_new(&mut noted, |name, at, bytes| {
+            lanes += 1;
+            put_part(&mut parts, name, at, bytes);
+        });
+        let kept = match new {
+            Ok(()) if lanes == 0 => return,
+            Ok(()) => {
+                let metadata = json!({ "captured": { "lanes": lanes } }).to_string();
+                let frame = Frame::new(Component::Nondet, Vec::new(), parts).metadata(metadata);
+                run.submit(frame).map_err(|error| error.to_string())
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        noted.failed = kept.err();
+    }
+
+    /// Reads what is new of each lane.
+    fn each_new(&self, noted: &mut Noted, mut new: impl FnMut(&str, usize, &[u8])) -> std::io::Result<()> {
+        for name in self.names("out")? {
+            let path = self.directory.join("out").join(&name);
+            let mut open = noted.lanes.len() < OPEN_MAX;
+            let lane = noted.lanes.entry(name.clone()).or_default();
+            let opened;
+            let file = match &lane.0 {
+                Some(file) => file,
+                None => {
+                    opened = open_file(&path)?;
+                    open &= lane.1 == 0;
+                    &opened
+                }
+            };
+            let used = used(file)?;
+            if used > lane.1 {
+                let mut bytes = vec![0; used - lane.1];
+                file.read_exact_at(&mut bytes, (HEADER_BYTES + lane.1) as u64)?;
+                new(&name, lane.1, &bytes);
+                lane.1 = used;
+            }
+            if lane.0.is_none() && open {
+                lane.0 = open_file(&path).ok();
+            }
+        }
+        Ok(())
+    }
+
+    /// The lanes that have a file in a folder.
+    fn names(&self, folder: &str) -> std::io::Result<Vec<String>> {
+        #[expect(clippy::disallowed_methods, reason = "a directory of our own outside any store")]
+        let listed = std::fs::read_dir(self.directory.join(folder))?;
+        let names = listed.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut names: Vec<_> = names.filter(|name| is_name(name)).take(LANES_MAX).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// What a recorded program came to; records the rest.
+    pub(crate) fn finish(&self, run: &NewRun) -> Captured {
+        self.keep(run);
+        let mut captured = self.captured(&self.drawn());
+        if let Some(why) = &self.noted().failed {
+            captured.missed.push(format!("what was drawn later could not be recorded: {why}"));
+        }
+        captured
+    }
+
+    /// What a replayed program came to.
+    pub(crate) fn compare(&self) -> Captured {
+        let drawn = self.drawn();
+        let differences = self.served.differences(&drawn);
+        Captured { differences, ..self.captured(&drawn) }
+    }
+
+    /// All that was drawn. A lane that cannot be read is as far there as it can.
+    fn drawn(&self) -> Lanes {
+        let mut lanes = Lanes::default();
+        let mut all = Noted::default();
+        let _ = self.each_new(&mut all, |name, _, bytes| {
+            lanes.0.insert(name.to_owned(), bytes.to_vec());
+        });
+        for name in all.lanes.into_keys() {
+            lanes.0.entry(name).or_default();
+        }
+        lanes
+    }
+
+    fn captured(&self, drawn: &Lanes) -> Captured {
+        let mut missed = Vec::new();
+        if let Some(beyond) = &self.beyond {
+            missed.push(beyond.why.clone());
+        } else if !drawn.0.contains_key("0") {
+            missed.push("the program did not load the library".to_owned());
+        }
+        let started = self.names("exec").unwrap_or_default();
+        let silent: Vec<_> = started.iter().filter(|name| !drawn.0.contains_key(*name)).collect();
+        for name in silent.iter().take(TOLD_MAX) {
+            #[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
+            let program = std::fs::read(self.directory.join("exec").join(name)).unwrap_or_default();
+            let program = String::from_utf8_lossy(&program).into_owned();
+            missed
+                .push(format!("{program} (process {name}) did not load the library: is it a static binary?"));
+        }
+        if silent.len() > TOLD_MAX {
+            missed.push(format!("and {} more processes", silent.len() - TOLD_MAX));
+        }
+        let (draws, odd) = drawn.count();
+        for name in odd {
+            missed.push(format!("lane {name} was written over by the program"));
+        }
+        let full = drawn.0.iter().filter(|(_, bytes)| bytes.len() + FULL_MARGIN_BYTES > LANE_BYTES_MAX);
+        for (name, _) in full {
+            missed.push(format!(
+                "lane {name} is full: what was drawn after {LANE_BYTES_MAX} bytes is not in it"
+            ));
+        }
+        let lanes = drawn.0.values().filter(|bytes| !bytes.is_empty()).count() as u64;
+        Captured { draws, lanes, missed, differences: Vec::new() }
+    }
+}
+
+/// A lane with less room than this left may have lost a draw.
+const FULL_MARGIN_BYTES: usize = 1 << 20;
+
+/// How many bytes of draws a lane's file holds.
+fn used(file: &File) -> std::io::Result<usize> {
+    let mut header = [0; HEADER_BYTES];
+    // One that was just made is empty, or has no header yet.
+    let read = file.read_at(&mut header, 0)?;
+    let (magic, used) = header.split_at(MAGIC.len());
+    if read < HEADER_BYTES || magic != MAGIC {
+        return Ok(0);
+    }
+    let used = used.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let most = file.metadata()?.len().min(LANE_BYTES_MAX as u64).saturating_sub(HEADER_BYTES as u64);
+    Ok(used.min(most) as usize)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
+fn open_file(path: &Path) -> std::io::Result<File> {
+    File::open(path)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
+fn write(path: &Path, mode: u32, bytes: &[u8]) -> std::io::Result<()> {
+    OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?.write_all(bytes)
+}
+
+fn has_library() -> Result<(), NondetError> {
+    match LIBRARY.is_empty() {
+        false => Ok(()),
+        true => Err(NondetError(
+            "clocks and randomness are captured on Linux with glibc only, on x86-64 and AArch64".to_owned(),
+        )),
+    }
+}
+
+/// Whether clocks and randomness could be captured on this machine. Makes nothing.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn possible() -> Result<(), NondetError> {
+    has_library()?;
+    place().map(|_| ())
+}
+
+/// A new directory for this user alone; its name begins so.
+pub(crate) fn private_directory(prefix: &str) -> Result<PathBuf, NondetError> {
+    let place = place()?;
+    let mut random = [0; 8];
+    getrandom::fill(&mut random)
+        .map_err(|error| NondetError(format!("the system has no randomness: {error}")))?;
+    let directory = place.join(format!("{prefix}-{:016x}", u64::from_le_bytes(random)));
+    let made = DirBuilder::new().mode(0o700).create(&directory);
+    made.map_err(|error| failed("no private directory can be made", &error))?;
+    Ok(directory)
+}
+
+/// Where that can be, on a file system that programs may be run from: where TMPDIR says; else in memory, where a
+/// file for each process and thread costs least.
+fn place() -> Result<PathBuf, NondetError> {
+    let set = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let memory = Some(PathBuf::from("/dev/shm"));
+    let places = [set("TMPDIR"), memory, Some(std::env::temp_dir()), set("XDG_RUNTIME_DIR")];
+    let fits = |place: &PathBuf| {
+        let text = place.to_string_lossy();
+        let has_room = rustix::fs::statvfs(place).is_ok_and(|system| {
+            let free = system.f_bavail.saturating_mul(system.f_frsize);
+            may_run(&system) && free >= FREE_BYTES_MIN
+        });
+        // The loader takes colons and spaces for what stands between two libraries.
+        has_room && text.len() + 40 <= DIRECTORY_BYTES_MAX && !text.contains([':', ' ', '\u{fffd}'])
+    };
+    let mut places = places.into_iter().flatten().filter_map(|place| place.canonicalize().ok());
+    places.find(fits).ok_or_else(|| {
+        NondetError(
+            "there is no directory with room from which a library can be loaded (TMPDIR names one)"
+                .to_owned(),
+        )
+    })
+}
+
+/// Programs and libraries of this file system may be run.
+fn may_run(system: &rustix::fs::StatVfs) -> bool {
+    #[cfg(target_os = "linux")]
+    let may = !system.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC);
+    #[cfg(not(target_os = "linux"))]
+    let may = system.f_bsize > 0;
+    may
+}

@@ -1,0 +1,323 @@
+//! What a run is of.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use annals::RunReader;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::error::{ProxyError, SessionError, wrong};
+use crate::mounts::Mounts;
+use crate::nondet::{Capture, HASH_SEED, Lanes};
+use crate::own_frames::{PROGRAM, STDIN, own_frame};
+use crate::program::{InputKind, Program, StandardInput};
+use crate::proxy::unhex;
+use annals_policy::redact::{MaskedArgument, Secrets, mask_arguments, unmask_arguments};
+use annals_policy::rules::{RulesError, RulesFile};
+
+/// Variables whose values are kept with a run besides those that are named: they change what programs do, and hold no secret.
+const ENVIRONMENT: [&str; 8] =
+    ["LANG", "LC_ALL", "TZ", "PATH", "PYTHONHASHSEED", "PYTHONPATH", "VIRTUAL_ENV", "NODE_OPTIONS"];
+
+/// The seed of Python's hashing where the environment names none.
+const FIXED_SEED: &str = "0";
+
+/// What is known of a program's standard input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RecordedInput {
+    /// It is the frame `stdin`; without one it was empty.
+    Recorded,
+    /// It was a terminal, of which nothing is recorded.
+    Terminal,
+    /// It was left to the program, untouched and unrecorded.
+    Untouched,
+}
+
+impl RecordedInput {
+    fn of(input: &StandardInput) -> Self {
+        match (input, InputKind::of_process()) {
+            (StandardInput::Inherited, _) => Self::Untouched,
+            (StandardInput::Kept, InputKind::Terminal) => Self::Terminal,
+            (StandardInput::Kept | StandardInput::Given(_), _) => Self::Recorded,
+        }
+    }
+}
+
+/// What a run is of: the metadata of a recorded run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Command and arguments; bytes that are no UTF-8 are replaced, arguments that look like secrets are masked.
+    pub argv: Vec<String>,
+    /// What was masked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub masked: Vec<MaskedArgument>,
+    /// What is known of the standard input; none in runs of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<RecordedInput>,
+    /// The working directory.
+    pub directory: String,
+    /// The git revision of that directory, with `-dirty` where files were changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// Named variables.
+    pub environment: BTreeMap<String, String>,
+    /// The upstreams.
+    pub mounts: Mounts,
+    /// The key of the requests' hashes, hexadecimal.
+    pub key: String,
+    /// Clock reads and entropy were captured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub captured: bool,
+    /// Names of the variables whose values were taken out of all that was recorded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
+    /// The file of rules that it was recorded with, as it was read; empty where there was none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub rules: String,
+}
+
+impl Origin {
+    /// What a run was recorded of; `None` where no program was.
+    ///
+    /// # Errors
+    /// As [`RunReader::metadata`].
+    pub fn of(reader: &RunReader) -> annals::Result<Option<Self>> {
+        #[derive(Deserialize)]
+        struct Metadata {
+            program: Origin,
+        }
+        let metadata = serde_json::from_slice::<Metadata>(&reader.metadata()?);
+        Ok(metadata.ok().map(|metadata| metadata.program))
+    }
+
+    /// The program as it was started: in its own directory, where that is still there. Masked arguments are taken from the environment.
+    ///
+    /// # Errors
+    /// Which argument is masked, and which variable would have it, where none is set.
+    pub fn program(&self) -> Result<Program, String> {
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let argv = unmask_arguments(&self.argv, &self.masked, set).map_err(|mask| {
+            let at = mask.at;
+            match mask.variables.as_slice() {
+                [] => format!("argument {at} of the command was masked when it was recorded"),
+                names => {
+                    let names = names.join(" or ");
+                    format!(
+                        "argument {at} of the command was masked when it was recorded, and {names} is not set"
+                    )
+                }
+            }
+        })?;
+        let directory = Path::new(&self.directory);
+        Ok(Program {
+            argv: argv.into_iter().map(OsString::from).collect(),
+            directory: directory.is_dir().then(|| directory.to_path_buf()),
+            environment: Vec::new(),
+        })
+    }
+
+    /// The input that was recorded; `None` where it was not, or was lost with the run's end.
+    ///
+    /// # Errors
+    /// As [`RunReader::frame`].
+    pub fn input(&self, reader: &RunReader) -> annals::Result<Option<StandardInput>> {
+        if self.stdin != Some(RecordedInput::Recorded) || own_frame(reader, PROGRAM)?.is_none() {
+            return Ok(None);
+        }
+        let bytes = match own_frame(reader, STDIN)? {
+            Some(seq) => reader.frame(seq)?.output.into(),
+            None => bytes::Bytes::new(),
+        };
+        Ok(Some(StandardInput::Given(bytes)))
+    }
+
+    /// What captures this program's draws, if the run has them or is to have them; it serves what `served` gives.
+    pub(crate) fn capture<E: Into<SessionError>>(
+        &self,
+        program: &Program,
+        served: impl FnOnce() -> Result<Lanes, E>,
+    ) -> Result<Option<Arc<Capture>>, SessionError> {
+        if !self.captured {
+            return Ok(None);
+        }
+        let served = served().map_err(Into::into)?;
+        Ok(Some(Arc::new(Capture::begin(program, served)?)))
+    }
+
+    /// The variables by which a program's draws are captured.
+    pub(crate) fn environment_of(&self, capture: Option<&Capture>) -> Vec<(String, String)> {
+        let seed = self.environment.get(HASH_SEED).map_or(FIXED_SEED, String::as_str);
+        capture.map(|capture| capture.environment(seed)).unwrap_or_default()
+    }
+
+    /// The key of the requests' hashes.
+    pub fn key_bytes(&self) -> annals::Result<[u8; 32]> {
+        unhex(&self.key).ok_or_else(|| wrong("the run's key is not 64 digits"))
+    }
+
+    /// As a run's metadata.
+    pub(crate) fn metadata(&self) -> Vec<u8> {
+        serde_json::to_vec(&json!({ "program": self })).unwrap_or_default()
+    }
+
+    /// What a recording is of.
+    pub(crate) fn new(program: &Program, mounts: &Mounts, keep: &[String], key: &[u8; 32]) -> Self {
+        let names = ENVIRONMENT.iter().copied().chain(keep.iter().map(String::as_str));
+        let directory = directory_of(program);
+        let (argv, masked) = stored_command(program, &[]);
+        Self {
+            argv,
+            masked,
+            stdin: None,
+            revision: revision(&directory),
+            directory: lossy(directory.as_os_str()),
+            environment: names
+                .filter_map(|name| Some((name.to_owned(), lossy(&std::env::var_os(name)?))))
+                .collect(),
+            mounts: mounts.clone(),
+            key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
+            captured: false,
+            secrets: Vec::new(),
+            rules: String::new(),
+        }
+    }
+
+    /// The same for a run of this program in place of the recorded one.
+    ///
+    /// # Errors
+    /// `Secret` where a secret stands in the command.
+    pub(crate) fn running(mut self, program: &Program, secrets: &Secrets) -> Result<Self, SessionError> {
+        let directory = directory_of(program);
+        let value = |name: &String| Some((name.clone(), std::env::var(name).ok()?));
+        let known: Vec<_> = self.secrets.iter().filter_map(value).collect();
+        (self.argv, self.masked) = stored_command(program, &known);
+        self.revision = revision(&directory);
+        self.directory = lossy(directory.as_os_str());
+        self.without(secrets)
+    }
+
+    /// The same with this standard input.
+    pub(crate) fn reading(mut self, input: &StandardInput) -> Self {
+        self.stdin = Some(RecordedInput::of(input));
+        self
+    }
+
+    /// Refuses secrets in what a replay needs as it is.
+    fn without(self, secrets: &Secrets) -> Result<Self, SessionError> {
+        if !secrets.is_empty() && secrets.redact(&self.metadata()).removed > 0 {
+            let why = "the command, its directory or an upstream's address holds the value of a secret, and a replay needs them as they are";
+            return Err(SessionError::Secret(why.to_owned()));
+        }
+        Ok(self)
+    }
+
+    /// The rules that it was recorded with.
+    ///
+    /// # Errors
+    /// As [`RulesFile::parse`], where another version wrote them.
+    pub fn rules(&self) -> Result<RulesFile, RulesError> {
+        RulesFile::parse(&self.rules)
+    }
+
+    /// The same, with these rules.
+    ///
+    /// # Errors
+    /// `Secret` where one stands in them.
+    pub(crate) fn ruled_by(mut self, rules: &RulesFile, secrets: &Secrets) -> Result<Self, SessionError> {
+        if secrets.redact(rules.text().as_bytes()).removed > 0 {
+            let why = "the file of rules holds the value of a secret, and is kept with the run";
+            return Err(SessionError::Secret(why.to_owned()));
+        }
+        rules.text().clone_into(&mut self.rules);
+        Ok(self)
+    }
+
+    /// The same without the values of these variables.
+    ///
+    /// # Errors
+    /// `Secret` where one stands in what a replay needs as it is.
+    pub(crate) fn hiding(mut self, names: &[String], secrets: &Secrets) -> Result<Self, SessionError> {
+        if secrets.is_empty() {
+            return Ok(self);
+        }
+        for value in self.environment.values_mut() {
+            *value = String::from_utf8_lossy(&secrets.redact(value.as_bytes()).bytes).into_owned();
+        }
+        self.secrets = names.to_vec();
+        self.without(secrets)
+    }
+
+    /// The same, its clock reads and entropy captured.
+    pub(crate) fn capturing(mut self) -> Self {
+        self.captured = true;
+        // A seed that Python would draw is no seed.
+        if self.environment.get(HASH_SEED).is_none_or(|seed| seed.parse::<u32>().is_err()) {
+            self.environment.insert(HASH_SEED.to_owned(), FIXED_SEED.to_owned());
+        }
+        self
+    }
+}
+
+fn lossy(text: &OsStr) -> String {
+    text.to_string_lossy().into_owned()
+}
+
+fn directory_of(program: &Program) -> PathBuf {
+    program.directory.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_default()
+}
+
+/// The command as it is stored, and what of it is masked. A secret that a variable has is looked for in that variable again.
+fn stored_command(program: &Program, known: &[(String, String)]) -> (Vec<String>, Vec<MaskedArgument>) {
+    let words: Vec<_> = program.argv.iter().map(|word| lossy(word)).collect();
+    let variables_of = |secret: &str| {
+        let same = std::env::vars_os().filter(|(_, value)| value.as_os_str() == OsStr::new(secret));
+        let mut names: Vec<_> = same.filter_map(|(name, _)| name.into_string().ok()).collect();
+        names.sort_unstable();
+        names
+    };
+    mask_arguments(&words, known, variables_of)
+}
+
+pub(crate) fn random_key() -> Result<[u8; 32], ProxyError> {
+    let mut key = [0; 32];
+    getrandom::fill(&mut key).map_err(|e| ProxyError(format!("the system has no randomness: {e}")))?;
+    Ok(key)
+}
+
+/// The revision that a directory is at, if git knows it.
+fn revision(directory: &Path) -> Option<String> {
+    let mut command = std::process::Command::new("git");
+    command.arg("-C").arg(directory).args(["status", "--porcelain=v2", "--branch", "--untracked-files=no"]);
+    let output = command.stdin(std::process::Stdio::null()).output().ok()?;
+    output.status.success().then(|| revision_in(&String::from_utf8_lossy(&output.stdout))).flatten()
+}
+
+/// Of git's second format of a status: a header line has the revision, other lines are changed files.
+fn revision_in(status: &str) -> Option<String> {
+    let head = status.lines().find_map(|line| line.strip_prefix("# branch.oid "))?;
+    let changed = status.lines().any(|line| !line.starts_with('#'));
+    match head {
+        "(initial)" => None,
+        head if changed => Some(format!("{head}-dirty")),
+        head => Some(head.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_revision_says_whether_files_were_changed() {
+        let clean = "# branch.oid 0221f89\n# branch.head main\n";
+        assert_eq!(revision_in(clean).as_deref(), Some("0221f89"));
+        let changed = format!("{clean}1 .M N... 100644 100644 100644 a b c.rs\n");
+        assert_eq!(revision_in(&changed).as_deref(), Some("0221f89-dirty"));
+        assert_eq!(revision_in("# branch.oid (initial)\n# branch.head main\n"), None);
+        assert_eq!(revision_in(""), None);
+    }
+}

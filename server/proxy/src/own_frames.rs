@@ -1,0 +1,22 @@
+//! The frames of a run that its program itself is: what it read, that it ran, what it wrote to its standard error.
+
+use annals::RunReader;
+
+/// The component of the frame that a program itself is.
+pub(crate) const PROGRAM: &str = "program";
+
+/// Frames that a program itself is, at most: `stdin`, `program`, `stderr`.
+const OWN_FRAMES: usize = 3;
+
+/// The component of the frame with what the program was given to read.
+pub(crate) const STDIN: &str = "stdin";
+
+/// The last frame of a component among those that a program itself is.
+pub(crate) fn own_frame(reader: &RunReader, component: &str) -> annals::Result<Option<u32>> {
+    for seq in (1..=reader.info().frames).rev().take(OWN_FRAMES) {
+        if reader.frame_info(seq)?.component.name() == component {
+            return Ok(Some(seq));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,194 @@
+//! Answers of earlier runs, found again by what was asked.
+//!
+//! An entry says which frame has the answer; the answer itself stays in its run and nowhere else. What is asked is known by a keyed
+//! hash of its canonical form and of where it was going, and the request of the frame found is hashed
+//! again: an entry whose run was dropped, replaced or redacted answers nothing. The key is the namespace's own.
+//!
+//! An entry ends with its run, however that is dropped, and before that at its deadline, if it has one.
+
+use annals::io::{Io, RealIo};
+use annals::matching::CallHash;
+use annals::{ErrorKind, History, Keyspace, Namespace, Run, ScanRange};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::destination::Destination;
+use annals_policy::exchange::{Exchange, Http};
+
+/// The keyspace of entries. A name that begins so is annals' own.
+const KEYSPACE: &str = "annals.answers";
+/// The key under which the hashes' key stands. Entries have 32 bytes.
+const KEY_OF_HASHES: &[u8] = b"key";
+
+/// Notes that are taken away in one commit, at most.
+const FORGOTTEN_TOGETHER: usize = 4096;
+
+/// What is done with answers of earlier runs.
+#[derive(Debug, Clone, Default)]
+pub struct CacheUse {
+    /// Requests that were answered before get that answer.
+    pub read: bool,
+    /// Answers are noted for later runs.
+    pub write: bool,
+    /// Frames that go to their upstream all the same.
+    pub reroll: Vec<u32>,
+    /// Noted answers are given for so many nanoseconds; `None`: as long as their run stays.
+    pub keep_ns: Option<u64>,
+}
+
+/// An answer of an earlier run.
+pub(crate) struct Cached {
+    pub(crate) exchange: Exchange,
+    pub(crate) body: Bytes,
+    pub(crate) from: Entry,
+}
+
+/// Where an answer stands.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) run: String,
+    pub(crate) seq: u32,
+    /// From this moment on it answers nothing, nanoseconds since 1970-01-01 UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) until_ns: Option<u64>,
+}
+
+/// The answers of a namespace.
+pub(crate) struct Cache {
+    space: Namespace,
+    answers: Keyspace,
+    key: [u8; 32],
+    how: CacheUse,
+}
+
+impl Cache {
+    /// The answers of a namespace; `None` where they are neither to be read nor written.
+    ///
+    /// # Errors
+    /// As reading and writing a key.
+    pub(crate) fn open(space: &Namespace, how: &CacheUse) -> annals::Result<Option<Self>> {
+        if !how.read && !how.write {
+            return Ok(None);
+        }
+        let answers = space.keyspace(KEYSPACE, History::Latest)?;
+        let stored = answers.get(KEY_OF_HASHES)?.and_then(|key| <[u8; 32]>::try_from(key).ok());
+        let key = match stored {
+            Some(key) => key,
+            None => {
+                let mut key = [0; 32];
+                getrandom::fill(&mut key)
+                    .map_err(|e| annals::Error::new(ErrorKind::Unavailable, e.to_string()))?;
+                answers.put(KEY_OF_HASHES, key.to_vec())?;
+                key
+            }
+        };
+        Ok(Some(Self { space: space.clone(), answers, key, how: how.clone() }))
+    }
+
+    /// As [`Cache::open`].
+    ///
+    /// # Errors
+    /// `Locked` too, where another process holds the store.
+    pub(crate) fn open_in(into: &Destination, how: &CacheUse) -> annals::Result<Option<Self>> {
+        match how.read || how.write {
+            true => Self::open(into.here("answers of earlier runs")?, how),
+            false => Ok(None),
+        }
+    }
+
+    /// What this request to this origin is known by; `None` where it has no canonical form.
+    pub(crate) fn known_by(&self, origin: &str, http: &Http, body: &[u8]) -> Option<CallHash> {
+        CallHash::canonical(&self.key, &format!("{} {origin}", http.call()), body).ok()
+    }
+
+    /// The answer to a request that is to be frame `seq` of its run.
+    pub(crate) fn find(&self, asked: CallHash, origin: &str, seq: Option<u32>) -> Option<Cached> {
+        if !self.how.read || seq.is_some_and(|seq| self.how.reroll.contains(&seq)) {
+            return None;
+        }
+        // An answer that cannot be had is asked for again: nothing is lost by that.
+        let entry = self.answers.get(&asked.0).ok()??;
+        let from: Entry = serde_json::from_slice(&entry).ok()?;
+        if from.until_ns.is_some_and(|until| self.space.is_due(until, now_ns())) {
+            // Where it cannot be taken away it goes with its run.
+            let _ = self.answers.delete(&asked.0);
+            return None;
+        }
+        let frame = self.space.run(&from.run).ok()?.frame(from.seq).ok()?;
+        let exchange: Exchange = serde_json::from_slice(&frame.metadata).ok()?;
+        let same = self.known_by(origin, &exchange.http, &frame.input) == Some(asked);
+        let whole = !frame.incomplete && is_answer(&exchange.http);
+        let from = Entry { until_ns: None, ..from };
+        (same && whole).then(|| Cached { exchange, body: Bytes::from(frame.output), from })
+    }
+
+    /// Notes an answer.
+    ///
+    /// # Errors
+    /// As writing a key.
+    pub(crate) fn note(&self, asked: CallHash, http: &Http, run: &Run, seq: u32) -> annals::Result<()> {
+        if !self.how.write || !is_answer(http) {
+            return Ok(());
+        }
+        let until_ns = self.how.keep_ns.map(|keep_ns| now_ns().saturating_add(keep_ns));
+        let entry = Entry { run: run.name().to_owned(), seq, until_ns };
+        let entry = serde_json::to_vec(&entry).unwrap_or_default();
+        self.space.put_with_run(run.uid(), KEYSPACE, &asked.0, entry)
+    }
+}
+
+/// Takes away the notes that lead to answers of a run; gives how many there were.
+///
+/// # Errors
+/// As reading and writing keys.
+pub fn forget_answers(space: &Namespace, run: &str) -> annals::Result<u64> {
+    let Some(answers) = space.find_keyspace(KEYSPACE)? else { return Ok(0) };
+    let mut found = Vec::new();
+    for pair in answers.scan(ScanRange::all()) {
+        let (asked, entry) = pair?;
+        if serde_json::from_slice::<Entry>(&entry).is_ok_and(|entry| entry.run == run) {
+            found.push(asked);
+        }
+    }
+    for some in found.chunks(FORGOTTEN_TOGETHER) {
+        let mut batch = space.batch();
+        for asked in some {
+            batch.delete(&answers, asked);
+        }
+        batch.commit()?;
+    }
+    Ok(found.len() as u64)
+}
+
+fn now_ns() -> u64 {
+    RealIo::default().now_ns()
+}
+
+/// Whether an exchange has a whole answer that says what was asked for.
+fn is_answer(http: &Http) -> bool {
+    http.broken.is_none() && http.status.is_some_and(|status| (200..300).contains(&status))
+}
+
+#[cfg(test)]
+mod tests {
+    use annals::Store;
+
+    use super::*;
+
+    #[test]
+    fn of_a_forgotten_run_no_note_is_left_and_those_of_others_stay() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path().join("s")).unwrap();
+        let space = store.namespace("n").unwrap();
+        assert_eq!(forget_answers(&space, "a").unwrap(), 0);
+        let how = CacheUse { read: true, write: true, ..CacheUse::default() };
+        let cache = Cache::open(&space, &how).unwrap().unwrap();
+        for (key, run) in [(1u8, "a"), (2, "ab"), (3, "a")] {
+            let entry = serde_json::to_vec(&Entry { run: run.to_owned(), seq: 1, until_ns: None }).unwrap();
+            cache.answers.put(&[key; 32], entry).unwrap();
+        }
+        assert_eq!((forget_answers(&space, "a").unwrap(), forget_answers(&space, "a").unwrap()), (2, 0));
+        let left: Vec<_> = cache.answers.scan(ScanRange::all()).map(|pair| pair.unwrap().0).collect();
+        assert_eq!(left, [vec![2; 32], KEY_OF_HASHES.to_vec()]);
+    }
+}

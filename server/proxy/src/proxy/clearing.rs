@@ -1,0 +1,192 @@
+//! Named secrets taken out of an exchange on its way to the store: out of its line, its headers and both bodies. Program and
+//! upstream get everything as it was, and the request's hash is made before.
+//!
+//! A body that cannot be looked into, since its content encoding is not known or damaged, is not stored at all.
+
+use bytes::Bytes;
+
+use annals_policy::exchange::{Exchange, Headers};
+use annals_policy::redact::{Redacted, Secrets};
+
+/// What an exchange says of a body that is not stored, and why.
+pub(crate) const NOT_KEPT: &str = "not_kept";
+
+/// Clears the request's line and headers, and its body as it is to be stored. Gives how many values were removed.
+pub(crate) fn clear_request(secrets: &Secrets, exchange: &mut Exchange, body: Bytes) -> (Bytes, usize) {
+    if secrets.is_empty() {
+        return (body, 0);
+    }
+    let mut removed = clear_text(secrets, &mut exchange.http.path);
+    removed += exchange.http.query.as_mut().map_or(0, |query| clear_text(secrets, query));
+    let headers = &mut exchange.volatile.request_headers;
+    removed += headers.remove_named(secrets);
+    match secrets.redact_encoded(headers.get("content-encoding"), &body) {
+        Ok(cleared) if cleared.removed == 0 => (body.clone(), removed),
+        Ok(cleared) => {
+            fit(headers, &cleared);
+            (Bytes::copy_from_slice(&cleared.bytes), removed + cleared.removed)
+        }
+        Err(why) => {
+            exchange.summary.insert(NOT_KEPT.to_owned(), format!("the request's body: {why}").into());
+            (Bytes::new(), removed)
+        }
+    }
+}
+
+/// The same of the answer. The borders of its parts move with what was removed; an answer that had to be decoded is one part.
+pub(crate) fn clear_answer(secrets: &Secrets, exchange: &mut Exchange, body: Vec<u8>) -> (Vec<u8>, usize) {
+    let volatile = &mut exchange.volatile;
+    let headers = &mut volatile.response_headers;
+    let mut removed = headers.remove_named(secrets);
+    // It may name the address that could not be asked.
+    removed += exchange.http.broken.as_mut().map_or(0, |broken| clear_text(secrets, broken));
+    let cleared = match secrets.redact_encoded(headers.get("content-encoding"), &body) {
+        Ok(cleared) if cleared.removed == 0 => return (body, removed),
+        Ok(cleared) => cleared,
+        Err(why) => {
+            let why = format!("the answer's body: {why}");
+            exchange.http.broken.get_or_insert(why.clone());
+            exchange.summary.insert(NOT_KEPT.to_owned(), why.into());
+            (volatile.part_bytes, volatile.part_ms) = (Vec::new(), Vec::new());
+            return (Vec::new(), removed);
+        }
+    };
+    fit(headers, &cleared);
+    let came = volatile.part_bytes.iter().zip(&volatile.part_ms);
+    let parts: Vec<(u64, u64)> = if cleared.decoded {
+        let last = volatile.part_ms.last();
+        last.map(|ms| (cleared.bytes.len() as u64, *ms)).into_iter().collect()
+    } else {
+        let (mut offset, mut from) = (0_usize, 0);
+        came.filter_map(|(len, ms)| {
+            offset = offset.saturating_add(usize::try_from(*len).unwrap_or(usize::MAX));
+            let border = cleared.border(offset);
+            let part = border.saturating_sub(std::mem::replace(&mut from, border));
+            // All of it may have been removed.
+            (part > 0).then_some((part as u64, *ms))
+        })
+        .collect()
+    };
+    (volatile.part_bytes, volatile.part_ms) = parts.into_iter().unzip();
+    let removed = removed + cleared.removed;
+    (cleared.bytes.into_owned(), removed)
+}
+
+fn clear_text(secrets: &Secrets, text: &mut String) -> usize {
+    let cleared = secrets.redact(text.as_bytes());
+    let removed = cleared.removed;
+    if removed > 0 {
+        *text = String::from_utf8_lossy(&cleared.bytes).into_owned();
+    }
+    removed
+}
+
+/// Makes headers say what the body now is.
+fn fit(headers: &mut Headers, cleared: &Redacted<'_>) {
+    if cleared.decoded {
+        headers.0.retain(|(name, _)| name != "content-encoding");
+    }
+    for (_, value) in headers.0.iter_mut().filter(|(name, _)| name == "content-length") {
+        *value = cleared.bytes.len().to_string();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use serde_json::Map;
+
+    use super::*;
+    use annals_policy::exchange::{Http, Volatile};
+    use annals_policy::redact::PLACEHOLDER;
+
+    const SECRET: &str = "s3cr3t/value";
+
+    fn secrets() -> Secrets {
+        Secrets::new(&[("TOKEN".to_owned(), SECRET.as_bytes().to_vec())]).0
+    }
+
+    fn exchange(encoding: &str, len: usize) -> Exchange {
+        let http = Http {
+            mount: "openai".to_owned(),
+            method: "POST".to_owned(),
+            path: "/v1/s3cr3t%2Fvalue/x".to_owned(),
+            query: Some("a=s3cr3t/value&b=1".to_owned()),
+            status: Some(200),
+            broken: None,
+        };
+        let pairs = [
+            ("content-encoding", encoding.to_owned()),
+            ("content-length", len.to_string()),
+            ("x-mine", format!("caf\u{e9} {SECRET}")),
+        ];
+        let headers = Headers(pairs.map(|(name, value)| (name.to_owned(), value)).to_vec());
+        let volatile =
+            Volatile { request_headers: headers.clone(), response_headers: headers, ..Volatile::default() };
+        Exchange { http, summary: Map::new(), volatile }
+    }
+
+    fn gzip(text: &str) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn a_request_is_cleared_in_every_part() {
+        let body = Bytes::from(format!("{{\"a\":\"{SECRET}\"}}"));
+        let mut of = exchange("identity", body.len());
+        let (stored, removed) = clear_request(&secrets(), &mut of, body);
+        assert_eq!(stored, format!("{{\"a\":\"{PLACEHOLDER}\"}}"));
+        assert_eq!(removed, 4);
+        assert_eq!(of.http.call(), "POST openai /v1/annals-redacted/x?a=annals-redacted&b=1");
+        assert_eq!(of.volatile.request_headers.get("x-mine"), Some("caf\u{e9} annals-redacted"));
+        let length = stored.len().to_string();
+        assert_eq!(of.volatile.request_headers.get("content-length"), Some(length.as_str()));
+    }
+
+    #[test]
+    fn a_value_over_two_parts_of_an_answer_is_found_and_their_borders_move() {
+        let body = format!("one {SECRET} two {SECRET}").into_bytes();
+        let mut of = exchange("identity", body.len());
+        of.http.broken = Some(format!("http://h/{SECRET} broke off"));
+        of.volatile.part_bytes = vec![7, 6, 3, 2, body.len() as u64 - 18];
+        of.volatile.part_ms = vec![1, 2, 3, 4, 5];
+        let (stored, removed) = clear_answer(&secrets(), &mut of, body);
+        assert_eq!(stored, format!("one {PLACEHOLDER} two {PLACEHOLDER}").into_bytes());
+        assert_eq!(removed, 4);
+        assert_eq!(of.http.broken.as_deref(), Some("http://h/annals-redacted broke off"));
+        // The second part lay within the value, and nothing of it is left.
+        assert_eq!(of.volatile.part_bytes.iter().sum::<u64>(), stored.len() as u64);
+        assert_eq!((of.volatile.part_bytes[0], of.volatile.part_ms.as_slice()), (19, &[1, 4, 5][..]));
+    }
+
+    #[test]
+    fn a_compressed_body_with_a_secret_is_stored_plain_and_one_without_as_it_came() {
+        let body = gzip(&format!("the value is {SECRET}"));
+        let mut of = exchange("gzip", body.len());
+        (of.volatile.part_bytes, of.volatile.part_ms) = (vec![5, body.len() as u64 - 5], vec![1, 2]);
+        let (stored, removed) = clear_answer(&secrets(), &mut of, body);
+        assert_eq!((stored.as_slice(), removed), (&b"the value is annals-redacted"[..], 2));
+        assert_eq!(of.volatile.response_headers.get("content-encoding"), None);
+        assert_eq!((&of.volatile.part_bytes, &of.volatile.part_ms), (&vec![28], &vec![2]));
+
+        let body = gzip("nothing");
+        let mut of = exchange("gzip", body.len());
+        assert_eq!(clear_answer(&secrets(), &mut of, body.clone()), (body, 1));
+        assert_eq!(of.volatile.response_headers.get("content-encoding"), Some("gzip"));
+    }
+
+    #[test]
+    fn a_body_that_cannot_be_looked_into_is_not_stored() {
+        let mut of = exchange("gzip", 3);
+        of.volatile.part_bytes = vec![3];
+        assert_eq!(clear_answer(&secrets(), &mut of, b"no!".to_vec()).0, b"");
+        assert!(of.http.broken.is_some());
+        assert!(of.volatile.part_bytes.is_empty());
+        let mut of = exchange("sealed-by-us", 3);
+        assert_eq!(clear_request(&secrets(), &mut of, Bytes::from_static(b"no!")).0, b""[..]);
+        assert!(of.summary.contains_key(NOT_KEPT));
+    }
+}

@@ -1,0 +1,398 @@
+//! Listening on the loopback: connections in, whole requests out to whoever answers them.
+//!
+//! A request is read to its end before anything is asked of an upstream. Who does not know the run's secret learns
+//! nothing; what cannot be passed on (an upgrade, a tunnel, a body over the limit) is refused with a reason, and told to whoever
+//! answers, so that a recording keeps it. Bodies go on with a length of our own: no two readers can differ on where one ends. What bodies take of
+//! memory is bounded for each, and for all together ([`Room`]).
+
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::combinators::{BoxBody, UnsyncBoxBody};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::{
+    CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING, UPGRADE,
+};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::room::{Full as NoRoom, Room};
+use super::upload::Coming;
+use super::wire::{Counted, Wire};
+use crate::error::ProxyError;
+
+/// Greatest length of a request's body, in bytes.
+const REQUEST_BYTES_MAX: usize = 256 << 20;
+
+/// What is read of a body that nobody wants, and for how long.
+const SWALLOWED_BYTES_MAX: usize = 32 << 20;
+const SWALLOWED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Lengths of bodies that are worth passing on before they are whole.
+const COMING: std::ops::RangeInclusive<u64> = (32 << 10)..=(REQUEST_BYTES_MAX as u64);
+
+/// The header of an answer that no upstream gave.
+pub(crate) const OURS: &str = "x-annals";
+
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Outgoing = BoxBody<Bytes, BoxError>;
+/// A request's body on its way here.
+pub(crate) type Arriving = UnsyncBoxBody<Bytes, BoxError>;
+pub(crate) type Answer = Pin<Box<dyn Future<Output = Response<Outgoing>> + Send>>;
+
+/// A request as it came.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) mount: String,
+    pub(crate) method: Method,
+    /// What follows the mount.
+    pub(crate) path: String,
+    pub(crate) query: Option<String>,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    /// The body in place of `body`, where it is long and whoever answers does so before it is here.
+    pub(crate) coming: Option<Coming>,
+    /// Why it is not to be passed on.
+    pub(crate) refusal: Option<(StatusCode, String)>,
+    /// The connection it came by, if there is one.
+    pub(crate) wire: Option<Arc<Wire>>,
+    /// Its place among all requests by arrival. The first request of a connection arrived with the connection: those are accepted in the
+    /// order in which a program opened them, and read in any order.
+    pub(crate) arrived: Option<u64>,
+}
+
+/// Whoever answers requests.
+pub(crate) trait Handler: Send + Sync + 'static {
+    /// Whether it takes long bodies as they come.
+    fn takes_coming(&self) -> bool {
+        false
+    }
+
+    /// The memory that bodies come into.
+    fn room(&self) -> Room {
+        Room::of_process()
+    }
+
+    fn answer(self: Arc<Self>, asked: Asked) -> Answer;
+}
+
+/// A proxy that listens.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    secret: String,
+    stop: watch::Sender<bool>,
+    /// A connection's way in from another listener than the proxy's own.
+    others: mpsc::Sender<std::net::TcpListener>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Listens on a free port of the loopback.
+    pub(crate) async fn start(handler: Arc<dyn Handler>) -> Result<Self, ProxyError> {
+        let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener =
+            bound.map_err(|e| ProxyError(format!("no port of the loopback can be listened on: {e}")))?;
+        let address = listener.local_addr().map_err(|e| ProxyError(e.to_string()))?;
+        let mut bytes = [0; 12];
+        getrandom::fill(&mut bytes).map_err(|e| ProxyError(format!("the system has no randomness: {e}")))?;
+        let secret: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let (stop, stopped) = watch::channel(false);
+        let (others, more) = mpsc::channel(1);
+        let task = tokio::spawn(listen(listener, more, handler, Arc::from(secret.as_str()), stopped));
+        Ok(Self { address, secret, stop, others, task })
+    }
+
+    /// `http://127.0.0.1:PORT`.
+    #[must_use]
+    pub(crate) fn base(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What every path has to begin with.
+    #[must_use]
+    pub(crate) fn secret(&self) -> &str {
+        &self.secret
+    }
+
+    /// Its port.
+    #[must_use]
+    pub(crate) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Listens at another place, too: at its own address within a program's network namespace.
+    pub(crate) fn also_at(&self, listener: std::net::TcpListener) {
+        // Nobody takes it once the proxy has stopped.
+        let _ = self.others.try_send(listener);
+    }
+
+    /// Takes no more connections and ends those there are.
+    pub(crate) async fn stop(self) {
+        let _ = self.stop.send(true);
+        let _ = self.task.await;
+    }
+}
+
+async fn listen(
+    listener: TcpListener,
+    mut more: mpsc::Receiver<std::net::TcpListener>,
+    handler: Arc<dyn Handler>,
+    secret: Arc<str>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let mut connections = JoinSet::new();
+    let mut other: Option<TcpListener> = None;
+    let arrivals = Arc::new(AtomicU64::new(1));
+    loop {
+        let accepted = tokio::select! {
+            _ = stopped.changed() => break,
+            accepted = listener.accept() => Some(accepted),
+            accepted = accept(other.as_ref()), if other.is_some() => Some(accepted),
+            Some(listener) = more.recv() => {
+                other = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener)).ok();
+                None
+            }
+            _ = connections.join_next(), if !connections.is_empty() => None,
+        };
+        match accepted {
+            Some(Ok((stream, _))) => {
+                let first = arrivals.fetch_add(1, Ordering::Relaxed);
+                let arrivals = (first, arrivals.clone());
+                connections.spawn(serve(stream, handler.clone(), secret.clone(), arrivals));
+            }
+            // Out of descriptors or the like: it may pass, and must not become a busy loop.
+            Some(Err(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
+            None => {}
+        }
+    }
+    // Aborted exchanges end as any whose client hangs up.
+    connections.shutdown().await;
+}
+
+async fn accept(listener: Option<&TcpListener>) -> std::io::Result<(TcpStream, SocketAddr)> {
+    match listener {
+        Some(listener) => listener.accept().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn serve(
+    stream: TcpStream,
+    handler: Arc<dyn Handler>,
+    secret: Arc<str>,
+    (first, arrivals): (u64, Arc<AtomicU64>),
+) {
+    let _ = stream.set_nodelay(true);
+    let Some(stream) = Counted::new(stream) else { return };
+    let wire = stream.wire();
+    let is_first = AtomicBool::new(true);
+    let service = service_fn(move |request| {
+        let (handler, secret, wire) = (handler.clone(), secret.clone(), wire.clone());
+        let is_first = is_first.swap(false, Ordering::Relaxed);
+        let arrived = if is_first { first } else { arrivals.fetch_add(1, Ordering::Relaxed) };
+        async move { Ok::<_, std::convert::Infallible>(one(request, handler, &secret, wire, arrived).await) }
+    });
+    // A client that breaks off ends its own connection, and nothing else.
+    let _ = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .auto_date_header(false)
+        .half_close(true)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+async fn one(
+    request: Request<Incoming>,
+    handler: Arc<dyn Handler>,
+    secret: &str,
+    wire: Arc<Wire>,
+    arrived: u64,
+) -> Response<Outgoing> {
+    let (parts, body) = request.into_parts();
+    let Some((mount, path)) = place(parts.uri.path(), secret) else {
+        return refused(StatusCode::FORBIDDEN, "this address belongs to a recording and lacks its secret");
+    };
+    let mut asked = Asked {
+        mount: mount.to_owned(),
+        method: parts.method,
+        path: path.to_owned(),
+        query: parts.uri.query().map(str::to_owned),
+        headers: parts.headers,
+        body: Bytes::new(),
+        coming: None,
+        refusal: None,
+        wire: Some(wire),
+        arrived: Some(arrived),
+    };
+    let body = body.map_err(Into::into).boxed_unsync();
+    match asked.take_body(body, &handler.room(), handler.takes_coming()).await {
+        Ok(()) => handler.answer(asked).await,
+        Err(refused) => *refused,
+    }
+}
+
+impl Asked {
+    /// Takes in the body of a request, or leaves it to come, where that may be and is worth it; notes why it is not to be passed on, if it is not.
+    ///
+    /// # Errors
+    /// Where there is no room for it now, with what is answered: as if it had never come.
+    pub(super) async fn take_body(
+        &mut self,
+        body: Arriving,
+        room: &Room,
+        takes_coming: bool,
+    ) -> Result<(), Box<Response<Outgoing>>> {
+        self.refusal = refusal(&self.method, &self.headers);
+        let len = announced(&self.headers).filter(|len| COMING.contains(len) && takes_coming);
+        if let (None, Some(len)) = (&self.refusal, len) {
+            self.coming = Some(Coming { from: Mutex::new(body), len, room: room.clone() });
+        } else if self.refusal.is_none() {
+            match whole_body(body, room).await {
+                Ok(body) => self.body = body,
+                Err((StatusCode::SERVICE_UNAVAILABLE, why)) => {
+                    return Err(Box::new(refused(StatusCode::SERVICE_UNAVAILABLE, &why)));
+                }
+                Err(why) => self.refusal = Some(why),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A body to its end; also where there is no room for it, so that its client listens to what it is told.
+async fn whole_body(mut body: Arriving, room: &Room) -> Result<Bytes, (StatusCode, String)> {
+    let (mut held, mut first, mut all) = (room.hold(), Bytes::new(), Vec::new());
+    let (mut len, mut full) = (0, None);
+    while let Some(part) = body.frame().await {
+        let part = part.map_err(|error| (StatusCode::BAD_REQUEST, format!("the body broke off: {error}")))?;
+        let Ok(part) = part.into_data() else { continue };
+        len += part.len();
+        if len > REQUEST_BYTES_MAX {
+            let why = format!("a request's body may have at most {} MiB", REQUEST_BYTES_MAX >> 20);
+            return Err((StatusCode::PAYLOAD_TOO_LARGE, why));
+        }
+        if full.is_none() {
+            full = held.more(part.len()).err();
+        }
+        if full.is_some() {
+            (first, all) = (Bytes::new(), Vec::new());
+            held.clear();
+            continue;
+        }
+        // Most come as one part, which is not copied.
+        if first.is_empty() && all.is_empty() {
+            first = part;
+            continue;
+        }
+        all.extend_from_slice(&std::mem::take(&mut first));
+        all.extend_from_slice(&part);
+    }
+    match full {
+        Some(full) => Err(no_room(full)),
+        None => Ok(held.keep(if all.is_empty() { first } else { all.into() })),
+    }
+}
+
+/// Takes a body that nobody wants off its connection: who is hung up on while sending may not hear why.
+pub(super) async fn swallow(mut body: Arriving) {
+    let mut left = SWALLOWED_BYTES_MAX;
+    let swallow = async {
+        while let Some(Ok(part)) = body.frame().await {
+            left = left.saturating_sub(part.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(SWALLOWED_WITHIN, swallow).await;
+}
+
+/// What is told where a body has no room.
+pub(super) fn no_room(_: NoRoom) -> (StatusCode, String) {
+    (StatusCode::SERVICE_UNAVAILABLE, NoRoom::WHY.to_owned())
+}
+
+/// The length that a body has by its head, if it is not in chunks.
+fn announced(headers: &HeaderMap) -> Option<u64> {
+    let chunked = headers.contains_key(TRANSFER_ENCODING);
+    let len = headers.get(CONTENT_LENGTH).filter(|_| !chunked)?;
+    len.to_str().ok()?.parse().ok()
+}
+
+/// The mount, and the path below it. Some clients join a path to a base that ends in a slash and get two.
+fn place<'a>(path: &'a str, secret: &str) -> Option<(&'a str, &'a str)> {
+    let rest = path.trim_start_matches('/').strip_prefix(secret)?.strip_prefix('-')?;
+    let end = rest.find('/').unwrap_or(rest.len());
+    let (mount, path) = rest.split_at(end);
+    let doubled = path.len() - path.trim_start_matches('/').len();
+    Some((mount, &path[doubled.saturating_sub(1)..]))
+}
+
+/// Why a request is not passed on, whatever its body is.
+fn refusal(method: &Method, headers: &HeaderMap) -> Option<(StatusCode, String)> {
+    let refuse = |status, why: &str| Some((status, why.to_owned()));
+    if headers.contains_key(UPGRADE) {
+        let why = "an upgrade (WebSocket) cannot be recorded yet: use the HTTP form of the interface";
+        return refuse(StatusCode::NOT_IMPLEMENTED, why);
+    }
+    if *method == Method::CONNECT {
+        return refuse(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "a tunnel cannot be recorded: set the base address instead",
+        );
+    }
+    None
+}
+
+/// An answer of our own.
+pub(crate) fn refused(status: StatusCode, why: &str) -> Response<Outgoing> {
+    told(status, &json!({ "type": "annals", "message": format!("annals: {why}") }))
+}
+
+/// An answer of our own, in the form in which model providers tell errors. No client tries it again, unless it is told that it may.
+pub(crate) fn told(status: StatusCode, error: &serde_json::Value) -> Response<Outgoing> {
+    let body = json!({ "error": error }).to_string();
+    let length = HeaderValue::from(body.len());
+    let mut response = Response::new(whole(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_LENGTH, length);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let again = status == StatusCode::SERVICE_UNAVAILABLE;
+    let should = if again { "true" } else { "false" };
+    response.headers_mut().insert("x-should-retry", HeaderValue::from_static(should));
+    if again {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response.headers_mut().insert(OURS, HeaderValue::from_static("1"));
+    response
+}
+
+pub(crate) fn whole(bytes: Bytes) -> Outgoing {
+    Full::new(bytes).map_err(|never| match never {}).boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_names_its_mount_after_the_secret() {
+        assert_eq!(place("/abc-openai/v1/x", "abc"), Some(("openai", "/v1/x")));
+        assert_eq!(place("/abc-openai", "abc"), Some(("openai", "")));
+        assert_eq!(place("//abc-openai//v1/x", "abc"), Some(("openai", "/v1/x")));
+        assert_eq!(place("/abd-openai/v1", "abc"), None);
+        assert_eq!(place("/v1/chat/completions", "abc"), None);
+    }
+}

@@ -1,0 +1,601 @@
+//! Recording what goes through: a frame for each exchange, begun when its request is there and written on as its answer comes.
+//!
+//! The program always gets what the upstream said, also where the store refuses a frame: from then on nothing is
+//! recorded, and the recording's end says why.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use annals::io::{Io, RealIo};
+use annals::{Ending, Severity};
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::header::HeaderMap;
+use hyper::{Response, StatusCode};
+use serde_json::{Map, Value};
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+
+use super::backlog::{Backlog, Backlogs};
+use super::cache::Cache;
+use super::listen::{Answer, Asked, Handler, Outgoing, Proxy, refused};
+use super::room::Room;
+use super::taping::{CACHED, Taping, Tee};
+use super::upload::{Coming, Cut, Going};
+use crate::destination::NewRun;
+use crate::error::ProxyError;
+use crate::mounts::Mounts;
+use crate::nondet::Capture;
+use crate::program::Survivor;
+use crate::upstream::Upstream;
+use annals_policy::exchange::WHY_SEVERE;
+use annals_policy::exchange::{Exchange, Headers, Http};
+use annals_policy::providers::{self, Api, Body as Looked, Cost, Evidence};
+use annals_policy::redact::{Secrets, redact_target};
+use annals_policy::rules::RulesFile;
+
+/// How long a request's beginning waits to be written at most, where it was long and no answer has come.
+const BEGUN_WITHIN: Duration = Duration::from_millis(8);
+
+/// The key of a frame's metadata for the git revision of the program that implements the tools.
+const TOOL_VERSION: &str = "tool_version";
+
+/// What has been recorded.
+#[derive(Debug, Clone, Default)]
+pub struct Recorded {
+    /// Requests that came.
+    pub seen: u64,
+    /// Exchanges whose frames the store has acknowledged.
+    pub requests: u64,
+    /// Of those, calls of a model.
+    pub calls: u64,
+    /// Exchanges that have no whole answer.
+    pub broken: u64,
+    /// Tools that the answers called.
+    pub tools: u64,
+    /// Of the calls, those that got the answer of an earlier run.
+    pub cached: u64,
+    /// What those had cost then.
+    pub saved: Cost,
+    /// What the others cost.
+    pub cost: Cost,
+    /// Secrets that did not reach the store.
+    pub secrets_removed: u64,
+    /// Arguments of the command that were masked.
+    pub masked_arguments: u64,
+    /// Processes that outlived the program and the time for lingering.
+    pub left: Vec<Survivor>,
+    /// Why nothing more was recorded from some moment on.
+    pub failed: Option<String>,
+    /// Why what the run came to is not remembered, though it was to be.
+    pub unremembered: Option<String>,
+}
+
+impl Recorded {
+    /// What came of remembering the run that this is of, once it has ended.
+    pub(crate) fn remembered(&mut self, done: annals::Result<()>) {
+        self.unremembered = done.err().map(|error| error.to_string());
+    }
+}
+
+/// Threads that write what the runs of one process record, at most.
+const TAPES_MAX: usize = 4;
+
+/// What those share who record into one store at the same time.
+pub(crate) struct Common {
+    tapes: Backlogs,
+    upstream: Arc<Upstream>,
+    room: Room,
+    /// Exchanges of all of them whose end is still to be written.
+    writing: watch::Sender<usize>,
+    /// Where whoever listens for them does so.
+    port: OnceLock<u16>,
+}
+
+impl std::fmt::Debug for Common {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Common").field("room", &self.room).finish_non_exhaustive()
+    }
+}
+
+impl Common {
+    /// Nothing is started before something is recorded. Bodies come into this room.
+    pub(crate) fn new(room: Room) -> Self {
+        Self {
+            tapes: Backlogs::new("annals-tape", TAPES_MAX),
+            upstream: Arc::default(),
+            room,
+            writing: watch::Sender::new(0),
+            port: OnceLock::new(),
+        }
+    }
+
+    /// Where whoever listens for these recorders does so.
+    pub(crate) fn listens_at(&self, port: u16) {
+        let _ = self.port.set(port);
+    }
+
+    /// The memory that bodies come into.
+    pub(crate) fn room(&self) -> &Room {
+        &self.room
+    }
+
+    /// Waits until all that went through is written.
+    pub(crate) async fn finish(&self) {
+        let mut writing = self.writing.subscribe();
+        while *writing.borrow_and_update() > 0 {
+            // What is given while this waits is to be hurried, too.
+            self.tapes.hurry();
+            let _ = writing.changed().await;
+        }
+    }
+}
+
+/// Records one run.
+#[derive(Clone)]
+pub(crate) struct Recorder(Arc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) run: NewRun,
+    pub(super) key: [u8; 32],
+    pub(super) mounts: Arc<Mounts>,
+    common: Arc<Common>,
+    pub(super) cache: Option<Cache>,
+    counts: Mutex<Recorded>,
+    /// What the program draws, recorded before each exchange.
+    capture: OnceLock<Arc<Capture>>,
+    /// What is taken out of all that is stored, where that was asked for.
+    pub(super) secrets: OnceLock<Secrets>,
+    /// What matters more than by itself, and what is paid.
+    rules: OnceLock<RulesFile>,
+    /// The git revision of the program, which implements the tools.
+    tool_version: OnceLock<String>,
+    /// Writes to the store.
+    pub(super) tape: Arc<Backlog>,
+    /// Exchanges whose end is still to be written.
+    writing: watch::Sender<usize>,
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder").field("run", &self.0.run.name()).finish_non_exhaustive()
+    }
+}
+
+impl Recorder {
+    /// Records into this run what goes to these upstreams; `key` is that of its requests' hashes. Where there is a cache, it is
+    /// asked first.
+    ///
+    /// # Errors
+    /// Where the system gives no HTTP client.
+    pub(crate) fn new(
+        run: impl Into<NewRun>,
+        key: [u8; 32],
+        mounts: Mounts,
+        cache: Option<Cache>,
+    ) -> Result<Self, ProxyError> {
+        Self::among(&Arc::new(Common::new(Room::of_process())), run, key, Arc::new(mounts), cache)
+    }
+
+    /// The same, one of several.
+    ///
+    /// # Errors
+    /// Where the system gives no thread.
+    pub(crate) fn among(
+        common: &Arc<Common>,
+        run: impl Into<NewRun>,
+        key: [u8; 32],
+        mounts: Arc<Mounts>,
+        cache: Option<Cache>,
+    ) -> Result<Self, ProxyError> {
+        let tape = common.tapes.one();
+        let tape = tape.map_err(|error| ProxyError(format!("no thread can be started: {error}")))?;
+        Ok(Self(Arc::new(Inner {
+            run: run.into(),
+            key,
+            mounts,
+            common: common.clone(),
+            cache,
+            counts: Mutex::default(),
+            capture: OnceLock::new(),
+            secrets: OnceLock::new(),
+            rules: OnceLock::new(),
+            tool_version: OnceLock::new(),
+            tape,
+            writing: watch::Sender::new(0),
+        })))
+    }
+
+    /// Records what this captures, too.
+    pub(crate) fn draws_of(&self, capture: Arc<Capture>) {
+        let _ = self.0.capture.set(capture);
+    }
+
+    /// Stores nothing of these.
+    pub(crate) fn hides(&self, secrets: &Secrets) {
+        if !secrets.is_empty() {
+            let _ = self.0.secrets.set(secrets.clone());
+        }
+    }
+
+    /// Judges and prices exchanges by these.
+    pub(crate) fn goes_by(&self, rules: &RulesFile) {
+        let _ = self.0.rules.set(rules.clone());
+    }
+
+    /// Notes this revision on frames with tool calls or results.
+    pub(crate) fn runs_tools_of(&self, revision: Option<&str>) {
+        revision.map(|revision| self.0.tool_version.set(revision.to_owned()));
+    }
+
+    /// Listens.
+    ///
+    /// # Errors
+    /// Where no port of the loopback can be had.
+    pub(crate) async fn listen(&self) -> Result<Proxy, ProxyError> {
+        let proxy = Proxy::start(self.0.clone()).await?;
+        self.listens_at(proxy.port());
+        Ok(proxy)
+    }
+
+    /// Waits until all that went through is written, and says what it was.
+    pub(crate) async fn finish(&self) -> Recorded {
+        self.0.tape.hurry();
+        let mut writing = self.0.writing.subscribe();
+        let _ = writing.wait_for(|left| *left == 0).await;
+        self.0.counts().clone()
+    }
+}
+
+impl Handler for Inner {
+    fn takes_coming(&self) -> bool {
+        // What is looked up is looked up whole.
+        self.cache.is_none()
+    }
+
+    fn room(&self) -> Room {
+        self.common.room.clone()
+    }
+
+    fn answer(self: Arc<Self>, asked: Asked) -> Answer {
+        Box::pin(async move { self.exchange(asked, None).await })
+    }
+}
+
+impl Recorder {
+    /// Where whoever listens for this recorder does so.
+    pub(crate) fn listens_at(&self, port: u16) {
+        self.0.common.listens_at(port);
+    }
+
+    /// Somebody is about to bring a request: it is waited for, as one that has come, until this is dropped.
+    pub(crate) fn expects(&self) -> WaitedFor {
+        self.0.waited_for()
+    }
+
+    /// Exchanges whose end is still to be written.
+    pub(crate) fn under_way(&self) -> usize {
+        *self.0.writing.borrow()
+    }
+
+    /// Waits until what has ended so far is written. What goes on is not waited for.
+    pub(crate) fn flush(&self) {
+        self.0.tape.flush();
+    }
+
+    /// Why nothing more is recorded, if that is so.
+    pub(crate) fn failed(&self) -> Option<String> {
+        self.0.counts().failed.clone()
+    }
+
+    /// Whether it takes long bodies as they come.
+    pub(crate) fn takes_coming(&self) -> bool {
+        self.0.cache.is_none()
+    }
+
+    /// Passes a request on, its body in another form if one is given, and records the exchange.
+    pub(crate) async fn exchange(&self, asked: Asked, sent: Option<Bytes>) -> Response<Outgoing> {
+        self.0.exchange(asked, sent).await
+    }
+
+    /// Begins the recording of an exchange that somebody else carries.
+    #[cfg(feature = "middleware")]
+    pub(crate) fn begin(&self, asked: &Asked) -> Taping {
+        Taping::begin(&self.0, asked, asked.body.clone(), None, self.0.comes())
+    }
+
+    /// Records an exchange whose answer no upstream gave.
+    pub(crate) fn invented(&self, asked: &Asked, status: StatusCode, headers: &HeaderMap, body: &Bytes) {
+        self.0.keep_draws();
+        let mut taping = Taping::begin(&self.0, asked, asked.body.clone(), None, self.0.comes());
+        taping.head(status, Headers::of(headers));
+        taping.part(body.clone());
+        taping.end(None);
+    }
+}
+
+impl Inner {
+    async fn exchange(self: &Arc<Self>, mut asked: Asked, sent: Option<Bytes>) -> Response<Outgoing> {
+        let came = self.comes();
+        if let Some(path) = self.mounts.path(&asked.mount, &asked.path) {
+            asked.path = path;
+        }
+        let (going, mut gone) = asked.coming.take().map(Coming::fork).unzip();
+        let asked = Arc::new(asked);
+        let ask = self.ask(&asked, going, sent.clone());
+        let mut ask = std::pin::pin!(ask);
+        // What is still on its way goes first, up to the upstream's own reading of it: the recording has all the time until the answer.
+        let early = match &mut gone {
+            None => None,
+            Some(gone) => tokio::select! {
+                biased;
+                () = gone.sent() => None,
+                answered = &mut ask => Some(answered),
+            },
+        };
+        let within = if gone.is_some() && early.is_none() { BEGUN_WITHIN } else { Duration::ZERO };
+        let begin = async {
+            let body = match gone {
+                Some(gone) => gone.whole().await,
+                None => Ok(asked.body.clone()),
+            };
+            let (body, cut) = body.map_or_else(|cut: Cut| (Bytes::new(), Some(cut)), |body| (body, None));
+            (self.begin(within, asked.clone(), body, sent.clone(), came).await, cut)
+        };
+        let ((taping, cut), answered) = match early {
+            Some(answered) => (begin.await, answered),
+            // Unless the store is to answer in the upstream's place, the upstream need not wait for it.
+            None if self.cache.is_none() => tokio::join!(begin, async {
+                let answered = ask.await;
+                self.tape.hurry();
+                answered
+            }),
+            None => {
+                let (mut begun, cut) = begin.await;
+                let cached = begun.as_mut().and_then(Taping::cached);
+                match (begun, cached) {
+                    (Some(taping), Some(cached)) => return taping.repeat(cached),
+                    (begun, _) => ((begun, cut), ask.await),
+                }
+            }
+        };
+        // Of a request that broke off no answer is worth anything.
+        let answered = cut.map_or(answered, Err);
+        let Some(taping) = taping else {
+            // The program has its answer all the same.
+            self.fail(&annals::Error::new(annals::ErrorKind::Unavailable, "the recorder has broken off"));
+            return match answered {
+                Ok(response) => {
+                    let (status, headers) = (response.status(), Headers::of(response.headers()).to_map());
+                    let mut passed = Response::new(Tee::unrecorded(response).boxed());
+                    *passed.status_mut() = status;
+                    *passed.headers_mut() = headers;
+                    passed
+                }
+                Err((status, why)) => refused(status, &why),
+            };
+        };
+        match answered {
+            Ok(response) => {
+                let headers = Headers::of(response.headers()).to_map();
+                let status = response.status();
+                let body = taping.answered(&asked.method, response);
+                let mut response = Response::new(body.boxed());
+                *response.status_mut() = status;
+                *response.headers_mut() = headers;
+                response
+            }
+            Err((status, why)) => taping.refused(status, why).await,
+        }
+    }
+
+    /// Begins an exchange behind the ends of those before: once it is answered, all that its program had been told is stored.
+    async fn begin(
+        self: &Arc<Self>,
+        within: Duration,
+        asked: Arc<Asked>,
+        body: Bytes,
+        sent: Option<Bytes>,
+        came: Came,
+    ) -> Option<Taping> {
+        let (tell, begun) = oneshot::channel();
+        let recorder = self.clone();
+        self.tape.push(within, move || {
+            recorder.keep_draws();
+            // Nobody takes it where the client has hung up, which ends it.
+            let _ = tell.send(Taping::begin(&recorder, &asked, body, sent, came));
+        });
+        begun.await.ok()
+    }
+
+    /// What the upstream answers; else why it cannot be asked.
+    async fn ask(
+        &self,
+        asked: &Asked,
+        going: Option<Going>,
+        sent: Option<Bytes>,
+    ) -> Result<reqwest::Response, (StatusCode, String)> {
+        match (&asked.refusal, self.mounts.get(&asked.mount)) {
+            (Some((status, why)), _) => Err((*status, why.clone())),
+            (None, None) => {
+                Err((StatusCode::NOT_FOUND, format!("this run has no upstream {:?}", asked.mount)))
+            }
+            (None, Some(mount)) if self.is_own(&mount.origin) => {
+                Err((StatusCode::LOOP_DETECTED, "this upstream is the proxy itself".to_owned()))
+            }
+            (None, Some(mount)) => {
+                let bytes = sent.unwrap_or_else(|| asked.body.clone());
+                let body = match going {
+                    Some(going) => Some(reqwest::Body::wrap(going)),
+                    None => (!bytes.is_empty()).then(|| bytes.into()),
+                };
+                let sent = self.common.upstream.send(mount, asked, body).await;
+                sent.map_err(|why| (StatusCode::BAD_GATEWAY, why))
+            }
+        }
+    }
+
+    /// A request has come, and its end is to be waited for.
+    fn comes(self: &Arc<Self>) -> Came {
+        self.counts().seen += 1;
+        // Taken here and at the last part, so that what waits for the store changes no order.
+        Came { started_ns: RealIo::default().now_ns(), began: Instant::now(), waited_for: self.waited_for() }
+    }
+
+    fn waited_for(self: &Arc<Self>) -> WaitedFor {
+        self.writing.send_modify(|left| *left += 1);
+        self.common.writing.send_modify(|left| *left += 1);
+        WaitedFor(self.clone())
+    }
+}
+
+/// When a request came.
+pub(super) struct Came {
+    pub(super) started_ns: u64,
+    pub(super) began: Instant,
+    pub(super) waited_for: WaitedFor,
+}
+
+/// An exchange whose end is still to be written; over when it is dropped, however that comes about.
+pub(crate) struct WaitedFor(Arc<Inner>);
+
+impl std::fmt::Debug for WaitedFor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("WaitedFor").field(&self.0.run.name()).finish()
+    }
+}
+
+impl Drop for WaitedFor {
+    fn drop(&mut self) {
+        self.0.writing.send_modify(|left| *left -= 1);
+        // Whoever waits for all finds each of them to be over.
+        self.0.common.writing.send_modify(|left| *left -= 1);
+    }
+}
+
+impl Inner {
+    fn keep_draws(&self) {
+        if let Some(capture) = self.capture.get() {
+            capture.keep(&self.run);
+        }
+    }
+
+    /// The first failure is kept; nothing is recorded after it.
+    pub(super) fn fail(&self, error: &annals::Error) {
+        self.counts().failed.get_or_insert_with(|| error.to_string());
+    }
+
+    pub(super) fn counts(&self) -> MutexGuard<'_, Recorded> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What an exchange says of itself, from copies: its metadata, how much it matters, and what it adds to the counts.
+    pub(super) fn look_at(
+        &self,
+        mut exchange: Exchange,
+        api: &Api,
+        request: &[u8],
+        answer: Option<&[u8]>,
+        duration_ns: u64,
+    ) -> (Ending, Recorded) {
+        let header = |headers: &Headers, name: &str| headers.get(name).map(str::to_owned);
+        let content_type = header(&exchange.volatile.response_headers, "content-type");
+        let content_encoding = header(&exchange.volatile.response_headers, "content-encoding");
+        let request_encoding = header(&exchange.volatile.request_headers, "content-encoding");
+        let mut summary = providers::summary(&providers::Exchange {
+            api,
+            request,
+            request_encoding: request_encoding.as_deref(),
+            status: exchange.http.status.unwrap_or(0),
+            content_type: content_type.as_deref(),
+            content_encoding: content_encoding.as_deref(),
+            response: answer.unwrap_or_default(),
+        });
+        if api.shape.is_model_call() {
+            summary.count_by_headers(|name| exchange.volatile.response_headers.get(name));
+        }
+        let broken = exchange.http.broken.clone();
+        let rules = self.rules.get_or_init(RulesFile::default);
+        let verdict = rules.severity.judge(&Evidence {
+            summary: &summary,
+            mount: &exchange.http.mount,
+            path: &exchange.http.path,
+            transport: broken.as_deref(),
+            duration_ms: duration_ns / 1_000_000,
+            input: Looked { bytes: request, encoding: request_encoding.as_deref() },
+            output: Looked { bytes: answer.unwrap_or_default(), encoding: content_encoding.as_deref() },
+        });
+        let mut facts = match summary.to_json() {
+            Value::Object(facts) => facts,
+            _ => Map::new(),
+        };
+        if let Some(Value::Object(volatile)) = facts.remove("volatile") {
+            exchange.volatile.other = volatile;
+        }
+        if let Some(verdict) = &verdict {
+            let about = if verdict.timed { &mut exchange.volatile.other } else { &mut facts };
+            about.insert(WHY_SEVERE.to_owned(), verdict.reason.clone().into());
+        }
+        exchange.summary.extend(facts);
+        if let Some(version) = self.tool_version.get().filter(|_| summary.has_tools(request)) {
+            exchange.summary.insert(TOOL_VERSION.to_owned(), version.clone().into());
+        }
+        let (cached, cost) = (exchange.summary.contains_key(CACHED), rules.prices.cost(&summary));
+        let counted = Recorded {
+            broken: u64::from(broken.is_some()),
+            tools: summary.tool_calls.len() as u64 + summary.tool_calls_more,
+            cached: u64::from(cached),
+            cost: if cached { Cost::default() } else { cost },
+            saved: if cached { cost } else { Cost::default() },
+            ..Recorded::default()
+        };
+        let error = broken.is_some() || exchange.http.status.is_none_or(|status| status >= 400);
+        let severity = verdict.map_or(Severity::Normal, |verdict| verdict.severity);
+        let metadata = Some(exchange.to_bytes());
+        (Ending { error, severity, metadata, duration_ns: Some(duration_ns) }, counted)
+    }
+
+    /// Counts an exchange that the store has acknowledged.
+    pub(super) fn count(&self, counted: &Recorded) {
+        let mut counts = self.counts();
+        counts.requests += 1;
+        counts.broken += counted.broken;
+        counts.tools += counted.tools;
+        counts.cached += counted.cached;
+        counts.cost += counted.cost;
+        counts.saved += counted.saved;
+    }
+
+    pub(super) fn room(&self) -> &Room {
+        &self.common.room
+    }
+
+    fn is_own(&self, origin: &str) -> bool {
+        let port = self.common.port.get().map(|port| format!(":{port}"));
+        let near =
+            ["http://127.", "http://localhost", "http://[::1]"].iter().any(|host| origin.starts_with(host));
+        near && port.is_some_and(|port| origin.ends_with(&port))
+    }
+
+    pub(super) fn is_failed(&self) -> bool {
+        self.counts().failed.is_some()
+    }
+}
+
+/// A request's line without the secrets of its query, and how many there were.
+pub(crate) fn http_of(asked: &Asked) -> (Http, usize) {
+    // The query as a target of its own: what is not secret stays as it is, byte for byte.
+    let redacted = asked.query.as_deref().map(|query| redact_target(format!("?{query}").as_bytes()));
+    let removed = redacted.as_ref().map_or(0, |(_, removed)| *removed);
+    let query =
+        redacted.map(|(target, _)| String::from_utf8_lossy(target.get(1..).unwrap_or_default()).into_owned());
+    let http = Http {
+        mount: asked.mount.clone(),
+        method: asked.method.as_str().to_owned(),
+        path: asked.path.clone(),
+        query,
+        status: None,
+        broken: None,
+    };
+    (http, removed)
+}

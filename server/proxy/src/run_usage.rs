@@ -1,0 +1,101 @@
+//! The models, tokens and cost of a run, from its own frames' metadata. Requests and answers are not read.
+//!
+//! The parent paid for frames that a fork shares, and an earlier run for answers from the cache: neither
+//! counts here.
+
+use annals::RunReader;
+use serde::Deserialize;
+
+use crate::network::UnrecordedTraffic;
+use crate::origin::Origin;
+use annals_policy::providers::{Cost, Prices, Usage};
+use annals_policy::rules::RulesFile;
+
+/// Maximum number of models named for a run.
+const MODELS_MAX: usize = 16;
+
+/// What the model calls of a run used.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RunUsage {
+    /// Input tokens, if any were counted.
+    pub input: Option<u64>,
+    /// Output tokens, if any were counted.
+    pub output: Option<u64>,
+    /// The cost of the counted tokens.
+    pub cost: Cost,
+    /// The models that answered, in the order of their first call.
+    pub models: Vec<String>,
+    /// Number of connections that may have carried model calls and bypassed annals.
+    pub unrecorded: u64,
+    /// Why the result is incomplete: the error of the first frame whose metadata cannot be read.
+    pub unreadable: Option<String>,
+}
+
+/// The members of an exchange's metadata that are used here.
+#[derive(Deserialize, Default)]
+struct Facts {
+    #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
+    model_requested: Option<String>,
+    #[serde(default)]
+    usage: Option<Usage>,
+    #[serde(default)]
+    cached: Option<serde::de::IgnoredAny>,
+    #[serde(default)]
+    volatile: VolatileFacts,
+}
+
+#[derive(Deserialize, Default)]
+struct VolatileFacts {
+    #[serde(default)]
+    network: Option<UnrecordedTraffic>,
+}
+
+/// Computes what a run used. Prices in the run's own rules file take precedence over `prices`.
+#[must_use]
+pub fn run_usage(reader: &RunReader, prices: &Prices) -> RunUsage {
+    let own = own_prices(reader);
+    let prices = own.as_ref().unwrap_or(prices);
+    let mut used = RunUsage::default();
+    let info = reader.info();
+    let first = info.parent.as_ref().map_or(1, |point| point.shared.saturating_add(1));
+    for seq in first..=info.frames {
+        match reader.frame_info(seq) {
+            Ok(frame) => used.add(&frame.metadata, prices),
+            Err(error) => {
+                used.unreadable.get_or_insert_with(|| error.to_string());
+            }
+        }
+    }
+    used
+}
+
+fn own_prices(reader: &RunReader) -> Option<Prices> {
+    let origin = Origin::of(reader).ok()??;
+    let rules: Option<RulesFile> = (!origin.rules.is_empty()).then(|| origin.rules().ok()).flatten();
+    rules.map(|rules| rules.prices)
+}
+
+impl RunUsage {
+    fn add(&mut self, metadata: &[u8], prices: &Prices) {
+        let Ok(facts) = serde_json::from_slice::<Facts>(metadata) else { return };
+        let network = facts.volatile.network.as_ref();
+        self.unrecorded += network.map_or(0, |network| network.missed().map(|of| of.count).sum());
+        if let Some(model) = facts.model.as_ref().or(facts.model_requested.as_ref())
+            && !self.models.contains(model)
+            && self.models.len() < MODELS_MAX
+        {
+            self.models.push(model.clone());
+        }
+        let Some(usage) = facts.usage.filter(|_| facts.cached.is_none()) else { return };
+        let sum = |of: &mut Option<u64>, more: Option<u64>| {
+            if let Some(more) = more {
+                *of = Some(of.unwrap_or(0).saturating_add(more));
+            }
+        };
+        sum(&mut self.input, usage.input);
+        sum(&mut self.output, usage.output);
+        self.cost += prices.cost_by(&usage, [facts.model.as_deref(), facts.model_requested.as_deref()]);
+    }
+}

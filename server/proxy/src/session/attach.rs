@@ -1,0 +1,101 @@
+//! Programs that are started elsewhere, recorded while the proxy is held open for them.
+
+use std::future::Future;
+
+use annals::{RunSpec, Status};
+use tokio::time::Instant;
+
+use super::SessionError;
+use super::secrets;
+use super::stage::block_on;
+use crate::destination::Destination;
+use crate::mounts::Mounts;
+use crate::origin::{Origin, random_key};
+use crate::program::Program;
+use crate::proxy::{Cache, CacheUse, Recorded, Recorder};
+use crate::upstream::Guard;
+use annals_policy::rules::RulesFile;
+
+/// How programs elsewhere are recorded.
+#[derive(Debug, Clone)]
+pub struct Attaching {
+    /// Their upstreams.
+    pub mounts: Mounts,
+    /// Which of them may be called.
+    pub guard: Guard,
+    /// What is done with answers of earlier runs.
+    pub cache: CacheUse,
+    /// Variables whose values are taken out of all that is stored, by name.
+    pub secrets: Vec<String>,
+    /// As of a recording.
+    pub rules: RulesFile,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Attached {
+    /// Counts.
+    pub recorded: Recorded,
+    /// How long the proxy was held open.
+    pub seconds: f64,
+}
+
+/// Records whatever is asked of a proxy into a new run, until `over` is. `ready` is given the variables that point a program at it.
+///
+/// # Errors
+/// Where nothing was recorded: the store, the proxy.
+pub fn attach<F: Future<Output = ()>>(
+    into: &Destination,
+    spec: RunSpec,
+    attaching: &Attaching,
+    ready: impl FnOnce(&[(String, String)]),
+    over: impl FnOnce() -> F,
+) -> Result<Attached, SessionError> {
+    attaching.guard.check(&attaching.mounts)?;
+    let secrets = secrets::named(&attaching.secrets)?;
+    let key = random_key()?;
+    // Whoever asks is not known here: the run has no program.
+    let nobody = Program { argv: Vec::new(), directory: None, environment: Vec::new() };
+    let origin = Origin::new(&nobody, &attaching.mounts, &[], &key)
+        .ruled_by(&attaching.rules, &secrets)?
+        .hiding(&attaching.secrets, &secrets)?;
+    let cache = Cache::open_in(into, &attaching.cache)?;
+    let run = into.begin_run(spec.metadata(origin.metadata()))?;
+    let recorder = Recorder::new(run.clone(), key, attaching.mounts.clone(), cache);
+    let done = recorder.map_err(SessionError::from).and_then(|recorder| {
+        recorder.hides(&secrets);
+        recorder.goes_by(&attaching.rules);
+        block_on(session(&recorder, &attaching.mounts, ready, over))
+    });
+    match done {
+        Ok(mut attached) => {
+            if attached.recorded.failed.is_none() {
+                // How those programs ended is not known; that the recording is whole is.
+                match run.end_with(Vec::new(), Status::Ok) {
+                    Ok(()) => attached.recorded.remembered(into.remember(&run, Status::Ok)),
+                    Err(error) => attached.recorded.failed = Some(error.to_string()),
+                }
+            }
+            Ok(attached)
+        }
+        Err(error) => {
+            let _ = run.end(Status::Failed);
+            Err(error)
+        }
+    }
+}
+
+async fn session<F: Future<Output = ()>>(
+    recorder: &Recorder,
+    mounts: &Mounts,
+    ready: impl FnOnce(&[(String, String)]),
+    over: impl FnOnce() -> F,
+) -> Result<Attached, SessionError> {
+    let proxy = recorder.listen().await?;
+    let over = over();
+    ready(&mounts.environment(&proxy.base(), proxy.secret()));
+    let began = Instant::now();
+    over.await;
+    proxy.stop().await;
+    Ok(Attached { recorded: recorder.finish().await, seconds: began.elapsed().as_secs_f64() })
+}

@@ -1,0 +1,214 @@
+//! A program run on from a frame of a run, with something changed.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use annals::{Component, Namespace, RunReader, RunSpec, Status};
+
+use super::secrets::{self, Output};
+use super::stage::{KEYS, block_on, end, play};
+use crate::destination::{Destination, Kept, NewRun};
+use crate::error::{SessionError, wrong};
+use crate::network::{NetworkPolicy, NetworkWatch, Purpose, TrafficReport};
+use crate::nondet::{Capture, Captured, Lanes};
+use crate::origin::Origin;
+use crate::program::{Program, Supervision};
+use crate::proxy::{
+    Branch, Cache, CacheUse, Diverged, Edit, Edits, Recorded, Recorder, ReplayOptions, Replayer,
+};
+use crate::upstream::Guard;
+use annals_policy::exchange::Exchange;
+use annals_policy::providers::Cost;
+use annals_policy::redact::is_secret_header;
+use annals_policy::rules::RulesFile;
+
+/// What a fork that was run came to.
+#[derive(Debug)]
+pub struct ForkReport {
+    /// The child's exchanges, those of the tail.
+    pub recorded: Recorded,
+    /// Calls answered from the parent.
+    pub replayed: u32,
+    /// Calls of the shared frames that the program never asked for.
+    pub left: u32,
+    /// What was not as recorded while the shared frames lasted.
+    pub diverged: Vec<Diverged>,
+    /// The edits that changed no request.
+    pub unapplied: Vec<Edit>,
+    /// What the calls answered from the parent had cost.
+    pub saved: Cost,
+    /// The first frame in which parent and child differ, if one does.
+    pub differs_at: Option<u32>,
+    /// The program's exit code, or 128 and a signal's number.
+    pub code: u8,
+    /// How long the program ran.
+    pub seconds: f64,
+    /// Clock reads and entropy, where the parent has them.
+    pub captured: Option<Captured>,
+    /// What the program reached besides annals, or tried to.
+    pub traffic: TrafficReport,
+}
+
+/// How a run is forked.
+#[derive(Debug, Clone)]
+pub struct Forking {
+    /// The last frame that is as in the parent; the one before the fork's point where that is edited.
+    pub at: u32,
+    /// What is changed from there on.
+    pub edits: Edits,
+    /// The program.
+    pub program: Program,
+    /// Its input, and how long processes that outlive it are waited for.
+    pub supervision: Supervision,
+    /// Upstreams in place of the parent's: a provider (none: all), and a base address.
+    pub upstreams: Vec<(Option<String>, String)>,
+    /// What is done with answers of earlier runs.
+    pub cache: CacheUse,
+    /// Which upstreams may be called.
+    pub guard: Guard,
+    /// What of the shared requests may differ, what matters more than by itself, what models cost; kept with the child.
+    pub rules: RulesFile,
+    /// What the program may reach besides annals while the shared frames last.
+    pub network: NetworkPolicy,
+}
+
+/// Runs a program again, its calls answered from a run up to a frame and live from there on, recorded into a fork of
+/// this name.
+///
+/// # Errors
+/// Where nothing was started: the store, the proxy, the program; a variable for a key that the parent's calls had and that is
+/// not set.
+pub fn fork(
+    space: &Namespace,
+    reader: &RunReader,
+    origin: &Origin,
+    spec: RunSpec,
+    forking: &Forking,
+) -> Result<ForkReport, SessionError> {
+    forking.program.check().map_err(SessionError::Program)?;
+    let mut origin = origin.clone();
+    origin.mounts.redirect(&forking.upstreams)?;
+    forking.guard.check(&origin.mounts)?;
+    credentials(reader)?;
+    let secrets = secrets::named(&origin.secrets)?;
+    let key = origin.key_bytes()?;
+    let capture = origin.capture(&forking.program, || Lanes::of(reader))?;
+    let edit = !forking.edits.is_empty();
+    let rules = &forking.rules;
+    let origin = origin.ruled_by(rules, &secrets)?.running(&forking.program, &secrets)?;
+    let origin = origin.reading(&forking.supervision.stdin);
+    let options = ReplayOptions {
+        secrets: secrets.clone(),
+        rules: rules.matcher.clone(),
+        prices: rules.prices.clone(),
+        ..ReplayOptions::default()
+    };
+    let parent = Replayer::new(reader.clone(), key, options)?;
+    let cache = Cache::open(space, &forking.cache)?;
+    let spec = spec.metadata(origin.metadata());
+    let run = NewRun::from(Arc::new(space.fork(&reader.info().name, forking.at, edit, spec)?));
+    let from = if edit { forking.at } else { forking.at + 1 };
+    let done = Recorder::new(run.clone(), key, origin.mounts.clone(), cache)
+        .map_err(SessionError::from)
+        .map(|child| {
+            child.hides(&secrets);
+            child.goes_by(rules);
+            child.runs_tools_of(origin.revision.as_deref());
+            Branch::new(parent, child, from, forking.edits.clone())
+        })
+        .and_then(|branch| {
+            block_on(session(space, &run, &branch, forking, &origin, capture, Output::of(&secrets)))
+        });
+    if let Err(error) = &done {
+        Destination::from(space.clone()).give_up(&run, error.not_started());
+    }
+    let mut report = done?;
+    if report.recorded.failed.is_none() {
+        let status = if report.code == 0 { Status::Ok } else { Status::Failed };
+        report.recorded.remembered(Destination::from(space.clone()).remember(&run, status));
+    }
+    report.differs_at = first_difference(reader, &space.run(run.name())?)?;
+    Ok(report)
+}
+
+async fn session(
+    space: &Namespace,
+    run: &NewRun,
+    branch: &Branch,
+    forking: &Forking,
+    origin: &Origin,
+    capture: Option<Arc<Capture>>,
+    output: Output,
+) -> Result<ForkReport, SessionError> {
+    capture.iter().for_each(|capture| branch.child().draws_of(capture.clone()));
+    let proxy = branch.listen().await?;
+    let more = origin.environment_of(capture.as_deref());
+    let keeper = space.clone();
+    let cleared = output.clone();
+    let keep = move |from: &mut dyn Read| cleared.clear(from, |from| keeper.store_blob(from).map(Kept::from));
+    let (program, mounts) = (&forking.program, &origin.mounts);
+    let network = NetworkWatch::begin(Purpose::Prefix, &forking.network, proxy.port(), mounts, program);
+    let network = Arc::new(network);
+    branch.watched_by(network.clone());
+    let played = play(proxy, program, &forking.supervision, mounts, more, &network, keep).await?;
+    let mut recorded = branch.child().finish().await;
+    recorded.secrets_removed += output.removed();
+    recorded.masked_arguments = origin.masked.len() as u64;
+    recorded.left.clone_from(&played.ended.left);
+    let captured = capture.map(|capture| capture.finish(run));
+    let (code, seconds, traffic) = (played.ended.code, played.seconds, played.traffic.clone());
+    if recorded.failed.is_none()
+        && let Err(error) = end(run, played, origin)
+    {
+        recorded.failed = Some(error.to_string());
+    }
+    branch.settle().await;
+    let (replayed, saved) = branch.served();
+    let (left, diverged) = (branch.left(), branch.diverged());
+    let (differs_at, unapplied) = (None, branch.unapplied());
+    Ok(ForkReport {
+        recorded,
+        replayed,
+        left,
+        diverged,
+        unapplied,
+        saved,
+        differs_at,
+        code,
+        seconds,
+        captured,
+        traffic,
+    })
+}
+
+/// The first frame whose request or answer is another, or that only one of the two has.
+fn first_difference(parent: &RunReader, child: &RunReader) -> annals::Result<Option<u32>> {
+    let (of_parent, of_child) = (parent.info().frames, child.info().frames);
+    for seq in 1..=of_parent.min(of_child) {
+        let (a, b) = (parent.frame(seq)?, child.frame(seq)?);
+        // A fork's draws begin at the program's start, not at the fork.
+        let draws = a.component == Component::Nondet && b.component == Component::Nondet;
+        if !draws && (a.input, a.output) != (b.input, b.output) {
+            return Ok(Some(seq));
+        }
+    }
+    Ok((of_parent != of_child).then(|| of_parent.min(of_child) + 1))
+}
+
+/// Keys without which the tail would fail, after a prefix that was replayed for nothing.
+pub(super) fn credentials(reader: &RunReader) -> Result<(), SessionError> {
+    for seq in 1..=reader.info().frames {
+        let Ok(exchange) = serde_json::from_slice::<Exchange>(&reader.frame_info(seq)?.metadata) else {
+            continue;
+        };
+        let had = exchange.volatile.request_headers.0.iter().any(|(name, _)| is_secret_header(name));
+        let provider =
+            exchange.http.mount.trim_end_matches(|c: char| c.is_ascii_digit()).to_ascii_uppercase();
+        let names = KEYS.into_iter().filter(|name| name.starts_with(&provider)).collect::<Vec<_>>();
+        if had && !names.is_empty() && !names.iter().any(|name| std::env::var_os(name).is_some()) {
+            let what = format!("frame {seq} was asked with a key, and {} is not set", names.join(" or "));
+            return Err(wrong(&what).into());
+        }
+    }
+    Ok(())
+}

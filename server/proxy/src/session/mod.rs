@@ -1,0 +1,25 @@
+//! A program recorded, replayed or run on from a frame, from its beginning to its end.
+//!
+//! The run's metadata says what was started and how ([`Origin`](crate::Origin)). Each exchange is a frame of its own. The last frames are
+//! the program's own: `stdin` (what it was given to read), `program` (input: what was started, output: its standard output, metadata: how it ended)
+//! and, where it wrote any, `stderr`.
+//!
+//! Layout: `stage` (a program started behind a proxy, and a run's end), and what is done with both: `record`,
+//! `replay`, `onward` (a replay that goes on live), `fork`; `secrets` (what a run is recorded without).
+
+mod attach;
+mod fork;
+mod onward;
+mod record;
+mod replay;
+mod secrets;
+mod stage;
+
+pub use attach::{Attached, Attaching, attach};
+pub use fork::{ForkReport, Forking, fork};
+pub use onward::{Onward, OnwardReport, replay_onward};
+pub use record::{Recording, Report, record};
+pub use replay::{ReplayReport, replay};
+pub(crate) use stage::KEYS;
+
+use crate::error::SessionError;

@@ -1,0 +1,22 @@
+//! Memory entries of recorded runs. When a run ends, its question, answer, tool calls and decisions are
+//! stored under an identity of the agents' memory (`annals_memory`). Other agents can then recall them.
+//!
+//! Invariants: a recording never waits for this and never fails because of it. The entry is deleted with its
+//! run (`Memory::remember_for_run`). A fork of a tenant's run is never stored under another identity.
+//!
+//! Layout: `conversation` (what the recorded calls said, call by call), `snapshot` (that as agentfootprint 9.62.0's `SnapshotEntry`), `whose` (the identity
+//! that a run's tags name), `run` (a run to an entry).
+//!
+//! Not included: a narrative, which is not recorded; abandoned runs, unless a caller asks for one; replays,
+//! which are not runs.
+
+mod conversation;
+mod run;
+mod snapshot;
+mod whose;
+
+pub use run::{EmbedderFn, Remembered, remember_ended, remember_run};
+pub use whose::{CONVERSATION, MEMORY, OFF, PRINCIPAL, TENANT};
+
+#[cfg(test)]
+mod tests;

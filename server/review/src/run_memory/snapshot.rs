@@ -1,0 +1,112 @@
+//! The stored form of a snapshot: agentfootprint 9.62.0's `SnapshotEntry`, with its keys in the same order.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+/// Maximum UTF-16 units of a tool result's preview.
+const PREVIEW_UNITS_MAX: usize = 200;
+/// Maximum UTF-16 units of a call's arguments; longer ones are stored as `{"__truncated": text}`.
+const ARGUMENTS_UNITS_MAX: usize = 2000;
+
+/// The snapshot of a run.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Snapshot {
+    /// The question.
+    pub(super) query: String,
+    /// The last answer.
+    pub(super) final_content: String,
+    /// Number of model calls that were answered.
+    pub(super) iterations: u64,
+    /// The decisions as they were recorded, byte for byte.
+    pub(super) decisions: Vec<Box<RawValue>>,
+    pub(super) tool_calls: Vec<ToolCall>,
+    /// Time from the first request to the end of the last answer. For a fork: the sum over the shared calls
+    /// and its own calls.
+    pub(super) duration_ms: u64,
+    pub(super) token_usage: Tokens,
+}
+
+/// A call of a tool.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ToolCall {
+    pub(super) name: String,
+    pub(super) args: Box<RawValue>,
+    pub(super) result_preview: String,
+    pub(super) errored: bool,
+}
+
+/// Tokens of all calls together.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Tokens {
+    pub(super) input: u64,
+    pub(super) output: u64,
+}
+
+/// A call's arguments as stored: unchanged if they are JSON and short.
+pub(super) fn arguments(source: &str) -> Box<RawValue> {
+    let source = if source.trim().is_empty() { "{}" } else { source };
+    let kept = match cut(source, ARGUMENTS_UNITS_MAX) {
+        (beginning, true) => {
+            format!("{{\"__truncated\":{}}}", serde_json::Value::from(beginning + "\u{2026}"))
+        }
+        (source, false) => source,
+    };
+    let whole = RawValue::from_string(kept);
+    // Arguments that are not JSON are stored as a string.
+    let as_text = || RawValue::from_string(serde_json::Value::from(source).to_string());
+    whole.or_else(|_| as_text()).unwrap_or_default()
+}
+
+/// The beginning of a tool's result.
+pub(super) fn preview(result: &str) -> String {
+    match cut(result, PREVIEW_UNITS_MAX) {
+        (beginning, true) => beginning + "\u{2026}",
+        (whole, false) => whole,
+    }
+}
+
+/// The longest prefix of whole characters within a number of UTF-16 units, and whether text follows it.
+fn cut(text: &str, units_max: usize) -> (String, bool) {
+    let mut units = 0;
+    for (at, letter) in text.char_indices() {
+        units += letter.len_utf16();
+        if units > units_max {
+            return (text.get(..at).unwrap_or_default().to_owned(), true);
+        }
+    }
+    (text.to_owned(), false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_stay_as_they_came_unless_they_are_long_or_no_json() {
+        for (source, kept) in [
+            (r#"{ "id":4.20e1,"a":"\u00e9"}"#, r#"{ "id":4.20e1,"a":"\u00e9"}"#),
+            ("", "{}"),
+            ("[1]", "[1]"),
+            ("SELECT 1", r#""SELECT 1""#),
+            (r#"{"cut":"#, r#""{\"cut\":""#),
+        ] {
+            assert_eq!(arguments(source).get(), kept);
+        }
+        let long = |letters: usize| format!("{{\"a\":\"{}\"}}", "x".repeat(letters));
+        assert_eq!(arguments(&long(1992)).get(), long(1992));
+        let cut = format!("{{\"__truncated\":{:?}}}", format!("{{\"a\":\"{}\u{2026}", "x".repeat(1994)));
+        assert_eq!(arguments(&long(1993 + 8)).get(), cut);
+        let deep = "[".repeat(900) + &"]".repeat(900);
+        assert_eq!(arguments(&deep).get(), deep);
+    }
+
+    #[test]
+    fn a_preview_has_two_hundred_units_and_no_half_letters() {
+        assert_eq!(preview(&"x".repeat(200)), "x".repeat(200));
+        assert_eq!(preview(&"x".repeat(201)), "x".repeat(200) + "\u{2026}");
+        let pairs = "\u{1f600}".repeat(101);
+        assert_eq!(preview(&format!("x{pairs}")), format!("x{}\u{2026}", "\u{1f600}".repeat(99)));
+    }
+}

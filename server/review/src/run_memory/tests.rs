@@ -1,0 +1,411 @@
+//! Snapshots of recorded runs, compared byte for byte.
+
+use annals_memory::{Embedder, Identity, Wanted, Words};
+use annals::{Component, Frame, Namespace, RunSpec, RunUid, Status, Store};
+use annals_memory::{Identity, Memory, Wanted, Words};
+use serde_json::json;
+
+use super::Remembered;
+use super::run::snapshot_json;
+
+const QUESTION: &str = "Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.";
+const ANSWER: &str = "Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.";
+const SECOND_NS: u64 = 1_000_000_000;
+
+fn built_in(_: &Namespace) -> annals::Result<Box<dyn Embedder>> {
+    Ok(Box::new(Words))
+}
+
+fn remember_run(space: &Namespace, run: &str) -> annals::Result<Remembered> {
+    super::remember_run(space, run, built_in)
+}
+
+fn remember_ended(space: &Namespace, uid: RunUid, status: Status) -> annals::Result<Remembered> {
+    super::remember_ended(space, uid, status, built_in)
+}
+
+struct Bench {
+    store: Store,
+    space: Namespace,
+    _directory: tempfile::TempDir,
+}
+
+fn bench() -> Bench {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path().join("s")).unwrap();
+    let space = store.namespace("default").unwrap();
+    Bench { store, space, _directory: directory }
+}
+
+/// An exchange as the proxy records it: one second long, one second after the previous one.
+fn exchange(number: u64, path: &str, kind: &str, request: &str, answer: &str) -> Frame {
+    let metadata = json!({
+        "http": { "mount": "m", "method": "POST", "path": path, "status": 200 },
+        "volatile": { "asked": "", "request_headers": [], "response_headers": [["content-type", kind]] },
+    });
+    let mut frame = Frame::new(Component::Llm, request, answer).metadata(metadata.to_string());
+    frame.started_ns = Some(1_800_000_000 * SECOND_NS + 2 * number * SECOND_NS);
+    frame.duration_ns = SECOND_NS;
+    frame
+}
+
+impl Bench {
+    fn recorded(&self, spec: RunSpec, frames: Vec<Frame>) -> Option<String> {
+        let name = spec.name.clone();
+        let run = self.space.begin_run(spec.started_ns(1_800_000_000 * SECOND_NS)).unwrap();
+        for frame in frames {
+            run.record(frame).unwrap();
+        }
+        run.end(Status::Ok).unwrap();
+        snapshot_json(&self.space.run(&name).unwrap()).unwrap()
+    }
+
+    fn ids(&self, identity: &Identity) -> Vec<String> {
+        let (entries, _) = Memory::open(&self.space).unwrap().list(identity, None, None, &[]).unwrap();
+        entries.into_iter().map(|entry| entry.id).collect()
+    }
+}
+
+const CHAT: &str = "/v1/chat/completions";
+const CLAUDE: &str = "/v1/messages";
+const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream";
+
+/// The loan example of agentfootprint as OpenAI chat completions.
+fn chat() -> Vec<Frame> {
+    let asked =
+        format!(r#"{{"role":"system","content":"underwrite"}},{{"role":"user","content":"{QUESTION}"}}"#);
+    let call = r#"{"role":"assistant","tool_calls":[{"id":"c1","type":"function","function":{"name":"lookupCreditBureau","arguments":"{\"applicationId\":\"42\"}"}}]}"#;
+    let given =
+        r#"{"role":"tool","tool_call_id":"c1","content":"{ \"score\": 580, \"bureau\": \"experian\" }"}"#;
+    vec![
+        exchange(
+            0,
+            CHAT,
+            JSON,
+            &format!(r#"{{"model":"m","messages":[{asked}]}}"#),
+            &format!(
+                r#"{{"choices":[{{"message":{call}}}],"usage":{{"prompt_tokens":500,"completion_tokens":80}}}}"#
+            ),
+        ),
+        exchange(
+            1,
+            CHAT,
+            JSON,
+            &format!(r#"{{"model":"m","messages":[{asked},{call},{given}]}}"#),
+            &format!(
+                r#"{{"choices":[{{"message":{{"role":"assistant","content":"{ANSWER}"}}}}],"usage":{{"prompt_tokens":700,"completion_tokens":100}}}}"#
+            ),
+        ),
+    ]
+}
+
+/// The snapshot that every provider's form of the example must give.
+fn wanted(decisions: &str) -> String {
+    format!(
+        r#"{{"query":"{QUESTION}","finalContent":"{ANSWER}","iterations":2,"decisions":{decisions},"toolCalls":[{{"name":"lookupCreditBureau","args":{{"applicationId":"42"}},"resultPreview":"{{ \"score\": 580, \"bureau\": \"experian\" }}","errored":false}}],"durationMs":3000,"tokenUsage":{{"input":1200,"output":180}}}}"#
+    )
+}
+
+#[test]
+fn a_chat_run_comes_to_its_snapshot_to_the_byte_and_decisions_stay_as_they_were_recorded() {
+    let bench = bench();
+    assert_eq!(bench.recorded(RunSpec::new("plain"), chat()).unwrap(), wanted("[]"));
+    let decided = r#"{"stageId":"classify-risk","chosen":"rejected","rule":"Marginal credit","evidence":{ "creditScore":580,"threshold":6.00e2}}"#;
+    let mut frames = chat();
+    let other = Frame::new(Component::Planner, "", "");
+    frames.push(other.clone().metadata(format!(r#"{{"decisions":[{decided}, 7],"else":1}}"#)));
+    frames.push(other.metadata(r#"{"decisions":"none"}"#));
+    assert_eq!(bench.recorded(RunSpec::new("decided"), frames).unwrap(), wanted(&format!("[{decided}]")));
+}
+
+#[test]
+fn streams_and_other_providers_come_to_the_same() {
+    let bench = bench();
+    // OpenAI, as a stream; the client hung up after the last event, and a first attempt failed.
+    let mut frames = chat();
+    let said = |piece: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{piece}}}]}}\n\n");
+    let (front, rest) = ANSWER.split_at(30);
+    let events = [
+        said(&format!(r#"{{"role":"assistant","content":"{front}"}}"#)),
+        said(&format!(r#"{{"content":"{rest}"}}"#)),
+        "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":700,\"completion_tokens\":100}}\n\ndata: [DONE]\n\n"
+            .to_owned(),
+    ];
+    let request = String::from_utf8(match &frames[1].input {
+        annals::Content::Bytes(bytes) => bytes.to_vec(),
+        annals::Content::Stored(_) => panic!("the body is still in memory"),
+    });
+    let mut last = exchange(1, CHAT, EVENTS, &request.unwrap(), &events.concat());
+    let metadata = String::from_utf8(last.metadata.clone()).unwrap();
+    last.metadata =
+        metadata.replace(r#""status":200"#, r#""status":200,"broken":"the client hung up""#).into();
+    last.error = true;
+    let mut refused = exchange(0, CHAT, JSON, r#"{"messages":[{"role":"user","content":"QUESTION"}]}"#, "{}");
+    refused.metadata = String::from_utf8(refused.metadata).unwrap().replace("200", "429").into();
+    refused.input = frames[0].input.clone();
+    frames[1] = last;
+    frames.insert(0, refused);
+    assert_eq!(bench.recorded(RunSpec::new("stream"), frames).unwrap(), wanted("[]"));
+
+    // Anthropic, as a stream.
+    let turn = |content: &str| format!(r#"{{"role":"user","content":{content}}}"#);
+    let asked = turn(&format!("\"{QUESTION}\""));
+    let call = r#"{"role":"assistant","content":[{"type":"text","text":"I look it up."},{"type":"tool_use","id":"t1","name":"lookupCreditBureau","input":{"applicationId":"42"}}]}"#;
+    let given = turn(
+        r#"[{"type":"tool_result","tool_use_id":"t1","content":[{"type":"text","text":"{ \"score\": 580, \"bureau\": \"experian\" }"}]}]"#,
+    );
+    let event = |name: &str, data: &str| format!("event: {name}\ndata: {data}\n\n");
+    let started = |input: u64| {
+        event(
+            "message_start",
+            &format!(
+                r#"{{"type":"message_start","message":{{"model":"m","usage":{{"input_tokens":{input},"output_tokens":1}}}}}}"#
+            ),
+        )
+    };
+    let ended = |output: u64| {
+        event(
+            "message_delta",
+            &format!(
+                r#"{{"type":"message_delta","delta":{{"stop_reason":"end_turn"}},"usage":{{"output_tokens":{output}}}}}"#
+            ),
+        ) + &event("message_stop", r#"{"type":"message_stop"}"#)
+    };
+    let first = [
+        started(500),
+        event(
+            "content_block_start",
+            r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#,
+        ),
+        event(
+            "content_block_delta",
+            r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"I look it up."}}"#,
+        ),
+        event(
+            "content_block_start",
+            r#"{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"t1","name":"lookupCreditBureau","input":{}}}"#,
+        ),
+        event(
+            "content_block_delta",
+            r#"{"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{\"applicationId\":"}}"#,
+        ),
+        event(
+            "content_block_delta",
+            r#"{"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"\"42\"}"}}"#,
+        ),
+        ended(80),
+    ];
+    let second = [
+        started(700),
+        event(
+            "content_block_start",
+            r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#,
+        ),
+        event(
+            "content_block_delta",
+            &format!(
+                r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":"{ANSWER}"}}}}"#
+            ),
+        ),
+        ended(100),
+    ];
+    let frames = vec![
+        exchange(0, CLAUDE, EVENTS, &format!(r#"{{"system":"s","messages":[{asked}]}}"#), &first.concat()),
+        exchange(1, CLAUDE, EVENTS, &format!(r#"{{"messages":[{asked},{call},{given}]}}"#), &second.concat()),
+    ];
+    assert_eq!(bench.recorded(RunSpec::new("claude"), frames).unwrap(), wanted("[]"));
+
+    // OpenAI's responses API: the second request holds only the new items.
+    let frames = vec![
+        exchange(
+            0,
+            "/v1/responses",
+            JSON,
+            &format!(r#"{{"input":"{QUESTION}"}}"#),
+            r#"{"id":"r1","output":[{"type":"function_call","call_id":"c1","name":"lookupCreditBureau","arguments":"{\"applicationId\":\"42\"}"}],"usage":{"input_tokens":500,"output_tokens":80}}"#,
+        ),
+        exchange(
+            1,
+            "/v1/responses",
+            JSON,
+            r#"{"previous_response_id":"r1","input":[{"type":"function_call_output","call_id":"c1","output":"{ \"score\": 580, \"bureau\": \"experian\" }"}]}"#,
+            &format!(
+                r#"{{"output":[{{"type":"message","role":"assistant","content":[{{"type":"output_text","text":"{ANSWER}"}}]}}],"usage":{{"input_tokens":700,"output_tokens":100}}}}"#
+            ),
+        ),
+    ];
+    assert_eq!(bench.recorded(RunSpec::new("responses"), frames).unwrap(), wanted("[]"));
+
+    // Gemini: calls have no ids, and results are objects.
+    let asked = format!(r#"{{"role":"user","parts":[{{"text":"{QUESTION}"}}]}}"#);
+    let call = r#"{"role":"model","parts":[{"functionCall":{"name":"lookupCreditBureau","args":{"applicationId":"42"}}}]}"#;
+    let given = r#"{"role":"user","parts":[{"functionResponse":{"name":"lookupCreditBureau","response":{ "score": 580, "bureau": "experian" }}}]}"#;
+    let said = |content: &str, input: u64, output: u64| {
+        format!(
+            r#"{{"candidates":[{{"content":{content}}}],"usageMetadata":{{"promptTokenCount":{input},"candidatesTokenCount":{output}}}}}"#
+        )
+    };
+    let gemini = "/v1beta/models/g:generateContent";
+    let answer = format!(r#"{{"role":"model","parts":[{{"text":"{ANSWER}"}}]}}"#);
+    let frames = vec![
+        exchange(0, gemini, JSON, &format!(r#"{{"contents":[{asked}]}}"#), &said(call, 500, 80)),
+        exchange(
+            1,
+            gemini,
+            JSON,
+            &format!(r#"{{"contents":[{asked},{call},{given}]}}"#),
+            &said(&answer, 700, 100),
+        ),
+    ];
+    assert_eq!(bench.recorded(RunSpec::new("gemini"), frames).unwrap(), wanted("[]"));
+}
+
+#[test]
+fn a_run_without_a_question_or_an_answer_and_frames_that_no_proxy_wrote_come_to_nothing() {
+    let bench = bench();
+    assert_eq!(bench.recorded(RunSpec::new("empty"), Vec::new()), None);
+    assert_eq!(bench.recorded(RunSpec::new("unanswered"), chat().drain(..1).collect()), None);
+    let other = Frame::new(Component::Llm, r#"{"messages":[{"role":"user","content":"q"}]}"#, "text");
+    assert_eq!(bench.recorded(RunSpec::new("other"), vec![other]), None);
+    let embedded = r#"{"input":"some text"}"#;
+    let frames = vec![exchange(0, "/v1/embeddings", JSON, embedded, r#"{"data":[]}"#)];
+    assert_eq!(bench.recorded(RunSpec::new("embeddings"), frames), None);
+    let mut cut = chat();
+    let metadata = String::from_utf8(cut[1].metadata.clone()).unwrap();
+    cut[1].metadata = metadata.replace(r#""status":200"#, r#""status":200,"broken":"it broke off""#).into();
+    assert_eq!(bench.recorded(RunSpec::new("cut"), cut), None);
+    let uid = bench.space.run("empty").unwrap().info().uid;
+    assert!(matches!(remember_ended(&bench.space, uid, Status::Ok), Ok(Remembered::Nothing(_))));
+    assert!(bench.ids(&Identity::default()).is_empty());
+}
+
+/// If a parent's tags were ignored, a fork's entry would have no tenant, and callers without a tenant would
+/// see it.
+#[test]
+fn tags_say_whose_it_is_and_a_fork_is_its_parents() {
+    let bench = bench();
+    let lending = Identity {
+        tenant: Some("lending".into()),
+        conversation: Some("app-42".into()),
+        ..Identity::default()
+    };
+    let tagged = |name: &str| RunSpec::new(name).tag("tenant", "lending").tag("conversation", "app-42");
+    bench.recorded(tagged("monday"), chat());
+    bench.recorded(RunSpec::new("nobody's"), chat());
+    bench.recorded(RunSpec::new("off").tag("memory", "off"), chat());
+    for (name, parent) in [("fork", "monday"), ("fork-of-fork", "fork"), ("fork-of-off", "off")] {
+        let fork = bench.space.fork(parent, 2, false, RunSpec::new(name)).unwrap();
+        fork.end(Status::Ok).unwrap();
+    }
+    let remember = |name: &str| remember_run(&bench.space, name).unwrap();
+    for (name, identity) in [
+        ("monday", &lending),
+        ("fork", &lending),
+        ("fork-of-fork", &lending),
+        ("nobody's", &Identity::default()),
+    ] {
+        assert_eq!(remember(name), Remembered::As(identity.clone(), format!("run-{name}")));
+    }
+    for name in ["off", "fork-of-off"] {
+        assert_eq!(remember(name), Remembered::Nothing("its tags say memory=off"));
+    }
+    assert_eq!(bench.ids(&Identity::default()), ["run-nobody's"]);
+    bench.space.drop_run("monday", "r", "").unwrap();
+    assert!(matches!(remember("fork"), Remembered::Nothing(why) if why.contains("is gone")));
+    // The fork's own earlier entry stays. The parent's entry was deleted with the parent.
+    let mut ids = bench.ids(&lending);
+    ids.sort();
+    assert_eq!(ids, ["run-fork", "run-fork-of-fork"]);
+    // Remembering again replaces the entry.
+    remember("nobody's");
+    assert_eq!(bench.ids(&Identity::default()), ["run-nobody's"]);
+    let open = bench.space.begin_run(RunSpec::new("open")).unwrap();
+    assert_eq!(remember_run(&bench.space, "open").unwrap_err().kind(), annals::ErrorKind::Conflict);
+    open.end(Status::Abandoned).unwrap();
+    assert!(matches!(
+        remember_ended(&bench.space, bench.space.run("open").unwrap().info().uid, Status::Abandoned),
+        Ok(Remembered::Nothing(_))
+    ));
+}
+
+/// Otherwise a follow-up that only repeats Monday's answer would rank first: its question is nearer to
+/// the next question.
+#[test]
+fn a_run_that_only_answers_from_what_it_was_told_says_so() {
+    let bench = bench();
+    bench.recorded(RunSpec::new("monday"), chat());
+    let uid = |name: &str| bench.space.run(name).unwrap().info().uid;
+    remember_ended(&bench.space, uid("monday"), Status::Ok).unwrap();
+    let memory = Memory::open(&bench.space).unwrap();
+    let why = "Why was application #42 rejected?";
+    let recall =
+        || memory.recall(&Identity::default(), why, &Words, &Wanted { k: 2, ..Wanted::default() }).unwrap();
+    assert_eq!(recall().len(), 1);
+    let asked = format!(r#"{{"messages":[{{"role":"user","content":"{why}"}}]}}"#);
+    let answer = r##"{"choices":[{"message":{"role":"assistant","content":"Application #42 was rejected: 580 is below 600."}}]}"##;
+    bench.recorded(RunSpec::new("friday"), vec![exchange(0, CHAT, JSON, &asked, answer)]);
+    remember_ended(&bench.space, uid("friday"), Status::Ok).unwrap();
+    let hits: Vec<_> =
+        recall().into_iter().map(|hit| (hit.entry.id.clone(), hit.entry.derived_from)).collect();
+    let derived = vec!["_/_/_/run-monday".to_owned()];
+    assert_eq!(hits, [("run-monday".to_owned(), Vec::new()), ("run-friday".to_owned(), derived)]);
+}
+
+/// A recall on the command line, or for another identity, leaves no note for this run. The run's prompt shows
+/// what was recalled.
+#[test]
+fn a_run_whose_requests_tell_of_an_earlier_one_answers_from_it() {
+    let bench = bench();
+    let lending = |conversation: &'static str| [("tenant", "lending"), ("conversation", conversation)];
+    let spec = |name: &str, of: [(&str, &str); 2]| {
+        of.iter().fold(RunSpec::new(name), |spec, (key, value)| spec.tag(*key, *value))
+    };
+    bench.recorded(spec("monday", lending("app-42")), chat());
+    remember_run(&bench.space, "monday").unwrap();
+    let memory = Memory::open(&bench.space).unwrap();
+    let why = "Why was application #42 rejected?";
+    let asking = Identity { tenant: Some("lending".into()), ..Identity::default() };
+    let hits = memory.recall(&asking, why, &Words, &Wanted { across: true, ..Wanted::default() }).unwrap();
+    let text = annals_memory::told(&hits, annals_memory::Projection::Commits, None);
+    let request =
+        json!({ "messages": [{ "role": "system", "content": text }, { "role": "user", "content": why }] });
+    let answer = r#"{"choices":[{"message":{"role":"assistant","content":"The score was too low."}}]}"#;
+    // Python escapes non-ASCII characters; other clients do not.
+    let escaped = request.to_string().replace('\u{b7}', "\\u00b7");
+    for (name, request) in [("plain", &request.to_string()), ("escaped", &escaped)] {
+        bench.recorded(spec(name, lending("friday")), vec![exchange(0, CHAT, JSON, request, answer)]);
+        // The same holds if the run is remembered much later.
+        remember_run(&bench.space, name).unwrap();
+        let friday = Identity { conversation: Some("friday".into()), ..asking.clone() };
+        let entry = memory.get(&friday, &format!("run-{name}")).unwrap().unwrap();
+        assert_eq!(entry.derived_from, ["lending/_/app-42/run-monday"], "{name}");
+    }
+}
+
+#[test]
+fn an_entry_says_which_run_it_is_of_and_when_that_ended_and_is_found_by_its_question() {
+    let bench = bench();
+    bench.recorded(RunSpec::new("monday").tag("tenant", "lending"), chat());
+    remember_run(&bench.space, "monday").unwrap();
+    let identity = Identity { tenant: Some("lending".into()), ..Identity::default() };
+    let memory = Memory::open(&bench.space).unwrap();
+    let hits =
+        memory.recall(&identity, "Why was application #42 rejected?", &Words, &Wanted::default()).unwrap();
+    assert_eq!(hits.len(), 1);
+    let entry = &hits[0].entry;
+    assert_eq!((entry.id.as_str(), entry.value()), ("run-monday", wanted("[]").as_str()));
+    assert_eq!(entry.member("metadata"), Some(r#"{"run":"monday","status":"ok"}"#));
+    assert_eq!(entry.member("source"), Some(r#"{"identity":{"tenant":"lending"}}"#));
+    let ended_ms = bench.space.run("monday").unwrap().info().ended_ns.unwrap() / 1_000_000;
+    for name in ["createdAt", "updatedAt", "lastAccessedAt"] {
+        assert_eq!(entry.member(name), Some(ended_ms.to_string().as_str()), "{name}");
+    }
+    assert!(
+        memory
+            .recall(&Identity::default(), "Why was application #42 rejected?", &Words, &Wanted::default())
+            .unwrap()
+            .is_empty()
+    );
+    bench.store.close().unwrap();
+}

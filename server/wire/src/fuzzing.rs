@@ -1,0 +1,71 @@
+//! Fuzz targets for every parser of bytes from a socket, as functions of arbitrary bytes. The fuzz programs
+//! call them, and tests call them with the kept corpora. Compiled only for tests and under `cfg(fuzzing)`, so
+//! no released program contains them.
+//!
+//! Each function returns for every input; its assertions are its oracle. A new target needs a function in a
+//! `fuzz.rs` beside its parser, a line here and in [`TARGETS`], a file in fuzz/fuzz_targets and a folder in
+//! fuzz/corpus.
+
+pub use crate::resp::fuzz::{resp_reply, resp_request};
+
+/// A fuzz target: its name and its function.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All fuzz targets.
+pub const TARGETS: [Target; 2] = [("resp_request", resp_request), ("resp_reply", resp_reply)];
+
+/// Takes a byte off the front; 0 at the end.
+pub(crate) fn byte(data: &mut &[u8]) -> u8 {
+    let Some((first, rest)) = data.split_first() else { return 0 };
+    *data = rest;
+    *first
+}
+
+/// Splits the bytes into pieces of 1 to 64 bytes; the lengths follow from the seed.
+pub(crate) fn pieces(mut data: &[u8], seed: u8) -> Vec<&[u8]> {
+    let (mut state, mut all) = (u32::from(seed).wrapping_mul(0x9e37_79b9) | 1, Vec::new());
+    while !data.is_empty() {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        let (piece, rest) = data.split_at(data.len().min(1 + (state >> 8) as usize % 64));
+        all.push(piece);
+        data = rest;
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::disallowed_methods, reason = "the corpora are files")]
+
+    use std::path::Path;
+
+    use super::{TARGETS, pieces};
+
+    /// Inputs found by a fuzzer, including those of fixed bugs, are permanent tests.
+    #[test]
+    fn the_kept_corpora_are_read_without_a_panic() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+        for (name, target) in TARGETS {
+            let dir = root.join(name);
+            let inputs: Vec<_> =
+                std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+            assert!(!inputs.is_empty(), "{} is empty", dir.display());
+            for input in &inputs {
+                let bytes = std::fs::read(input).unwrap();
+                let done = std::panic::catch_unwind(|| target(&bytes));
+                assert!(done.is_ok(), "target {name} on {}", input.display());
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_are_all_of_it() {
+        let data: Vec<u8> = (0..=255).collect();
+        for seed in [0, 1, 77] {
+            let pieces = pieces(&data, seed);
+            assert!(pieces.len() > 3 && pieces.concat() == data);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The JSON Schemas (2020-12) of responses.
+
+use serde_json::{Value, json};
+
+/// The schema of a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Schema {
+    Applied,
+    Array,
+    Begun,
+    Boolean,
+    /// Definitions of memories.
+    Definitions,
+    Drawn,
+    Feedback,
+    Frame,
+    Frames,
+    Hits,
+    Keys,
+    Memories,
+    Memory,
+    Number,
+    Object,
+    Run,
+    Runs,
+    Snapshot,
+    Stats,
+    Texts,
+    Tokens,
+    Verified,
+    Versions,
+}
+
+/// Base64 per RFC 4648, with padding and without stray bits.
+const BASE64: &str = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$";
+
+/// The components that response schemas may reference.
+pub fn components() -> Value {
+    let count = || json!({ "type": "integer", "minimum": 0 });
+    let time = || json!({ "type": "integer", "minimum": 0, "description": "Nanoseconds since 1970." });
+    let bytes = || json!({ "$ref": "#/components/schemas/Bytes" });
+    let or_null = |schema: Value| json!({ "anyOf": [schema, { "type": "null" }] });
+    let text = || json!({ "type": "string" });
+    let hash = || json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" });
+    let status = json!({ "enum": ["open", "ok", "failed", "abandoned"] });
+    let severity = json!({ "enum": ["debug", "normal", "flagged", "escalated"] });
+    json!({
+        "Bytes": {
+            "description": "Bytes: a string if they are UTF-8, else base64.",
+            "oneOf": [
+                { "type": "string" },
+                { "type": "object", "properties": { "base64": { "type": "string", "contentEncoding": "base64", "pattern": BASE64 } },
+                  "required": ["base64"], "additionalProperties": false },
+            ],
+        },
+        "Problem": {
+            "description": "RFC 9457. Programs should test `code`.",
+            "type": "object",
+            "properties": { "title": text(), "status": { "type": "integer" }, "code": text(), "detail": text() },
+            "required": ["title", "status", "code", "detail"],
+        },
+        "Begun": {
+            "type": "object", "properties": { "name": text(), "uid": count() }, "required": ["name", "uid"],
+        },
+        "Run": {
+            "type": "object",
+            "properties": {
+                "name": text(), "uid": count(), "status": status, "severity": severity, "agent": text(),
+                "model": text(), "tags": { "type": "object", "additionalProperties": text() },
+                "parent": or_null(json!({ "type": "object" })), "started_ns": time(), "ended_ns": or_null(time()),
+                "frames": count(), "bytes": count(), "fingerprint": or_null(hash()), "metadata": bytes(),
+                "redacted": { "type": "boolean" }, "profile": text(),
+            },
+            "required": ["name", "uid", "status", "severity", "agent", "model", "tags", "parent", "started_ns",
+                         "ended_ns", "frames", "bytes", "fingerprint"],
+        },
+        "Frame": {
+            "type": "object",
+            "properties": {
+                "seq": count(), "parent": or_null(count()), "component": text(), "severity": severity,
+                "incomplete": { "type": "boolean" }, "error": { "type": "boolean" }, "started_ns": time(),
+                "duration_ns": count(), "request_bytes": count(), "response_bytes": count(),
+                "request_id": hash(), "response_id": hash(), "link": hash(),
+                "request": bytes(), "response": bytes(), "metadata": bytes(), "redacted": { "type": "boolean" },
+                "profile": text(),
+            },
+            "required": ["seq", "parent", "component", "severity", "incomplete", "error", "started_ns", "duration_ns"],
+        },
+        "Snapshot": {
+            "type": "object",
+            "properties": { "seq": count(), "embeddings": { "type": "object" }, "state": bytes() },
+            "required": ["seq", "embeddings", "state"],
+        },
+        "Verified": {
+            "type": "object",
+            "properties": { "frames": count(), "blobs": count(), "bytes": count(), "fingerprint": or_null(hash()) },
+            "required": ["frames", "blobs", "bytes", "fingerprint"],
+        },
+        "Version": {
+            "type": "object",
+            "properties": { "seqno": count(), "time_ns": time(), "value": or_null(bytes()) },
+            "required": ["seqno", "time_ns", "value"],
+        },
+        "Memory": {
+            "description": "An entry as it was stored, with its access count and time once it was read.",
+            "type": "object",
+            "properties": { "id": text(), "value": {}, "version": count(), "embedding": { "type": "array", "items": { "type": "number" } },
+                            "embeddingModel": text() },
+            "required": ["id", "value"],
+        },
+        "Hits": {
+            "type": "object",
+            "properties": {
+                "hits": { "type": "array", "items": {
+                    "type": "object",
+                    "properties": {
+                        "id": text(), "identity": text(), "score": { "type": "number" }, "entry": { "$ref": "#/components/schemas/Memory" },
+                        "decided_ms": or_null(json!({ "type": "integer", "description": "Milliseconds since 1970." })),
+                        "decided_at": or_null(json!({ "type": "string", "format": "date-time" })),
+                    },
+                    "required": ["id", "identity", "score", "decided_ms", "decided_at", "entry"],
+                } },
+                "text": text(),
+            },
+            "required": ["hits"],
+        },
+        "Token": {
+            "type": "object",
+            "properties": { "name": text(), "namespace": text(), "rights": text(), "made_ns": time() },
+            "required": ["name", "namespace", "rights", "made_ns"],
+        },
+    })
+}
+
+impl Schema {
+    pub fn json(self) -> Value {
+        let component = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
+        let many = |name: &str| json!({ "type": "array", "items": component(name) });
+        match self {
+            Self::Applied => json!({
+                "type": "object",
+                "properties": { "applied": { "type": "boolean" }, "version": { "anyOf": [{ "type": "integer", "minimum": 0 }, { "type": "null" }] } },
+                "required": ["applied", "version"],
+            }),
+            Self::Array => json!({ "type": "array" }),
+            Self::Boolean => json!({ "type": "boolean" }),
+            Self::Definitions => json!({
+                "type": "array",
+                "items": { "type": "object", "properties": { "id": { "type": "string" } }, "required": ["id"] },
+            }),
+            Self::Feedback => {
+                let said = json!({
+                    "type": "object",
+                    "properties": { "average": { "type": "number" }, "count": { "type": "integer", "minimum": 1 } },
+                    "required": ["average", "count"],
+                });
+                json!({ "anyOf": [said, { "type": "null" }] })
+            }
+            Self::Hits => component("Hits"),
+            Self::Memories => many("Memory"),
+            Self::Memory => component("Memory"),
+            Self::Texts => json!({ "type": "array", "items": { "type": "string" } }),
+            Self::Begun => component("Begun"),
+            Self::Drawn => json!({ "anyOf": [{ "type": "integer" }, component("Bytes")] }),
+            Self::Frame => component("Frame"),
+            Self::Frames => json!({ "anyOf": [many("Frame"), { "type": "null" }] }),
+            Self::Number => json!({ "type": "integer", "minimum": 0 }),
+            Self::Object | Self::Stats => json!({ "type": "object" }),
+            Self::Run => component("Run"),
+            Self::Runs => many("Run"),
+            Self::Keys => many("Bytes"),
+            Self::Snapshot => component("Snapshot"),
+            Self::Tokens => many("Token"),
+            Self::Verified => component("Verified"),
+            Self::Versions => many("Version"),
+        }
+    }
+}
