@@ -1,8 +1,7 @@
 //! Snapshots of recorded runs, compared byte for byte.
 
-use annals_memory::{Embedder, Identity, Wanted, Words};
 use annals::{Component, Frame, Namespace, RunSpec, RunUid, Status, Store};
-use annals_memory::{Identity, Memory, Wanted, Words};
+use annals_memory::{Embedder, Identity, Memory, Wanted, Words};
 use serde_json::json;
 
 use super::Remembered;
