@@ -9,6 +9,7 @@
 //! scan loses nothing.
 //!
 //! Whether a vector still lives is the index's to say: its owner's newest version must be the one that it came with.
+#![allow(missing_docs, reason = "an internal crate: `annals` documents what programs see of it")]
 
 pub mod among;
 pub mod block;
