@@ -3,6 +3,7 @@
 //! An internal crate: programs use `annals`. It knows no run. The layer above has records of its own, which it describes
 //! through one trait ([`schema::RecordSchema`]). Floors, lowest first: [`io`], [`blob`], [`log`], [`kv`]; a module uses only those
 //! below it.
+#![allow(missing_docs, reason = "an internal crate: `annals` documents what programs see of it")]
 
 pub mod blob;
 pub mod codec;

@@ -1,4 +1,4 @@
-//! The engine uses locks, atomics, channels and threads through `engine/src/sync.rs` only. The scheduler of
+//! The engine uses locks, atomics, channels and threads through `engine/store/src/sync.rs` only. The scheduler of
 //! `engine/tests/schedules` cannot see anything else.
 
 use std::path::{Path, PathBuf};

@@ -11,6 +11,7 @@
 //!
 //! The index decides whether a vector still lives: its owner's newest version must be the one that it came
 //! with.
+#![allow(missing_docs, reason = "an internal crate: `annals` documents what programs see of it")]
 
 pub mod among;
 pub mod block;
